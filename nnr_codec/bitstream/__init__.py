@@ -1,0 +1,1 @@
+"""Units and payloads: how syntax structures and coded tensors become an NNR bitstream, and back."""

@@ -1,0 +1,155 @@
+"""The composition of a compressed data unit's payload, once for decoding and encoding (7.3.2, 7.3.3, 7.3.5).
+
+Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext.kernel import TensorSide, TensorSyntax
+from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_BLOCK, NNR_PT_INT
+from ..errors import ElementError
+from ..syntax import Session
+from ..syntax.structures import IntegerCodebook, NnrCompressedDataUnitHeader
+
+Levels = npt.NDArray[np.int32]
+
+
+class PayloadCoder(Protocol):
+    """The methods that PayloadDecoder, PayloadEncoder and PayloadEstimator share."""
+
+    def quant_param(self, bits: int, qp_value: int) -> int:
+        """quant_param(), 10.2.1.3."""
+
+    def quant_tensor(
+        self, syntax: TensorSyntax, levels: Any, side: TensorSide | None
+    ) -> tuple[Levels, TensorSide]:
+        """Flags, shift parameter ids and quant_tensor(), 10.2.1.4 to 10.2.1.6 in the order of errata A1."""
+
+    def terminate(self) -> None:
+        """terminate_cabac(), 10.2.1.2."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a payload.
+
+    Parameters
+    ----------
+    name : str
+        Its topology element id; empty when the header lists none for it.
+    role : str
+        ``weight``, ``g``, ``h``, ``ls``, ``beta``, ``gamma``, ``mean``, ``var`` or ``bias``.
+    dims : tuple of int
+        Its coded dimensions.
+    codebook : IntegerCodebook or None
+    """
+
+    name: str
+    role: str
+    dims: tuple[int, ...]
+    codebook: IntegerCodebook | None = None
+
+
+@dataclass
+class Coded:
+    """The integers of one part, as coded or to code."""
+
+    levels: Levels
+    qp_value: int = 0
+    side: TensorSide | None = None
+
+
+def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
+    """The tensors of an NDU in coding order, which is not the order of their ids (7.3.5, errata I15).
+
+    Raises ElementError when the ids do not fit compressed_parameter_types.
+    """
+    names, dims = session.names(header), session.coded_dimensions(header)
+    codebook = header.codebook if header.codebook_present_flag else None
+    if header.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK:
+        decomposed = header.compressed_parameter_types & NNR_CPT_DC
+        role = ("h" if session.g_header else "g") if decomposed else "weight"
+        return [Part(names[0], role, tuple(dims[0]), codebook)]
+    types = header.compressed_parameter_types
+    if types & NNR_CPT_DC:
+        second = header.codebook_dc if header.codebook_present_flag else None
+        weights = [Part("", "g", tuple(dims[0]), codebook), Part("", "h", tuple(dims[1]), second)]
+    else:
+        weights = [Part("", "weight", tuple(dims[0]), codebook)]
+    batch_norm = ["beta", "gamma", "mean", "var"] if types & NNR_CPT_BN else []
+    scaling, bias = ["ls"] if types & NNR_CPT_LS else [], ["bias"] if types & NNR_CPT_BI else []
+    listed = [*(part.role for part in weights), *scaling, *batch_norm, *bias]
+    if len(names) != len(listed):
+        raise ElementError(
+            f"{len(names)} topology elements are listed for the {len(listed)} tensors of this block (6.4.3.7)",
+            path="nnr_compressed_data_unit_header.topology_elem_id_list",
+        )
+    name = dict(zip(listed, names, strict=True))
+    length = tuple(session.tensor_dimensions(header)[:1])  # before the dimension shift (errata J4)
+    return [
+        *(Part(name[role], role, length) for role in (*scaling, *bias, *batch_norm)),
+        *(Part(name[part.role], part.role, part.dims, part.codebook) for part in weights),
+    ]
+
+
+def tensor_syntax(
+    header: NnrCompressedDataUnitHeader,
+    session: Session,
+    part: Part,
+    *,
+    first_edition: bool = False,
+    co_loc: Levels | None = None,
+    any_sig: npt.NDArray[np.bool_] | None = None,
+) -> TensorSyntax:
+    """What the headers say about one part, for the kernel."""
+    codebook = part.codebook
+    return TensorSyntax(
+        part.dims,
+        general_profile_idc=session.general_profile_idc,
+        dq_flag=header.dq_flag,
+        cabac_unary_length_minus1=header.cabac_unary_length_minus1,
+        scan_order=header.scan_order if part.role in ("weight", "g", "h") else 0,
+        codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
+        parent_node_id_present_flag=header.parent_node_id_present_flag,
+        temporal_context_modeling_flag=header.temporal_context_modeling_flag,
+        first_edition=first_edition,
+        co_loc=co_loc,
+        any_sig=any_sig,
+    )
+
+
+def code_payload(
+    coder: PayloadCoder,
+    header: NnrCompressedDataUnitHeader,
+    session: Session,
+    syntaxes: Sequence[TensorSyntax],
+    values: Sequence[Coded | None],
+) -> list[Coded]:
+    """Code the parts of an NDU one after another with one arithmetic code string.
+
+    ``values`` are what an encoder codes; a decoder ignores them (None). Returns what stands in the payload; levels are
+    QuantParam when decoded.
+    """
+    coded = []
+    for syntax, value in zip(syntaxes, values, strict=True):
+        qp_value = value.qp_value if value else 0
+        if header.nnr_compressed_data_unit_payload_type != NNR_PT_INT:
+            qp_value = coder.quant_param(6 + qp_density(session), qp_value)
+        levels, side = coder.quant_tensor(syntax, value.levels if value else None, value.side if value else None)
+        coded.append(Coded(levels, qp_value, side))
+    coder.terminate()
+    return coded
+
+
+def qp_density(session: Session) -> int:
+    """QpDensity; ElementError when no active parameter set has one (errata F4)."""
+    if session.quantization is None:
+        raise ElementError("no active parameter set has a qp_density, so float levels have no step (6.4.4.3)")
+    return session.quantization[0]

@@ -1,0 +1,255 @@
+# cython: language_level=3
+"""The arithmetic coding engines of ISO/IEC 15938-17:2024, 10.3: decoder, encoder, and two that only add up costs."""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
+
+cdef extern from "_tables.h" nogil:
+    const int16_t NNR_TRANSITION[32]
+    const uint8_t NNR_RLPS[256]
+    const int16_t NNR_CTX_PARAMETERS[9][4]
+    const uint8_t NNR_STATE[8][2]
+    const int32_t NNR_COST[64][2]
+    int nnr_clz32(uint32_t x)
+    uint64_t nnr_be64(const uint8_t *p)
+
+ctypedef struct Context:
+    int16_t p0       # pStateIdx0, the fast estimator
+    int16_t p1       # pStateIdx1, the slow one
+    uint8_t shift0
+    uint8_t shift1
+
+ctypedef struct Decoder:
+    const uint8_t *start
+    const uint8_t *pos
+    const uint8_t *end
+    uint64_t value   # IvlOffset and, below it, `bits` bits of look-ahead
+    uint32_t range   # IvlCurrRange
+    int bits
+    int64_t overrun  # bytes fed past the end
+    int invalid      # an IvlOffset that no encoder produces was seen (10.3.2.4, errata A7)
+
+ctypedef struct Encoder:
+    uint8_t *out
+    size_t n
+    size_t capacity
+    uint64_t low     # the interval's base; its lowest 9 bits are the register of the clause
+    uint32_t range
+    int held         # bits in low that are not in out yet; bit `held` is a carry
+    int failed       # out of memory
+
+ctypedef struct Estimator:
+    uint64_t cost    # 2^-15 bit
+
+ctypedef struct SetStates:
+    int16_t p0[9]
+    int16_t p1[9]
+    uint64_t cost[9]
+
+ctypedef struct Chooser:
+    Context *base    # the context table, to find a context's number
+    SetStates *sets  # one for each context
+
+ctypedef struct Tracer:
+    Decoder d
+    Context *base
+    int32_t *rows    # six numbers a bin: context, bin, IvlCurrRange, IvlOffset, pStateIdx0, pStateIdx1
+    int64_t n
+    int64_t capacity
+    int failed
+
+
+cdef inline void init_context(Context *c, int set_id) noexcept nogil:
+    """10.3.2.2 and 10.3.2.3 (set 0)."""
+    c.shift0 = <uint8_t>NNR_CTX_PARAMETERS[set_id][0]
+    c.shift1 = <uint8_t>NNR_CTX_PARAMETERS[set_id][1]
+    c.p0 = NNR_CTX_PARAMETERS[set_id][2]
+    c.p1 = NNR_CTX_PARAMETERS[set_id][3]
+
+
+cdef inline void update(int16_t *p0, int16_t *p1, int shift0, int shift1, int b) noexcept nogil:
+    """State transition, 10.3.4.3.2.2. p0 stays within 8 bits and p1 within 12, so no index leaves the table."""
+    if b:
+        p0[0] += NNR_TRANSITION[16 + (p0[0] >> 3)] >> (4 + shift0)
+        p1[0] += NNR_TRANSITION[16 + (p1[0] >> 7)] >> shift1
+    else:
+        p0[0] -= NNR_TRANSITION[16 + (-p0[0] >> 3)] >> (4 + shift0)
+        p1[0] -= NNR_TRANSITION[16 + (-p1[0] >> 7)] >> shift1
+
+
+cdef inline uint32_t rlps(uint32_t range_, int s) noexcept nogil:
+    """ivlLpsRange; the shift comes before the absolute value (errata B4)."""
+    cdef int k = s >> 7
+    return NNR_RLPS[(range_ & 0xe0) + (-k if k < 0 else k)]
+
+
+# ---------------------------------------------------------------------------------------------------- decoder
+cdef inline void refill(Decoder *d) noexcept nogil:
+    """Bring the look-ahead to at least 48 bits; past the end come zeros, which are counted."""
+    cdef int k
+    if d.end - d.pos >= 8 and d.bits >= 0:
+        k = (55 - d.bits) >> 3
+        d.value = (d.value << (8 * k)) | (nnr_be64(d.pos) >> (64 - 8 * k))
+        d.pos += k
+        d.bits += 8 * k
+        return
+    while d.bits <= 47:
+        d.value <<= 8
+        if d.pos < d.end:
+            d.value |= d.pos[0]
+            d.pos += 1
+        else:
+            d.overrun += 1
+        d.bits += 8
+
+
+cdef inline void init_decoder(Decoder *d, const uint8_t *data, size_t n) noexcept nogil:
+    """10.3.2.4."""
+    d.start = d.pos = data
+    d.end = data + n
+    d.value = 0
+    d.range = 510
+    d.bits = -9
+    d.overrun = 0
+    refill(d)
+    d.invalid = (d.value >> d.bits) >= 510
+
+
+cdef inline int64_t consumed(const Decoder *d) noexcept nogil:
+    """Bits read by the engine, the 9 of its register included."""
+    return 8 * ((d.pos - d.start) + d.overrun) - d.bits
+
+
+cdef inline uint32_t offset(const Decoder *d) noexcept nogil:
+    """IvlOffset."""
+    return <uint32_t>(d.value >> d.bits)
+
+
+cdef inline int decode_decision(Decoder *d, Context *c) noexcept nogil:
+    """DecodeDecision, 10.3.4.3.2."""
+    cdef int s = 16 * c.p0 + c.p1
+    cdef int b = s >= 0
+    cdef uint32_t lps = rlps(d.range, s)
+    cdef uint64_t scaled
+    cdef int k
+    if d.bits < 8:
+        refill(d)
+    d.range -= lps
+    scaled = <uint64_t>d.range << d.bits
+    if d.value < scaled:
+        k = d.range < 256
+        d.range <<= k
+    else:
+        b ^= 1
+        d.value -= scaled
+        k = nnr_clz32(lps) - 23
+        d.range = lps << k
+    d.bits -= k
+    update(&c.p0, &c.p1, c.shift0, c.shift1, b)
+    return b
+
+
+cdef inline int decode_bypass(Decoder *d) noexcept nogil:
+    """DecodeBypass, 10.3.4.3.4."""
+    cdef uint64_t scaled
+    if d.bits < 8:
+        refill(d)
+    d.bits -= 1
+    scaled = <uint64_t>d.range << d.bits
+    if d.value < scaled:
+        return 0
+    d.value -= scaled
+    return 1
+
+
+cdef inline int decode_terminate(Decoder *d) noexcept nogil:
+    """DecodeTerminate, 10.3.4.3.5."""
+    if d.bits < 8:
+        refill(d)
+    d.range -= 2
+    if d.value >= <uint64_t>d.range << d.bits:
+        return 1
+    if d.range < 256:
+        d.range <<= 1
+        d.bits -= 1
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------- encoder
+cdef inline void init_encoder(Encoder *e) noexcept nogil:
+    e.out = NULL
+    e.n = e.capacity = 0
+    e.low = 0
+    e.range = 510
+    e.held = 9
+    e.failed = 0
+
+
+cdef inline void put_bytes(Encoder *e) noexcept nogil:
+    """Move whole bytes of low to out, the carry first; the register stays."""
+    cdef size_t i = e.n
+    cdef uint8_t *grown
+    if e.capacity - e.n < 16:
+        grown = <uint8_t *>realloc(e.out, 2 * e.capacity + 4096)
+        if grown == NULL:
+            e.failed = 1
+            e.low = 0
+            e.held = 9
+            return
+        e.out = grown
+        e.capacity = 2 * e.capacity + 4096
+    if e.low >> e.held:
+        e.low ^= <uint64_t>1 << e.held
+        i -= 1
+        while e.out[i] == 255:
+            e.out[i] = 0
+            i -= 1
+        e.out[i] += 1
+    while e.held >= 17:
+        e.held -= 8
+        e.out[e.n] = <uint8_t>(e.low >> e.held)
+        e.n += 1
+        e.low &= (<uint64_t>1 << e.held) - 1
+
+
+cdef inline void shift_out(Encoder *e, int k) noexcept nogil:
+    e.low <<= k
+    e.held += k
+    if e.held > 54:
+        put_bytes(e)
+
+
+cdef inline void encode_decision(Encoder *e, Context *c, int b) noexcept nogil:
+    """The inverse of DecodeDecision."""
+    cdef int s = 16 * c.p0 + c.p1
+    cdef uint32_t lps = rlps(e.range, s)
+    cdef int k
+    e.range -= lps
+    if b == (s >= 0):
+        k = e.range < 256
+        e.range <<= k
+    else:
+        e.low += e.range
+        k = nnr_clz32(lps) - 23
+        e.range = lps << k
+    shift_out(e, k)
+    update(&c.p0, &c.p1, c.shift0, c.shift1, b)
+
+
+cdef inline void encode_bypass(Encoder *e, int b) noexcept nogil:
+    """The inverse of DecodeBypass."""
+    e.low <<= 1
+    if b:
+        e.low += e.range
+    e.held += 1
+    if e.held > 54:
+        put_bytes(e)
+
+
+cdef inline void encode_terminate(Encoder *e) noexcept nogil:
+    """The terminating bin 1, the stop bit and the zeros up to the byte boundary (10.2.1.2, errata B8)."""
+    e.low += e.range - 2
+    e.low |= 1      # the lowest bit of the register, the last one that a decoder reads, is the stop bit
+    put_bytes(e)
+    shift_out(e, 16 + (-e.held & 7))
+    put_bytes(e)

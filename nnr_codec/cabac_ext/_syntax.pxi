@@ -1,0 +1,402 @@
+"""The syntax of ISO/IEC 15938-17:2024, 10.2, once for all coders.
+
+`Coder` is a fused type: the compiler makes one copy of each function for the decoder, the encoder, the estimator, the
+chooser of shift parameters and the tracer. A function is handed the value to code; a decoder ignores it, and every
+coder returns the value that stands in the bitstream.
+"""
+
+ctypedef fused Coder:
+    Decoder
+    Encoder
+    Estimator
+    Chooser
+    Tracer
+
+# Where the contexts of a syntax element begin in the context table (Table 29, errata C1).
+cdef enum:
+    SIG_FLAG = 0
+    SIGN_FLAG = 48
+    ABS_LEVEL_GREATER_X2 = 53
+    ROW_SKIP_LIST = 85
+    SHIFT_IDX = 86
+    ABS_LEVEL_GREATER_X = 87
+
+cdef enum:
+    PIECE = 4096              # parameters between two checks for overrun
+    CHOOSER_PIECE = 8192
+    CHOOSER_STRIDE = 16       # the chooser looks at one piece of so many of a large tensor
+    CHOOSER_FULL = 1 << 17    # and at all of a tensor of fewer parameters
+
+cdef enum:
+    OK = 0
+    OVERRUN = 1
+    INVALID_OFFSET = 2
+    LEVEL_RANGE = 3
+    NO_MEMORY = 4
+
+ctypedef struct EntryPoint:
+    int32_t cabac_offset      # IvlOffset
+    int32_t dq_state          # stateId
+    int64_t bits              # since the entry point before, or the first level
+
+ctypedef struct Tensor:
+    # what the headers say
+    int64_t height            # tensor2DHeight
+    int64_t width             # tensor2DWidth
+    int64_t block             # edge of the blocks of a block scan, 0 without
+    int has_flags             # hist_dep_sig_prob_enabled_flag and row_skip_enabled_flag can be present (errata A6)
+    int hist_flag_present
+    int dq
+    int temporal
+    int unary_length
+    int first_edition
+    int limited               # a codebook bounds the levels
+    int empty                 # a codebook of one entry: nothing is coded
+    int64_t max_positive      # with limited: the largest level, and the largest magnitude of a negative one
+    int64_t max_negative
+    # what the payload says
+    int hist
+    int row_skip
+    uint8_t *row_skip_list    # height flags
+    uint8_t *ids              # shift parameter ids, by context number
+    int32_t *levels           # row-major
+    const int32_t *co_loc     # coLocParam, or NULL
+    const uint8_t *any_sig    # AnySigBeforeFlag, or NULL
+    # where coding stands
+    Context *contexts
+    EntryPoint *entry_points
+    int64_t block_row, block_column, row
+    int64_t entry_bits
+    int state_id
+    int prev                  # of the level before: 0 zero, 1 negative, 2 positive (errata A3)
+    int64_t piece
+    int error
+
+
+# ---------------------------------------------------------------------------------------------------- bins
+cdef inline void trace(Tracer *c, int context, int b, Context *x) noexcept nogil:
+    cdef int32_t *row
+    if c.n == c.capacity:
+        row = <int32_t *>realloc(c.rows, 6 * sizeof(int32_t) * (2 * c.capacity + 1024))
+        if row == NULL:
+            c.failed = 1
+            return
+        c.rows = row
+        c.capacity = 2 * c.capacity + 1024
+    row = c.rows + 6 * c.n
+    row[0] = context
+    row[1] = b
+    row[2] = <int32_t>c.d.range
+    row[3] = <int32_t>offset(&c.d)
+    row[4] = x.p0 if x != NULL else 0
+    row[5] = x.p1 if x != NULL else 0
+    c.n += 1
+
+
+cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
+    """ae(v): one context-coded bin."""
+    cdef SetStates *s
+    cdef int k
+    if Coder is Decoder:
+        return decode_decision(c, x)
+    elif Coder is Tracer:
+        b = decode_decision(&c.d, x)
+        trace(c, <int>(x - c.base), b, x)
+        return b
+    elif Coder is Encoder:
+        encode_decision(c, x, b)
+        return b
+    elif Coder is Estimator:
+        c.cost += NNR_COST[((16 * x.p0 + x.p1) >> 7) + 32][b]
+        update(&x.p0, &x.p1, x.shift0, x.shift1, b)
+        return b
+    else:
+        s = c.sets + (x - c.base)
+        for k in range(9):
+            s.cost[k] += NNR_COST[((16 * s.p0[k] + s.p1[k]) >> 7) + 32][b]
+            update(&s.p0[k], &s.p1[k], NNR_CTX_PARAMETERS[k][0], NNR_CTX_PARAMETERS[k][1], b)
+        return b
+
+
+cdef inline uint32_t uae(Coder *c, int n, uint32_t v) noexcept nogil:
+    """uae(n): n bypass bins, most significant first."""
+    cdef uint32_t r = 0
+    cdef int i, b
+    if Coder is Decoder:
+        for i in range(n):
+            r = (r << 1) | decode_bypass(c)
+        return r
+    elif Coder is Tracer:
+        for i in range(n):
+            b = decode_bypass(&c.d)
+            trace(c, -1, b, NULL)
+            r = (r << 1) | b
+        return r
+    elif Coder is Encoder:
+        for i in range(n - 1, -1, -1):
+            encode_bypass(c, (v >> i) & 1)
+        return v
+    elif Coder is Estimator:
+        c.cost += <uint64_t>n << 15
+        return v
+    else:
+        return v
+
+
+# ---------------------------------------------------------------------------------------------------- levels
+cdef inline int64_t int_param(Coder *c, Tensor *t, int sig, int sign_context, int32_t co_loc, int64_t v) noexcept nogil:
+    """int_param(), 10.2.1.5 with errata D1. Returns the level, which a decoder checks against its range."""
+    cdef Context *x = t.contexts
+    cdef int64_t a = -v if v < 0 else v
+    cdef int64_t level = 1, limit = <int64_t>1 << 40
+    cdef int sign, more, j = 0, context
+    if not ae(c, x + SIG_FLAG + sig, a != 0):
+        return 0
+    if t.limited and (t.max_positive == 0 or t.max_negative == 0):
+        sign = t.max_positive == 0
+    else:
+        sign = ae(c, x + SIGN_FLAG + sign_context, v < 0)
+    if t.limited:
+        limit = t.max_negative if sign else t.max_positive
+    if limit > 1:
+        while True:
+            if co_loc == 0:
+                context = 2 * j + sign
+            else:  # errata A5
+                context = 2 * t.unary_length + 2 * j + (co_loc < j and co_loc > -j)
+            more = ae(c, x + ABS_LEVEL_GREATER_X + context, a > level)
+            level += more
+            j += 1
+            if not more or j == t.unary_length or level >= limit:
+                break
+        if more and level < limit:
+            j = 0
+            while True:
+                more = ae(c, x + ABS_LEVEL_GREATER_X2 + j, a - level >= <int64_t>1 << j)
+                if not more:
+                    break
+                level += <int64_t>1 << j
+                j += 1
+                if j == 31 or limit < level + (<int64_t>1 << j):
+                    break
+            level += uae(c, j, <uint32_t>(a - level))  # abs_remainder
+    return -level if sign else level
+
+
+cdef inline void skip_levels(Tensor *t, int64_t n) noexcept nogil:
+    """A skipped row advances the state with parity 0, parameter by parameter (errata D6); its cycles divide 4."""
+    cdef int64_t i
+    if t.dq:
+        for i in range(n & 3):
+            t.state_id = NNR_STATE[t.state_id][0]
+
+
+cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
+    """Levels that are neighbours in coding order and in memory."""
+    cdef int64_t i, level
+    cdef int32_t co_loc = 0
+    cdef int sig, sign_context, state_id = t.state_id, prev = t.prev
+    cdef int plain = t.co_loc == NULL and not t.hist
+    cdef int32_t *x = t.levels + start
+    for i in range(n):
+        sig = 3 * state_id + prev
+        sign_context = prev
+        if not plain:
+            if t.co_loc != NULL:
+                co_loc = t.co_loc[start + i]
+                if co_loc != 0:
+                    sig = 24 + 2 * state_id + (co_loc > 1 or co_loc < -1)  # errata A4
+                    sign_context = 3 + (co_loc > 0)
+            if t.hist and t.any_sig != NULL and t.any_sig[start + i]:
+                sig = 40 + state_id
+        level = int_param(c, t, sig, sign_context, co_loc, x[i])
+        prev = 0 if level == 0 else (1 if level < 0 else 2)
+        if Coder is Decoder or Coder is Tracer:
+            if t.dq:
+                sig = state_id
+                state_id = NNR_STATE[state_id][level & 1]
+                level = 2 * level - (0 if level == 0 else ((sig & 1) if level > 0 else -(sig & 1)))
+            x[i] = <int32_t>level
+            if x[i] != level:
+                x[i] = 0
+                t.error = LEVEL_RANGE
+        elif Coder is not Decoder:
+            if t.dq:
+                state_id = NNR_STATE[state_id][level & 1]
+    t.state_id = state_id
+    t.prev = prev
+
+
+cdef inline int check(Coder *c, Tensor *t) noexcept nogil:
+    """The error that coding has run into so far."""
+    if Coder is Decoder:
+        if 8 * (c.end - c.start) < consumed(c):
+            t.error = OVERRUN
+        elif c.invalid:
+            t.error = INVALID_OFFSET
+    elif Coder is Tracer:
+        if 8 * (c.d.end - c.d.start) < consumed(&c.d):
+            t.error = OVERRUN
+        elif c.d.invalid:
+            t.error = INVALID_OFFSET
+        elif c.failed:
+            t.error = NO_MEMORY
+    elif Coder is Encoder:
+        if c.failed:
+            t.error = NO_MEMORY
+    return t.error
+
+
+cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
+    """A run in pieces, so that a bad payload is noticed soon and a large tensor is sampled by the chooser."""
+    cdef int64_t m, i
+    while n > 0 and not t.error:
+        m = min(n, CHOOSER_PIECE if Coder is Chooser else PIECE)
+        if Coder is Chooser:
+            if t.height * t.width >= CHOOSER_FULL and t.piece % CHOOSER_STRIDE != 0:
+                for i in range(start, start + m):
+                    if t.dq:
+                        t.state_id = NNR_STATE[t.state_id][t.levels[i] & 1]
+                i = t.levels[start + m - 1]
+                t.prev = 0 if i == 0 else (1 if i < 0 else 2)
+            else:
+                code_run(c, t, start, m)
+            t.piece += 1
+        else:
+            code_run(c, t, start, m)
+            check(c, t)
+        start += m
+        n -= m
+
+
+cdef inline void init_prob_est_param(Coder *c, Tensor *t) noexcept nogil:
+    """10.3.2.2: every context of a level begins in the state of its shift parameter id."""
+    cdef int i, k
+    for i in range(ABS_LEVEL_GREATER_X + 4 * t.unary_length):
+        if Coder is Chooser:
+            for k in range(9):
+                c.sets[i].p0[k] = NNR_CTX_PARAMETERS[k][2]
+                c.sets[i].p1[k] = NNR_CTX_PARAMETERS[k][3]
+        elif i != ROW_SKIP_LIST and i != SHIFT_IDX:
+            init_context(t.contexts + i, t.ids[i])
+    t.prev = 0
+
+
+cdef inline void begin_block_row(Coder *c, Tensor *t) noexcept nogil:
+    """An entry point, 10.2.1.4 with errata A7, G3 and K4; the first block row has none, but its range is set too."""
+    cdef EntryPoint *p
+    if t.height > t.block or t.first_edition:
+        if Coder is Decoder or Coder is Tracer:
+            if Coder is Decoder:
+                c.range = 256
+                c.invalid |= offset(c) >= 256
+                if t.block_row > 0:
+                    p = t.entry_points + (t.block_row - 1)
+                    p.cabac_offset = <int32_t>offset(c)
+                    p.dq_state = t.state_id
+                    p.bits = consumed(c) - t.entry_bits
+                t.entry_bits = consumed(c)
+            else:
+                c.d.range = 256
+                c.d.invalid |= offset(&c.d) >= 256
+        elif Coder is Encoder:
+            c.range = 256
+    if t.block_row > 0:
+        init_prob_est_param(c, t)
+
+
+cdef inline void code_rows(Coder *c, Tensor *t, int64_t budget) noexcept nogil:
+    """quant_tensor(), 10.2.1.4: the levels from where coding stands, until at least `budget` of them are coded.
+
+    Coding is over when t.row has reached t.height. Rows in order without a block scan; with one, blocks from left to
+    right and from top to bottom, and rows within a block (IndexToXY, 4.12).
+    """
+    cdef int64_t start, n
+    if t.block == 0 and not t.row_skip:  # all rows are one run
+        n = min(t.height - t.row, budget // t.width + 1)
+        code_piecewise(c, t, t.row * t.width, n * t.width)
+        t.row += n
+        return
+    while t.row < t.height and budget > 0 and not t.error:
+        n = t.width
+        start = t.row * t.width
+        if t.block:
+            if t.block_column == 0 and t.row == t.block_row * t.block:
+                begin_block_row(c, t)
+            n = min(t.block, t.width - t.block_column)
+            start += t.block_column
+        if t.row_skip and t.row_skip_list[t.row]:
+            skip_levels(t, n)
+        else:
+            code_piecewise(c, t, start, n)
+        budget -= n
+        t.row += 1
+        if t.block and (t.row == t.height or t.row == (t.block_row + 1) * t.block):
+            t.block_column += t.block
+            if t.block_column < t.width:
+                t.row = t.block_row * t.block
+            else:
+                t.block_row += 1
+                t.block_column = 0
+
+
+# ---------------------------------------------------------------------------------------------------- side information
+cdef inline void shift_idx(Coder *c, Tensor *t, int i, int present) noexcept nogil:
+    """shift_idx(), 10.2.1.7."""
+    cdef int shift_idx_minus_1_present_flag
+    if not present:
+        t.ids[i] = 0
+        return
+    shift_idx_minus_1_present_flag = ae(c, t.contexts + SHIFT_IDX, t.ids[i] != 0)
+    if shift_idx_minus_1_present_flag:
+        t.ids[i] = 1 + uae(c, 3, t.ids[i] - 1)
+    else:
+        t.ids[i] = 0
+
+
+cdef inline void shift_parameter_ids(Coder *c, Tensor *t) noexcept nogil:
+    """shift_parameter_ids(), 10.2.1.6 with errata C3 to C5 and K1."""
+    cdef int i, n = t.unary_length, signs = 1
+    cdef int64_t max_abs = <int64_t>1 << 40
+    if t.limited:
+        max_abs = max(t.max_positive, t.max_negative)
+        signs = t.max_positive > 0 and t.max_negative > 0
+    for i in range(24 if t.dq else 3):
+        shift_idx(c, t, SIG_FLAG + i, not t.empty)
+    if t.temporal:
+        for i in range(24, 40 if t.dq else 26):
+            shift_idx(c, t, SIG_FLAG + i, not t.empty)
+    if t.hist:
+        for i in range(40, 48 if t.dq else 41):
+            shift_idx(c, t, SIG_FLAG + i, not t.empty)
+    for i in range(5 if t.temporal else 3):
+        shift_idx(c, t, SIGN_FLAG + i, signs)
+    for i in range(2 * n):
+        shift_idx(c, t, ABS_LEVEL_GREATER_X + i, i < 2 * max_abs)
+    if t.temporal:
+        for i in range(2 * n, 4 * n):
+            shift_idx(c, t, ABS_LEVEL_GREATER_X + i, i < 2 * (max_abs - 1) + 2 * n)
+    for i in range(32 if t.first_edition else 31):
+        shift_idx(c, t, ABS_LEVEL_GREATER_X2 + i, n - 1 + (<int64_t>2 << i) - 1 < max_abs)
+
+
+cdef inline void code_head(Coder *c, Tensor *t) noexcept nogil:
+    """What precedes the levels, in the order of errata A1; all contexts start afresh (errata A2)."""
+    cdef int i
+    cdef int64_t k
+    for i in range(ABS_LEVEL_GREATER_X + 4 * t.unary_length):
+        init_context(t.contexts + i, 0)
+    if t.has_flags:
+        if t.hist_flag_present:
+            t.hist = uae(c, 1, t.hist)
+        t.row_skip = uae(c, 1, t.row_skip)
+        if t.row_skip:
+            for k in range(t.height):
+                t.row_skip_list[k] = ae(c, t.contexts + ROW_SKIP_LIST, t.row_skip_list[k])
+                if k % PIECE == 0 and check(c, t):
+                    return
+    shift_parameter_ids(c, t)
+    check(c, t)
+    init_prob_est_param(c, t)
+    if Coder is Decoder:
+        t.entry_bits = consumed(c)

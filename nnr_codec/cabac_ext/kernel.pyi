@@ -1,0 +1,153 @@
+"""DeepCABAC, clause 10 of ISO/IEC 15938-17:2024.
+
+Four payload coders share one set of methods, since several tensors share one arithmetic code string (NNR_PT_BLOCK,
+7.3.5): `quant_param`, `quant_tensor` for each tensor, then `terminate`. All of them release the GIL.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+Levels = npt.NDArray[np.int32]
+
+class TensorSyntax:
+    """What the headers say about one coded tensor.
+
+    Parameters
+    ----------
+    dims : sequence of int
+        Extents, all positive; the first one counts the rows (tensor2DHeight).
+    codebook : (int, int) or None
+        CbSize and CbZeroOffset; in profile 1 they bound the levels.
+    co_loc : ndarray of int32 or None
+        coLocParam of each parameter, row-major (10.3.4.2.2).
+    any_sig : ndarray of bool or uint8 or None
+        AnySigBeforeFlag of each parameter, row-major.
+    first_edition : bool
+        Read as the first edition's software wrote profile 0 (errata K1, K4).
+
+    Raises ValueError for values that no header can carry.
+    """
+
+    dims: tuple[int, ...]
+    size: int
+    has_levels: bool
+    can_skip_rows: bool
+    entry_points: int
+    def __init__(
+        self,
+        dims: Sequence[int],
+        *,
+        general_profile_idc: int = 1,
+        dq_flag: int = 0,
+        cabac_unary_length_minus1: int = 9,
+        scan_order: int = 0,
+        codebook: tuple[int, int] | None = None,
+        parent_node_id_present_flag: int = 0,
+        temporal_context_modeling_flag: int = 0,
+        first_edition: bool = False,
+        co_loc: npt.NDArray[np.int32] | None = None,
+        any_sig: npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | None = None,
+    ) -> None: ...
+
+class TensorSide:
+    """What a payload carries of one tensor besides its levels.
+
+    `shift_parameter_ids` has one entry for each context: sig_flag 0..47, sign_flag 48..52, abs_level_greater_x2 53..84,
+    row_skip_list 85, shift_idx_minus_1_present_flag 86 (both unused), abs_level_greater_x 87... `entry_points` are
+    (IvlOffset, stateId, bits since the previous one), as a decoder met them.
+    """
+
+    hist_dep_sig_prob_enabled_flag: int
+    row_skip_enabled_flag: int
+    shift_parameter_ids: npt.NDArray[np.uint8] | None
+    row_skip_list: npt.NDArray[np.uint8] | None
+    entry_points: Sequence[tuple[int, int, int]]
+    def __init__(
+        self,
+        *,
+        hist_dep_sig_prob_enabled_flag: int = 0,
+        row_skip_enabled_flag: int = 0,
+        shift_parameter_ids: npt.NDArray[np.uint8] | None = None,
+        row_skip_list: npt.NDArray[np.uint8] | None = None,
+        entry_points: Sequence[tuple[int, int, int]] = (),
+    ) -> None: ...
+
+class PayloadDecoder:
+    """Decodes a payload; raises PayloadError (bit: in the payload) where it is malformed."""
+
+    first_edition: bool
+    @property
+    def bit(self) -> int:
+        """Bits read so far, the 9 of the register included."""
+
+    def __init__(self, data: Buffer, *, first_edition: bool = False) -> None: ...
+    def quant_param(self, bits: int, qp_value: int = 0) -> int:
+        """qp_value as iae(bits), 10.2.1.3."""
+
+    def quant_tensor(
+        self, syntax: TensorSyntax, levels: Levels | None = None, side: TensorSide | None = None
+    ) -> tuple[Levels, TensorSide]:
+        """QuantParam of shape `syntax.dims` (dependent quantization resolved, 10.2.1.4), and the rest."""
+
+    def terminate(self) -> None:
+        """terminate_cabac(), 10.2.1.2; the payload must end here."""
+
+class PayloadTracer:
+    """A decoder that records every bin; it checks less than PayloadDecoder and is slower."""
+
+    first_edition: bool
+    def __init__(self, data: Buffer, *, first_edition: bool = False) -> None: ...
+    def quant_param(self, bits: int, qp_value: int = 0) -> int: ...
+    def quant_tensor(
+        self, syntax: TensorSyntax, levels: Levels | None = None, side: TensorSide | None = None
+    ) -> tuple[Levels, TensorSide]: ...
+    def terminate(self) -> None: ...
+    def bins(self) -> npt.NDArray[np.int32]:
+        """Array of shape (n, 6): context number (-1 bypass, -2 terminate), bin, IvlCurrRange, IvlOffset, and the
+        context's pStateIdx0 and pStateIdx1, all after the bin."""
+
+class PayloadEncoder:
+    """Encodes a payload."""
+
+    def __init__(self) -> None: ...
+    def quant_param(self, bits: int, qp_value: int) -> int:
+        """Raises EncodeError when qp_value does not fit."""
+
+    def quant_tensor(
+        self, syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None
+    ) -> tuple[Levels, TensorSide]:
+        """Code levels of 10.2.1.5 (before dependent quantization is resolved).
+
+        Without `side` no flag is set and all ids are 0. With row_skip_enabled_flag the rows of zeros are skipped.
+        Raises EncodeError for levels that the syntax cannot hold.
+        """
+
+    def terminate(self) -> None: ...
+    def getvalue(self) -> bytes:
+        """The payload; call it after `terminate`."""
+
+class PayloadEstimator:
+    """Adds up what a PayloadEncoder would write."""
+
+    @property
+    def bits(self) -> float: ...
+    def __init__(self) -> None: ...
+    def quant_param(self, bits: int, qp_value: int) -> int: ...
+    def quant_tensor(
+        self, syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None
+    ) -> tuple[Levels, TensorSide]: ...
+    def terminate(self) -> None: ...
+
+def choose_shift_parameter_ids(
+    syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None
+) -> npt.NDArray[np.uint8]:
+    """The shift parameter ids that code `levels` cheapest, laid out as in TensorSide.
+
+    Tensors of 131,072 parameters and more are sampled: 8,192 of each 131,072.
+    """
+
+def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
+    """Row-major index of each parameter in coding order: TensorIndex() and IndexToXY(), 4.12."""

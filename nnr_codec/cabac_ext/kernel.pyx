@@ -1,0 +1,374 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=True
+"""DeepCABAC, clause 10 of ISO/IEC 15938-17:2024: the compiled surface. Signatures and documentation: kernel.pyi."""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdlib cimport calloc, free, malloc
+
+from ._engine cimport *
+
+from math import prod
+
+import numpy as np
+
+from ..errors import EncodeError, PayloadError
+
+include "_syntax.pxi"
+
+cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
+
+MESSAGES = {
+    OVERRUN: "the payload ends before its last parameter (10.2)",
+    INVALID_OFFSET: "IvlOffset has a value that no encoder produces (10.3)",
+    LEVEL_RANGE: "a level exceeds 32 bits (7.3.2)",
+    NO_MEMORY: "out of memory",
+}
+
+
+cdef class TensorSyntax:
+    cdef Tensor t
+    cdef readonly tuple dims
+    cdef readonly object qp_bits
+    cdef readonly bint has_levels
+    cdef object co_loc, any_sig
+
+    def __init__(self, dims, *, general_profile_idc=1, dq_flag=0, cabac_unary_length_minus1=9, scan_order=0,
+                 codebook=None, parent_node_id_present_flag=0, temporal_context_modeling_flag=0,
+                 first_edition=False, co_loc=None, any_sig=None):
+        cdef Tensor *t = &self.t
+        cdef int64_t n, size, zero
+        if not dims or min(dims) < 1 or prod(dims) >= 1 << 59:
+            raise ValueError(f"dimensions {tuple(dims)} are not those of a tensor that can be coded")
+        n = prod(dims)
+        if not 0 <= cabac_unary_length_minus1 <= 255 or not 0 <= scan_order <= 4:
+            raise ValueError("cabac_unary_length_minus1 or scan_order is out of range")
+        self.dims = tuple(dims)
+        t.height = dims[0]
+        t.width = n // t.height
+        # Errata G2: the order is the same without blocks, and the entry points of such tensors are not used.
+        t.block = 4 << scan_order if scan_order and t.width > 1 and t.height > 1 else 0
+        t.dq = bool(dq_flag)
+        t.temporal = bool(temporal_context_modeling_flag)
+        t.unary_length = cabac_unary_length_minus1 + 1
+        t.first_edition = bool(first_edition)
+        if codebook is not None and general_profile_idc == 1:
+            size, zero = codebook
+            if not 0 <= zero < size:
+                raise ValueError(f"CbZeroOffset {zero} is not an entry of a codebook of {size}")
+            t.limited = 1
+            t.empty = size == 1
+            t.max_positive = size - 1 - zero
+            t.max_negative = zero
+        t.has_flags = general_profile_idc == 1 and t.width > 1 and t.height > 1 and not t.empty
+        t.hist_flag_present = bool(parent_node_id_present_flag)
+        self.has_levels = not t.empty
+        for reference in (co_loc, any_sig):
+            if reference is not None and reference.size != n:
+                raise ValueError("a reference has another number of parameters than the tensor")
+        self.co_loc = None if co_loc is None else np.ascontiguousarray(co_loc, np.int32).reshape(-1)
+        self.any_sig = None if any_sig is None else np.ascontiguousarray(any_sig, np.uint8).reshape(-1)
+
+    @property
+    def size(self):
+        return self.t.height * self.t.width
+
+    @property
+    def can_skip_rows(self):
+        return bool(self.t.has_flags)
+
+    @property
+    def entry_points(self):
+        return (self.t.height + self.t.block - 1) // self.t.block - 1 if self.t.block else 0
+
+
+cdef class Job:
+    """A Tensor with its memory."""
+    cdef Tensor t
+    cdef TensorSyntax syntax
+    cdef int32_t[::1] levels
+    cdef const int32_t[::1] co_loc
+    cdef const uint8_t[::1] any_sig
+    cdef uint8_t[::1] row_skip_list
+    cdef uint8_t[::1] ids
+    cdef object row_skip_array, ids_array
+
+    def __cinit__(self, TensorSyntax syntax, levels):
+        self.t = syntax.t
+        self.syntax = syntax
+        self.levels = levels.reshape(-1)
+        self.t.levels = &self.levels[0]
+        if syntax.co_loc is not None:
+            self.co_loc = syntax.co_loc
+            self.t.co_loc = &self.co_loc[0]
+        if syntax.any_sig is not None:
+            self.any_sig = syntax.any_sig
+            self.t.any_sig = &self.any_sig[0]
+        self.row_skip_array = np.zeros(self.t.height if self.t.has_flags else 1, np.uint8)
+        self.row_skip_list = self.row_skip_array
+        self.t.row_skip_list = &self.row_skip_list[0]
+        self.ids_array = np.zeros(ABS_LEVEL_GREATER_X + 4 * self.t.unary_length, np.uint8)
+        self.ids = self.ids_array
+        self.t.ids = &self.ids[0]
+        self.t.contexts = <Context *>malloc(self.ids.shape[0] * sizeof(Context))
+        self.t.entry_points = <EntryPoint *>calloc(syntax.entry_points + 1, sizeof(EntryPoint))
+        if self.t.contexts == NULL or self.t.entry_points == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.t.contexts)
+        free(self.t.entry_points)
+
+    cdef set_side(self, side):
+        """Take flags and ids to code from a TensorSide."""
+        if side is None:
+            return
+        self.t.hist = bool(side.hist_dep_sig_prob_enabled_flag)
+        self.t.row_skip = bool(side.row_skip_enabled_flag)
+        if side.shift_parameter_ids is not None:
+            self.ids_array[:] = side.shift_parameter_ids
+        if self.t.row_skip:
+            if not self.t.has_flags:
+                raise EncodeError(f"rows of a tensor of shape {self.syntax.dims} cannot be skipped (10.2.1.4)")
+            rows = np.asarray(self.levels).reshape(self.t.height, self.t.width)
+            self.row_skip_array[:] = ~rows.any(axis=1)
+
+    cdef side(self):
+        return TensorSide(
+            hist_dep_sig_prob_enabled_flag=self.t.hist,
+            row_skip_enabled_flag=self.t.row_skip,
+            shift_parameter_ids=self.ids_array,
+            row_skip_list=self.row_skip_array if self.t.row_skip else None,
+            entry_points=[(self.t.entry_points[i].cabac_offset, self.t.entry_points[i].dq_state,
+                           self.t.entry_points[i].bits) for i in range(self.syntax.entry_points)],
+        )
+
+
+class TensorSide:
+    def __init__(self, *, hist_dep_sig_prob_enabled_flag=0, row_skip_enabled_flag=0, shift_parameter_ids=None,
+                 row_skip_list=None, entry_points=()):
+        self.hist_dep_sig_prob_enabled_flag = hist_dep_sig_prob_enabled_flag
+        self.row_skip_enabled_flag = row_skip_enabled_flag
+        self.shift_parameter_ids = shift_parameter_ids
+        self.row_skip_list = row_skip_list
+        self.entry_points = entry_points
+
+
+cdef run(Coder *c, Tensor *t):
+    """Code a whole tensor; pending signals (Ctrl-C) are handled in between."""
+    with nogil:
+        code_head(c, t)
+    if t.empty:
+        t.row = t.height
+    while t.row < t.height and not t.error:
+        with nogil:
+            code_rows(c, t, STEP)
+        PyErr_CheckSignals()
+
+
+cdef class PayloadDecoder:
+    cdef Decoder c
+    cdef const uint8_t[::1] data
+    cdef readonly bint first_edition
+
+    def __init__(self, data, *, first_edition=False):
+        if not len(data):
+            raise PayloadError(MESSAGES[OVERRUN], bit=0)
+        self.data = data
+        self.first_edition = first_edition
+        init_decoder(&self.c, &self.data[0], self.data.shape[0])
+        self._check(INVALID_OFFSET if self.c.invalid else OK)
+
+    cdef _check(self, int error):
+        if error:
+            raise PayloadError(MESSAGES[error], bit=min(self.bit, 8 * self.data.shape[0]))
+
+    @property
+    def bit(self):
+        return consumed(&self.c)
+
+    def quant_param(self, int bits, int qp_value=0):
+        cdef uint32_t v = uae(&self.c, bits, 0)
+        self._check(OVERRUN if consumed(&self.c) > 8 * self.data.shape[0] else OK)
+        return <int>v - (1 << bits) if v >> (bits - 1) else <int>v
+
+    def quant_tensor(self, TensorSyntax syntax, levels=None, side=None):
+        cdef Job job = Job(syntax, np.zeros(syntax.dims, np.int32))
+        run(&self.c, &job.t)
+        self._check(job.t.error)
+        return np.asarray(job.levels).reshape(syntax.dims), job.side()
+
+    def terminate(self):
+        cdef int64_t end
+        if not decode_terminate(&self.c):
+            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=self.bit)
+        end = consumed(&self.c)
+        if end > 8 * self.data.shape[0]:
+            self._check(OVERRUN)
+        if not self.data[(end - 1) >> 3] >> (-end & 7) & 1:
+            raise PayloadError("the last bit read into IvlOffset is 0, not 1 (10.3.4.3.5)", bit=end - 1)
+        if end & 7 and self.data[end >> 3] & (0xff >> (end & 7)):
+            raise PayloadError("nesting_zero_bit is 1 (10.2.1.2)", bit=end)
+        if (end + 7) >> 3 != self.data.shape[0]:
+            raise PayloadError(f"{self.data.shape[0] - ((end + 7) >> 3)} bytes follow the end of the payload", bit=end)
+
+
+cdef class PayloadTracer:
+    cdef Tracer c
+    cdef const uint8_t[::1] data
+    cdef readonly bint first_edition
+
+    def __init__(self, data, *, first_edition=False):
+        if not len(data):
+            raise PayloadError(MESSAGES[OVERRUN], bit=0)
+        self.data = data
+        self.first_edition = first_edition
+        init_decoder(&self.c.d, &self.data[0], self.data.shape[0])
+
+    def __dealloc__(self):
+        free(self.c.rows)
+
+    def quant_param(self, int bits, int qp_value=0):
+        cdef uint32_t v = uae(&self.c, bits, 0)
+        return <int>v - (1 << bits) if v >> (bits - 1) else <int>v
+
+    def quant_tensor(self, TensorSyntax syntax, levels=None, side=None):
+        cdef Job job = Job(syntax, np.zeros(syntax.dims, np.int32))
+        self.c.base = job.t.contexts
+        run(&self.c, &job.t)
+        if job.t.error:
+            raise PayloadError(MESSAGES[job.t.error], bit=consumed(&self.c.d))
+        return np.asarray(job.levels).reshape(syntax.dims), job.side()
+
+    def terminate(self):
+        cdef int b = decode_terminate(&self.c.d)
+        trace(&self.c, -2, b, NULL)
+        if not b:
+            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=consumed(&self.c.d))
+
+    def bins(self):
+        if not self.c.n:
+            return np.empty((0, 6), np.int32)
+        return np.array(<int32_t[:self.c.n, :6]>self.c.rows)
+
+
+cdef class PayloadEncoder:
+    cdef Encoder c
+
+    def __cinit__(self):
+        init_encoder(&self.c)
+
+    def __dealloc__(self):
+        free(self.c.out)
+
+    def quant_param(self, int bits, int qp_value):
+        if not -(1 << (bits - 1)) <= qp_value < 1 << (bits - 1):
+            raise EncodeError(f"qp_value {qp_value} does not fit in iae({bits}) (10.2.1.3)")
+        uae(&self.c, bits, <uint32_t>qp_value & ((1 << bits) - 1))
+        return qp_value
+
+    def quant_tensor(self, TensorSyntax syntax, levels, side=None):
+        cdef Job job = Job(syntax, check_levels(syntax, levels))
+        job.set_side(side)
+        run(&self.c, &job.t)
+        if job.t.error:
+            raise MemoryError(MESSAGES[job.t.error])
+        return levels, job.side()
+
+    def terminate(self):
+        put_bytes(&self.c)
+        encode_terminate(&self.c)
+        if self.c.failed:
+            raise MemoryError(MESSAGES[NO_MEMORY])
+
+    def getvalue(self):
+        return self.c.out[:self.c.n]
+
+
+cdef class PayloadEstimator:
+    cdef Estimator c
+
+    @property
+    def bits(self):
+        return self.c.cost / 32768
+
+    def quant_param(self, int bits, int qp_value):
+        self.c.cost += <uint64_t>bits << 15
+        return qp_value
+
+    def quant_tensor(self, TensorSyntax syntax, levels, side=None):
+        cdef Job job = Job(syntax, check_levels(syntax, levels))
+        job.set_side(side)
+        run(&self.c, &job.t)
+        return levels, job.side()
+
+    def terminate(self):
+        self.c.cost += 9 << 15
+
+
+cdef check_levels(TensorSyntax syntax, levels):
+    """The levels as int32 in C order; those that the syntax cannot hold are refused."""
+    cdef int64_t high = 0x7fffffff, low = -0x80000000
+    levels = np.ascontiguousarray(levels, np.int32)
+    if levels.size != syntax.size:
+        raise EncodeError(f"{levels.size} levels are given for a tensor of shape {syntax.dims}")
+    if syntax.t.dq:
+        high, low = 1 << 30, -(1 << 30)
+    if syntax.t.limited:
+        high, low = syntax.t.max_positive, -syntax.t.max_negative
+    if int(levels.max()) > high or int(levels.min()) < low:
+        raise EncodeError(f"levels from {levels.min()} to {levels.max()}: allowed here are {low} to {high} (10.2.1.5)")
+    if not levels.flags.writeable:  # the coders share one signature; none of those that are handed levels writes
+        levels = levels.copy()
+    return levels
+
+
+def choose_shift_parameter_ids(TensorSyntax syntax, levels, side=None):
+    cdef Job job = Job(syntax, check_levels(syntax, levels))
+    cdef Chooser c
+    cdef SetStates *s
+    cdef int i, k, best
+    cdef uint64_t scale = CHOOSER_STRIDE if job.t.height * job.t.width >= CHOOSER_FULL else 1
+    cdef uint64_t penalty = 4 << 15  # the flag and uae(3)
+    cdef uint64_t cost, least
+    job.set_side(side)
+    c.base = job.t.contexts
+    c.sets = <SetStates *>calloc(job.ids.shape[0], sizeof(SetStates))
+    if c.sets == NULL:
+        raise MemoryError
+    try:
+        job.ids_array[:] = 0
+        with nogil:
+            init_prob_est_param(&c, &job.t)
+        if not job.t.empty:
+            while job.t.row < job.t.height:
+                with nogil:
+                    code_rows(&c, &job.t, STEP)
+                PyErr_CheckSignals()
+        for i in range(job.ids.shape[0]):
+            if i == ROW_SKIP_LIST or i == SHIFT_IDX:
+                continue
+            s = c.sets + i
+            best, least = 0, s.cost[0] * scale
+            for k in range(1, 9):
+                cost = s.cost[k] * scale + penalty
+                if cost < least:
+                    best, least = k, cost
+            job.ids[i] = best
+    finally:
+        free(c.sets)
+    return job.ids_array
+
+
+def coding_order(TensorSyntax syntax):
+    cdef Tensor *t = &syntax.t
+    cdef int64_t y, x, i, j, n = 0, block = t.block
+    order = np.arange(t.height * t.width, dtype=np.int64)
+    cdef int64_t[::1] o = order
+    if block:
+        for y in range(0, t.height, block):
+            for x in range(0, t.width, block):
+                for i in range(y, min(y + block, t.height)):
+                    for j in range(x, min(x + block, t.width)):
+                        o[n] = i * t.width + j
+                        n += 1
+    return order

@@ -1,0 +1,133 @@
+"""Identifiers and tables of constants, with the names of ISO/IEC 15938-17:2024 (Tables 3 to 16)."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+
+class NnrUnitType(IntEnum):
+    """nnr_unit_type, Table 3. 7..31 are reserved, 32..63 unspecified."""
+
+    NNR_STR = 0
+    NNR_MPS = 1
+    NNR_LPS = 2
+    NNR_TPL = 3
+    NNR_QNT = 4
+    NNR_NDU = 5
+    NNR_AGG = 6
+
+
+class TopologyStorageFormat(IntEnum):
+    """topology_storage_format, Table 4 and Annexes A to D (errata I14)."""
+
+    NNR_TPL_UNREC = 0
+    NNR_TPL_NNEF = 1
+    NNR_TPL_ONNX = 2
+    NNR_TPL_PYT = 3
+    NNR_TPL_TEF = 4
+    NNR_TPL_PRUN = 5
+    NNR_TPL_REFLIST = 6
+
+
+class CompressionFormat(IntEnum):
+    """topology_compression_format and quantization_compression_format, Tables 5 and 7."""
+
+    NNR_PT_RAW = 0
+    NNR_DFL = 1
+
+
+class QuantizationStorageFormat(IntEnum):
+    """quantization_storage_format, Table 6 and Annexes A to D (errata I14)."""
+
+    NNR_QNT_UNREC = 0
+    NNR_QNT_NNEF = 1
+    NNR_QNT_ONNX = 2
+    NNR_QNT_PYT = 3
+    NNR_QNT_TEF = 4
+
+
+class ParentNodeIdType(IntEnum):
+    """parent_node_id_type, Table 8."""
+
+    ICNN_NDU_ID = 0
+    ICNN_NDU_PL_SHA256 = 1
+    ICNN_NDU_PL_SHA512 = 2
+    ICNN_NDU_EXT = 3
+
+
+class CompressedParameterType(IntFlag):
+    """Bits of compressed_parameter_types, Table 9."""
+
+    NNR_CPT_DC = 0x01
+    NNR_CPT_LS = 0x02
+    NNR_CPT_BN = 0x04
+    NNR_CPT_BI = 0x08
+
+
+class NnrAggregateUnitType(IntEnum):
+    """nnr_aggregate_unit_type, Table 10."""
+
+    NNR_AGG_GEN = 0
+    NNR_AGG_SLF = 1
+
+
+class QuantizationMethod(IntFlag):
+    """Bits of mps_quantization_method_flags and lps_quantization_method_flags, Table 11."""
+
+    NNR_QSU = 0x01
+    NNR_QCB = 0x02
+
+
+class NnrRepType(IntEnum):
+    """nnr_rep_type, Table 13."""
+
+    NNR_TPL_BMSK = 0
+    NNR_TPL_DICT = 1
+
+
+class PayloadType(IntEnum):
+    """nnr_compressed_data_unit_payload_type, Table 16."""
+
+    NNR_PT_INT = 0
+    NNR_PT_FLOAT = 1
+    NNR_PT_RAW_FLOAT = 2
+    NNR_PT_BLOCK = 3
+
+
+class DecompressedDataFormat(IntEnum):
+    """nnr_decompressed_data_format, Table 15: data type (TENSOR_INT or TENSOR_FLOAT) and bit depth."""
+
+    TENSOR_INT32 = 0
+    TENSOR_FLOAT32 = 1
+    TENSOR_INT2 = 2
+    TENSOR_INT3 = 3
+    TENSOR_INT4 = 4
+    TENSOR_INT8 = 5
+    TENSOR_INT16 = 6
+    TENSOR_INT64 = 7
+    TENSOR_FLOAT16 = 8
+    TENSOR_FLOAT64 = 9
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the data type is TENSOR_FLOAT (Table 14)."""
+        return "FLOAT" in self.name
+
+    @property
+    def bit_depth(self) -> int:
+        """Bits of one parameter."""
+        return int(self.name.removeprefix("TENSOR_").lstrip("INTFLOA"))
+
+
+NNR_STR, NNR_MPS, NNR_LPS, NNR_TPL, NNR_QNT, NNR_NDU, NNR_AGG = NnrUnitType
+NNR_TPL_UNREC, NNR_TPL_NNEF, NNR_TPL_ONNX, NNR_TPL_PYT, NNR_TPL_TEF, NNR_TPL_PRUN, NNR_TPL_REFLIST = (
+    TopologyStorageFormat
+)
+NNR_PT_RAW, NNR_DFL = CompressionFormat
+NNR_QNT_UNREC, NNR_QNT_NNEF, NNR_QNT_ONNX, NNR_QNT_PYT, NNR_QNT_TEF = QuantizationStorageFormat
+ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512, ICNN_NDU_EXT = ParentNodeIdType
+NNR_CPT_DC, NNR_CPT_LS, NNR_CPT_BN, NNR_CPT_BI = CompressedParameterType
+NNR_AGG_GEN, NNR_AGG_SLF = NnrAggregateUnitType
+NNR_QSU, NNR_QCB = QuantizationMethod
+NNR_TPL_BMSK, NNR_TPL_DICT = NnrRepType
+NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, NNR_PT_BLOCK = PayloadType

@@ -1,0 +1,435 @@
+"""Units to tensors: headers one after another, each payload a task of its own (ISO/IEC 15938-17:2024, clause 7)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..bitstream.payload import Coded, Part, code_payload, parts, qp_density, tensor_syntax
+from ..bitstream.units import Unit, UnitReader
+from ..cabac_ext.kernel import PayloadDecoder
+from ..constants import (
+    NNR_CPT_DC,
+    NNR_DFL,
+    NNR_NDU,
+    NNR_PT_BLOCK,
+    NNR_PT_INT,
+    NNR_PT_RAW,
+    NNR_PT_RAW_FLOAT,
+    NNR_QNT,
+    NNR_QNT_NNEF,
+    NNR_STR,
+    NNR_TPL,
+    NNR_TPL_NNEF,
+    NNR_TPL_PRUN,
+    NNR_TPL_REFLIST,
+    DecompressedDataFormat,
+)
+from ..errors import (
+    BitstreamError,
+    ElementError,
+    LimitError,
+    MissingReferenceError,
+    NnrError,
+    PayloadError,
+    UnsupportedError,
+)
+from ..limits import Budget, Limits
+from ..model import Array, Model, Topology
+from ..syntax import Session
+from ..syntax.structures import (
+    NnrCompressedDataUnitHeader,
+    NnrQuantizationUnitHeader,
+    NnrQuantizationUnitPayload,
+    NnrStartUnitHeader,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
+)
+from ..tensor.quant import DTYPES, codebook_values, integers, look_up, scale, step_size
+from .reconstruct import Rec, reconstruct
+from .state import Node, UpdateState, node_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+A = TypeVar("A", bound=np.generic)
+
+def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> DecompressedDataFormat:
+    """The format that a unit decodes to (7.2); ElementError when it does not suit the profile or the payload type."""
+    is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
+    if not header.nnr_decompressed_data_format_present_flag:
+        return DecompressedDataFormat.TENSOR_INT32 if is_int else DecompressedDataFormat.TENSOR_FLOAT32
+    path = "nnr_compressed_data_unit_header.nnr_decompressed_data_format"
+    value = header.nnr_decompressed_data_format
+    if value > (1 if session.general_profile_idc == 0 else max(DecompressedDataFormat)):
+        raise ElementError(f"format {value} is not one of profile {session.general_profile_idc} (Table 15)", path=path)
+    result = DecompressedDataFormat(value)
+    if result.is_float == is_int:
+        raise ElementError(f"{result.name} is not a format of this payload type (6.4.3.7)", path=path)
+    return result
+
+
+@dataclass
+class NduTask:
+    """Everything that decoding one payload needs, taken from the session while its header is at hand."""
+
+    label: str
+    names: list[str]
+    header: NnrCompressedDataUnitHeader
+    parts: list[Part]
+    payload: memoryview
+    payload_offset: int
+    session: Session
+    data_format: DecompressedDataFormat
+    dims: list[int]
+    co_loc: tuple[npt.NDArray[np.int32], ...]  # coLocParam of each part, or nothing
+    any_sig: tuple[npt.NDArray[np.bool_], ...]  # AnySigBeforeFlag of each part, or nothing
+    limits: Limits
+
+    def decode(self, first_edition: bool = False) -> list[Rec]:
+        """The Rec* tensors of the unit, before dimension shifts (7.3.2 to 7.3.5)."""
+        try:
+            if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+                return [self._raw_float()]
+            coded = self._coded(first_edition)
+            return [self._rec(part, value) for part, value in zip(self.parts, coded, strict=True)]
+        except BitstreamError as error:
+            error.unit = error.unit or self.label
+            if isinstance(error, PayloadError) and error.bit >= 0:
+                error.bit += 8 * self.payload_offset
+            raise
+
+    def _raw_float(self) -> Rec:
+        if len(self.payload) != 4 * prod(self.dims):
+            raise PayloadError(f"{len(self.payload)} bytes of raw_float32_parameter are not {self.dims} (6.3.4.7)")
+        values = np.frombuffer(self.payload, "<f4").astype(DTYPES[self.data_format]).reshape(self.dims)
+        return Rec(self.parts[0].name, self.parts[0].role, values)
+
+    def _coded(self, first_edition: bool) -> list[Coded]:
+        syntaxes = [
+            tensor_syntax(
+                self.header,
+                self.session,
+                part,
+                first_edition=first_edition,
+                co_loc=self._reference(self.co_loc, i),
+                any_sig=self._reference(self.any_sig, i),
+            )
+            for i, part in enumerate(self.parts)
+        ]
+        decoder = PayloadDecoder(self.payload, first_edition=first_edition)
+        return code_payload(decoder, self.header, self.session, syntaxes, [None] * len(syntaxes))
+
+    def _reference(self, arrays: tuple[npt.NDArray[A], ...], i: int) -> npt.NDArray[A] | None:
+        if not arrays:
+            return None
+        if len(arrays) != len(self.parts) or arrays[i].shape != self.parts[i].dims:
+            raise MissingReferenceError(
+                f"{self.label}: the updates before {self.names[0]!r} have not its shape {self.parts[i].dims} (10.3.4.2.2)"
+            )
+        return arrays[i]
+
+    def _rec(self, part: Part, coded: Coded) -> Rec:
+        header, levels = self.header, coded.levels
+        if header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
+            return Rec(part.name, part.role, integers(levels, self.data_format), levels)
+        integer = levels
+        if part.codebook:
+            integer = look_up(levels, codebook_values(part.codebook, self.limits), part.codebook.cb_zero_offset)
+        density = qp_density(self.session)
+        step = step_size(coded.qp_value + cast(tuple[int, int], self.session.quantization)[1], density)
+        return Rec(part.name, part.role, scale(integer, step, self.data_format), levels)
+
+
+@dataclass
+class _Group:
+    """Units of one partial-data group (errata N4)."""
+
+    header: NnrCompressedDataUnitHeader
+    counter: int
+    payloads: list[memoryview] = field(default_factory=list)
+
+
+class Decoder:
+    """Decodes one bitstream against a state, which is changed only as far as decoding gets.
+
+    Parameters
+    ----------
+    data : bytes-like
+    limits : Limits
+    topology_dimensions : mapping of str to sequence of int
+        Dimensions of tensors whose units leave them out.
+    state : UpdateState
+    raw : bool
+        Give the Rec* tensors as coded: no recomposition, no scaling, no WeightUpdateCache.
+    first_edition : bool
+        Read profile 0 as the first edition's software wrote it (errata K1, K4).
+    """
+
+    def __init__(
+        self,
+        data: Buffer,
+        *,
+        limits: Limits,
+        topology_dimensions: Mapping[str, Sequence[int]],
+        state: UpdateState,
+        raw: bool,
+        first_edition: bool = False,
+    ) -> None:
+        self.reader = UnitReader(data, limits, Session(topology_dimensions))
+        self.budget = Budget(limits)
+        self.limits, self.state, self.raw, self.first_edition = limits, state, raw, first_edition
+        self.topology: Topology | None = None
+        self._quantization_text: bytes | None = None
+        self._names: set[str] = set()
+        self._group: _Group | None = None
+        self._g: list[Rec] = []
+
+    # ------------------------------------------------------------------------------------------ units
+    def __iter__(self) -> Iterator[tuple[str, Array]]:
+        """Names and tensors in the order of the bitstream."""
+        seen_str = False
+        for unit in self.reader:
+            kind = unit.header.nnr_unit_type
+            if kind == NNR_STR:
+                if seen_str:
+                    raise ElementError("a second NNR_STR: one bitstream is expected (7.1)", unit=unit.label())
+                seen_str = True
+                self._start(unit)
+            elif not seen_str:
+                raise ElementError("a bitstream starts with an NNR_STR (6.2.3)", unit=unit.label())
+            elif kind == NNR_TPL:
+                self._topology(unit)
+            elif kind == NNR_QNT:
+                self._quantization(unit)
+            elif kind == NNR_NDU:
+                try:
+                    yield from self._ndu(unit)
+                except BitstreamError as error:
+                    error.unit = error.unit or unit.label()
+                    raise
+        if not seen_str:
+            raise ElementError("the bitstream has no unit (6.2.3)")
+        if self._group:
+            raise ElementError(f"the last {self._group.counter - 1} parts of a tensor are missing (6.4.3.1)")
+        if self._g:
+            raise ElementError(f"the bitstream ends before H of {self._g[0].name!r} (6.4.3.7)")
+
+    def _start(self, unit: Unit) -> None:
+        profile = cast(NnrStartUnitHeader, unit.header.detail).general_profile_idc
+        if profile > 1:
+            raise UnsupportedError(f"{unit.label()}: general_profile_idc {profile} is not defined (6.4.3.2)")
+
+    def _topology(self, unit: Unit) -> None:
+        header = cast(NnrTopologyUnitHeader, unit.header.detail)
+        if header.topology_storage_format in (NNR_TPL_PRUN, NNR_TPL_REFLIST):
+            return
+        data = cast(NnrTopologyUnitPayload, unit.payload).topology_data
+        if header.topology_storage_format == NNR_TPL_NNEF and data.rstrip(b"\0"):
+            text = self._text(unit, header.topology_compression_format, data)
+            self.topology = Topology("nnef", text, self._quantization_text)
+
+    def _quantization(self, unit: Unit) -> None:
+        header = cast(NnrQuantizationUnitHeader, unit.header.detail)
+        if header.quantization_storage_format == NNR_QNT_NNEF:
+            data = cast(NnrQuantizationUnitPayload, unit.payload).quantization_data
+            self._quantization_text = self._text(unit, header.quantization_compression_format, data)
+            if self.topology:
+                self.topology = replace(self.topology, quantization=self._quantization_text)
+
+    def _text(self, unit: Unit, compression: int, data: bytes) -> bytes:
+        """A null-terminated string of Annex A.4, inflated where it is deflated, without its zero."""
+        if compression == NNR_DFL:
+            data = self._inflate(unit, data)
+        elif compression != NNR_PT_RAW:
+            raise ElementError(f"compression format {compression} is reserved (Table 5)", unit=unit.label())
+        self.budget.charge("max_topology_bytes", len(data), f"{unit.label()}: topology data")
+        if data.find(0) != len(data) - 1:
+            raise ElementError("topology or quantization data is not one null-terminated string (A.4)", unit=unit.label())
+        return data[:-1]
+
+    def _inflate(self, unit: Unit, data: bytes) -> bytes:
+        room = self.limits.max_topology_bytes - self.budget.spent.get("max_topology_bytes", 0)
+        inflater = zlib.decompressobj()
+        try:
+            text = inflater.decompress(data, min(room, Limits.NONE - 1) + 1)
+        except zlib.error as error:
+            raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", unit=unit.label()) from None
+        if len(text) > room:
+            self.budget.charge("max_topology_bytes", len(text), f"{unit.label()}: topology data")
+        if not inflater.eof or inflater.unused_data:
+            raise ElementError("deflated data does not end with its unit (RFC 1950)", unit=unit.label())
+        return text
+
+    # ------------------------------------------------------------------------------------------ compressed data units
+    def _ndu(self, unit: Unit) -> Iterator[tuple[str, Array]]:
+        session = self.reader.session
+        if not session.has_mps:
+            raise ElementError("an NNR_NDU before the NNR_MPS (6.2.3)")
+        payload = self._joined(unit)
+        if payload is None:
+            return
+        task = self._task(unit, payload)
+        recs = task.decode(self.first_edition)
+        if self._g and recs[0].role != "h":
+            raise ElementError(f"H of {self._g[0].name!r} is expected after G (6.4.3.7)")
+        if len(recs) == 1 and recs[0].role == "g":
+            self._g = recs
+            return
+        recs, self._g = [*self._g, *recs], []
+        outputs = reconstruct(recs, task.header, task.names, task.dims, self.limits, self.raw)
+        self._remember(task, recs, outputs)
+        yield from outputs.items()
+
+    def _joined(self, unit: Unit) -> memoryview | None:
+        """The payload, or None while parts of it are to come."""
+        counter, payload = unit.header.partial_data_counter, cast(memoryview, unit.payload)
+        if counter == 0 and not self._group:
+            return payload
+        if not self._group:
+            self._group = _Group(unit.ndu, counter + 1)
+        group = self._group
+        if counter != group.counter - 1 or unit.ndu != group.header:
+            raise ElementError(
+                f"partial_data_counter is {counter}, or another tensor's: part {group.counter - 1} of "
+                f"{self.reader.session.names(group.header)[0]!r} is expected (6.4.3.1)"
+            )
+        self.budget.charge("max_pending_bytes", len(payload), "parts of a tensor")
+        group.counter = counter
+        group.payloads.append(payload)
+        if counter > 1:
+            return None
+        self._group = None
+        self.budget.spent.pop("max_pending_bytes", None)
+        return memoryview(b"".join(group.payloads))
+
+    def _task(self, unit: Unit, payload: memoryview) -> NduTask:
+        session, header = self.reader.session, unit.ndu
+        names = session.names(header)
+        for name in names:
+            if name in self._names and not session.g_header:
+                raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
+            self._names.add(name)
+        label = unit.label(names)
+        kind, dims = header.nnr_compressed_data_unit_payload_type, session.tensor_dimensions(header)
+        if kind > NNR_PT_BLOCK:
+            raise ElementError(f"payload type {kind} is reserved (Table 16)", unit=label)
+        if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):
+            raise ElementError(f"tensor_dimensions {dims} hold nothing that is coded (7.3)", unit=label)
+        if header.first_tensor_dimension_shift >= max(len(dims), 1):
+            raise ElementError(
+                f"first_tensor_dimension_shift {header.first_tensor_dimension_shift} is not less than the number of "
+                f"dimensions {len(dims)} (6.4.3.7)",
+                unit=label,
+            )
+        if kind == NNR_PT_RAW_FLOAT and header.compressed_parameter_types & NNR_CPT_DC:
+            raise ElementError("raw parameters are not decomposed (7.3.4)", unit=label)
+        if kind == NNR_PT_BLOCK and not header.compressed_parameter_types:
+            raise ElementError("a block has no parameters beside its weight (Table 9, errata N7)", unit=label)
+        result = data_format(header, session)
+        task_parts = parts(header, session)
+        for part in task_parts:
+            self.budget.tensor(part.dims, max(4, DTYPES[result].itemsize), f"{label}: tensor")
+            if part.codebook:
+                codebook_values(part.codebook, self.limits)
+        if any(part.role == "h" for part in task_parts):
+            self.budget.tensor(tuple(dims), DTYPES[result].itemsize, f"{label}: recomposed tensor")
+        parent = self.state.parent(header, names[0])
+        node = self._history(header)
+        return NduTask(
+            label,
+            names,
+            header,
+            task_parts,
+            payload,
+            unit.payload_offset,
+            replace(session),
+            result,
+            dims,
+            parent.levels if parent and header.temporal_context_modeling_flag else (),
+            node.any_sig if node else (),
+            self.limits,
+        )
+
+    def _history(self, header: NnrCompressedDataUnitHeader) -> Node | None:
+        """What earlier updates of the same parameter left, whatever their depth (errata D4)."""
+        key = node_key(header)
+        return self.state.node(key) if key and header.parent_node_id_present_flag else None
+
+    def _remember(self, task: NduTask, recs: list[Rec], outputs: dict[str, Array]) -> None:
+        """Store what later updates refer to, and undo predictive residual encoding (7.3.2, 7.3.3, 9.2.4)."""
+        header, key, before = task.header, node_key(task.header), self._history(task.header)
+        if key is None:
+            return
+        node = Node(header.put_node_depth)
+        if header.parent_node_id_present_flag:
+            levels = tuple(rec.levels for rec in recs if rec.levels is not None)
+            any_sig = tuple(level != 0 for level in levels)
+            if before and before.any_sig:
+                any_sig = tuple(old | new for old, new in zip(before.any_sig, any_sig, strict=True))
+            update: npt.NDArray[Any] | None = None
+            if header.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK and not self.raw:
+                update = outputs[task.names[0]]
+                if self.reader.session.nnr_pre_flag and before and before.update is not None:
+                    if before.update.shape != update.shape:
+                        raise MissingReferenceError(f"{task.label}: the update before it has another shape (9.2.4)")
+                    update = outputs[task.names[0]] = update + before.update
+                update = update.copy()  # the caller owns what is returned
+            node = Node(header.put_node_depth, levels, any_sig, update)
+        self.state.put(key, node, self.limits)
+
+
+def decode_bitstream(
+    data: Buffer,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    state: UpdateState | None = None,
+    raw: bool = False,
+) -> tuple[Model, UpdateState]:
+    """Decode a whole bitstream.
+
+    Parameters and errors are those of :func:`nnr_codec.decode`; ``state`` is not changed.
+
+    Returns
+    -------
+    Model, UpdateState
+        The tensors with the topology, and the state after them.
+
+    Notes
+    -----
+    Profile 0 has two readings (errata K1, K4), and a payload can be legal in both. So the whole bitstream is read as the
+    2024 text says, and when a payload does not fit, the whole of it is read again as the first edition's software wrote.
+    """
+
+    def decoder(first_edition: bool) -> Decoder:
+        return Decoder(
+            data,
+            limits=limits or Limits(),
+            topology_dimensions=topology_dimensions or {},
+            state=(state or UpdateState()).fork(),
+            raw=raw,
+            first_edition=first_edition,
+        )
+
+    attempt = decoder(first_edition=False)
+    try:
+        try:
+            tensors = dict(attempt)
+        except PayloadError as error:
+            if attempt.reader.session.general_profile_idc != 0:
+                raise
+            attempt = decoder(first_edition=True)
+            try:
+                tensors = dict(attempt)
+            except NnrError:
+                raise error from None
+    except MemoryError:
+        raise LimitError("there is not enough memory for what the bitstream declares") from None
+    return Model(tensors, attempt.topology), attempt.state

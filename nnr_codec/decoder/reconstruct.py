@@ -1,0 +1,81 @@
+"""Rec* tensors to the tensors of the model (ISO/IEC 15938-17:2024, 7.3.1, 7.3.5, errata N2 and N5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..constants import NNR_PT_BLOCK
+from ..errors import ElementError
+from ..limits import Limits
+from ..model import Array
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from ..tensor.reduction import local_scaling, product
+from ..tensor.shape import dimension_shift, shift_axes, tensor_split
+
+
+@dataclass
+class Rec:
+    """One decoded tensor: its name, its role in the unit, its values and its integers (none when raw)."""
+
+    name: str
+    role: str
+    values: npt.NDArray[Any]
+    levels: npt.NDArray[np.int32] | None = None
+
+
+def reconstruct(
+    recs: Sequence[Rec],
+    header: NnrCompressedDataUnitHeader,
+    names: Sequence[str],
+    dims: Sequence[int],
+    limits: Limits,
+    raw: bool,
+) -> dict[str, Array]:
+    """The named tensors of one unit (or of a G unit and its H unit).
+
+    Parameters
+    ----------
+    recs : sequence of Rec
+        In coding order.
+    names : sequence of str
+        The unit's topology element ids.
+    dims : sequence of int
+        tensor_dimensions of the original tensor.
+    raw : bool
+        Keep G, H and the local scaling apart, and do not split tensors.
+    """
+    by_role = {rec.role: rec for rec in recs}
+    shift = header.first_tensor_dimension_shift
+    if raw:
+        return {rec.name: dimension_shift(rec.values, shift if rec.role == "weight" else 0) for rec in recs}
+    main = by_role.get("weight") or by_role["g"]
+    weight = main.values
+    if "g" in by_role:
+        weight = product(by_role["g"].values, by_role["h"].values, dims, limits)
+    if "ls" in by_role:
+        weight = local_scaling(weight, by_role["ls"].values)
+    weight = dimension_shift(weight.astype(main.values.dtype, copy=False), shift)
+    is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
+    if header.nnr_multiple_topology_elements_present_flag and not is_block:
+        return _split(weight, header, names)
+    plain = ("beta", "gamma", "mean", "var", "bias")
+    return {main.name: weight} | {rec.name: rec.values for rec in recs if rec.role in plain}
+
+
+def _split(tensor: npt.NDArray[Any], header: NnrCompressedDataUnitHeader, names: Sequence[str]) -> dict[str, Array]:
+    """The tensors of a unit with several topology elements (7.3.1)."""
+    pieces = tensor_split(tensor, header.split_index, header.concatentation_axis_index)
+    if len(pieces) != len(names):
+        raise ElementError(f"{len(names)} topology elements share a tensor of {len(pieces)} pieces (7.3.1)")
+    shifts = [
+        (header.shift_index[k], header.shift_value[k]) if count else ([], [])
+        for k, count in enumerate(header.number_of_shifts)
+    ]
+    return {
+        name: shift_axes(piece, *shift) for name, piece, shift in zip(names, pieces, shifts, strict=True)
+    }

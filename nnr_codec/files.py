@@ -1,0 +1,218 @@
+"""Outputs that appear whole or not at all: written under a temporary name in the target's folder, then renamed.
+
+A process that is killed leaves at most a file or folder whose name ends in :data:`PARTIAL_SUFFIX`; it may be deleted.
+A symbolic link at the target is replaced, never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import FormatError
+
+#: How the names of unfinished outputs end.
+PARTIAL_SUFFIX = ".nnr-partial"
+
+
+@contextlib.contextmanager
+def output_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """Yield a binary file whose content becomes ``path`` when the block ends without an exception.
+
+    Parameters
+    ----------
+    path : path
+        The target. Its folder must exist.
+    overwrite : bool
+        Whether an existing file may be replaced; the new one gets its permissions.
+
+    Raises
+    ------
+    FileExistsError
+        The target exists and ``overwrite`` is false (before any work, or at the end if somebody else made it
+        meanwhile), or it is something other than a file or a symbolic link.
+    IsADirectoryError
+        The target is a directory.
+    OSError
+        The system refuses; the target is untouched.
+    """
+    target = _locate(path)
+    mode = _replaceable_file(target, overwrite)
+    partial = _partial(target)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(partial, flags, 0o666)
+    try:
+        with open(descriptor, "w+b") as file:
+            if mode is not None:
+                os.chmod(partial, mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            _replaceable_file(target, overwrite)
+            os.replace(partial, target)
+        else:
+            _rename_new(partial, target)
+        _sync_folder(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def output_directory(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield an empty temporary folder that becomes ``path`` when the block ends without an exception.
+
+    What stood at ``path`` is replaced whole: none of its files survive.
+
+    Parameters
+    ----------
+    path : path
+        The target. The folder that holds it must exist.
+    overwrite : bool
+        Whether an existing file, symbolic link or folder may be replaced; a folder only when it is empty or holds a
+        ``graph.nnef``, so that a wrong argument does not cost a home directory.
+
+    Raises
+    ------
+    FileExistsError
+        The target exists and ``overwrite`` is false, or it is a device or the like.
+    FormatError
+        The target is a folder that does not look like a model, or the current directory or one above it.
+    OSError
+        The system refuses; the target is as it was.
+    """
+    target = _locate(path)
+    mode = _replaceable_directory(target, overwrite)
+    partial = _partial(target)
+    os.mkdir(partial)
+    try:
+        if mode is not None:
+            os.chmod(partial, mode | stat.S_IRWXU)
+        yield partial
+        for folder, _, names in os.walk(partial):
+            for name in names:
+                _sync_file(os.path.join(folder, name))
+            _sync_folder(Path(folder))
+        if overwrite and os.path.lexists(target):
+            _replaceable_directory(target, overwrite)
+            _swap(partial, target)
+        else:
+            _rename_new_directory(partial, target)
+        _sync_folder(target.parent)
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial)
+
+
+def _locate(path: str | os.PathLike[str]) -> Path:
+    """The target below the real path of its folder; its last component is not followed."""
+    given = Path(path)
+    if given.name in ("", ".."):
+        raise FormatError(f"{os.fspath(path)!r} does not end in a name for an output")
+    return given.parent.resolve(strict=True) / given.name
+
+
+def _partial(target: Path) -> Path:
+    # Forty characters keep the name below 255 bytes whatever their encoding.
+    return target.with_name(f"{target.name[:40]}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
+
+
+def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
+    """What stands at the target, if it may be replaced."""
+    try:
+        found = target.lstat()
+    except FileNotFoundError:
+        return None
+    if not overwrite:
+        raise FileExistsError(f"{target} exists; it is replaced only when asked for (overwrite)")
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise FileExistsError(f"{target} is neither a file nor a directory")
+    return found
+
+
+def _replaceable_file(target: Path, overwrite: bool) -> int | None:
+    """The permissions of the file to replace; None when there is none."""
+    found = _existing(target, overwrite)
+    if found is None or stat.S_ISLNK(found.st_mode):
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(f"{target} is a directory")
+    return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _replaceable_directory(target: Path, overwrite: bool) -> int | None:
+    """The permissions of the folder to replace; None when there is none."""
+    found = _existing(target, overwrite)
+    if found is None or not stat.S_ISDIR(found.st_mode):
+        return None
+    here = Path.cwd()
+    if target == here or target in here.parents:
+        raise FormatError(f"{target} is the current directory or holds it; not replaced")
+    names = os.listdir(target)
+    if names and "graph.nnef" not in names:
+        raise FormatError(f"{target} is a directory without a graph.nnef; not replaced")
+    return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _rename_new(partial: Path, target: Path) -> None:
+    """Rename a file to a name that does not exist."""
+    try:
+        # Unlike a rename, a second link never replaces what somebody else made meanwhile.
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without links: claim the name, then replace the empty file that is ours.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.replace(partial, target)
+
+
+def _rename_new_directory(partial: Path, target: Path) -> None:
+    """Rename a folder to a name that does not exist."""
+    if os.name != "posix":
+        os.rename(partial, target)
+        return
+    # mkdir claims the name; rename then replaces that folder only while it is empty.
+    os.mkdir(target)
+    try:
+        os.rename(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.rmdir(target)
+        raise
+
+
+def _swap(partial: Path, target: Path) -> None:
+    """Put a folder in the place of what stands there; what stood there is restored on failure, else removed."""
+    aside = _partial(target)
+    os.rename(target, aside)
+    try:
+        os.rename(partial, target)
+    except BaseException:
+        os.rename(aside, target)
+        raise
+    if aside.is_symlink() or not aside.is_dir():
+        aside.unlink()
+    else:
+        shutil.rmtree(aside)
+
+
+def _sync_file(name: str) -> None:
+    with open(name, "r+b") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable where the system can; it has happened either way."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,260 @@
+"""NNEF 1.0 models: ``graph.nnef``, ``graph.quant`` and one tensor file for each variable.
+
+In a :class:`~nnr_codec.model.Model` the tensors are keyed by label, in the order of the graph, and the two texts are
+kept byte for byte (ISO/IEC 15938-17:2024, Annex A). Variables whose labels are equal but for case share one tensor
+(NNEF 1.0, 4.1.3), keyed by the first spelling.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ...errors import FormatError
+from ...files import output_directory, output_file
+from ...limits import Budget, Limits
+from ...model import Array, Model, Topology
+from .. import FormatWarning
+from .container import Container, gzip_errors, is_container, open_container
+from .graph import Variable, parse_graph
+from .labels import GRAPH, QUANT, label_paths
+from .lexer import check_text
+from .tar import Output, gzipped, write_tar
+from .tensorfile import HEADER_SIZE, Header, header_of, read_data, read_header, write_tensor
+
+NAME = "nnef"
+SUFFIXES = (".nnef", ".nnef.tar", ".nnef.tgz", ".tar", ".tgz", ".tar.gz")
+DESCRIPTION = "Khronos NNEF 1.0: a directory, a tar or a gzipped tar"
+
+_GZIPPED = (".tgz", ".tar.gz")
+_LISTED = 8
+
+
+class LazyTensors(Mapping[str, Array]):
+    """Tensors that are read from their container at each access; headers have been checked before.
+
+    An access raises FormatError when the file is not what it was, OSError when it cannot be read.
+    """
+
+    def __init__(self, container: Container, files: dict[str, tuple[str, Header]]) -> None:
+        self._container, self._files = container, files
+
+    def __getitem__(self, label: str) -> Array:
+        path, header = self._files[label]
+        with closing(self._container.members([path])) as members:
+            _, stream, size = next(members)
+            if read_header(stream, size, path) != header:
+                raise FormatError(f"{path} has changed since the model was opened")
+            return read_data(stream, header, path)
+
+    def __contains__(self, label: object) -> bool:
+        return label in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this is a directory with a ``graph.nnef`` or begins as a tar or gzipped tar does."""
+    return is_container(source)
+
+
+def load(source: Path | BinaryIO, limits: Limits) -> Model:
+    """Read an NNEF model; tensors are read on access from directories and plain tars, at once otherwise.
+
+    Files of the container that no variable needs are named in one FormatWarning; those in or below something whose
+    name begins with a dot are passed over.
+
+    Raises
+    ------
+    FormatError
+        The container, a text or a tensor file is malformed, or a tensor file does not fit its variable.
+    LimitError
+        The model asks for more than the limits permit.
+    """
+    with gzip_errors():
+        container = open_container(source, limits)
+        graph = parse_graph(container.texts[GRAPH], limits)
+        quantization = container.texts.get(QUANT)
+        if quantization is not None:
+            check_text(quantization, QUANT)
+        groups = _spellings(graph.variables)
+        paths = label_paths(label for labels in groups.values() for label in labels)
+        # The tensor files of every label; more than one where several spellings of it have theirs.
+        files = {label: _present(labels, paths, container) for label, labels in groups.items()}
+        variables = {variable.label: variable for variable in graph.variables}
+        wanted = {path: variables[label] for label, found in files.items() for path in found}
+        headers, arrays = _read(container, wanted, Budget(limits))
+    tensors: Mapping[str, Array]
+    if container.lazy:
+        tensors = LazyTensors(container, {label: (found[0], headers[found[0]]) for label, found in files.items()})
+        arrays = LazyTensors(container, {path: (path, header) for path, header in headers.items()})
+    else:
+        tensors = {label: arrays[found[0]] for label, found in files.items()}
+    for found in files.values():
+        for path in found[1:]:
+            if not _same(arrays[path], arrays[found[0]]):
+                raise FormatError(f"{found[0]} and {path} differ, but their labels are equal but for case (NNEF 4.1.3)")
+    _warn("files that are no part of the model are left out", _strangers(container.files, {GRAPH, QUANT, *wanted}))
+    return Model(tensors, Topology(NAME, container.texts[GRAPH], quantization))
+
+
+def save(model: Model, path: Path, *, overwrite: bool) -> None:
+    """Write an NNEF model: a tar or gzipped tar when the name ends like one, else a directory.
+
+    Raises
+    ------
+    FormatError
+        The model has no NNEF graph, lacks a variable of it, or has one that does not fit its shape or data type.
+    """
+    outputs = _outputs(model)
+    name = path.name.lower()
+    if name.endswith(".tar"):
+        with output_file(path, overwrite=overwrite) as file:
+            write_tar(file, outputs)
+    elif name.endswith(_GZIPPED):
+        with output_file(path, overwrite=overwrite) as file, gzipped(file) as stream:
+            write_tar(stream, outputs)
+    else:
+        with output_directory(path, overwrite=overwrite) as folder:
+            _write_directory(folder, outputs)
+
+
+def write(model: Model, file: BinaryIO) -> None:
+    """Write an NNEF model as a plain tar to a file that need not be seekable; raises as :func:`save`."""
+    write_tar(file, _outputs(model))
+
+
+def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:
+    """The spellings of every label in order, under the first of them."""
+    groups: dict[str, list[str]] = {}
+    for variable in variables:
+        group = groups.setdefault(variable.label.casefold(), [])
+        if variable.label not in group:
+            group.append(variable.label)
+    return {group[0]: group for group in groups.values()}
+
+
+def _present(labels: list[str], paths: dict[str, str], container: Container) -> list[str]:
+    """The tensor files of a label: those of its spellings that are there, or the first if none is."""
+    found = [paths[label] for label in labels if paths[label] in container.files]
+    return found or [paths[labels[0]]]
+
+
+def _read(
+    container: Container, wanted: dict[str, Variable], budget: Budget
+) -> tuple[dict[str, Header], Mapping[str, Array]]:
+    """Check the header of every wanted tensor file; read its items too unless they can be read later."""
+    headers: dict[str, Header] = {}
+    arrays: dict[str, Array] = {}
+    with closing(container.members(wanted)) as members:
+        for path, stream, size in members:
+            header = read_header(stream, size, path)
+            _check_fit(header, wanted[path], path)
+            budget.tensor(header.shape, header.dtype.itemsize, path)
+            headers[path] = header
+            if not container.lazy:
+                arrays[path] = read_data(stream, header, path)
+    return headers, arrays
+
+
+def _check_fit(header: Header, variable: Variable, path: str) -> None:
+    if header.shape != variable.shape:
+        raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{variable.line} says {variable.shape}")
+    if header.data_type != variable.dtype:
+        raise FormatError(
+            f"{path} holds {header.dtype}, which is {header.data_type} data; {GRAPH}:{variable.line} says"
+            f" {variable.dtype} (NNEF 1.0.3, 5.2.1)"
+        )
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def _strangers(files: Iterable[str], known: set[str]) -> list[str]:
+    return [name for name in files if name not in known and not name.startswith(".") and "/." not in name]
+
+
+def _warn(message: str, names: list[str]) -> None:
+    if names:
+        listed = ", ".join(map(ascii, names[:_LISTED]))
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        warnings.warn(f"{message}: {listed}{more}", FormatWarning, stacklevel=5)
+
+
+def _outputs(model: Model) -> Iterator[Output]:
+    """Check a model and return its files in the order of their paths; the tensors follow as they are asked for."""
+    topology = model.topology
+    if topology is None or topology.format != NAME:
+        raise FormatError("the model has no NNEF graph and cannot be saved as NNEF; save it as .npz")
+    # The text is the caller's own by now.
+    graph = parse_graph(topology.data, Limits.unlimited())
+    texts = {GRAPH: topology.data}
+    if topology.quantization is not None:
+        check_text(topology.quantization, QUANT)
+        texts[QUANT] = topology.quantization
+    spellings = _spellings(graph.variables)
+    paths = label_paths(label for labels in spellings.values() for label in labels)
+    variables = {variable.label: variable for variable in graph.variables}
+    sources: dict[str, tuple[str, Variable]] = {}
+    for labels in spellings.values():
+        name = next((label for label in labels if label in model.tensors), None)
+        if name is None:
+            raise FormatError(f"the model has no tensor {labels[0]!r}, a variable in line {variables[labels[0]].line}")
+        sources.update({paths[label]: (name, variables[label]) for label in labels})
+    used = {name for name, _ in sources.values()}
+    _warn("tensors that are no variables of the graph are left out", [name for name in model if name not in used])
+    return _generate(model, texts, sources)
+
+
+def _generate(model: Model, texts: dict[str, bytes], sources: dict[str, tuple[str, Variable]]) -> Iterator[Output]:
+    for path in sorted([*texts, *sources]):
+        if path in texts:
+            text = texts[path]
+            yield Output(path, len(text), functools.partial(_write_text, text))
+        else:
+            name, variable = sources[path]
+            array = _fit(model.tensors[name], variable)
+            size = HEADER_SIZE + header_of(array, path).length
+            yield Output(path, size, functools.partial(write_tensor, array=array, name=path))
+
+
+def _write_text(text: bytes, file: BinaryIO) -> None:
+    file.write(text)
+
+
+def _write_directory(folder: Path, outputs: Iterator[Output]) -> None:
+    for path, _, write_content in outputs:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Where case is ignored, another spelling of the label has brought the same file.
+        if not os.path.lexists(target):
+            with open(target, "xb") as file:
+                write_content(file)
+
+
+def _fit(array: Array, variable: Variable) -> Array:
+    """The array in the shape and with a dtype that its variable asks for."""
+    what = f"tensor {variable.label!r}"
+    if array.shape != variable.shape:
+        # One-dimensional biases are declared as [1, C] in NNEF: extents of 1 carry no meaning here.
+        if [extent for extent in array.shape if extent != 1] != [extent for extent in variable.shape if extent != 1]:
+            raise FormatError(f"{what} has shape {array.shape}; {GRAPH}:{variable.line} says {variable.shape}")
+        array = array.reshape(variable.shape)
+    kind = array.dtype.kind
+    if variable.dtype == "logical" and kind in "iu" and not np.any((array != 0) & (array != 1)):
+        return array.astype(np.bool_)
+    if kind not in {"scalar": "f", "integer": "iu", "logical": "b"}[variable.dtype]:
+        raise FormatError(f"{what} is {array.dtype}; {GRAPH}:{variable.line} says {variable.dtype} (NNEF 1.0.3, 5.2.1)")
+    return array

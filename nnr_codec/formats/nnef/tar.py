@@ -1,0 +1,193 @@
+"""The tar archives of NNEF containers: an index of what may be read, and reproducible writing.
+
+``tarfile`` decodes and encodes single headers; the walk is our own, because its walk holds extended headers of any
+size in memory and calls itself for each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, NamedTuple, cast
+
+from ...errors import FormatError
+from ...limits import Budget, Limits
+
+_BLOCK = tarfile.BLOCKSIZE
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_MAX_EXTENDED = 1 << 20
+
+
+class Member(NamedTuple):
+    """Where the bytes of a file are in the (decompressed) archive."""
+
+    offset: int
+    size: int
+
+
+class Output(NamedTuple):
+    """A file to be written: its path, its size in bytes, and what writes its content."""
+
+    path: str
+    size: int
+    write: Callable[[BinaryIO], object]
+
+
+def read_index(
+    stream: io.BufferedIOBase, limits: Limits, texts: tuple[str, ...] = ()
+) -> tuple[dict[str, Member], dict[str, bytes]]:
+    """Read the headers of a tar from its start, moving forward only.
+
+    Parameters
+    ----------
+    stream : file
+        The archive, decompressed.
+    limits : Limits
+        ``max_archive_bytes``, ``max_names`` and ``max_name_bytes`` apply, and ``max_topology_bytes`` to each text.
+    texts : tuple of str
+        Names of files whose content is wanted.
+
+    Returns
+    -------
+    index : dict of str to Member
+        Every file by its path, without a leading ``./``.
+    contents : dict of str to bytes
+        The texts that are there.
+
+    Raises
+    ------
+    FormatError
+        The archive is damaged or has a link, a device, a sparse file, an absolute path, a ``..`` or two files of the
+        same name.
+    LimitError
+        It asks for more than the limits permit.
+    """
+    index: dict[str, Member] = {}
+    contents: dict[str, bytes] = {}
+    for path, member in _walk(stream, limits):
+        if path in index:
+            raise FormatError(f"the archive has two files {path!a}")
+        limits.check("max_names", len(index) + 1, "files in the archive")
+        index[path] = member
+        if path in texts:
+            limits.check("max_topology_bytes", member.size, f"bytes of {path}")
+            contents[path] = _read(stream, member.size)
+    return index, contents
+
+
+def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, Member]]:
+    """Yield every file with the stream at its content, of which the caller may read as much as it likes."""
+    budget = Budget(limits)
+    offset = 0
+    extended: dict[str, str] = {}
+    while (block := stream.read(_BLOCK)) and any(block):
+        header = _header(block)
+        # The announced size is superseded by that of an extended header (POSIX 1003.1-2008, pax).
+        size = _size(extended.get("size"), header.size)
+        padded = -(-size // _BLOCK) * _BLOCK
+        budget.charge("max_archive_bytes", _BLOCK + padded, "bytes of the archive")
+        start = offset + _BLOCK
+        offset = start + padded
+        if header.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
+            if extended or size > _MAX_EXTENDED:
+                raise FormatError("the archive has two extended headers for one member, or one that is too large")
+            extended = _extension(header.type, _read(stream, padded)[:size])
+            continue
+        path = _path(extended.get("path", header.name), limits)
+        extended = {}
+        if header.type == tarfile.DIRTYPE and not size:
+            continue
+        if header.type not in _FILES or not path:
+            raise FormatError(f"the archive has {path!a}, which is no regular file (type {header.type!r})")
+        yield path, Member(start, size)
+        if padded:
+            stream.seek(offset - 1)
+            _read(stream, 1)
+    if block and len(block) < _BLOCK:
+        raise FormatError("the archive is truncated")
+
+
+def _header(block: bytes) -> tarfile.TarInfo:
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        raise FormatError(f"not a tar archive, or a damaged one: {error}") from error
+
+
+def _read(stream: io.BufferedIOBase, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise FormatError("the archive is truncated")
+    return data
+
+
+def _extension(kind: bytes, data: bytes) -> dict[str, str]:
+    """What an extended header says of the member after it, as the records of a pax header."""
+    if kind == tarfile.GNUTYPE_LONGNAME:
+        return {"path": data.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+    fields = dict(_records(data))
+    if any(key.startswith("GNU.sparse") for key in fields):
+        raise FormatError("the archive has a sparse file")
+    if kind == tarfile.XHDTYPE:
+        return fields
+    if not fields.keys().isdisjoint(("path", "size")):
+        raise FormatError("the archive has a global path or size")
+    return {}
+
+
+def _records(data: bytes) -> Iterator[tuple[str, str]]:
+    """The records ``length key=value`` of a pax header."""
+    position = 0
+    while position < len(data):
+        digits, blank, _ = data[position : position + 9].partition(b" ")
+        length = int(digits) if blank and digits.isdigit() else 0
+        record = data[position : position + length]
+        key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
+        if not equals or not record.endswith(b"\n"):
+            raise FormatError("the archive has a malformed extended header")
+        yield key.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")
+        position += length
+
+
+def _size(given: str | None, size: int) -> int:
+    if given is not None:
+        if not (given.isascii() and given.isdigit() and len(given) < 20):
+            raise FormatError("the archive has a malformed size")
+        size = int(given)
+    if size < 0:
+        raise FormatError("the archive has a member of negative size")
+    return size
+
+
+def _path(name: str, limits: Limits) -> str:
+    """The path of a member without ``.`` components; empty for the folder of the archive itself."""
+    limits.check("max_name_bytes", len(name), "bytes of a name in the archive")
+    components = name.split("/")
+    if name.startswith("/") or ".." in components or "\0" in name:
+        raise FormatError(f"the archive has a member {name!a} that is not below its folder")
+    return "/".join(component for component in components if component not in ("", "."))
+
+
+def write_tar(file: BinaryIO, members: Iterable[Output]) -> None:
+    """Write a tar that depends on nothing but its members: of no owner and no time. The file need not be seekable."""
+    total = 0
+    for path, size, write in members:
+        info = tarfile.TarInfo(path)
+        info.size = size
+        header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+        file.write(header)
+        write(file)
+        padding = -size % _BLOCK
+        file.write(bytes(padding))
+        total += len(header) + size + padding
+    file.write(bytes(2 * _BLOCK + -(total + 2 * _BLOCK) % tarfile.RECORDSIZE))
+
+
+@contextlib.contextmanager
+def gzipped(file: BinaryIO) -> Iterator[BinaryIO]:
+    """A file whose content arrives in ``file`` compressed, without name and time."""
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as stream:
+        yield cast(BinaryIO, stream)

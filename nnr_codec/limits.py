@@ -1,0 +1,106 @@
+"""What a caller lets a bitstream or model file cost, and the account that is charged before each cost arises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .errors import LimitError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper bounds on what untrusted input may make a decoder or reader allocate or loop over.
+
+    Sizes are in bytes, the rest are counts. The presets are :meth:`strict`, ``Limits()`` and :meth:`unlimited`.
+    """
+
+    max_unit_bytes: int = (1 << 31) - 1
+    max_units: int = 1_000_000
+    max_agg_depth: int = 4
+    max_eg_bits: int = 32
+    max_name_bytes: int = 4096
+    max_names: int = 1_000_000
+    max_dims: int = 16
+    max_tensor_elements: int = 1 << 31
+    max_tensor_bytes: int = 8 << 30
+    max_total_bytes: int = 32 << 30
+    max_topology_bytes: int = 64 << 20
+    max_codebook: int = 65_536
+    max_pending_bytes: int = 2 << 30
+    max_history_bytes: int = 1 << 30
+    max_decomp_elements: int = 1 << 31
+    max_archive_bytes: int = 64 << 30
+
+    #: Larger than any size that fits a machine.
+    NONE: ClassVar[int] = (1 << 63) - 1
+
+    @classmethod
+    def strict(cls) -> Limits:
+        """For input from strangers: a second of work and a few hundred megabytes at most."""
+        return cls(
+            max_unit_bytes=64 << 20,
+            max_units=10_000,
+            max_names=10_000,
+            max_tensor_elements=16 << 20,
+            max_tensor_bytes=64 << 20,
+            max_total_bytes=256 << 20,
+            max_topology_bytes=4 << 20,
+            max_codebook=4096,
+            max_pending_bytes=64 << 20,
+            max_history_bytes=64 << 20,
+            max_decomp_elements=256 << 20,
+            max_archive_bytes=256 << 20,
+        )
+
+    @classmethod
+    def unlimited(cls) -> Limits:
+        """For input that the caller made: only the machine limits."""
+        n = cls.NONE
+        return cls(
+            max_units=n,
+            max_agg_depth=64,
+            max_name_bytes=n,
+            max_names=n,
+            max_dims=32,
+            max_tensor_elements=1 << 58,
+            max_tensor_bytes=n,
+            max_total_bytes=n,
+            max_topology_bytes=n,
+            max_codebook=n,
+            max_pending_bytes=n,
+            max_history_bytes=n,
+            max_decomp_elements=n,
+            max_archive_bytes=n,
+        )
+
+    def check(self, name: str, value: int, what: str) -> None:
+        """Raise LimitError when ``value`` (of ``what``) exceeds the limit called ``name``."""
+        limit: int = getattr(self, name)
+        if value > limit:
+            raise LimitError(f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted")
+
+
+class Budget:
+    """A running account against :class:`Limits`; one for each bitstream or model that is read."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.spent: dict[str, int] = {}
+
+    def charge(self, name: str, amount: int, what: str) -> None:
+        """Add ``amount`` to the account of limit ``name``, or raise LimitError before it is spent."""
+        total = self.spent.get(name, 0) + amount
+        self.limits.check(name, total, what)
+        self.spent[name] = total
+
+    def tensor(self, shape: tuple[int, ...], itemsize: int, what: str) -> int:
+        """Charge a tensor before it is allocated; returns its number of elements."""
+        self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        self.limits.check("max_tensor_elements", elements, f"{what}: number of elements")
+        self.limits.check("max_tensor_bytes", elements * itemsize, f"{what}: bytes of the tensor")
+        self.charge("max_total_bytes", elements * itemsize, f"{what}: bytes of all tensors")
+        return elements

@@ -1,0 +1,249 @@
+"""Bits in and out: the data types of ISO/IEC 15938-17:2024, 6.1.3, most significant bit first (6.1.2).
+
+:class:`BitReader`, :class:`BitWriter` and :class:`BitCounter` have one method for each descriptor:
+``u i ue ie flt st bs`` with the descriptor's n (or k), and ``bits`` for a run of flags.
+"""
+
+from __future__ import annotations
+
+import struct
+from operator import index
+from typing import TYPE_CHECKING
+
+from bitarray import bitarray
+
+from ..errors import ElementError, TruncatedError
+from ..limits import Limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FLT = {32: "<f", 64: "<d"}
+
+
+class BitReader:
+    """Reads from a byte string.
+
+    Parameters
+    ----------
+    data : bytes-like
+        The bytes of one unit (or of less).
+    pos : int
+        The first bit to read.
+    limits : Limits
+        Bounds on Exp-Golomb codes and strings.
+    """
+
+    __slots__ = ("data", "end", "limits", "pos")
+
+    def __init__(self, data: Buffer, pos: int = 0, limits: Limits | None = None) -> None:
+        self.data = memoryview(data)
+        self.pos = pos
+        self.end = len(self.data) * 8
+        self.limits = limits or Limits()
+
+    def need(self, n: int) -> None:
+        """Raise TruncatedError unless ``n`` more bits are there."""
+        if n > self.end - self.pos:
+            raise TruncatedError(f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos)
+
+    def peek(self, n: int) -> int:
+        """The next ``n`` bits, which must be there, without moving on."""
+        end = self.pos + n
+        word = int.from_bytes(self.data[self.pos >> 3 : (end + 7) >> 3], "big")
+        return (word >> (-end & 7)) & ((1 << n) - 1)
+
+    def u(self, n: int) -> int:
+        """Read u(n), and f(n)."""
+        self.need(n)
+        value = self.peek(n)
+        self.pos += n
+        return value
+
+    def i(self, n: int) -> int:
+        """Read i(n), two's complement."""
+        value = self.u(n)
+        return value - (1 << n) if value >> (n - 1) else value
+
+    def ue(self, k: int) -> int:
+        """Read ue(k), Exp-Golomb of order k."""
+        window = min(self.limits.max_eg_bits + 1, self.end - self.pos)
+        zeros = window - self.peek(window).bit_length()
+        if zeros + k > self.limits.max_eg_bits:
+            raise ElementError(f"the Exp-Golomb code is longer than max_eg_bits={self.limits.max_eg_bits}", bit=self.pos)
+        self.need(2 * zeros + 1 + k)
+        self.pos += zeros + 1
+        return (((1 << zeros) - 1) << k) + self.u(k + zeros)
+
+    def ie(self, k: int) -> int:
+        """Read ie(k): 0, 1, -1, 2, -2, ... as ue(k)."""
+        value = self.ue(k)
+        return (value + 1) >> 1 if value & 1 else -(value >> 1)
+
+    def flt(self, n: int) -> float:
+        """Read flt(n): IEEE 754 in little-endian byte order, at any bit position (errata I4)."""
+        value: float = struct.unpack(_FLT[n], self.u(n).to_bytes(n >> 3, "big"))[0]
+        return value
+
+    def st(self, n: int = 0) -> str:
+        """Read st(v), a null-terminated UTF-8 string at a byte boundary."""
+        if self.pos & 7:
+            raise ElementError("st(v) begins inside a byte", bit=self.pos)
+        start, longest = self.pos >> 3, self.limits.max_name_bytes
+        text = bytes(self.data[start : start + longest + 1])
+        length = text.find(0)
+        if length < 0:
+            if len(text) > longest:
+                raise ElementError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
+            raise TruncatedError("the string has no terminating zero", bit=self.pos)
+        try:
+            value = text[:length].decode()
+        except UnicodeDecodeError as error:
+            raise ElementError(f"the string is not UTF-8 ({error.reason})", bit=self.pos) from None
+        self.pos += 8 * (length + 1)
+        return value
+
+    def bs(self, n: int = 0) -> bytes:
+        """Read bs(v): all bytes up to the end of the unit."""
+        if self.pos & 7:
+            raise ElementError("bs(v) begins inside a byte", bit=self.pos)
+        start, self.pos = self.pos >> 3, self.end
+        return bytes(self.data[start:])
+
+    def bits(self, count: int) -> bitarray:
+        """Read ``count`` times u(1)."""
+        self.need(count)
+        start, end = self.pos, self.pos + count
+        run = bitarray(endian="big")
+        run.frombytes(bytes(self.data[start >> 3 : (end + 7) >> 3]))
+        self.pos = end
+        return run[start & 7 : (start & 7) + count]
+
+
+class BitWriter:
+    """Collects bits; a value outside its descriptor's range raises ValueError."""
+
+    __slots__ = ("_bits", "_out", "_word")
+
+    def __init__(self) -> None:
+        self._out = bytearray()
+        self._word = 0
+        self._bits = 0
+
+    @property
+    def pos(self) -> int:
+        """Bits written so far."""
+        return len(self._out) * 8 + self._bits
+
+    def u(self, n: int, value: int) -> None:
+        """Write u(n), and f(n)."""
+        value = index(value)
+        if value >> n:
+            raise ValueError(f"{value} does not fit in u({n})")
+        self._word = (self._word << n) | value
+        self._bits += n
+        if self._bits >= 64:
+            rest = self._bits & 7
+            self._out += (self._word >> rest).to_bytes(self._bits >> 3, "big")
+            self._word &= (1 << rest) - 1
+            self._bits = rest
+
+    def i(self, n: int, value: int) -> None:
+        """Write i(n)."""
+        if not -(1 << (n - 1)) <= value < 1 << (n - 1):
+            raise ValueError(f"{value} does not fit in i({n})")
+        self.u(n, index(value) & ((1 << n) - 1))
+
+    def ue(self, k: int, value: int) -> None:
+        """Write ue(k)."""
+        value = index(value)
+        if value < 0:
+            raise ValueError(f"{value} is negative, ue({k}) is unsigned")
+        suffix = (value + (1 << k)).bit_length() - 1
+        self.u(suffix - k + 1, 1)
+        self.u(suffix, value + (1 << k) - (1 << suffix))
+
+    def ie(self, k: int, value: int) -> None:
+        """Write ie(k)."""
+        self.ue(k, signed_code(value))
+
+    def flt(self, n: int, value: float) -> None:
+        """Write flt(n)."""
+        try:
+            self.u(n, int.from_bytes(struct.pack(_FLT[n], value), "big"))
+        except (struct.error, OverflowError):
+            raise ValueError(f"{value!r} does not fit in flt({n})") from None
+
+    def st(self, n: int, value: str) -> None:
+        """Write st(v)."""
+        text = value.encode()
+        if 0 in text:
+            raise ValueError(f"{value!r} holds a zero character, which ends a string")
+        self.bs(0, text + b"\0")
+
+    def bs(self, n: int, value: bytes) -> None:
+        """Write bs(v)."""
+        if self._bits & 7:
+            raise ValueError("bytes must begin at a byte boundary")
+        self._flush()
+        self._out += value
+
+    def bits(self, count: int, run: bitarray) -> None:
+        """Write ``count`` times u(1)."""
+        if len(run) != count:
+            raise ValueError(f"{len(run)} bits are given, {count} are coded")
+        if count:
+            self.u(count, int(run.to01(), 2))
+
+    def _flush(self) -> None:
+        self._out += self._word.to_bytes(self._bits >> 3, "big")
+        self._word = self._bits = 0
+
+    def getvalue(self) -> bytes:
+        """All whole bytes; the last one padded with zeros."""
+        pad = -self._bits & 7
+        return bytes(self._out) + (self._word << pad).to_bytes((self._bits + pad) >> 3, "big")
+
+
+class BitCounter:
+    """The size of what a BitWriter would write."""
+
+    __slots__ = ("pos",)
+
+    def __init__(self, pos: int = 0) -> None:
+        self.pos = pos
+
+    def u(self, n: int, value: int) -> None:
+        """Count u(n)."""
+        self.pos += n
+
+    i = u
+
+    def ue(self, k: int, value: int) -> None:
+        """Count ue(k)."""
+        self.pos += 2 * (index(value) + (1 << k)).bit_length() - 1 - k
+
+    def ie(self, k: int, value: int) -> None:
+        """Count ie(k)."""
+        self.ue(k, signed_code(value))
+
+    def flt(self, n: int, value: float) -> None:
+        """Count flt(n)."""
+        self.pos += n
+
+    def st(self, n: int, value: str) -> None:
+        """Count st(v)."""
+        self.pos += 8 * (len(value.encode()) + 1)
+
+    def bs(self, n: int, value: bytes) -> None:
+        """Count bs(v)."""
+        self.pos += 8 * len(value)
+
+    def bits(self, count: int, run: bitarray) -> None:
+        """Count a run of u(1)."""
+        self.pos += count
+
+
+def signed_code(value: int) -> int:
+    """The ue(k) value that stands for ``value`` in ie(k)."""
+    return 2 * index(value) - 1 if value > 0 else -2 * index(value)

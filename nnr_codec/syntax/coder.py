@@ -1,0 +1,446 @@
+"""One description, many uses: descriptors, syntax structures, and the coders that walk a table with a structure.
+
+A table function of `tables` says ``t.name = u(8)``. What that does depends on the coder that ``t`` is bound to:
+a Reader takes 8 bits and stores the value, a Writer codes the stored value in 8 bits, a Writer over a BitCounter
+counts them, a Reader over a Sampler invents the value. To a type checker ``u(8)`` is the int that it stands for.
+Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform, overload
+
+from bitarray import bitarray
+
+from ..errors import BitstreamError, ElementError, WriteError
+
+if TYPE_CHECKING:
+    from .bitio import BitCounter, BitReader, BitWriter
+    from .session import Session
+
+E = TypeVar("E", bound=IntEnum)
+S = TypeVar("S", bound="Structure")
+T = TypeVar("T")
+
+
+class AbsentElement(AttributeError):
+    """A syntax element was asked for that is not present in this structure; a mistake of the program."""
+
+
+# ------------------------------------------------------------------------------------------------ descriptors, 6.1.3
+class Descriptor:
+    """Stands for a value in a table function until a coder replaces it; never a value itself."""
+
+    __slots__ = ("cls", "count", "kind", "n")
+
+    def __init__(self, kind: str, n: int = 0, cls: Any = None, count: int = 0) -> None:
+        self.kind, self.n, self.cls, self.count = kind, n, cls, count
+
+    def __repr__(self) -> str:
+        if self.kind == "struct":
+            return f"{self.cls.table_name}()"
+        if self.kind == "bits":
+            return f"u(1) x {self.count}"
+        return f"{self.kind}({'v' if self.kind in ('st', 'bs') else self.n})"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} is a descriptor, not a value: assign it to a syntax element first")
+
+    __index__ = __int__ = __bool__
+
+
+@overload
+def u(n: int) -> int: ...
+@overload
+def u(n: int, values: type[E]) -> E: ...
+def u(n: int, values: Any = None) -> Any:
+    """u(n); with ``values`` read as a member of that enumeration where it has one."""
+    return Descriptor("u", n, values)
+
+
+def i(n: int) -> int:
+    """i(n)."""
+    return cast(int, Descriptor("i", n))
+
+
+def ue(k: int) -> int:
+    """ue(k)."""
+    return cast(int, Descriptor("ue", k))
+
+
+def ie(k: int) -> int:
+    """ie(k)."""
+    return cast(int, Descriptor("ie", k))
+
+
+def flt(n: int) -> float:
+    """flt(n)."""
+    return cast(float, Descriptor("flt", n))
+
+
+def st() -> str:
+    """st(v)."""
+    return cast(str, Descriptor("st"))
+
+
+def bs() -> bytes:
+    """bs(v)."""
+    return cast(bytes, Descriptor("bs"))
+
+
+def bits(count: int) -> bitarray:
+    """A loop of ``count`` times u(1), as one bitarray."""
+    return cast(bitarray, Descriptor("bits", count, None, count))
+
+
+def struct(cls: type[S]) -> S:
+    """A nested syntax structure."""
+    return cast(S, Descriptor("struct", 0, cls))
+
+
+# ------------------------------------------------------------------------------------------------ structures
+class _Absent:
+    """Default of an element that is not present: reading it is a mistake of the program."""
+
+    name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        raise AbsentElement(f"{self.name} is not present in this {type(instance).table_name}()")
+
+
+class _Derived:
+    """Default of an element that follows from others when it is not set."""
+
+    def __init__(self, derive: Callable[[Any], Any]) -> None:
+        self.derive = derive
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self.derive(instance)
+
+
+def absent() -> Any:
+    """Default of an element that need not be present."""
+    return _Absent()
+
+
+def inferred(value: T) -> T:
+    """Default of an element that is inferred to be ``value`` when it is not present."""
+    return cast(T, _Derived(lambda _: [])) if value == [] else value  # no list is shared between structures
+
+
+def derived(derive: Callable[[Any], Any]) -> Any:
+    """Default of an element that a writer need not set, such as a count."""
+    return _Derived(derive)
+
+
+@dataclass_transform(kw_only_default=True)
+class Structure:
+    """Base of all syntax structures: declares the elements; its table says which are coded, and when."""
+
+    clause: ClassVar[str] = ""
+    table_name: ClassVar[str] = ""
+    table: ClassVar[Callable[..., None]]
+    elements: ClassVar[dict[str, str]] = {}
+    lists: ClassVar[tuple[str, ...]] = ()
+    _coder: ClassVar[Any] = None
+
+    def __init_subclass__(cls) -> None:
+        cls.elements = {name: str(kind) for name, kind in vars(cls).get("__annotations__", {}).items()}
+        cls.lists = tuple(name for name, kind in cls.elements.items() if kind.startswith("list["))
+
+    if not TYPE_CHECKING:  # a checker must go by the declared elements, or it would accept any name
+
+        def __init__(self, **elements: Any) -> None:
+            for name, value in elements.items():
+                setattr(self, name, value)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if isinstance(value, Descriptor):
+                self._coder.element(self, name, value)
+            elif name in self.elements:
+                self.__dict__[name] = value
+            else:
+                raise AttributeError(f"{self.table_name}() ({self.clause}) has no syntax element {name!r}")
+
+    def present(self) -> dict[str, Any]:
+        """The elements that are set, in the order in which they were coded or set."""
+        return {name: value for name, value in self.__dict__.items() if name[0] != "_"}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.present() == cast(Structure, other).present()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.present().items())})"
+
+
+TABLES: dict[str, type[Structure]] = {}
+
+
+def syntax(clause: str, cls: type[S]) -> Callable[[Callable[[S, Session], None]], Callable[[S, Session], None]]:
+    """Make the decorated function the table of structure ``cls``, printed in ``clause``."""
+
+    def register(table: Callable[[S, Session], None]) -> Callable[[S, Session], None]:
+        cls.clause, cls.table_name, cls.table = clause, table.__name__, staticmethod(table)
+        TABLES[table.__name__] = cls
+        return table
+
+    return register
+
+
+class _List(list[Any]):
+    """A list-valued element while it is coded: ``t.x[j] = u(8)`` and ``t.x.append(u(8))`` code one entry."""
+
+    __slots__ = ("cursor", "name", "owner")
+
+    def __init__(self, owner: Structure, name: str, values: Iterable[Any] = ()) -> None:
+        super().__init__(values)
+        self.owner, self.name = owner, name
+        self.cursor = 0  # entries coded so far
+
+    def __setitem__(self, j: Any, descriptor: Any) -> None:
+        self.owner._coder.item(self, j, descriptor)
+
+    def append(self, descriptor: Any) -> None:
+        self.owner._coder.item(self, self.cursor, descriptor)
+
+    def __getitem__(self, j: Any) -> Any:
+        while len(self) <= j:
+            list.append(self, [])
+        value = list.__getitem__(self, j)
+        if isinstance(value, list):
+            self.cursor = max(self.cursor, j + 1)
+            if not isinstance(value, _List):
+                value = _List(self.owner, f"{self.name}[{j}]", value)
+                list.__setitem__(self, j, value)
+        return value
+
+    def surplus(self) -> bool:
+        """Whether a writer left entries uncoded."""
+        return len(self) > self.cursor or any(isinstance(v, _List) and v.surplus() for v in self)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------------ coders
+class Trace(Protocol):
+    """Called for each coded element: its path, descriptor, first bit, number of bits, value."""
+
+    def __call__(self, path: str, descriptor: Descriptor, bit: int, size: int, value: Any) -> None:
+        """See the class."""
+
+
+class Coder:
+    """Walks the table of a structure; a subclass moves the values."""
+
+    def __init__(self, ctx: Session, io: Any, trace: Trace | None = None) -> None:
+        self.ctx, self.io, self.trace, self.path = ctx, io, trace, ""
+
+    def _walk(self, structure: Structure) -> None:
+        structure.__dict__["_coder"] = self
+        type(structure).table(structure, self.ctx)
+
+    def _emit(self, name: str, descriptor: Descriptor, start: int, value: Any) -> None:
+        if self.trace:
+            self.trace(f"{self.path}.{name}" if self.path else name, descriptor, start, self.io.pos - start, value)
+
+
+class Reader(Coder):
+    """Makes structures from bits (or from a sampler's inventions)."""
+
+    io: BitReader
+
+    def read(self, cls: type[S], name: str = "") -> S:
+        """Read one structure of class ``cls``; ``name`` is its name in paths."""
+        outer, self.path = self.path, f"{self.path}.{name}" if self.path and name else name or self.path
+        structure = cls.__new__(cls)
+        for element in cls.lists:
+            structure.__dict__[element] = _List(structure, element)
+        try:
+            self._walk(structure)
+        except BitstreamError as error:
+            if not error.path:
+                error.path, error.bit = self.path or cls.table_name, self.io.pos
+            raise
+        values = structure.__dict__
+        del values["_coder"]
+        for element in cls.lists:
+            if values[element]:
+                values[element] = _plain(values[element])
+            else:
+                del values[element]
+        self.path = outer
+        return structure
+
+    def _value(self, name: str, descriptor: Descriptor) -> Any:
+        kind, cls = descriptor.kind, descriptor.cls
+        if kind == "struct":
+            return self.read(cls, name)
+        start = self.io.pos
+        try:
+            value = getattr(self.io, kind)(descriptor.n)
+        except BitstreamError as error:
+            error.path, error.bit = f"{self.path}.{name}" if self.path else name, start
+            raise
+        if cls is not None and value in cls._value2member_map_:
+            value = cls(value)  # a reserved value stays a plain int
+        return value
+
+    def element(self, structure: Structure, name: str, descriptor: Descriptor) -> None:
+        """Do ``t.name = descriptor``."""
+        start = self.io.pos
+        values = structure.__dict__
+        values.pop(name, None)  # an element printed at two places keeps the order of the bits
+        value = values[name] = self._value(name, descriptor)
+        self._emit(name, descriptor, start, value)
+
+    def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
+        """Do ``t.name[j] = descriptor``."""
+        start = self.io.pos
+        if j >= self.io.limits.max_names:
+            raise ElementError(f"{target.name} has more than max_names={self.io.limits.max_names} entries")
+        value = self._value(target.name, descriptor)
+        list.append(target, value)
+        target.cursor = j + 1
+        self._emit(f"{target.name}[{j}]", descriptor, start, value)
+
+    def alignment(self) -> None:
+        """Read byte_alignment(), 6.3.5."""
+        start = self.io.pos
+        n = 8 - (start & 7)
+        value = self.io.u(n)
+        if value != 1 << (n - 1):
+            raise ElementError(f"byte_alignment() is {value:0{n}b}, not a one and then zeros (6.3.5)", bit=start)
+        self._emit("byte_alignment()", Descriptor("f", n), start, value)
+
+
+class Writer(Coder):
+    """Makes bits from structures, or counts them over a BitCounter."""
+
+    io: BitWriter | BitCounter
+
+    def write(self, structure: Structure) -> None:
+        """Code one structure; WriteError when its table has no place for an element that is set, or misses one."""
+        view = copy.copy(structure)  # the caller's structure is never bound to a coder
+        values = view.__dict__
+        seen: set[str] = set()
+        values["_seen"] = seen
+        for name in view.lists:
+            values[name] = _List(view, name, getattr(view, name, ()))
+        self._walk(view)
+        for name, value in structure.present().items():
+            unused = values[name].surplus() if name in view.lists else name not in seen
+            if unused and value != getattr(type(structure), name, None):
+                raise WriteError(
+                    f"{name}={value!r} is set, but {structure.table_name}() ({structure.clause}) has no place for it here"
+                )
+
+    def _code(self, owner: Structure, name: str, descriptor: Descriptor, value: Any) -> None:
+        start = self.io.pos
+        try:
+            if descriptor.kind == "struct":
+                self.write(value)
+            else:
+                getattr(self.io, descriptor.kind)(descriptor.n, value)
+        except (ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, WriteError):
+                raise
+            raise WriteError(f"{owner.table_name}().{name}: {error}") from None
+        self._emit(name, descriptor, start, value)
+
+    def element(self, structure: Structure, name: str, descriptor: Descriptor) -> None:
+        """Do ``t.name = descriptor``."""
+        try:
+            value = getattr(structure, name)
+        except AttributeError:
+            raise WriteError(
+                f"{structure.table_name}() ({structure.clause}) needs {name} here, but it is not set"
+            ) from None
+        cast(Any, structure)._seen.add(name)
+        self._code(structure, name, descriptor, value)
+
+    def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
+        """Do ``t.name[j] = descriptor``."""
+        if j >= len(target):
+            raise WriteError(
+                f"{target.owner.table_name}() needs {target.name}[{j}], but only {len(target)} entries are given"
+            )
+        target.cursor = j + 1
+        self._code(target.owner, f"{target.name}[{j}]", descriptor, list.__getitem__(target, j))
+
+    def alignment(self) -> None:
+        """Write byte_alignment(), 6.3.5."""
+        start = self.io.pos
+        n = 8 - (start & 7)
+        self.io.u(n, 1 << (n - 1))
+        self._emit("byte_alignment()", Descriptor("f", n), start, 1 << (n - 1))
+
+
+class Sampler:
+    """A source of bits that invents values, so that ``Reader(ctx, Sampler(draw))`` makes random valid structures.
+
+    ``draw(low, high)`` returns an int of that closed range, as hypothesis or a random generator would choose it.
+    """
+
+    def __init__(self, draw: Callable[[int, int], int], limits: Any) -> None:
+        self.draw, self.limits, self.pos = draw, limits, 0
+
+    def u(self, n: int) -> int:
+        """Invent u(n); an alignment is the only value that is asked for with a fixed pattern, see Reader.alignment."""
+        self.pos += n
+        return self.draw(0, (1 << n) - 1)
+
+    def i(self, n: int) -> int:
+        """Invent i(n)."""
+        self.pos += n
+        return self.draw(-(1 << (n - 1)), (1 << (n - 1)) - 1)
+
+    def ue(self, k: int) -> int:
+        """Invent ue(k)."""
+        return self.draw(0, 9)
+
+    def ie(self, k: int) -> int:
+        """Invent ie(k)."""
+        return self.draw(-9, 9)
+
+    def flt(self, n: int) -> float:
+        """Invent flt(n), exactly representable."""
+        return self.draw(-1000, 1000) / 8
+
+    def st(self, n: int) -> str:
+        """Invent st(v)."""
+        return "".join(chr(self.draw(97, 122)) for _ in range(self.draw(0, 5)))
+
+    def bs(self, n: int) -> bytes:
+        """Invent bs(v)."""
+        return bytes(self.draw(0, 255) for _ in range(self.draw(0, 9)))
+
+    def bits(self, count: int) -> bitarray:
+        """Invent a run of flags."""
+        return bitarray(self.draw(0, 1) for _ in range(count))
+
+
+class SampleReader(Reader):
+    """A Reader over a Sampler."""
+
+    def alignment(self) -> None:
+        """Nothing to invent."""
+
+
+def byte_alignment(t: Structure) -> None:
+    """byte_alignment(), 6.3.5: a one, then zeros up to the next byte boundary."""
+    t._coder.alignment()

@@ -1,0 +1,138 @@
+"""What earlier units leave active for later ones: the only thing that tables may look at besides their structure.
+
+Readers and writers call :meth:`Session.activate` after each unit alike, so that both see the same state at the same
+place (ISO/IEC 15938-17:2024, 6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_QCB, NNR_QSU, NNR_STR
+from ..errors import ElementError, MissingReferenceError
+
+if TYPE_CHECKING:
+    from .coder import Structure
+    from .structures import NnrCompressedDataUnitHeader, NnrUnitHeader
+
+
+@dataclass
+class Session:
+    """Active parameter sets, the reference list, and what the application supplies beside the bitstream.
+
+    Parameters
+    ----------
+    topology_dimensions : mapping of str to sequence of int
+        Dimensions of tensors whose units leave them out (``tensor_dimensions_flag`` 0), by name.
+    """
+
+    topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    general_profile_idc: int = 0
+    mps_topology_indexed_reference_flag: int = 0
+    mps_parent_signalling_enabled_flag: int = 0
+    mps_unification_flag: int = 0
+    lps_unification_flag: int = 0
+    nnr_pre_flag: int = 0
+    has_mps: bool = False
+    topology_storage_format: int = 0  # of the unit whose payload is coded
+    reference_list: list[str] = field(default_factory=list)
+    mps_quantization: tuple[int, int] | None = None
+    lps_quantization: tuple[int, int] | None = None
+    g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
+
+    # ------------------------------------------------------------------------------------------ derived variables
+    @property
+    def quantization(self) -> tuple[int, int] | None:
+        """QpDensity and QuantizationParameter; an active LPS replaces the MPS (errata F5). None when neither has one."""
+        return self.lps_quantization or self.mps_quantization
+
+    def names(self, t: NnrCompressedDataUnitHeader) -> list[str]:
+        """The topology element ids of an NDU, indices looked up in the reference list."""
+        names = []
+        for key in t.topology_elem_ids:
+            if isinstance(key, int):
+                if key >= len(self.reference_list):
+                    raise MissingReferenceError(
+                        f"topology_elem_id_index {key} is not in the reference list of {len(self.reference_list)} (6.4.3.7)"
+                    )
+                key = self.reference_list[key]
+            names.append(key)
+        return names
+
+    def tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[int]:
+        """tensor_dimensions, from the header or else from the topology (6.4.3.7)."""
+        if t.tensor_dimensions_flag:
+            return t.tensor_dimensions
+        name = self.names(t)[0]
+        if name not in self.topology_dimensions:
+            raise MissingReferenceError(f"the dimensions of {name!r} are not in the bitstream and no topology gives them")
+        return [int(extent) for extent in self.topology_dimensions[name]]
+
+    def count_tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> int:
+        """count_tensor_dimensions, from the header or else from the topology."""
+        return len(self.tensor_dimensions(t))
+
+    def coded_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[list[int]]:
+        """TensorDimensions of the weight; TensorDimensionsG and TensorDimensionsH when a block holds both (6.4.3.7)."""
+        dims = self.tensor_dimensions(t)
+        if not t.compressed_parameter_types & NNR_CPT_DC:
+            return [dims]
+        rank, rows, size = t.decomposition_rank, t.g_number_of_rows, prod(dims)
+        if not rank or not rows or size % rows:
+            raise ElementError(
+                f"tensor_dimensions {dims} cannot be G of {rows} rows times H of {rank} rows (6.4.3.7)",
+                path="nnr_compressed_data_unit_header.g_number_of_rows",
+            )
+        g, h = [rows, rank], [rank, size // rows]
+        if t.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK:
+            return [g, h]
+        return [h] if self.g_header else [g]
+
+    def num_block_rows_minus1(self, t: NnrCompressedDataUnitHeader) -> int:
+        """NumBlockRowsMinus1, 6.4.3.7: the number of entry points (of G and H together in a block)."""
+        scan = t.scan_order
+        if scan == 0:
+            return 0
+        if scan > 4:
+            raise ElementError(f"scan_order is {scan}, allowed are 0..4 (6.4.3.7)")
+        return sum(((dims[0] + (4 << scan) - 1) >> (2 + scan)) - 1 for dims in self.coded_dimensions(t))
+
+    # ------------------------------------------------------------------------------------------ activation
+    def activate(self, header: NnrUnitHeader, payload: Structure | None) -> None:
+        """Take over what a complete unit leaves for the units after it."""
+        if header.nnr_unit_type == NNR_STR:
+            self.__dict__.update(vars(Session(self.topology_dimensions)))
+            self.general_profile_idc = header.detail.general_profile_idc  # type: ignore[attr-defined]
+        elif header.nnr_unit_type == NNR_NDU and header.partial_data_counter < 2:
+            detail: NnrCompressedDataUnitHeader = header.detail  # type: ignore[assignment]
+            pair = detail.compressed_parameter_types & NNR_CPT_DC and (
+                detail.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK
+            )
+            self.g_header = detail if pair and not self.g_header else None
+        if payload is None:
+            return
+        values = payload.present()
+        if "mps_quantization_method_flags" in values:
+            self.has_mps = True
+            for name in ("topology_indexed_reference_flag", "parent_signalling_enabled_flag", "unification_flag"):
+                setattr(self, f"mps_{name}", getattr(payload, f"mps_{name}"))
+            self.nnr_pre_flag = values.get("nnr_pre_flag", 0)
+            self.mps_quantization = _quantization(values, "mps")
+        elif "lps_quantization_method_flags" in values:
+            self.lps_unification_flag = values["lps_unification_flag"]
+            self.lps_quantization = _quantization(values, "lps")
+        elif values.get("topology_elem_id_list"):
+            self.reference_list = list(values["topology_elem_id_list"])
+
+    def end_aggregate(self) -> None:
+        """The boundary of an aggregate unit ends the scope of an LPS (6.2.3)."""
+        self.lps_quantization, self.lps_unification_flag = None, 0
+
+
+def _quantization(values: Mapping[str, int], prefix: str) -> tuple[int, int] | None:
+    if not values[f"{prefix}_quantization_method_flags"] & (NNR_QSU | NNR_QCB):
+        return None
+    return values[f"{prefix}_qp_density"], values[f"{prefix}_quantization_parameter"]

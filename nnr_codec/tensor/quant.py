@@ -1,0 +1,106 @@
+"""From quantized integers to parameters: ISO/IEC 15938-17:2024, 7.2, 7.3.2, 7.3.3 and 7.3.6."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import ldexp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..constants import DecompressedDataFormat
+from ..errors import ElementError, PayloadError
+from ..limits import Limits
+from ..syntax.structures import IntegerCodebook
+
+Levels = npt.NDArray[np.int32]
+
+#: numpy dtype of each decompressed data format (Table 15); widths below a byte are held in int8.
+DTYPES: dict[DecompressedDataFormat, np.dtype[Any]] = {
+    f: np.dtype(f"{'f' if f.is_float else 'i'}{max(f.bit_depth // 8, 1)}") for f in DecompressedDataFormat
+}
+
+
+def step_size(qp: int, qp_density: int) -> float:
+    """stepSize, 7.3.6.
+
+    Parameters
+    ----------
+    qp : int
+        qp_value + QuantizationParameter, in steps of a factor of about 2**(1 / 2**qp_density).
+    qp_density : int
+        QpDensity, 0..7.
+
+    Returns
+    -------
+    float
+        mul * 2**(shift - QpDensity), exact; infinite above and 0 below the range of float64.
+    """
+    mul = (1 << qp_density) + (qp & ((1 << qp_density) - 1))
+    try:
+        return ldexp(mul, (qp >> qp_density) - qp_density)
+    except OverflowError:
+        return float("inf")
+
+
+def codebook_values(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.int32]:
+    """Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers, shape (codebook_size,).
+
+    Raises ElementError when CbZeroOffset or a value is out of range.
+    """
+    size, zero = codebook.codebook_size, codebook.cb_zero_offset
+    limits.check("max_codebook", size, "codebook_size")
+    if not 0 <= zero < size:
+        raise ElementError(f"CbZeroOffset {zero} is not an entry of a codebook of {size} (6.4.3.7)")
+    centre = codebook.codebook_zero_value
+    left = accumulate(codebook.codebook_delta_left, lambda value, delta: value - delta - 1, initial=centre)
+    right = accumulate(codebook.codebook_delta_right, lambda value, delta: value + delta + 1, initial=centre)
+    values = [*reversed(list(left)), *list(right)[1:]]
+    if not -(1 << 31) <= values[0] <= values[-1] < 1 << 31:
+        raise ElementError("a codebook entry exceeds 32 bits (6.4.3.7)")
+    return np.array(values, np.int32)
+
+
+def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
+    """Codebook[QuantParam + CbZeroOffset], 7.3.6; PayloadError when an index is outside the codebook (errata E4)."""
+    low, high = int(levels.min()) + zero, int(levels.max()) + zero
+    if low < 0 or high >= len(values):
+        raise PayloadError(f"index {low if low < 0 else high} is outside the codebook of {len(values)} entries (7.3.6)")
+    return values[levels + np.int32(zero)]
+
+
+def integers(levels: Levels, data_format: DecompressedDataFormat) -> npt.NDArray[np.integer[Any]]:
+    """RecParam of TENSOR_INT, 7.3.2; PayloadError when a level exceeds the format's bit depth."""
+    bound = 1 << (data_format.bit_depth - 1)
+    if data_format.bit_depth < 32 and (int(levels.min()) < -bound or int(levels.max()) >= bound):
+        raise PayloadError(f"a level exceeds the {data_format.bit_depth} bits of {data_format.name} (7.3.2)")
+    return levels.astype(DTYPES[data_format], copy=False)
+
+
+def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> npt.NDArray[np.floating[Any]]:
+    """RecParam of TENSOR_FLOAT, 7.3.6: levels times the step, rounded to nearest where not exact (errata N6).
+
+    Parameters
+    ----------
+    levels : ndarray of int32
+    step : float
+    data_format : DecompressedDataFormat
+        The product is made in float32 (float64 for TENSOR_FLOAT64) and cast to the format's type.
+
+    Raises
+    ------
+    ElementError
+        The step is not a finite, normal number of the format, or a value is not finite.
+    """
+    dtype = DTYPES[data_format]
+    info = np.finfo(dtype)
+    if not float(info.tiny) <= step <= float(info.max):
+        raise ElementError(f"the step {step:g} is not a normal number of {dtype} (7.3.6)")
+    largest = max(int(levels.max()), -int(levels.min())) if levels.size else 0
+    if largest * step > float(info.max):
+        raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
+    work = np.dtype(np.float64) if dtype.itemsize == 8 else np.dtype(np.float32)
+    values = levels.astype(work)
+    values *= work.type(step)
+    return values.astype(dtype, copy=False)

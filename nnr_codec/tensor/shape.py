@@ -1,0 +1,40 @@
+"""Array functions of ISO/IEC 15938-17:2024, 4.12, on ndarrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ElementError
+
+A = TypeVar("A", bound=np.generic)
+
+
+def dimension_shift(tensor: npt.NDArray[A], shift: int) -> npt.NDArray[A]:
+    """DimensionShift(), 4.12: the first dimension moves to position ``shift``. Returns an array in C order."""
+    return np.ascontiguousarray(np.moveaxis(tensor, 0, shift)) if shift else tensor
+
+
+def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) -> list[npt.NDArray[A]]:
+    """TensorSplit(), 4.12 with errata N2: the pieces of ``tensor`` along ``axis`` between the split indices.
+
+    Raises ElementError when the axis or an index lies outside the tensor, or the indices do not increase.
+    """
+    if axis >= tensor.ndim:
+        raise ElementError(f"concatentation_axis_index is {axis}, the tensor has {tensor.ndim} dimensions (6.4.3.7)")
+    edges = [0, *split_index, tensor.shape[axis]]
+    if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        raise ElementError(f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order (6.4.3.7)")
+    return [np.ascontiguousarray(piece) for piece in np.split(tensor, split_index, axis)]
+
+
+def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: Sequence[int]) -> npt.NDArray[A]:
+    """The axis shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2)."""
+    for axis, value in zip(shift_index, shift_value, strict=True):
+        if not value <= axis < tensor.ndim:
+            raise ElementError(f"axis {axis} of {tensor.ndim} cannot be shifted left by {value} (6.4.3.7)")
+        tensor = np.moveaxis(tensor, axis, axis - value)
+    return np.ascontiguousarray(tensor)

@@ -1,0 +1,83 @@
+"""What the tests of model formats share: small models, and views of what was written."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from nnr_codec.formats.nnef.tensorfile import write_tensor
+from nnr_codec.model import Array, Model, Topology
+
+#: Own tensor files and models, valid and malformed.
+SYNTHETIC = Path(__file__).resolve().parent.parent / "data" / "nnef_synthetic"
+
+_TYPES = {"f": "scalar", "i": "integer", "u": "integer", "b": "logical"}
+
+
+def graph_text(variables: Mapping[str, Array]) -> bytes:
+    """A flat document with a variable for every array, keyed by label."""
+    lines = ["version 1.0;", "graph g(x) -> (y)", "{", "    x = external<scalar>(shape = [1, 2]);"]
+    for index, (label, array) in enumerate(variables.items()):
+        data_type = _TYPES[array.dtype.kind]
+        lines.append(f"    v{index} = variable<{data_type}>(shape = {list(array.shape)}, label = '{label}');")
+    lines += ["    y = copy(x);", "}", ""]
+    return "\n".join(lines).encode()
+
+
+def nnef_model(tensors: Mapping[str, Array], quantization: bytes | None = None) -> Model:
+    """A model whose graph declares the tensors as they are."""
+    return Model(tensors, Topology("nnef", graph_text(tensors), quantization))
+
+
+def dat(array: Array) -> bytes:
+    """The tensor file of an array."""
+    file = io.BytesIO()
+    write_tensor(file, array, "test")
+    return file.getvalue()
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """A directory with these files."""
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def tar_bytes(members: list[tuple[tarfile.TarInfo, bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
+    """An archive as ``tarfile`` writes it."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def regular(files: Mapping[str, bytes]) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """Members that are regular files."""
+    return [(tarfile.TarInfo(name), data) for name, data in files.items()]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files of a directory with their content."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def minimal() -> dict[str, bytes]:
+    """The files of the smallest model with a tensor."""
+    weight = np.array([[1.5, -2.0]], np.float32)
+    return {"graph.nnef": graph_text({"a/w": weight}), "a/w.dat": dat(weight)}
+
+
+def assert_same(one: Mapping[str, Array], other: Mapping[str, Array]) -> None:
+    """Equal names in equal order, and equal bits."""
+    assert list(one) == list(other)
+    for name, array in one.items():
+        assert array.dtype == other[name].dtype
+        assert array.shape == other[name].shape
+        assert array.tobytes() == other[name].tobytes()

@@ -1,0 +1,268 @@
+"""Outputs appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from nnr_codec import files
+from nnr_codec.errors import FormatError
+from nnr_codec.files import PARTIAL_SUFFIX, output_directory, output_file
+
+from .support import tree, write_folder
+
+
+def put_file(target: Path, data: bytes, *, overwrite: bool = False, then: Callable[[], object] = lambda: None) -> None:
+    with output_file(target, overwrite=overwrite) as file:
+        file.write(data)
+        then()
+
+
+def put_folder(
+    target: Path, files: Mapping[str, bytes], *, overwrite: bool = False, then: Callable[[], object] = lambda: None
+) -> None:
+    with output_directory(target, overwrite=overwrite) as folder:
+        write_folder(folder, files)
+        then()
+
+
+def interrupt(error: type[BaseException]) -> Callable[[], NoReturn]:
+    def stop() -> NoReturn:
+        raise error
+
+    return stop
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX file systems only")
+
+
+def test_file_appears_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "out.bin"
+    with output_file(target) as file:
+        file.write(b"abc")
+        assert not target.exists()
+        (partial,) = tmp_path.iterdir()
+        assert partial.name.endswith(PARTIAL_SUFFIX)
+    assert tree(tmp_path) == {"out.bin": b"abc"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_exception_leaves_nothing(tmp_path: Path, error: type[BaseException], overwrite: bool) -> None:
+    with pytest.raises(error):
+        put_file(tmp_path / "out.bin", b"abc", overwrite=overwrite, then=interrupt(error))
+    with pytest.raises(error):
+        put_folder(tmp_path / "out", {"a": b"abc"}, overwrite=overwrite, then=interrupt(error))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_exception_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    before = tree(write_folder(tmp_path, {"out.bin": b"old", "m.nnef/graph.nnef": b"old"}))
+    with pytest.raises(error):
+        put_file(tmp_path / "out.bin", b"new", overwrite=True, then=interrupt(error))
+    with pytest.raises(error):
+        put_folder(tmp_path / "m.nnef", {"graph.nnef": b"new"}, overwrite=True, then=interrupt(error))
+    assert tree(tmp_path) == before
+
+
+def test_existing_target_is_refused_before_any_work(tmp_path: Path) -> None:
+    before = tree(write_folder(tmp_path, {"out.bin": b"old", "m.nnef/graph.nnef": b"old"}))
+    with pytest.raises(FileExistsError, match="exists"), output_file(tmp_path / "out.bin"):
+        pytest.fail("the block ran")
+    for name in ("m.nnef", "out.bin"):
+        with pytest.raises(FileExistsError, match="exists"), output_directory(tmp_path / name):
+            pytest.fail("the block ran")
+    assert tree(tmp_path) == before
+
+
+def test_target_made_meanwhile_is_not_clobbered(tmp_path: Path) -> None:
+    target = tmp_path / "out.bin"
+    with pytest.raises(FileExistsError):
+        put_file(target, b"ours", then=lambda: target.write_bytes(b"theirs"))
+    with pytest.raises(FileExistsError):
+        put_folder(tmp_path / "m", {"a": b"ours"}, then=(tmp_path / "m").mkdir)
+    assert tree(tmp_path) == {"out.bin": b"theirs"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "out.bin"]
+
+
+def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    put_file(tmp_path / "out.bin", b"abc")
+    other = tmp_path / "other"
+    with pytest.raises(FileExistsError):
+        put_file(other, b"ours", then=lambda: other.write_bytes(b"theirs"))
+    assert tree(tmp_path) == {"out.bin": b"abc", "other": b"theirs"}
+
+
+def test_overwriting_replaces_whole(tmp_path: Path) -> None:
+    write_folder(
+        tmp_path, {"out.bin": b"a long old content", "m.nnef/graph.nnef": b"old", "m.nnef/stale/x.dat": b"old"}
+    )
+    put_file(tmp_path / "out.bin", b"new", overwrite=True)
+    with output_directory(tmp_path / "m.nnef", overwrite=True) as folder:
+        write_folder(folder, {"graph.nnef": b"new", "a/w.dat": b"new"})
+        assert tree(tmp_path / "m.nnef")["stale/x.dat"] == b"old"
+    assert tree(tmp_path) == {"out.bin": b"new", "m.nnef/graph.nnef": b"new", "m.nnef/a/w.dat": b"new"}
+
+
+def test_directory_may_replace_a_file_and_an_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "b").mkdir()
+    for name in "ab":
+        put_folder(tmp_path / name, {"graph.nnef": b"new"}, overwrite=True)
+    assert tree(tmp_path) == {"a/graph.nnef": b"new", "b/graph.nnef": b"new"}
+
+
+def test_directory_that_is_no_model_is_not_replaced(tmp_path: Path) -> None:
+    before = tree(write_folder(tmp_path, {"home/thesis.tex": b"years of work"}))
+    with (
+        pytest.raises(FormatError, match=r"without a graph\.nnef"),
+        output_directory(tmp_path / "home", overwrite=True),
+    ):
+        pytest.fail("the block ran")
+    precious = write_folder(tmp_path / "new", {}) / "precious"
+    precious.parent.mkdir()
+    with pytest.raises(FormatError, match=r"without a graph\.nnef"):
+        put_folder(precious.parent, {"a": b"x"}, overwrite=True, then=lambda: precious.write_bytes(b"made meanwhile"))
+    assert tree(tmp_path) == {**before, "new/precious": b"made meanwhile"}
+
+
+def test_current_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path, {"m/graph.nnef": b"old", "m/sub/x": b"old"})
+    monkeypatch.chdir(tmp_path / "m" / "sub")
+    for target in (".", "..", "/", "", tmp_path / "m", tmp_path / "m" / "sub"):
+        with pytest.raises(FormatError), output_directory(target, overwrite=True):
+            pytest.fail("the block ran")
+    assert tree(tmp_path) == {"m/graph.nnef": b"old", "m/sub/x": b"old"}
+
+
+def test_failed_swap_restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tree(write_folder(tmp_path, {"m/graph.nnef": b"old"}))
+    rename = os.rename
+
+    def failing(source: str | Path, target: str | Path) -> None:
+        if "new" in tree(Path(source)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="No space"):
+        put_folder(tmp_path / "m", {"new": b"new"}, overwrite=True)
+    with pytest.raises(OSError, match="No space"):
+        put_folder(tmp_path / "other", {"new": b"new"})
+    assert tree(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@posix
+def test_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"real.bin": b"old", "real/graph.nnef": b"old"})
+    for link, target in (("file", "real.bin"), ("folder", "real"), ("dangling", "nowhere")):
+        (tmp_path / link).symlink_to(target)
+    for link in ("file", "folder", "dangling"):
+        with pytest.raises(FileExistsError), output_file(tmp_path / link):
+            pytest.fail("the block ran")
+        with pytest.raises(FileExistsError), output_directory(tmp_path / link):
+            pytest.fail("the block ran")
+    put_file(tmp_path / "file", b"new", overwrite=True)
+    for link in ("folder", "dangling"):
+        put_folder(tmp_path / link, {"graph.nnef": b"new"}, overwrite=True)
+    assert not any((tmp_path / link).is_symlink() for link in ("file", "folder", "dangling"))
+    assert tree(tmp_path)["real.bin"] == tree(tmp_path)["real/graph.nnef"] == b"old"
+    assert tree(tmp_path)["folder/graph.nnef"] == b"new"
+
+
+@posix
+def test_linked_parent_is_the_real_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    put_file(tmp_path / "link" / "out", b"x")
+    assert (tmp_path / "real" / "out").read_bytes() == b"x"
+
+
+@posix
+def test_permissions(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        put_file(tmp_path / "new", b"x")
+        put_folder(tmp_path / "folder", {"graph.nnef": b"x"})
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o750
+    (tmp_path / "new").chmod(0o600)
+    (tmp_path / "folder").chmod(0o700)
+    put_file(tmp_path / "new", b"y", overwrite=True)
+    put_folder(tmp_path / "folder", {"graph.nnef": b"y"}, overwrite=True)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
+
+
+@posix
+def test_devices_and_directories_are_not_replaced_by_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileExistsError), output_file(tmp_path / "pipe", overwrite=True):
+        pytest.fail("the block ran")
+    with pytest.raises(FileExistsError), output_directory(tmp_path / "pipe", overwrite=True):
+        pytest.fail("the block ran")
+    with pytest.raises(IsADirectoryError), output_file(tmp_path / "folder", overwrite=True):
+        pytest.fail("the block ran")
+    with pytest.raises(FileNotFoundError), output_file(tmp_path / "nowhere" / "out"):
+        pytest.fail("the block ran")
+
+
+def test_long_names(tmp_path: Path) -> None:
+    name = "\N{GREEK SMALL LETTER OMEGA}" * 120
+    put_file(tmp_path / name, b"x")
+    assert tree(tmp_path) == {name: b"x"}
+
+
+_KILLED = """
+import os, sys
+from nnr_codec.files import output_{kind}
+with output_{kind}(sys.argv[1], overwrite=True) as out:
+    if {kind!r} == "file":
+        out.write(b"half"); out.flush()
+    else:
+        (out / "graph.nnef").write_bytes(b"half")
+    os.kill(os.getpid(), {signal})
+"""
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_killed_process_leaves_no_torn_output(tmp_path: Path, kind: str, number: int) -> None:
+    target = tmp_path / "target"
+    if kind == "file":
+        target.write_bytes(b"old")
+    else:
+        write_folder(target, {"graph.nnef": b"old"})
+    before = tree(tmp_path)
+    script = _KILLED.format(kind=kind, signal=int(number))
+    root = Path(files.__file__).resolve().parents[1]
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(target)],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert result.returncode != 0
+    rest = {name: data for name, data in tree(tmp_path).items() if PARTIAL_SUFFIX not in name}
+    assert rest == before
+    if number == signal.SIGINT:
+        assert tree(tmp_path) == before
