@@ -115,7 +115,7 @@ def _locate(path: str | os.PathLike[str]) -> Path:
     given = Path(path)
     if given.name in ("", ".."):
         raise FormatError(f"{os.fspath(path)!r} does not end in a name for an output")
-    return given.parent.resolve(strict=True) / given.name
+    return Path(os.path.realpath(given.parent, strict=True)) / given.name
 
 
 def _partial(target: Path) -> Path:

@@ -277,15 +277,14 @@ class Decoder:
             return
         task = self._task(unit, payload)
         recs = task.decode(self.first_edition)
+        self._remember(task, recs)
         if self._g and recs[0].role != "h":
             raise ElementError(f"H of {self._g[0].name!r} is expected after G (6.4.3.7)")
         if len(recs) == 1 and recs[0].role == "g":
             self._g = recs
             return
         recs, self._g = [*self._g, *recs], []
-        outputs = reconstruct(recs, task.header, task.names, task.dims, self.limits, self.raw)
-        self._remember(task, recs, outputs)
-        yield from outputs.items()
+        yield from reconstruct(recs, task.header, task.names, task.dims, self.limits, self.raw).items()
 
     def _joined(self, unit: Unit) -> memoryview | None:
         """The payload, or None while parts of it are to come."""
@@ -362,7 +361,7 @@ class Decoder:
         key = node_key(header)
         return self.state.node(key) if key and header.parent_node_id_present_flag else None
 
-    def _remember(self, task: NduTask, recs: list[Rec], outputs: dict[str, Array]) -> None:
+    def _remember(self, task: NduTask, recs: list[Rec]) -> None:
         """Store what later updates refer to, and undo predictive residual encoding (7.3.2, 7.3.3, 9.2.4)."""
         header, key, before = task.header, node_key(task.header), self._history(task.header)
         if key is None:
@@ -375,12 +374,11 @@ class Decoder:
                 any_sig = tuple(old | new for old, new in zip(before.any_sig, any_sig, strict=True))
             update: npt.NDArray[Any] | None = None
             if header.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK and not self.raw:
-                update = outputs[task.names[0]]
                 if self.reader.session.nnr_pre_flag and before and before.update is not None:
-                    if before.update.shape != update.shape:
+                    if before.update.shape != recs[0].values.shape:
                         raise MissingReferenceError(f"{task.label}: the update before it has another shape (9.2.4)")
-                    update = outputs[task.names[0]] = update + before.update
-                update = update.copy()  # the caller owns what is returned
+                    recs[0].values = recs[0].values + before.update
+                update = recs[0].values.copy()  # the caller owns what is returned
             node = Node(header.put_node_depth, levels, any_sig, update)
         self.state.put(key, node, self.limits)
 

@@ -1,0 +1,1 @@
+"""From tensors to units: choices only, nothing that a decoder relies on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast, runtime_checkable
@@ -113,7 +114,10 @@ def load(
     limits = limits or Limits()
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        path.stat()
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            # A pipe of the system's, as /dev/stdin or a shell's <(command).
+            with open(path, "rb") as file:
+                return load(file, format=format, limits=limits)
         return _load(path, format, limits, str(path))
     if isinstance(source, io.BufferedIOBase) and source.seekable() and source.tell() == 0:
         return _load(source, format, limits, "the stream")

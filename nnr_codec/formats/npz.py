@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatError, NnrError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
@@ -81,7 +81,7 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
                     raise FormatError(f"the archive has two arrays {name!a}")
                 budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
                 tensors[name] = _read_member(archive, info, budget, f"array {name!a}")
-    except FormatError:
+    except NnrError:
         raise
     except (*_ZIP_ERRORS, ValueError) as error:
         raise FormatError(f"not a zip archive, or a damaged one: {error}") from error
@@ -91,9 +91,10 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write the tensors of a model; raises as :func:`write`, and FileExistsError."""
+    """Write the tensors of a model to a path; warns and raises as :func:`write`, and FileExistsError."""
+    _warn_of_loss(model)
     with output_file(path, overwrite=overwrite) as file:
-        write(model, file)
+        _write(model, file)
 
 
 def write(model: Model, file: BinaryIO) -> None:
@@ -106,8 +107,16 @@ def write(model: Model, file: BinaryIO) -> None:
     FormatError
         A tensor is not of numbers or booleans, or its name does not fit a zip archive.
     """
+    _warn_of_loss(model)
+    _write(model, file)
+
+
+def _warn_of_loss(model: Model) -> None:
     if model.topology is not None:
         warnings.warn("an npz archive keeps the tensors only, not the topology", FormatWarning, stacklevel=4)
+
+
+def _write(model: Model, file: BinaryIO) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in model:
             info = _member(name)

@@ -194,6 +194,13 @@ def test_linked_parent_is_the_real_folder(tmp_path: Path) -> None:
 
 
 @posix
+def test_loop_of_links(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        put_file(tmp_path / "loop" / "out", b"x")
+
+
+@posix
 def test_permissions(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:

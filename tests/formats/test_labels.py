@@ -7,7 +7,7 @@ import os
 import posixpath
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError
@@ -100,6 +100,7 @@ def test_backslash_stays() -> None:
     assert label_path("a\\b") == "a\\b.dat"
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8"), max_size=40) | st.from_regex(r"[\w./\\ -]{1,40}", fullmatch=True))
 def test_no_label_escapes(label: str) -> None:
     try:

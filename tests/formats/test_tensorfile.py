@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError, LimitError, NnrError
@@ -96,6 +96,7 @@ _DTYPES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_array_survives(data: st.DataObject) -> None:
     dtype = data.draw(_DTYPES)
@@ -187,6 +188,7 @@ def test_no_copies(tmp_path: Any) -> None:
         tracemalloc.stop()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans(), st.data())
 def test_any_bytes_give_an_array_or_an_error(data: bytes, headed: bool, draw: st.DataObject) -> None:
     if headed:

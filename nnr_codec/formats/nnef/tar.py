@@ -146,7 +146,7 @@ def _records(data: bytes) -> Iterator[tuple[str, str]]:
         length = int(digits) if blank and digits.isdigit() else 0
         record = data[position : position + length]
         key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
-        if not equals or not record.endswith(b"\n"):
+        if not equals or len(record) < length or not record.endswith(b"\n"):
             raise FormatError("the archive has a malformed extended header")
         yield key.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")
         position += length

@@ -1,0 +1,117 @@
+"""What a caller may ask of the encoder. All of it is choice: no decoder needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .errors import EncodeError
+
+
+@dataclass(frozen=True)
+class TensorOptions:
+    """How one tensor is coded; a :class:`Rule` may replace any field.
+
+    Parameters
+    ----------
+    qp : int
+        Quantization parameter of lossy tensors. With ``qp_density`` d the step is
+        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step, and
+        -38 is a step of about 1/683.
+    dependent_quantization : bool
+        Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
+    exact : bool or None
+        True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it. None: tensors with at least two
+        extents above 1 are quantized, all others kept, since biases and normalizations are small and sensitive.
+    scan_order : int
+        0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points.
+    row_skipping : bool
+        Code rows of zeros as one flag each (profile 1).
+    cabac_unary_length_minus1 : int
+        Length of the unary part of a level, minus 1: 0..255.
+    choose_shift_parameters : bool
+        Choose the probability estimator of each context by its rate; False: the same for all.
+    """
+
+    qp: int = -38
+    dependent_quantization: bool = True
+    exact: bool | None = None
+    scan_order: int = 0
+    row_skipping: bool = False
+    cabac_unary_length_minus1: int = 10
+    choose_shift_parameters: bool = True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Options for the tensors whose names match a glob (``*``, ``?``, ``[seq]``; case counts).
+
+    >>> Rule("*.bias", exact=True).options
+    {'exact': True}
+    """
+
+    pattern: str
+    options: Mapping[str, Any]
+
+    def __init__(self, pattern: str, **options: Any) -> None:
+        known = {option.name for option in fields(TensorOptions)}
+        for name in options:
+            if name not in known:
+                raise EncodeError(f"rule {pattern!r}: {name!r} is not an option; there are {', '.join(sorted(known))}")
+        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "options", options)
+
+
+@dataclass(frozen=True)
+class EncoderConfig(TensorOptions):
+    """Options of the encoder: those of :class:`TensorOptions` for all tensors, and the ones of the bitstream.
+
+    Parameters
+    ----------
+    profile : int
+        general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other widths
+        come back as int32 and float32.
+    qp_density : int
+        QpDensity, 0..7: steps of qp that double the step size, as a power of two.
+    rules : tuple of Rule
+        In order; where several match, the last one wins for each option.
+    deflate_topology : bool
+        Deflate the topology where that makes it smaller.
+    """
+
+    profile: int = 1
+    qp_density: int = 2
+    rules: tuple[Rule, ...] = field(default=())
+    deflate_topology: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", tuple(self.rules))
+        if self.profile not in (0, 1):
+            raise EncodeError(f"profile {self.profile}: there are 0 and 1")
+        if not 0 <= self.qp_density <= 7:
+            raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
+        for options in (TensorOptions(**_tensor_fields(self)), *(self.for_tensor(rule.pattern) for rule in self.rules)):
+            self._check(options)
+
+    def _check(self, options: TensorOptions) -> None:
+        bound = 1 << (5 + self.qp_density)
+        if not -bound <= options.qp < bound:
+            raise EncodeError(f"qp {options.qp} is outside {-bound}..{bound - 1} of qp_density {self.qp_density}")
+        if not 0 <= options.scan_order <= 4:
+            raise EncodeError(f"scan_order {options.scan_order} is outside 0..4")
+        if not 0 <= options.cabac_unary_length_minus1 <= 255:
+            raise EncodeError(f"cabac_unary_length_minus1 {options.cabac_unary_length_minus1} is outside 0..255")
+
+    def for_tensor(self, name: str) -> TensorOptions:
+        """The options of the tensor called ``name``."""
+        options = TensorOptions(**_tensor_fields(self))
+        for rule in self.rules:
+            if fnmatchcase(name, rule.pattern):
+                options = replace(options, **rule.options)
+        return options
+
+
+def _tensor_fields(config: EncoderConfig) -> dict[str, Any]:
+    return {option.name: getattr(config, option.name) for option in fields(TensorOptions)}

@@ -1,0 +1,336 @@
+"""Containers: directories, tars and gzipped tars, and what is refused in them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import tarfile
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnr_codec import formats
+from nnr_codec.errors import FormatError, LimitError, NnrError
+from nnr_codec.limits import Limits
+from nnr_codec.model import Model
+
+from .support import assert_same, dat, graph_text, minimal, nnef_model, regular, tar_bytes, write_folder
+
+posix = pytest.mark.skipif(os.name != "posix", reason="POSIX file systems only")
+
+
+def load(data: bytes, limits: Limits | None = None) -> Model:
+    return formats.load(io.BytesIO(data), format="nnef", limits=limits)
+
+
+def special(name: str, kind: bytes, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.linkname = link
+    return info, b""
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    info.type = kind
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_archives_of_tarfile_are_read(format: int, compress: bool) -> None:
+    label = "deep/" * 45 + "w" * 20
+    array = np.arange(3, dtype=np.float32)
+    files = {
+        "./graph.nnef": graph_text({label: array}),
+        f"./{label}.dat": dat(array),
+        "./._graph.nnef": b"droppings",
+    }
+    members = [special("./", tarfile.DIRTYPE), special("./deep", tarfile.DIRTYPE), *regular(files)]
+    for info, _ in members:
+        # Fractions and other alphabets make extended headers of the pax format.
+        info.mtime, info.uname = 1.5, "utilis\N{LATIN SMALL LETTER E WITH ACUTE}"
+    data = tar_bytes(members, format)
+    model = load(gzip.compress(data) if compress else data)
+    assert_same(model.tensors, {label: array})
+
+
+def test_order_of_the_archive_does_not_matter() -> None:
+    tensors = {name: np.full((2,), index, np.float32) for index, name in enumerate("dacb")}
+    files = {f"{name}.dat": dat(array) for name, array in tensors.items()}
+    for names in (sorted(files), sorted(files, reverse=True)):
+        for at in (0, 2, 4):
+            ordered = [*names[:at], "graph.nnef", *names[at:]]
+            data = tar_bytes(regular({name: {**files, "graph.nnef": graph_text(tensors)}[name] for name in ordered}))
+            assert_same(load(data).tensors, tensors)
+            assert_same(load(gzip.compress(data)).tensors, tensors)
+
+
+def test_content_decides(tmp_path: Path) -> None:
+    data = tar_bytes(regular(minimal()))
+    for name, content in (("a.npz", data), ("b.tar", gzip.compress(data)), ("c.tgz", data), ("d", gzip.compress(data))):
+        (tmp_path / name).write_bytes(content)
+        assert list(formats.load(tmp_path / name)) == ["a/w"]
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (special("a/w.dat", tarfile.SYMTYPE, "/etc/passwd"), "no regular file"),
+        (special("x", tarfile.SYMTYPE, "graph.nnef"), "no regular file"),
+        (special("x", tarfile.LNKTYPE, "graph.nnef"), "no regular file"),
+        (special("x", tarfile.CHRTYPE), "no regular file"),
+        (special("x", tarfile.BLKTYPE), "no regular file"),
+        (special("x", tarfile.FIFOTYPE), "no regular file"),
+        (special("x", tarfile.GNUTYPE_SPARSE), "no regular file"),
+        (special("x", b"Z"), "no regular file"),
+        (special("/x", tarfile.REGTYPE), "not below"),
+        (special("../x", tarfile.REGTYPE), "not below"),
+        (special("a/../../x", tarfile.REGTYPE), "not below"),
+        (special("a/..", tarfile.DIRTYPE), "not below"),
+        (special(".", tarfile.REGTYPE), "no regular file"),
+        (special("graph.nnef", tarfile.REGTYPE), "two files"),
+        (special("./a//./w.dat", tarfile.REGTYPE), "two files"),
+    ],
+    ids=lambda value: f"{value[0].name}-{value[0].type!r}" if isinstance(value, tuple) else "",
+)
+@pytest.mark.parametrize("compress", [False, True])
+def test_hostile_members(member: tuple[tarfile.TarInfo, bytes], message: str, compress: bool) -> None:
+    data = tar_bytes([*regular(minimal()), member])
+    with pytest.raises(FormatError, match=message):
+        load(gzip.compress(data) if compress else data)
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"path": "../x"}, "not below"),
+        ({"path": "a\0b"}, "not below"),
+        ({"size": "-1"}, "malformed size"),
+        ({"size": "1e3"}, "malformed size"),
+        ({"size": "\N{SUPERSCRIPT TWO}"}, "malformed size"),
+        ({"size": "9" * 30}, "malformed size"),
+        ({"GNU.sparse.major": "1"}, "sparse"),
+    ],
+)
+def test_hostile_extended_headers(headers: dict[str, str], message: str) -> None:
+    info = tarfile.TarInfo("x")
+    info.pax_headers = headers
+    with pytest.raises(FormatError, match=message):
+        load(tar_bytes([*regular(minimal()), (info, b"")]))
+
+
+@pytest.mark.parametrize(
+    "records", [b"x", b"5 a=b", b"6 a=b\n\n", b"0 a=b\n", b" a=b\n", b"99 a=b\n", b"-6 a=b\n", b"6 abc\n"]
+)
+def test_malformed_extended_headers(records: bytes) -> None:
+    data = header("x", len(records), tarfile.XHDTYPE) + records.ljust(512, b"\0")
+    with pytest.raises(FormatError, match="malformed extended header"):
+        load(data + tar_bytes(regular(minimal())))
+
+
+def test_chains_and_sizes_of_extended_headers() -> None:
+    rest = tar_bytes(regular(minimal()))
+    long_name = header("x", 3, tarfile.GNUTYPE_LONGNAME) + b"abc".ljust(512, b"\0")
+    with pytest.raises(FormatError, match="two extended headers"):
+        load(long_name * 5000 + rest)
+    with pytest.raises(FormatError, match="too large"):
+        load(header("x", 1 << 21, tarfile.XHDTYPE) + bytes(1 << 21) + rest)
+    with pytest.raises(FormatError, match="global path or size"):
+        load(header("x", 10, tarfile.XGLTYPE) + b"10 path=a\n".ljust(512, b"\0") + rest)
+    assert list(load(header("x", 12, tarfile.XGLTYPE) + b"12 comment=\n".ljust(512, b"\0") + rest)) == ["a/w"]
+    start = time.process_time()
+    many = b"6 a=b\n" * 150_000
+    load(header("x", len(many), tarfile.XHDTYPE) + many + bytes(-len(many) % 512) + rest)
+    assert time.process_time() - start < 3
+
+
+def test_bombs_are_charged_before_they_are_read() -> None:
+    bomb = gzip.compress(tar_bytes([*regular(minimal()), *regular({"zeros": bytes(8 << 20)})]))
+    assert len(bomb) < 20_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError, match="max_archive_bytes"):
+            load(bomb, Limits(max_archive_bytes=1 << 20))
+        with pytest.warns(formats.FormatWarning, match="zeros"):
+            load(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_compressed_bytes_after_the_archive_are_charged() -> None:
+    bomb = gzip.compress(tar_bytes(regular(minimal())) + bytes(8 << 20))
+    with pytest.raises(LimitError, match="max_archive_bytes"):
+        load(bomb, Limits(max_archive_bytes=1 << 20))
+
+
+def test_promises_cost_nothing() -> None:
+    huge = header("a/w.dat", 0o77777777777)
+    tracemalloc.start()
+    try:
+        for data in (huge, gzip.compress(huge)):
+            with pytest.raises(FormatError, match="truncated"):
+                load(tar_bytes(regular({"graph.nnef": minimal()["graph.nnef"]}))[:1024] + data)
+            with pytest.raises(LimitError):
+                load(data, Limits.strict())
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_numbers_and_names_of_members_are_limited() -> None:
+    files = {f"f{index}": b"" for index in range(20)}
+    data = tar_bytes(regular({**minimal(), **files}))
+    with pytest.raises(LimitError, match="max_names"):
+        load(data, Limits(max_names=10))
+    with pytest.raises(LimitError, match="max_name_bytes"):
+        load(data, Limits(max_name_bytes=5))
+    with pytest.raises(LimitError, match="max_topology_bytes"):
+        load(data, Limits(max_topology_bytes=20))
+
+
+def test_every_truncation_is_noticed() -> None:
+    data = tar_bytes(regular(minimal()))
+    end = len(data.rstrip(b"\0"))
+    for size in range(0, end, 7):
+        with pytest.raises(FormatError):
+            load(data[:size])
+    packed = gzip.compress(data)
+    for size in range(len(packed)):
+        with pytest.raises(FormatError):
+            load(packed[:size])
+
+
+def test_damage_of_gzip_is_noticed() -> None:
+    # Stored blocks: only the checksum tells that an item has changed.
+    packed = bytearray(gzip.compress(tar_bytes(regular(minimal())), compresslevel=0))
+    packed[packed.index(np.float32(-2.0).tobytes())] ^= 1
+    with pytest.raises(FormatError, match="gzip stream is damaged"):
+        load(bytes(packed))
+
+
+def test_model_below_the_top_is_pointed_out() -> None:
+    data = tar_bytes(regular({f"model/{name}": content for name, content in minimal().items()}))
+    with pytest.raises(FormatError, match=r"no graph\.nnef, only 'model/graph\.nnef'; the model must be at the top"):
+        load(data)
+
+
+@posix
+def test_links_in_directories_are_not_followed(tmp_path: Path) -> None:
+    files = minimal()
+    write_folder(tmp_path / "elsewhere", {"w.dat": files["a/w.dat"], "graph.nnef": files["graph.nnef"]})
+    for name, link, target in (
+        ("file", "a/w.dat", "../../elsewhere/w.dat"),
+        ("folder", "a", "../elsewhere"),
+        ("graph", "graph.nnef", "../elsewhere/graph.nnef"),
+    ):
+        kept = {path: data for path, data in files.items() if not path.startswith(link)}
+        write_folder(tmp_path / name, kept)
+        (tmp_path / name / link).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / link).symlink_to(target)
+        with pytest.raises(FormatError, match="is a symbolic link"):
+            formats.load(tmp_path / name)
+
+
+@posix
+def test_directories_with_other_things(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", minimal())
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to(".")
+    write_folder(folder, {".git/x": b"", ".DS_Store": b"", "a/._w.dat": b""})
+    with pytest.warns(formats.FormatWarning, match="left out: 'loop', 'pipe'$"):
+        formats.load(folder)
+    (folder / "a" / "w.dat").unlink()
+    os.mkfifo(folder / "a" / "w.dat")
+    with pytest.raises(FormatError, match=r"a/w\.dat is not a regular file"):
+        formats.load(folder)
+
+
+def test_directories_deeper_than_recursion(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", minimal())
+    here = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(1200):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+    finally:
+        os.close(here)
+    assert list(formats.load(folder)) == ["a/w"]
+
+
+def test_directory_limits(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", {**minimal(), **{f"f{index}": b"" for index in range(20)}})
+    with pytest.raises(LimitError, match="max_names"):
+        formats.load(folder, limits=Limits(max_names=10))
+    with pytest.raises(LimitError, match="max_topology_bytes"):
+        formats.load(folder, limits=Limits(max_topology_bytes=10))
+
+
+@pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
+@settings(deadline=None)
+@given(st.data())
+def test_damaged_archives_give_a_model_or_an_error(draw: st.DataObject) -> None:
+    data = bytearray(
+        tar_bytes(regular(minimal()), draw.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])))
+    )
+    if draw.draw(st.booleans()):
+        for _ in range(draw.draw(st.integers(1, 3))):
+            data[draw.draw(st.integers(0, 2047))] = draw.draw(st.integers(0, 255))
+        # With the checksum put right, damage reaches the fields.
+        for start in (0, 1024):
+            block = data[start : start + 512]
+            total = sum(block[:148]) + 8 * 32 + sum(block[156:])
+            data[start + 148 : start + 156] = b"%06o\0 " % total
+    if draw.draw(st.booleans()):
+        data = bytearray(gzip.compress(data, mtime=0))
+        for _ in range(draw.draw(st.integers(0, 3))):
+            data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    with contextlib.suppress(NnrError):
+        load(bytes(data), Limits.strict())
+
+
+@pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
+@settings(deadline=None)
+@given(st.binary(max_size=1200), st.sampled_from([b"", b"\x1f\x8b", b"\x1f\x8b\x08\0\0\0\0\0\0\xff", b"PK\3\4"]))
+def test_any_bytes_give_a_model_or_an_error(data: bytes, start: bytes) -> None:
+    for format in (None, "nnef", "npz"):
+        with contextlib.suppress(NnrError):
+            formats.load(io.BytesIO(start + data), format=format, limits=Limits.strict())
+
+
+def test_writing_is_reproducible(tmp_path: Path) -> None:
+    tensors = {"b/w": np.arange(300, dtype=np.float32), "a": np.ones((1, 2), np.bool_), "c" * 120: np.zeros(1, np.int8)}
+    model = nnef_model(tensors, b"# none\n")
+    contents = []
+    for suffix in (".nnef.tar", ".tar", ".nnef.tgz", ".tar.gz", ".tgz"):
+        path = tmp_path / f"m{suffix}"
+        formats.save(model, path)
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1]
+    assert contents[2] == contents[3] == contents[4]
+    assert gzip.decompress(contents[2]) == contents[0]
+    assert contents[2][3:8] == bytes(5)
+    stream = io.BytesIO()
+    formats.save(model, stream)
+    assert stream.getvalue() == contents[0]
+    assert len(contents[0]) % tarfile.RECORDSIZE == 0
+    with tarfile.open(tmp_path / "m.tar", mode="r:", errorlevel=2) as archive:
+        members = archive.getmembers()
+        assert archive.fileobj is not None
+    assert [member.name for member in members] == sorted(
+        [*(f"{label}.dat" for label in tensors), "graph.nnef", "graph.quant"]
+    )
+    assert {(member.mtime, member.uid, member.gid, member.uname, member.mode) for member in members} == {
+        (0, 0, 0, "", 0o644)
+    }

@@ -1,0 +1,137 @@
+"""Which format is taken for what."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+import pytest
+
+from nnr_codec import formats
+from nnr_codec.errors import FormatError, LimitError
+from nnr_codec.limits import Limits
+from nnr_codec.model import Model
+
+from .support import assert_same, minimal, nnef_model, regular, tar_bytes, write_folder
+
+
+class Pipe(io.RawIOBase):
+    """A stream that cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        return self.file.readinto(cast(memoryview, buffer))
+
+
+def test_formats() -> None:
+    assert formats.names() == ("nnef", "npz")
+    for name in formats.names():
+        module = formats.get(name)
+        assert name == module.NAME
+        assert module.DESCRIPTION
+        assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in module.SUFFIXES)
+        assert isinstance(module, formats.StreamFormat)
+    with pytest.raises(FormatError, match=r"no model format is called 'pickle'; there are nnef, npz"):
+        formats.get("pickle")
+
+
+def test_modules_are_imported_when_needed() -> None:
+    code = (
+        "import sys, nnr_codec.formats as f\n"
+        "late = ['tarfile', 'zipfile', 'nnr_codec.formats.nnef', 'nnr_codec.formats.npz']\n"
+        "import numpy; before = [m for m in late if m in sys.modules]\n"
+        "f.get('npz'); after = [m for m in late if m in sys.modules]\n"
+        "print(before, after)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[] ['zipfile', 'nnr_codec.formats.npz']"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("m.nnef", "nnef"), ("m.NNEF.tgz", "nnef"), ("m.tar.gz", "nnef"), ("m.tar", "nnef"), ("x.y.npz", "npz")],
+)
+def test_suffix_decides_on_writing(name: str, expected: str, tmp_path: Path) -> None:
+    assert expected == formats.by_suffix(name).NAME
+    formats.save(nnef_model({"w": np.zeros(1)}) if expected == "nnef" else Model({}), tmp_path / name)
+    module = formats.recognise(tmp_path / name)
+    # An archive without members has no array to be known by.
+    assert module is None if expected == "npz" else module is formats.get(expected)
+
+
+@pytest.mark.parametrize("name", ["m", "m.onnx", "m.nnef.zip", "nnef"])
+def test_unknown_suffix_lists_what_can_be_written(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"nnef: \.nnef .*\.tgz.*; npz: \.npz$"):
+        formats.save(Model({}), tmp_path / name)
+    formats.save(Model({}), tmp_path / name, format="npz")
+    assert (tmp_path / name).read_bytes()[:2] == b"PK"
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    for name, data in (("empty", b""), ("text", b"hello"), ("zeros", bytes(2000))):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FormatError, match=rf"{name}: not a model of a format that is read here \(nnef, npz\)"):
+            formats.load(tmp_path / name)
+        with pytest.raises(FormatError, match="the stream: not a model"):
+            formats.load(io.BytesIO(data))
+        for format in formats.names():
+            with pytest.raises(FormatError):
+                formats.load(tmp_path / name, format=format)
+    with pytest.raises(FormatError, match="not a model"):
+        formats.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        formats.load(tmp_path / "nowhere")
+
+
+def test_streams(tmp_path: Path) -> None:
+    tensors = {"a": np.arange(50_000, dtype=np.float32)}
+    for model in (nnef_model(tensors), Model(tensors)):
+        file = io.BytesIO()
+        formats.save(model, file)
+        data = file.getvalue()
+        shifted = io.BytesIO(b"skipped" + data)
+        shifted.seek(7)
+        for source in (io.BytesIO(data), io.BufferedReader(Pipe(data)), cast(BinaryIO, Pipe(data)), shifted):
+            result = formats.load(source)
+            assert result.topology == model.topology
+            assert isinstance(result.tensors, dict)
+            assert_same(result.tensors, tensors)
+        (tmp_path / "file").write_bytes(data)
+        with open(tmp_path / "file", "rb", buffering=0) as raw, open(tmp_path / "file", "rb") as buffered:
+            for opened in (cast(BinaryIO, raw), buffered):
+                assert_same(formats.load(opened).tensors, tensors)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="named pipes")
+def test_named_pipes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    data = tar_bytes(regular(minimal()))
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(data,))
+    writer.start()
+    assert list(formats.load(tmp_path / "pipe")) == ["a/w"]
+    writer.join()
+
+
+def test_stream_is_limited() -> None:
+    data = tar_bytes(regular(minimal()))
+    with pytest.raises(LimitError, match="max_archive_bytes"):
+        formats.load(io.BufferedReader(Pipe(data)), limits=Limits(max_archive_bytes=4096))
+
+
+def test_errors_name_the_source(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m.nnef", {**minimal(), "a/w.dat": b""})
+    with pytest.raises(FormatError, match=r"m\.nnef: a/w\.dat: 0 bytes are too few"):
+        formats.load(folder)
+    with pytest.raises(LimitError, match=r"m\.nnef: .*max_topology_bytes"):
+        formats.load(folder, limits=Limits(max_topology_bytes=1))
