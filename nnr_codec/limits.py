@@ -78,7 +78,9 @@ class Limits:
         """Raise LimitError when ``value`` (of ``what``) exceeds the limit called ``name``."""
         limit: int = getattr(self, name)
         if value > limit:
-            raise LimitError(f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted")
+            raise LimitError(
+                f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
+            )
 
 
 class Budget:

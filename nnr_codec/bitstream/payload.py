@@ -27,9 +27,7 @@ class PayloadCoder(Protocol):
     def quant_param(self, bits: int, qp_value: int) -> int:
         """quant_param(), 10.2.1.3."""
 
-    def quant_tensor(
-        self, syntax: TensorSyntax, levels: Any, side: TensorSide | None
-    ) -> tuple[Levels, TensorSide]:
+    def quant_tensor(self, syntax: TensorSyntax, levels: Any, side: TensorSide | None) -> tuple[Levels, TensorSide]:
         """Flags, shift parameter ids and quant_tensor(), 10.2.1.4 to 10.2.1.6 in the order of errata A1."""
 
     def terminate(self) -> None:

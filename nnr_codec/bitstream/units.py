@@ -169,7 +169,9 @@ class UnitReader:
         payload_offset = reader.io.pos >> 3
         if cls:
             if header.nnr_unit_type == NNR_TPL:
-                self.session.topology_storage_format = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format
+                self.session.topology_storage_format = cast(
+                    NnrTopologyUnitHeader, header.detail
+                ).topology_storage_format
             payload = reader.read(cls)
             if reader.io.pos != reader.io.end:
                 raise ElementError(

@@ -5,21 +5,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import numpy.typing as npt
 
-from ..bitstream.payload import Coded, Part, code_payload, parts, qp_density, tensor_syntax
+from ..bitstream.payload import parts
 from ..bitstream.units import Unit, UnitReader
-from ..cabac_ext.kernel import PayloadDecoder
 from ..constants import (
     NNR_CPT_DC,
     NNR_DFL,
     NNR_NDU,
     NNR_PT_BLOCK,
-    NNR_PT_INT,
     NNR_PT_RAW,
     NNR_PT_RAW_FLOAT,
     NNR_QNT,
@@ -29,7 +25,6 @@ from ..constants import (
     NNR_TPL_NNEF,
     NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
-    DecompressedDataFormat,
 )
 from ..errors import (
     BitstreamError,
@@ -51,100 +46,13 @@ from ..syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
-from ..tensor.quant import DTYPES, codebook_values, integers, look_up, scale, step_size
+from ..tensor.quant import codebook_values
 from .reconstruct import Rec, reconstruct
 from .state import Node, UpdateState, node_key
+from .task import NduTask, data_format
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-A = TypeVar("A", bound=np.generic)
-
-def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> DecompressedDataFormat:
-    """The format that a unit decodes to (7.2); ElementError when it does not suit the profile or the payload type."""
-    is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
-    if not header.nnr_decompressed_data_format_present_flag:
-        return DecompressedDataFormat.TENSOR_INT32 if is_int else DecompressedDataFormat.TENSOR_FLOAT32
-    path = "nnr_compressed_data_unit_header.nnr_decompressed_data_format"
-    value = header.nnr_decompressed_data_format
-    if value > (1 if session.general_profile_idc == 0 else max(DecompressedDataFormat)):
-        raise ElementError(f"format {value} is not one of profile {session.general_profile_idc} (Table 15)", path=path)
-    result = DecompressedDataFormat(value)
-    if result.is_float == is_int:
-        raise ElementError(f"{result.name} is not a format of this payload type (6.4.3.7)", path=path)
-    return result
-
-
-@dataclass
-class NduTask:
-    """Everything that decoding one payload needs, taken from the session while its header is at hand."""
-
-    label: str
-    names: list[str]
-    header: NnrCompressedDataUnitHeader
-    parts: list[Part]
-    payload: memoryview
-    payload_offset: int
-    session: Session
-    data_format: DecompressedDataFormat
-    dims: list[int]
-    co_loc: tuple[npt.NDArray[np.int32], ...]  # coLocParam of each part, or nothing
-    any_sig: tuple[npt.NDArray[np.bool_], ...]  # AnySigBeforeFlag of each part, or nothing
-    limits: Limits
-
-    def decode(self, first_edition: bool = False) -> list[Rec]:
-        """The Rec* tensors of the unit, before dimension shifts (7.3.2 to 7.3.5)."""
-        try:
-            if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
-                return [self._raw_float()]
-            coded = self._coded(first_edition)
-            return [self._rec(part, value) for part, value in zip(self.parts, coded, strict=True)]
-        except BitstreamError as error:
-            error.unit = error.unit or self.label
-            if isinstance(error, PayloadError) and error.bit >= 0:
-                error.bit += 8 * self.payload_offset
-            raise
-
-    def _raw_float(self) -> Rec:
-        if len(self.payload) != 4 * prod(self.dims):
-            raise PayloadError(f"{len(self.payload)} bytes of raw_float32_parameter are not {self.dims} (6.3.4.7)")
-        values = np.frombuffer(self.payload, "<f4").astype(DTYPES[self.data_format]).reshape(self.dims)
-        return Rec(self.parts[0].name, self.parts[0].role, values)
-
-    def _coded(self, first_edition: bool) -> list[Coded]:
-        syntaxes = [
-            tensor_syntax(
-                self.header,
-                self.session,
-                part,
-                first_edition=first_edition,
-                co_loc=self._reference(self.co_loc, i),
-                any_sig=self._reference(self.any_sig, i),
-            )
-            for i, part in enumerate(self.parts)
-        ]
-        decoder = PayloadDecoder(self.payload, first_edition=first_edition)
-        return code_payload(decoder, self.header, self.session, syntaxes, [None] * len(syntaxes))
-
-    def _reference(self, arrays: tuple[npt.NDArray[A], ...], i: int) -> npt.NDArray[A] | None:
-        if not arrays:
-            return None
-        if len(arrays) != len(self.parts) or arrays[i].shape != self.parts[i].dims:
-            raise MissingReferenceError(
-                f"{self.label}: the updates before {self.names[0]!r} have not its shape {self.parts[i].dims} (10.3.4.2.2)"
-            )
-        return arrays[i]
-
-    def _rec(self, part: Part, coded: Coded) -> Rec:
-        header, levels = self.header, coded.levels
-        if header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
-            return Rec(part.name, part.role, integers(levels, self.data_format), levels)
-        integer = levels
-        if part.codebook:
-            integer = look_up(levels, codebook_values(part.codebook, self.limits), part.codebook.cb_zero_offset)
-        density = qp_density(self.session)
-        step = step_size(coded.qp_value + cast(tuple[int, int], self.session.quantization)[1], density)
-        return Rec(part.name, part.role, scale(integer, step, self.data_format), levels)
 
 
 @dataclass
@@ -189,11 +97,33 @@ class Decoder:
         self._quantization_text: bytes | None = None
         self._names: set[str] = set()
         self._group: _Group | None = None
-        self._g: list[Rec] = []
+        self._g: list[NduTask] = []
 
     # ------------------------------------------------------------------------------------------ units
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """Names and tensors in the order of the bitstream."""
+        for group in self.groups():
+            yield from self.decode(group).items()
+
+    def decode(self, group: list[NduTask]) -> dict[str, Array]:
+        """The tensors of one unit, or of a G and an H unit; the state takes over what later updates refer to."""
+        recs = []
+        for task in group:
+            task.charge(self.budget)
+            decoded = task.decode(self.first_edition)
+            self._remember(task, decoded)
+            recs += decoded
+        task = group[-1]
+        try:
+            return reconstruct(
+                recs, task.header, task.names if len(group) == 1 else group[0].names, task.dims, self.limits, self.raw
+            )
+        except BitstreamError as error:
+            error.unit = error.unit or task.label
+            raise
+
+    def groups(self) -> Iterator[list[NduTask]]:
+        """The units that carry tensors, none of them decoded yet; a G unit comes with its H unit."""
         seen_str = False
         for unit in self.reader:
             kind = unit.header.nnr_unit_type
@@ -219,7 +149,7 @@ class Decoder:
         if self._group:
             raise ElementError(f"the last {self._group.counter - 1} parts of a tensor are missing (6.4.3.1)")
         if self._g:
-            raise ElementError(f"the bitstream ends before H of {self._g[0].name!r} (6.4.3.7)")
+            raise ElementError(f"the bitstream ends before H of {self._g[0].names[0]!r} (6.4.3.7)")
 
     def _start(self, unit: Unit) -> None:
         profile = cast(NnrStartUnitHeader, unit.header.detail).general_profile_idc
@@ -251,7 +181,9 @@ class Decoder:
             raise ElementError(f"compression format {compression} is reserved (Table 5)", unit=unit.label())
         self.budget.charge("max_topology_bytes", len(data), f"{unit.label()}: topology data")
         if data.find(0) != len(data) - 1:
-            raise ElementError("topology or quantization data is not one null-terminated string (A.4)", unit=unit.label())
+            raise ElementError(
+                "topology or quantization data is not one null-terminated string (A.4)", unit=unit.label()
+            )
         return data[:-1]
 
     def _inflate(self, unit: Unit, data: bytes) -> bytes:
@@ -268,23 +200,20 @@ class Decoder:
         return text
 
     # ------------------------------------------------------------------------------------------ compressed data units
-    def _ndu(self, unit: Unit) -> Iterator[tuple[str, Array]]:
-        session = self.reader.session
-        if not session.has_mps:
+    def _ndu(self, unit: Unit) -> Iterator[list[NduTask]]:
+        if not self.reader.session.has_mps:
             raise ElementError("an NNR_NDU before the NNR_MPS (6.2.3)")
         payload = self._joined(unit)
         if payload is None:
             return
         task = self._task(unit, payload)
-        recs = task.decode(self.first_edition)
-        self._remember(task, recs)
-        if self._g and recs[0].role != "h":
-            raise ElementError(f"H of {self._g[0].name!r} is expected after G (6.4.3.7)")
-        if len(recs) == 1 and recs[0].role == "g":
-            self._g = recs
-            return
-        recs, self._g = [*self._g, *recs], []
-        yield from reconstruct(recs, task.header, task.names, task.dims, self.limits, self.raw).items()
+        if self._g and task.role != "h":
+            raise ElementError(f"H of {self._g[0].names[0]!r} is expected after G (6.4.3.7)")
+        if task.role == "g":
+            self._g = [task]
+        else:
+            group, self._g = [*self._g, task], []
+            yield group
 
     def _joined(self, unit: Unit) -> memoryview | None:
         """The payload, or None while parts of it are to come."""
@@ -331,30 +260,30 @@ class Decoder:
             raise ElementError("raw parameters are not decomposed (7.3.4)", unit=label)
         if kind == NNR_PT_BLOCK and not header.compressed_parameter_types:
             raise ElementError("a block has no parameters beside its weight (Table 9, errata N7)", unit=label)
-        result = data_format(header, session)
-        task_parts = parts(header, session)
-        for part in task_parts:
-            self.budget.tensor(part.dims, max(4, DTYPES[result].itemsize), f"{label}: tensor")
-            if part.codebook:
-                codebook_values(part.codebook, self.limits)
-        if any(part.role == "h" for part in task_parts):
-            self.budget.tensor(tuple(dims), DTYPES[result].itemsize, f"{label}: recomposed tensor")
-        parent = self.state.parent(header, names[0])
-        node = self._history(header)
-        return NduTask(
+        task = NduTask(
             label,
             names,
+            unit,
             header,
-            task_parts,
+            parts(header, session),
             payload,
-            unit.payload_offset,
             replace(session),
-            result,
+            data_format(header, session),
             dims,
-            parent.levels if parent and header.temporal_context_modeling_flag else (),
-            node.any_sig if node else (),
+            *self._references(header, names[0]),
             self.limits,
         )
+        task.charge(Budget(self.limits))
+        for part in task.parts:
+            if part.codebook:
+                codebook_values(part.codebook, self.limits)
+        return task
+
+    def _references(self, header: NnrCompressedDataUnitHeader, name: str) -> tuple[Any, Any]:
+        """coLocParam and AnySigBeforeFlag of the unit's parts, empty where there are none."""
+        parent, before = self.state.parent(header, name), self._history(header)
+        temporal = parent and header.temporal_context_modeling_flag
+        return (parent.levels if parent and temporal else ()), (before.any_sig if before else ())
 
     def _history(self, header: NnrCompressedDataUnitHeader) -> Node | None:
         """What earlier updates of the same parameter left, whatever their depth (errata D4)."""

@@ -76,6 +76,4 @@ def _split(tensor: npt.NDArray[Any], header: NnrCompressedDataUnitHeader, names:
         (header.shift_index[k], header.shift_value[k]) if count else ([], [])
         for k, count in enumerate(header.number_of_shifts)
     ]
-    return {
-        name: shift_axes(piece, *shift) for name, piece, shift in zip(names, pieces, shifts, strict=True)
-    }
+    return {name: shift_axes(piece, *shift) for name, piece, shift in zip(names, pieces, shifts, strict=True)}

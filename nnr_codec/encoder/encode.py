@@ -75,7 +75,9 @@ def encode_units(model: Model, config: EncoderConfig, progress: Progress | None 
     """
     session = Session()
     yield write_unit(
-        NnrUnitHeader(nnr_unit_type=NNR_STR, detail=NnrStartUnitHeader(general_profile_idc=config.profile)), None, session
+        NnrUnitHeader(nnr_unit_type=NNR_STR, detail=NnrStartUnitHeader(general_profile_idc=config.profile)),
+        None,
+        session,
     )
     yield write_unit(
         NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()),

@@ -98,7 +98,9 @@ def _integer_plan(
 ) -> TensorPlan:
     low, high = (int(bound) for bound in _bounds(array))
     if low < -(1 << 31) or high >= 1 << 31:
-        raise EncodeError(f"tensor {name!r} has integers of more than 32 bits ({low}..{high}), which are not coded (7.3.2)")
+        raise EncodeError(
+            f"tensor {name!r} has integers of more than 32 bits ({low}..{high}), which are not coded (7.3.2)"
+        )
     return TensorPlan(name, dims, NNR_PT_INT, F.TENSOR_INT32 if config.profile == 0 else data_format, options)
 
 
@@ -114,9 +116,7 @@ def _exact_plan(
         finite = np.abs(array[np.isfinite(array)])  # type: ignore[call-overload]
         if finite.size and float(finite.max()) > float(np.finfo(np.float32).max):
             raise EncodeError(f"tensor {name!r} has values beyond float32, the type of raw parameters (7.3.4)")
-    return TensorPlan(
-        name, dims, NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32 if config.profile == 0 else data_format, options
-    )
+    return TensorPlan(name, dims, NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32 if config.profile == 0 else data_format, options)
 
 
 def _lossy_plan(

@@ -68,7 +68,9 @@ class Session:
             return t.tensor_dimensions
         name = self.names(t)[0]
         if name not in self.topology_dimensions:
-            raise MissingReferenceError(f"the dimensions of {name!r} are not in the bitstream and no topology gives them")
+            raise MissingReferenceError(
+                f"the dimensions of {name!r} are not in the bitstream and no topology gives them"
+            )
         return [int(extent) for extent in self.topology_dimensions[name]]
 
     def count_tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> int:

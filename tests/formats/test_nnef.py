@@ -181,7 +181,7 @@ def test_file_that_changed_is_refused(tmp_path: Path) -> None:
 
 def test_model_may_be_saved_over_its_source(tmp_path: Path) -> None:
     for name in ("m.nnef", "m.tar"):
-        tensors = {"a": np.arange(5, dtype=np.float32), "b": np.arange(6, dtype=np.int8)}
+        tensors: dict[str, Array] = {"a": np.arange(5, dtype=np.float32), "b": np.arange(6, dtype=np.int8)}
         formats.save(nnef_model(tensors), tmp_path / name)
         formats.save(formats.load(tmp_path / name), tmp_path / name, overwrite=True)
         assert_same(formats.load(tmp_path / name).tensors, tensors)

@@ -9,6 +9,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -85,7 +86,7 @@ def test_any_arrays_survive(tensors: dict[str, Array], transpose: bool) -> None:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_archives_of_numpy_are_read(save: object, tmp_path: Path) -> None:
     assert callable(save)
-    tensors = {
+    tensors: dict[str, Any] = {
         "a": np.arange(12, dtype=np.float32).reshape(3, 4),
         "b/c": np.asfortranarray(np.arange(12, dtype=">i2").reshape(3, 4)),
         "d": np.array(True),
@@ -256,7 +257,7 @@ def test_every_truncation_is_refused() -> None:
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_damaged_archives_give_a_model_or_an_error(draw: st.DataObject) -> None:
-    tensors = {"a": np.arange(3, dtype=np.float32), "b": np.zeros((2, 2), np.int8)}
+    tensors: dict[str, Any] = {"a": np.arange(3, dtype=np.float32), "b": np.zeros((2, 2), np.int8)}
     file = io.BytesIO()
     draw.draw(st.sampled_from([np.savez, np.savez_compressed]))(file, **tensors)
     data = bytearray(file.getvalue())
@@ -276,12 +277,12 @@ def test_stream_need_not_seek() -> None:
             return True
 
         def write(self, data: object) -> int:
-            chunk = bytes(data)  # type: ignore[call-overload]
+            chunk = bytes(cast(memoryview, data))
             self.data += chunk
             return len(chunk)
 
     pipe = Pipe()
-    tensors = {"a": np.arange(100_000, dtype=np.float32), "b": np.zeros(2, np.int8)}
+    tensors: dict[str, Array] = {"a": np.arange(100_000, dtype=np.float32), "b": np.zeros(2, np.int8)}
     with io.BufferedWriter(pipe) as file:
         formats.save(Model(tensors), file)
         file.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 
@@ -84,33 +85,34 @@ def test_truncation_names_element_and_bit() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_truncation_is_reported(name: str) -> None:
-    """Except where all that is missing is bs(v), which ends with the data, or padding."""
+    """Except where all that is missing is bs(v), which ends with the data."""
     for seed in range(30):
         structure, session = sample(name, seed)
-        bits = BitWriter()
-        Writer(session, bits).write(structure)
-        data = bits.getvalue()
-        if {"topology_data", "quantization_data"} & set(structure.elements) & set(structure.present()):
+        data = write(structure, session)
+        if {"topology_data", "quantization_data"} & set(structure.present()):
             continue
-        for length in range(len(data)):
+        for length in some_of(len(data)):
             with pytest.raises((TruncatedError, ElementError)) as caught:
                 read(data[:length], type(structure), session)
             assert caught.value.path
             assert 0 <= caught.value.bit <= 8 * length
 
 
-def test_damaged_headers_raise_nothing_else() -> None:
-    for name, cls in TABLES.items():
-        for seed in range(20):
-            structure, session = sample(name, seed)
-            data = write(structure, session)
-            for k in range(min(8 * len(data), 400)):
-                damaged = bytearray(data)
-                damaged[k >> 3] ^= 0x80 >> (k & 7)
-                try:
-                    read(bytes(damaged), cls, session)
-                except NnrError as error:
-                    assert isinstance(error, BitstreamError | MissingReferenceError)
+@pytest.mark.parametrize("name", TABLES)
+def test_damaged_structures_raise_nothing_else(name: str) -> None:
+    for seed in range(30):
+        structure, session = sample(name, seed)
+        data = write(structure, session)
+        for bit in some_of(8 * len(data)):
+            damaged = bytearray(data)
+            damaged[bit >> 3] ^= 0x80 >> (bit & 7)
+            with contextlib.suppress(BitstreamError, MissingReferenceError):
+                read(bytes(damaged), type(structure), session)
+
+
+def some_of(n: int) -> range:
+    """At most 20 of the integers below n, the first among them."""
+    return range(0, n, 1 + n // 20)
 
 
 def test_path_of_a_reader_without_a_name() -> None:
@@ -217,7 +219,7 @@ def test_errors_survive_pickling(error: type[BitstreamError]) -> None:
 def test_error_of_a_reader_survives_pickling() -> None:
     data = write(header())
     with pytest.raises(TruncatedError) as caught:
-        read(data[:12], NnrUnitHeader)
+        read(data[:6], NnrUnitHeader)
     error = caught.value
     error.unit = "unit 1"
     again = pickle.loads(pickle.dumps(error))
@@ -255,7 +257,7 @@ def test_number_of_dimensions_is_bounded() -> None:
         bits.ue(7, (1 << 32) - 1)
     bits.u(4, 4)
     bits.u(8 * 40, 0)
-    with pytest.raises(BitstreamError, match="max_dims"):
+    with pytest.raises(BitstreamError, match="dim"):
         read(bits.getvalue(), NnrCompressedDataUnitHeader)
 
 

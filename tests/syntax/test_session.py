@@ -64,7 +64,7 @@ def lps(**elements: Any) -> NnrLayerParameterSetUnitPayload:
 
 def ndu(**elements: Any) -> NnrCompressedDataUnitHeader:
     """The header of a compressed tensor; not to be written."""
-    defaults = {
+    defaults: dict[str, Any] = {
         "nnr_compressed_data_unit_payload_type": NNR_PT_FLOAT,
         "input_parameters_present_flag": 1,
         "topology_elem_id": "conv",
@@ -84,7 +84,7 @@ def decomposed(**elements: Any) -> NnrCompressedDataUnitHeader:
     )
 
 
-def quantized(prefix: str, density: int, parameter: int, flags: int = NNR_QSU) -> dict[str, int]:
+def quantized(prefix: str, density: int, parameter: int, flags: int = NNR_QSU) -> dict[str, Any]:
     """The quantization elements of a parameter set."""
     return {
         f"{prefix}_quantization_method_flags": flags,
@@ -236,7 +236,7 @@ def test_reference_list() -> None:
 def test_names() -> None:
     session = Session(reference_list=["a", "b", "c"])
     assert session.names(ndu()) == ["conv"]
-    several = {"nnr_multiple_topology_elements_present_flag": 1}
+    several: dict[str, Any] = {"nnr_multiple_topology_elements_present_flag": 1}
     assert session.names(ndu(**several, topology_elem_id_list=["x", "y"])) == ["x", "y"]
     assert session.names(ndu(**several, topology_elem_id_index_list=[2, 0])) == ["c", "a"]
 
@@ -332,7 +332,7 @@ def test_other_units_leave_g_waiting() -> None:
     session.activate(LPS, lps())
     assert session.g_header is g
     session.activate(unit(NNR_NDU, ndu(tensor_dimensions=[3])), None)
-    assert session.g_header is None
+    assert "g_header=None" in repr(session)
 
 
 def test_g_in_parts_is_complete_with_the_last_part() -> None:
@@ -376,9 +376,9 @@ def test_headers_of_g_and_h_through_the_table() -> None:
         header = decomposed(
             scan_order=1, cabac_offset_list=[0] * rows, bit_offset_delta1=9, bit_offset_delta2=[0] * (rows - 1)
         )
-        for payload_header in (unit(NNR_NDU, header),):
-            again = read(write(payload_header, writer), NnrUnitHeader, reader)
-            assert isinstance(again.detail, NnrCompressedDataUnitHeader)
-            assert again.detail.cabac_offset_list == [0] * rows
-            writer.activate(payload_header, None)
-            reader.activate(again, None)
+        header_of_unit = unit(NNR_NDU, header)
+        again = read(write(header_of_unit, writer), NnrUnitHeader, reader)
+        assert isinstance(again.detail, NnrCompressedDataUnitHeader)
+        assert again.detail.cabac_offset_list == [0] * rows
+        writer.activate(header_of_unit, None)
+        reader.activate(again, None)

@@ -1,0 +1,235 @@
+"""The library's functions: the only place that joins formats, encoder and decoder."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from . import formats
+from .bitstream.summary import UnitInfo, summarise
+from .bitstream.units import Unit, UnitReader
+from .config import EncoderConfig
+from .decoder.decode import decode_bitstream
+from .decoder.index import NnrFile
+from .encoder.encode import Progress, TensorReport, encode_units
+from .errors import TruncatedError
+from .files import output_file
+from .limits import Limits
+from .model import Array, Model
+from .syntax import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    Source = str | os.PathLike[str] | BinaryIO
+    Bitstream = Buffer | Source
+
+
+@dataclass
+class EncodeReport:
+    """What :func:`encode_file` did.
+
+    Parameters
+    ----------
+    source_bytes : int
+        Bytes of the tensors as they were.
+    parameters : int
+    nbytes : int
+        Bytes of the bitstream.
+    seconds : float
+        Wall time, reading and writing included.
+    tensors : dict of str to TensorReport
+    """
+
+    source_bytes: int = 0
+    parameters: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    tensors: dict[str, TensorReport] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Size of the bitstream relative to the tensors."""
+        return self.nbytes / self.source_bytes if self.source_bytes else float("nan")
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits of the bitstream, headers and topology included, for each parameter."""
+        return 8 * self.nbytes / self.parameters if self.parameters else float("nan")
+
+
+def load(source: Source, *, format: str | None = None, limits: Limits | None = None) -> Model:
+    """Read a model file; see :func:`nnr_codec.formats.load`."""
+    return formats.load(source, format=format, limits=limits)
+
+
+def save(model: Model | Mapping[str, Array], target: Source, *, format: str | None = None, overwrite: bool = False) -> None:
+    """Write a model file, whole or not at all; see :func:`nnr_codec.formats.save`."""
+    formats.save(_as_model(model), target, format=format, overwrite=overwrite)
+
+
+def encode(
+    model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any
+) -> bytes:
+    """Encode a model into an NNR bitstream.
+
+    Parameters
+    ----------
+    model : Model, mapping of str to ndarray, path or binary file
+        float16, float32, float64, bool and integer arrays of up to 32 significant bits.
+    config : EncoderConfig, optional
+    **options
+        Fields of EncoderConfig, replacing those of ``config``.
+
+    Returns
+    -------
+    bytes
+        The same for the same input and options, on every machine.
+
+    Raises
+    ------
+    EncodeError
+        A tensor cannot be coded as asked; the message names it.
+    FormatError
+        The model file is malformed.
+    """
+    return b"".join(encode_units(_as_model(model), _config(config, options)))
+
+
+def encode_file(
+    source: Model | Mapping[str, Array] | Source,
+    target: Source,
+    config: EncoderConfig | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> EncodeReport:
+    """Encode a model into a file, unit by unit; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    source, config, options
+        As for :func:`encode`.
+    target : path or binary file
+    overwrite : bool
+        Replace an existing file; otherwise it raises FileExistsError.
+    progress : callable, optional
+        Called with a TensorReport after each tensor.
+    """
+    started = time.perf_counter()
+    report = EncodeReport()
+
+    def note(tensor: TensorReport) -> None:
+        report.tensors[tensor.name] = tensor
+        report.source_bytes += tensor.source_bytes
+        report.parameters += tensor.parameters
+        if progress:
+            progress(tensor)
+
+    def write(file: BinaryIO) -> None:
+        for unit in encode_units(_as_model(source), _config(config, options), note):
+            report.nbytes += len(unit)
+            file.write(unit)
+
+    if isinstance(target, (str, os.PathLike)):
+        with output_file(target, overwrite=overwrite) as file:
+            write(file)
+    else:
+        write(target)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def decode(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    raw: bool = False,
+) -> Model:
+    """Decode an NNR bitstream.
+
+    Parameters
+    ----------
+    data : bytes-like, path or binary file
+        A whole bitstream of either profile.
+    limits : Limits, optional
+        What it may cost; ``Limits.strict()`` for input from strangers.
+    topology_dimensions : mapping of str to sequence of int, optional
+        Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0).
+    raw : bool
+        Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling.
+
+    Returns
+    -------
+    Model
+        Tensors by topology element id, in bitstream order, of the types of Table 15; the topology when it is NNEF.
+
+    Raises
+    ------
+    BitstreamError
+        The bitstream is malformed (TruncatedError, ElementError, PayloadError) or asks for more than the limits permit
+        (LimitError); the error says in which unit, which syntax element and at which bit.
+    MissingReferenceError
+        It refers to something that it does not carry, such as an earlier update: see UpdateDecoder.
+    UnsupportedError
+        A profile that is not defined.
+    """
+    return decode_bitstream(_buffer(data, limits), limits=limits, topology_dimensions=topology_dimensions, raw=raw)[0]
+
+
+def open(  # noqa: A001  # as in gzip.open
+    data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+) -> NnrFile:
+    """Open a bitstream as a mapping that decodes a tensor when it is asked for.
+
+    Parameters and errors are those of :func:`decode`. A path is mapped into memory, not read.
+    """
+    return NnrFile(_buffer(data, limits), limits or Limits(), topology_dimensions)
+
+
+def units(data: Bitstream, *, limits: Limits | None = None) -> Iterator[Unit]:
+    """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes."""
+    return iter(UnitReader(_buffer(data, limits), limits))
+
+
+def inspect(
+    data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+) -> list[UnitInfo]:
+    """Facts about each unit of a bitstream, from headers alone."""
+    return list(summarise(_buffer(data, limits), limits, Session(topology_dimensions or {})))
+
+
+def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
+    return replace(config, **options) if config else EncoderConfig(**options)
+
+
+def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
+    if isinstance(model, Model):
+        return model
+    return Model(model) if isinstance(model, Mapping) else formats.load(model)
+
+
+def _buffer(data: Bitstream, limits: Limits | None) -> Buffer:
+    """The bytes of a bitstream; a file by its path is mapped."""
+    if isinstance(data, (str, os.PathLike)):
+        with Path(data).open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return file.read()  # nothing, or a pipe
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if not hasattr(data, "read"):
+        return cast("Buffer", data)
+    file = cast(BinaryIO, data)
+    most = (limits or Limits()).max_total_bytes
+    content = file.read(most + 1)
+    if len(content) > most:
+        (limits or Limits()).check("max_total_bytes", len(content), "bytes of the stream")
+    if not isinstance(content, (bytes, bytearray, memoryview)):
+        raise TruncatedError("the file is not open in binary mode")
+    return content

@@ -1,0 +1,145 @@
+"""One line's worth of facts about each unit of a bitstream, from headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, cast
+
+from ..constants import (
+    NNR_AGG,
+    NNR_CPT_BI,
+    NNR_CPT_BN,
+    NNR_CPT_DC,
+    NNR_CPT_LS,
+    NNR_LPS,
+    NNR_MPS,
+    NNR_NDU,
+    NNR_PT_INT,
+    NNR_PT_RAW_FLOAT,
+    NNR_QNT,
+    NNR_STR,
+    NNR_TPL,
+    TopologyStorageFormat,
+)
+from ..limits import Limits
+from ..syntax import Session
+from ..syntax.structures import (
+    NnrAggregateUnitHeader,
+    NnrCompressedDataUnitHeader,
+    NnrLayerParameterSetUnitPayload,
+    NnrModelParameterSetUnitPayload,
+    NnrStartUnitHeader,
+    NnrTopologyUnitHeader,
+)
+from .units import Unit, UnitReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True)
+class UnitInfo:
+    """Facts about one unit.
+
+    Parameters
+    ----------
+    index, offset, size, depth : int
+        Number, first byte, bytes, and aggregates around it.
+    type : str
+        Identifier of Table 3.
+    names : tuple of str
+        Topology element ids of a compressed data unit.
+    shape : tuple of int
+        tensor_dimensions.
+    detail : str
+        Coding tools, or what the parameter set or header says.
+    """
+
+    index: int
+    offset: int
+    size: int
+    depth: int
+    type: str
+    names: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    detail: str = ""
+
+    @property
+    def bits_per_parameter(self) -> float | None:
+        """Bits of the unit for each parameter of its shape; None for other units."""
+        return 8 * self.size / prod(self.shape) if self.shape and prod(self.shape) else None
+
+
+def summarise(data: Buffer, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:
+    """Facts about each unit in order; raises BitstreamError where the bitstream is malformed."""
+    reader = UnitReader(data, limits, session)
+    for unit in reader:
+        names: tuple[str, ...] = ()
+        shape: tuple[int, ...] = ()
+        if unit.header.nnr_unit_type == NNR_NDU:
+            names = tuple(reader.session.names(unit.ndu))
+            shape = tuple(reader.session.tensor_dimensions(unit.ndu))
+        detail = ", ".join(_detail(unit))
+        yield UnitInfo(
+            unit.index, unit.offset, unit.size.nnr_unit_size, unit.depth, unit.type_name, names, shape, detail
+        )
+
+
+def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
+    """The coding tools that the header of a compressed data unit announces."""
+    kind, types = header.nnr_compressed_data_unit_payload_type, header.compressed_parameter_types
+    return tuple(
+        tool
+        for tool, present in (
+            ("int", kind == NNR_PT_INT),
+            ("raw", kind == NNR_PT_RAW_FLOAT),
+            ("decomposed", types & NNR_CPT_DC),
+            ("ls", types & NNR_CPT_LS),
+            ("bn", types & NNR_CPT_BN),
+            ("bias", types & NNR_CPT_BI),
+            ("codebook", header.codebook_present_flag),
+            ("dq", header.dq_flag),
+            (f"scan {header.scan_order}", header.scan_order),
+            ("update", header.parent_node_id_present_flag),
+            ("temporal", header.temporal_context_modeling_flag),
+            ("split", header.split_index),
+        )
+        if present
+    )
+
+
+def _detail(unit: Unit) -> Iterator[str]:
+    kind, header, payload = unit.header.nnr_unit_type, unit.header, unit.payload
+    if header.partial_data_counter:
+        yield f"part {header.partial_data_counter}"
+    if kind == NNR_NDU:
+        yield from tools(unit.ndu)
+    elif kind == NNR_STR:
+        yield f"profile {cast(NnrStartUnitHeader, header.detail).general_profile_idc}"
+    elif kind == NNR_MPS:
+        mps = cast(NnrModelParameterSetUnitPayload, payload)
+        if "mps_qp_density" in mps:
+            yield f"qp density {mps.mps_qp_density}"
+            yield f"qp base {mps.mps_quantization_parameter}"
+        yield from (name for name, flag in (("updates", mps.mps_parent_signalling_enabled_flag), ("pre", mps.nnr_pre_flag)) if flag)
+    elif kind == NNR_LPS:
+        lps = cast(NnrLayerParameterSetUnitPayload, payload)
+        if "lps_qp_density" in lps:
+            yield f"qp density {lps.lps_qp_density}"
+            yield f"qp base {lps.lps_quantization_parameter}"
+    elif kind == NNR_TPL:
+        yield from _storage(cast(NnrTopologyUnitHeader, header.detail))
+    elif kind == NNR_QNT:
+        yield f"{unit.size.nnr_unit_size} bytes"
+    elif kind == NNR_AGG:
+        yield f"{cast(NnrAggregateUnitHeader, header.detail).num_of_nnr_units_minus2 + 2} units"
+
+
+def _storage(header: NnrTopologyUnitHeader) -> Iterator[str]:
+    storage = header.topology_storage_format
+    known = storage in TopologyStorageFormat.__members__.values()
+    yield TopologyStorageFormat(storage).name if known else f"format {storage}"
+    if header.topology_compression_format:
+        yield "deflated"

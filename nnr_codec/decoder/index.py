@@ -1,0 +1,126 @@
+"""A bitstream as a mapping: what it holds without decoding payloads, and single tensors when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..bitstream.summary import tools
+from ..constants import PayloadType
+from ..errors import NnrError, PayloadError
+from ..limits import Limits
+from ..model import Array, Topology
+from .decode import Decoder
+from .state import UpdateState
+from .task import NduTask
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What the headers tell of one tensor.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+        After decoding.
+    dtype : numpy dtype
+    payload_type : PayloadType
+    tools : tuple of str
+        The coding tools that its unit uses.
+    nbytes : int
+        Bytes of its unit (or units); 0 for the other tensors of a block, which share the unit of the weight.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    payload_type: PayloadType
+    tools: tuple[str, ...]
+    nbytes: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return prod(self.shape)
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits of the unit for each parameter."""
+        return 8 * self.nbytes / self.parameters
+
+
+class NnrFile(Mapping[str, Array]):
+    """A bitstream whose tensors are decoded one at a time, on access.
+
+    Made by :func:`nnr_codec.open`. Iterating gives names; ``f[name]`` decodes; ``f.info[name]`` does not.
+    """
+
+    def __init__(
+        self, data: Buffer, limits: Limits, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        self._decoder = Decoder(
+            data,
+            limits=limits,
+            topology_dimensions=topology_dimensions or {},
+            state=UpdateState(),
+            raw=False,
+        )
+        self._groups: dict[str, list[NduTask]] = {}
+        self.info: dict[str, TensorInfo] = {}
+        for group in self._decoder.groups():
+            for info in _describe(group):
+                self._groups[info.name], self.info[info.name] = group, info
+
+    @property
+    def topology(self) -> Topology | None:
+        """The topology that the bitstream carries."""
+        return self._decoder.topology
+
+    def __getitem__(self, name: str) -> Array:
+        group = self._groups[name]
+        try:
+            return self._decoder.decode(group)[name]
+        except PayloadError as error:
+            if self._decoder.first_edition or self._decoder.reader.session.general_profile_idc != 0:
+                raise
+            self._decoder.first_edition = True  # errata K1, K4
+            try:
+                return self._decoder.decode(group)[name]
+            except NnrError:
+                self._decoder.first_edition = False
+                raise error from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.info)
+
+    def __len__(self) -> int:
+        return len(self.info)
+
+
+def _describe(group: list[NduTask]) -> Iterator[TensorInfo]:
+    first = group[0]
+    header = first.header
+    nbytes = sum(task.unit.size.nnr_unit_size for task in group)
+    kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
+    dims = [*first.dims[1:]]
+    dims[header.first_tensor_dimension_shift : header.first_tensor_dimension_shift] = first.dims[:1]
+    if header.split_index:
+        axis, edges = header.concatentation_axis_index, [0, *header.split_index]
+        for k, name in enumerate(first.names):
+            shape = list(dims)
+            if axis < len(shape) and k < len(edges):
+                shape[axis] = (edges[k + 1] if k + 1 < len(edges) else dims[axis]) - edges[k]
+            yield TensorInfo(name, tuple(shape), first.dtype, kind, used, 0 if k else nbytes)
+        return
+    yield TensorInfo(first.names[0], tuple(dims), first.dtype, kind, used, nbytes)
+    for part in first.parts:
+        if part.name != first.names[0] and part.role not in ("h", "ls"):
+            yield TensorInfo(part.name, part.dims, first.dtype, kind, used, 0)

@@ -1,0 +1,58 @@
+"""Decoding a sequence of bitstreams in which later ones update the tensors of earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..limits import Limits
+from ..model import Array
+from .decode import decode_bitstream
+from .state import UpdateState
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class UpdateDecoder:
+    """Decodes one bitstream after another, keeping what later updates refer to.
+
+    Parameters
+    ----------
+    limits : Limits, optional
+    topology_dimensions : mapping of str to sequence of int, optional
+        Dimensions of tensors whose units leave them out.
+
+    Attributes
+    ----------
+    state : UpdateState
+        Changed only by bitstreams that decode as a whole.
+    """
+
+    def __init__(
+        self, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        self.state = UpdateState()
+        self._limits, self._dimensions = limits, topology_dimensions
+
+    def decode(self, data: Buffer, *, raw: bool = False) -> dict[str, Array]:
+        """The tensors of one bitstream, by name: full tensors of a base model, differences of an update.
+
+        Parameters
+        ----------
+        data : bytes-like
+            A whole bitstream.
+        raw : bool
+            Give the Rec* tensors as coded: no recomposition or scaling, and no WeightUpdateCache added (7.3.3).
+
+        Raises
+        ------
+        BitstreamError
+            The bitstream is malformed, or asks for more than the limits permit.
+        MissingReferenceError
+            The update that this one continues was not decoded here.
+        """
+        model, self.state = decode_bitstream(
+            data, limits=self._limits, topology_dimensions=self._dimensions, state=self.state, raw=raw
+        )
+        return dict(model.tensors)
