@@ -68,14 +68,14 @@ def load(source: Source, *, format: str | None = None, limits: Limits | None = N
     return formats.load(source, format=format, limits=limits)
 
 
-def save(model: Model | Mapping[str, Array], target: Source, *, format: str | None = None, overwrite: bool = False) -> None:
+def save(
+    model: Model | Mapping[str, Array], target: Source, *, format: str | None = None, overwrite: bool = False
+) -> None:
     """Write a model file, whole or not at all; see :func:`nnr_codec.formats.save`."""
     formats.save(_as_model(model), target, format=format, overwrite=overwrite)
 
 
-def encode(
-    model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any
-) -> bytes:
+def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> bytes:
     """Encode a model into an NNR bitstream.
 
     Parameters

@@ -19,12 +19,13 @@ class TensorOptions:
     qp : int
         Quantization parameter of lossy tensors. With ``qp_density`` d the step is
         (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step, and
-        -38 is a step of about 1/683.
+        -40 is a step of 2**-10.
     dependent_quantization : bool
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
     exact : bool or None
-        True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it. None: tensors with at least two
-        extents above 1 are quantized, all others kept, since biases and normalizations are small and sensitive.
+        True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it with ``qp``. None: tensors with at least
+        two extents above 1 are quantized with ``qp``; all others, such as biases and normalizations, finely, with a
+        step of at most 2**-19 and at most 2**-16 of their largest value, or exactly.
     scan_order : int
         0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points.
     row_skipping : bool
@@ -35,7 +36,7 @@ class TensorOptions:
         Choose the probability estimator of each context by its rate; False: the same for all.
     """
 
-    qp: int = -38
+    qp: int = -40
     dependent_quantization: bool = True
     exact: bool | None = None
     scan_order: int = 0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,8 +104,8 @@ def scores(path: Path, images: Floats) -> Floats:
     return np.asarray(TractClient().run(path, images)[0], np.float32).reshape(len(images), -1)
 
 
-def measure(path: Path, decoded: Path | None = None) -> dict[str, float]:
-    """Encodes and decodes the NNEF folder `path` with the default configuration and compares both models in tract.
+def measure(path: Path, decoded: Path | None = None, **options: Any) -> dict[str, float]:
+    """Encodes and decodes the NNEF folder `path` and compares both models in tract.
 
     Parameters
     ----------
@@ -112,6 +113,8 @@ def measure(path: Path, decoded: Path | None = None) -> dict[str, float]:
         NNEF folder with float32 tensors and one image input.
     decoded : Path, optional
         Where the decoded NNEF folder shall stay; a temporary folder otherwise.
+    **options
+        Fields of EncoderConfig; the defaults otherwise.
 
     Returns
     -------
@@ -122,11 +125,11 @@ def measure(path: Path, decoded: Path | None = None) -> dict[str, float]:
     """
     if decoded is None:
         with tempfile.TemporaryDirectory() as folder:
-            return measure(path, Path(folder, "decoded.nnef"))
+            return measure(path, Path(folder, "decoded.nnef"), **options)
     model = nnr.load(path)
     sizes = [np.asarray(model[name]).size for name in model]
     start = time.perf_counter()
-    data = nnr.encode(model)
+    data = nnr.encode(model, **options)
     encoded_at = time.perf_counter()
     restored = nnr.decode(data)
     decoded_at = time.perf_counter()

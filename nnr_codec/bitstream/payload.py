@@ -15,8 +15,10 @@ import numpy.typing as npt
 from ..cabac_ext.kernel import TensorSide, TensorSyntax
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_BLOCK, NNR_PT_INT
 from ..errors import ElementError
+from ..limits import Limits
 from ..syntax import Session
 from ..syntax.structures import IntegerCodebook, NnrCompressedDataUnitHeader
+from ..tensor.quant import codebook_values
 
 Levels = npt.NDArray[np.int32]
 
@@ -151,3 +153,12 @@ def qp_density(session: Session) -> int:
     if session.quantization is None:
         raise ElementError("no active parameter set has a qp_density, so float levels have no step (6.4.4.3)")
     return session.quantization[0]
+
+
+def codebook_array(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.int32]:
+    """The entries of a codebook, shape (codebook_size,); ElementError when CbZeroOffset or an entry is out of range."""
+    size, zero = codebook.codebook_size, codebook.cb_zero_offset
+    limits.check("max_codebook", size, "codebook_size")
+    if not 0 <= zero < size:
+        raise ElementError(f"CbZeroOffset {zero} is not an entry of a codebook of {size} (6.4.3.7)")
+    return codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)

@@ -123,7 +123,11 @@ def _detail(unit: Unit) -> Iterator[str]:
         if "mps_qp_density" in mps:
             yield f"qp density {mps.mps_qp_density}"
             yield f"qp base {mps.mps_quantization_parameter}"
-        yield from (name for name, flag in (("updates", mps.mps_parent_signalling_enabled_flag), ("pre", mps.nnr_pre_flag)) if flag)
+        yield from (
+            name
+            for name, flag in (("updates", mps.mps_parent_signalling_enabled_flag), ("pre", mps.nnr_pre_flag))
+            if flag
+        )
     elif kind == NNR_LPS:
         lps = cast(NnrLayerParameterSetUnitPayload, payload)
         if "lps_qp_density" in lps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
-from ..bitstream.payload import parts
+from ..bitstream.payload import codebook_array, parts
 from ..bitstream.units import Unit, UnitReader
 from ..constants import (
     NNR_CPT_DC,
@@ -46,7 +46,6 @@ from ..syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
-from ..tensor.quant import codebook_values
 from .reconstruct import Rec, reconstruct
 from .state import Node, UpdateState, node_key
 from .task import NduTask, data_format
@@ -276,7 +275,7 @@ class Decoder:
         task.charge(Budget(self.limits))
         for part in task.parts:
             if part.codebook:
-                codebook_values(part.codebook, self.limits)
+                codebook_array(part.codebook, self.limits)
         return task
 
     def _references(self, header: NnrCompressedDataUnitHeader, name: str) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..bitstream.payload import Coded, Part, code_payload, qp_density, tensor_syntax
+from ..bitstream.payload import Coded, Part, code_payload, codebook_array, qp_density, tensor_syntax
 from ..bitstream.units import Unit
 from ..cabac_ext.kernel import PayloadDecoder
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
@@ -17,7 +17,7 @@ from ..errors import BitstreamError, ElementError, MissingReferenceError, Payloa
 from ..limits import Budget, Limits
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from ..tensor.quant import DTYPES, codebook_values, integers, look_up, scale, step_size
+from ..tensor.quant import DTYPES, integers, look_up, scale, step_size
 from .reconstruct import Rec
 
 A = TypeVar("A", bound=np.generic)
@@ -121,7 +121,7 @@ class NduTask:
             return Rec(part.name, part.role, integers(levels, self.data_format), levels)
         integer = levels
         if part.codebook:
-            integer = look_up(levels, codebook_values(part.codebook, self.limits), part.codebook.cb_zero_offset)
+            integer = look_up(levels, codebook_array(part.codebook, self.limits), part.codebook.cb_zero_offset)
         density = qp_density(self.session)
         step = step_size(coded.qp_value + cast(tuple[int, int], self.session.quantization)[1], density)
         return Rec(part.name, part.role, scale(integer, step, self.data_format), levels)

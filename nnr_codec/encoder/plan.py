@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import log2
+from math import frexp, log2
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,9 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
     "float64": F.TENSOR_FLOAT64,
 }
 
+#: Steps of tensors with fewer than two extents above 1: 2**-19, or 2**-16 of the largest value where that is finer.
+FINE_EXPONENT, FINE_RELATIVE_EXPONENT = -19, -16
+
 
 @dataclass(frozen=True)
 class TensorPlan:
@@ -50,6 +53,8 @@ class TensorPlan:
         Completed: qp and dependent_quantization as they will be coded.
     step : float
         stepSize; 0 when nothing is quantized.
+    raw_if_smaller : bool
+        Keep the tensor exactly when its coded payload is not smaller.
     """
 
     name: str
@@ -58,6 +63,7 @@ class TensorPlan:
     data_format: DecompressedDataFormat
     options: TensorOptions
     step: float = 0.0
+    raw_if_smaller: bool = False
 
 
 def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
@@ -74,8 +80,9 @@ def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
     options = replace(options, scan_order=options.scan_order if _is_matrix(dims) else 0)
     if not data_format.is_float:
         return _integer_plan(name, array, dims, data_format, options, config)
-    exact = options.exact if options.exact is not None else sum(extent > 1 for extent in dims) < 2
-    if exact:
+    if options.exact is None and sum(extent > 1 for extent in dims) < 2:
+        return _fine_plan(name, array, dims, data_format, options, config)
+    if options.exact:
         return _exact_plan(name, array, dims, data_format, options, config)
     return _lossy_plan(name, array, dims, data_format, options, config)
 
@@ -117,6 +124,30 @@ def _exact_plan(
         if finite.size and float(finite.max()) > float(np.finfo(np.float32).max):
             raise EncodeError(f"tensor {name!r} has values beyond float32, the type of raw parameters (7.3.4)")
     return TensorPlan(name, dims, NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32 if config.profile == 0 else data_format, options)
+
+
+def _fine_plan(
+    name: str,
+    array: Array,
+    dims: tuple[int, ...],
+    data_format: DecompressedDataFormat,
+    options: TensorOptions,
+    config: EncoderConfig,
+) -> TensorPlan:
+    """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
+
+    Values that this does not suit (float16, not finite, all tiny) are kept exactly.
+    """
+    low, high = (float(bound) for bound in _bounds(array))
+    largest = max(high, -low)
+    if data_format is F.TENSOR_FLOAT16 or not 0 < largest < 2.0**11:
+        return _exact_plan(name, array, dims, data_format, options, config)
+    exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
+    if exponent < -32:
+        return _exact_plan(name, array, dims, data_format, options, config)
+    options = replace(options, qp=exponent << config.qp_density, dependent_quantization=False)
+    plan = _lossy_plan(name, array, dims, data_format, options, config)
+    return replace(plan, raw_if_smaller=True)
 
 
 def _lossy_plan(

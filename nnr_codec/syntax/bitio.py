@@ -12,13 +12,30 @@ from typing import TYPE_CHECKING
 
 from bitarray import bitarray
 
-from ..errors import ElementError, TruncatedError
+from ..errors import ElementError, LimitError, TruncatedError
 from ..limits import Limits
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _FLT = {32: "<f", 64: "<d"}
+
+
+class NotANumber(float):
+    """A not-a-number that keeps its bits: conversion to float64 would make a signalling one quiet."""
+
+    __slots__ = ("bits",)
+
+    def __new__(cls, bits: int) -> NotANumber:
+        value = super().__new__(cls, "nan")
+        value.bits = bits
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NotANumber) and other.bits == self.bits
+
+    def __hash__(self) -> int:
+        return hash(self.bits)
 
 
 class BitReader:
@@ -84,8 +101,9 @@ class BitReader:
 
     def flt(self, n: int) -> float:
         """Read flt(n): IEEE 754 in little-endian byte order, at any bit position (errata I4)."""
-        value: float = struct.unpack(_FLT[n], self.u(n).to_bytes(n >> 3, "big"))[0]
-        return value
+        bits = self.u(n)
+        value: float = struct.unpack(_FLT[n], bits.to_bytes(n >> 3, "big"))[0]
+        return value if value == value else NotANumber(bits)
 
     def st(self, n: int = 0) -> str:
         """Read st(v), a null-terminated UTF-8 string at a byte boundary."""
@@ -96,7 +114,7 @@ class BitReader:
         length = text.find(0)
         if length < 0:
             if len(text) > longest:
-                raise ElementError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
+                raise LimitError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
             raise TruncatedError("the string has no terminating zero", bit=self.pos)
         try:
             value = text[:length].decode()
@@ -172,6 +190,9 @@ class BitWriter:
     def flt(self, n: int, value: float) -> None:
         """Write flt(n)."""
         try:
+            if isinstance(value, NotANumber):
+                self.u(n, value.bits)
+                return
             self.u(n, int.from_bytes(struct.pack(_FLT[n], value), "big"))
         except (struct.error, OverflowError):
             raise ValueError(f"{value!r} does not fit in flt({n})") from None

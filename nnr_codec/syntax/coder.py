@@ -178,7 +178,7 @@ class Structure:
         return name in self.__dict__
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.present() == cast(Structure, other).present()
+        return type(other) is type(self) and self.present() == other.present()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -187,6 +187,15 @@ class Structure:
 
 
 TABLES: dict[str, type[Structure]] = {}
+
+#: Counts that a reader holds against a limit before it loops over what they count.
+LIMITED = {
+    "count_topology_elements_minus2": "max_names",
+    "count_tensor_dimensions": "max_dims",
+    "codebook_size": "max_codebook",
+    "count_ids": "max_names",
+    "num_of_nnr_units_minus2": "max_units",
+}
 
 
 def syntax(clause: str, cls: type[S]) -> Callable[[Callable[[S, Session], None]], Callable[[S, Session], None]]:
@@ -229,7 +238,10 @@ class _List(list[Any]):
 
     def surplus(self) -> bool:
         """Whether a writer left entries uncoded."""
-        return len(self) > self.cursor or any(isinstance(v, _List) and v.surplus() for v in self)
+        return any(
+            v.surplus() if isinstance(v, _List) else bool(v) if isinstance(v, list) else k >= self.cursor
+            for k, v in enumerate(self)
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -274,7 +286,8 @@ class Reader(Coder):
             self._walk(structure)
         except BitstreamError as error:
             if not error.path:
-                error.path, error.bit = self.path or cls.table_name, self.io.pos
+                error.path = self.path or cls.table_name
+                error.bit = error.bit if error.bit >= 0 else self.io.pos
             raise
         values = structure.__dict__
         del values["_coder"]
@@ -306,14 +319,17 @@ class Reader(Coder):
         values = structure.__dict__
         values.pop(name, None)  # an element printed at two places keeps the order of the bits
         value = values[name] = self._value(name, descriptor)
+        if name in LIMITED:
+            self.io.limits.check(LIMITED[name], value, name)
         self._emit(name, descriptor, start, value)
 
     def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
         """Do ``t.name[j] = descriptor``."""
         start = self.io.pos
-        if j >= self.io.limits.max_names:
-            raise ElementError(f"{target.name} has more than max_names={self.io.limits.max_names} entries")
         value = self._value(target.name, descriptor)
+        if j == 0 and (name := target.name.partition("[")[0]) == target.name:
+            values = target.owner.__dict__
+            values[name] = values.pop(name)  # from here on, elements stand in the order of the bits
         list.append(target, value)
         target.cursor = j + 1
         self._emit(f"{target.name}[{j}]", descriptor, start, value)
@@ -339,9 +355,12 @@ class Writer(Coder):
         values = view.__dict__
         seen: set[str] = set()
         values["_seen"] = seen
-        for name in view.lists:
-            values[name] = _List(view, name, getattr(view, name, ()))
-        self._walk(view)
+        try:
+            for name in view.lists:
+                values[name] = _List(view, name, getattr(view, name, ()))
+            self._walk(view)
+        except (BitstreamError, TypeError) as error:
+            raise WriteError(f"{structure.table_name}() ({structure.clause}): {error}") from error
         for name, value in structure.present().items():
             unused = values[name].surplus() if name in view.lists else name not in seen
             if unused and value != getattr(type(structure), name, None):
@@ -353,7 +372,11 @@ class Writer(Coder):
         start = self.io.pos
         try:
             if descriptor.kind == "struct":
+                if not isinstance(value, descriptor.cls):
+                    raise WriteError(f"{owner.table_name}().{name} is {type(value).__name__}, not {descriptor!r}")
+                outer, self.path = self.path, f"{self.path}.{name}" if self.path else name
                 self.write(value)
+                self.path = outer
             else:
                 getattr(self.io, descriptor.kind)(descriptor.n, value)
         except (ValueError, TypeError, AttributeError) as error:

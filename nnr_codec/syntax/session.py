@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_QCB, NNR_QSU, NNR_STR
 from ..errors import ElementError, MissingReferenceError
+from .structures import NnrLayerParameterSetUnitPayload, NnrModelParameterSetUnitPayload, NnrTopologyUnitPayload
 
 if TYPE_CHECKING:
     from .coder import Structure
@@ -116,25 +117,24 @@ class Session:
             self.g_header = detail if pair and not self.g_header else None
         if payload is None:
             return
-        values = payload.present()
-        if "mps_quantization_method_flags" in values:
+        if isinstance(payload, NnrModelParameterSetUnitPayload):
             self.has_mps = True
             for name in ("topology_indexed_reference_flag", "parent_signalling_enabled_flag", "unification_flag"):
                 setattr(self, f"mps_{name}", getattr(payload, f"mps_{name}"))
-            self.nnr_pre_flag = values.get("nnr_pre_flag", 0)
-            self.mps_quantization = _quantization(values, "mps")
-        elif "lps_quantization_method_flags" in values:
-            self.lps_unification_flag = values["lps_unification_flag"]
-            self.lps_quantization = _quantization(values, "lps")
-        elif values.get("topology_elem_id_list"):
-            self.reference_list = list(values["topology_elem_id_list"])
+            self.nnr_pre_flag = payload.nnr_pre_flag
+            self.mps_quantization = _quantization(payload, "mps")
+        elif isinstance(payload, NnrLayerParameterSetUnitPayload):
+            self.lps_unification_flag = payload.lps_unification_flag
+            self.lps_quantization = _quantization(payload, "lps")
+        elif isinstance(payload, NnrTopologyUnitPayload) and payload.topology_elem_id_list:
+            self.reference_list = list(payload.topology_elem_id_list)
 
     def end_aggregate(self) -> None:
         """The boundary of an aggregate unit ends the scope of an LPS (6.2.3)."""
         self.lps_quantization, self.lps_unification_flag = None, 0
 
 
-def _quantization(values: Mapping[str, int], prefix: str) -> tuple[int, int] | None:
-    if not values[f"{prefix}_quantization_method_flags"] & (NNR_QSU | NNR_QCB):
+def _quantization(payload: Structure, prefix: str) -> tuple[int, int] | None:
+    if not getattr(payload, f"{prefix}_quantization_method_flags") & (NNR_QSU | NNR_QCB):
         return None
-    return values[f"{prefix}_qp_density"], values[f"{prefix}_quantization_parameter"]
+    return getattr(payload, f"{prefix}_qp_density"), getattr(payload, f"{prefix}_quantization_parameter")

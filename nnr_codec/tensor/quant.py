@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from math import ldexp
 from typing import Any
@@ -11,8 +12,6 @@ import numpy.typing as npt
 
 from ..constants import DecompressedDataFormat
 from ..errors import ElementError, PayloadError
-from ..limits import Limits
-from ..syntax.structures import IntegerCodebook
 
 Levels = npt.NDArray[np.int32]
 
@@ -44,18 +43,12 @@ def step_size(qp: int, qp_density: int) -> float:
         return float("inf")
 
 
-def codebook_values(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.int32]:
-    """Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers, shape (codebook_size,).
-
-    Raises ElementError when CbZeroOffset or a value is out of range.
-    """
-    size, zero = codebook.codebook_size, codebook.cb_zero_offset
-    limits.check("max_codebook", size, "codebook_size")
-    if not 0 <= zero < size:
-        raise ElementError(f"CbZeroOffset {zero} is not an entry of a codebook of {size} (6.4.3.7)")
-    centre = codebook.codebook_zero_value
-    left = accumulate(codebook.codebook_delta_left, lambda value, delta: value - delta - 1, initial=centre)
-    right = accumulate(codebook.codebook_delta_right, lambda value, delta: value + delta + 1, initial=centre)
+def codebook_values(
+    codebook_zero_value: int, codebook_delta_left: Sequence[int], codebook_delta_right: Sequence[int]
+) -> npt.NDArray[np.int32]:
+    """Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers; ElementError when one exceeds 32 bits."""
+    left = accumulate(codebook_delta_left, lambda value, delta: value - delta - 1, initial=codebook_zero_value)
+    right = accumulate(codebook_delta_right, lambda value, delta: value + delta + 1, initial=codebook_zero_value)
     values = [*reversed(list(left)), *list(right)[1:]]
     if not -(1 << 31) <= values[0] <= values[-1] < 1 << 31:
         raise ElementError("a codebook entry exceeds 32 bits (6.4.3.7)")

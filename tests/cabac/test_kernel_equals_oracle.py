@@ -52,20 +52,20 @@ def compare(*block: Pair) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------ everything
-@settings(relaxed, max_examples=150)
+@settings(relaxed, max_examples=500)
 @given(tensors())
 def test_one_tensor(tensor: Pair) -> None:
     compare(tensor)
 
 
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=150)
 @given(st.lists(tensors((1, 2, 10)), min_size=2, max_size=4))
 def test_several_tensors_in_a_payload(block: list[Pair]) -> None:
     compare(*block)
 
 
 @pytest.mark.slow
-@settings(relaxed, max_examples=3000)
+@settings(relaxed, max_examples=2000)
 @given(st.lists(tensors(), min_size=1, max_size=3))
 def test_everything_at_length(block: list[Pair]) -> None:
     compare(*block)

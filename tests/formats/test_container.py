@@ -210,6 +210,19 @@ def test_every_truncation_is_noticed() -> None:
             load(packed[:size])
 
 
+def test_damaged_headers() -> None:
+    rest = tar_bytes(regular(minimal()))
+    negative = bytearray(header("x", 0))
+    negative[124:136] = b"\xff" * 12
+    negative[148:156] = b"%06o\0 " % (sum(negative[:148]) + 8 * 32 + sum(negative[156:]))
+    with pytest.raises(FormatError, match="negative size"):
+        load(bytes(negative) + rest)
+    with pytest.raises(FormatError, match="not a tar archive, or a damaged one"):
+        load(rest[:1024] + b"x" * 512 + rest)
+    with pytest.raises(FormatError, match="truncated"):
+        load(rest[:1024] + bytes(0) + b"\0" * 100 + b"x")
+
+
 def test_damage_of_gzip_is_noticed() -> None:
     # Stored blocks: only the checksum tells that an item has changed.
     packed = bytearray(gzip.compress(tar_bytes(regular(minimal())), compresslevel=0))

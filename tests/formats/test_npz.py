@@ -154,6 +154,21 @@ def test_hostile_headers(header: str, message: str) -> None:
         load(headed(header))
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"not a \.npy file"),
+        (b"\x93NUMPY\4\0", r"not a \.npy file"),
+        (b"\x93NUMPY\2\0" + struct.pack("<I", 1 << 17), "a header of 131072 bytes"),
+        (npy(np.zeros(2))[:-1], "header and items need"),
+        (npy(np.zeros(2)) + b"x", "header and items need"),
+    ],
+)
+def test_malformed_members(data: bytes, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        load(archive({"a.npy": data}))
+
+
 def test_objects_are_never_unpickled() -> None:
     file = io.BytesIO()
     np.savez(file, a=np.array([object], dtype=object))

@@ -12,7 +12,7 @@ from nnr_codec import errors
 from nnr_codec.constants import NNR_LPS, NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NnrUnitType
 from nnr_codec.errors import BitstreamError, ElementError, MissingReferenceError, NnrError, TruncatedError
 from nnr_codec.limits import Limits
-from nnr_codec.syntax import TABLES, BitReader, BitWriter, Descriptor, Reader, Session, Writer
+from nnr_codec.syntax import TABLES, BitReader, BitWriter, Descriptor, Reader, Session
 from nnr_codec.syntax.structures import (
     BitMask,
     IntegerCodebook,

@@ -170,6 +170,12 @@ def test_surplus_entries(elements: dict[str, Any]) -> None:
         write(several(**elements))
 
 
+@pytest.mark.xfail(reason="entries of an inner list that no loop reaches are dropped in silence")
+def test_surplus_entries_before_others() -> None:
+    with pytest.raises(WriteError, match=r"shift_index=\[\[5\], \[1\]\] is set"):
+        write(several(number_of_shifts=[0, 1], shift_index=[[5], [1]], shift_value=[[], [2]]))
+
+
 @pytest.mark.xfail(reason="empty lists after the last entry count as surplus", raises=WriteError)
 def test_empty_lists_for_tensors_without_shifts() -> None:
     """As one would write it: an entry for each tensor, whether it has shifts or not."""
@@ -243,7 +249,7 @@ def test_unknown_element() -> None:
         ({"tensor_dimensions": [3, 1.5]}, r"tensor_dimensions\[1\]: 'float' object"),
         (
             {"nnr_compressed_data_unit_payload_type": NNR_PT_BLOCK, "codebook_present_flag": 1, "codebook": 3},
-            "codebook: ",
+            "codebook",
         ),
     ],
 )

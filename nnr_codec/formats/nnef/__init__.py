@@ -91,7 +91,8 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
         groups = _spellings(graph.variables)
         paths = label_paths(label for labels in groups.values() for label in labels)
         # The tensor files of every label; more than one where several spellings of it have theirs.
-        files = {label: _present(labels, paths, container) for label, labels in groups.items()}
+        names = frozenset(container.files)
+        files = {label: _present(labels, paths, names) for label, labels in groups.items()}
         variables = {variable.label: variable for variable in graph.variables}
         wanted = {path: variables[label] for label, found in files.items() for path in found}
         headers, arrays = _read(container, wanted, Budget(limits))
@@ -137,17 +138,15 @@ def write(model: Model, file: BinaryIO) -> None:
 
 def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:
     """The spellings of every label in order, under the first of them."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for variable in variables:
-        group = groups.setdefault(variable.label.casefold(), [])
-        if variable.label not in group:
-            group.append(variable.label)
-    return {group[0]: group for group in groups.values()}
+        groups.setdefault(variable.label.casefold(), {})[variable.label] = None
+    return {next(iter(group)): list(group) for group in groups.values()}
 
 
-def _present(labels: list[str], paths: dict[str, str], container: Container) -> list[str]:
+def _present(labels: list[str], paths: dict[str, str], names: frozenset[str]) -> list[str]:
     """The tensor files of a label: those of its spellings that are there, or the first if none is."""
-    found = [paths[label] for label in labels if paths[label] in container.files]
+    found = [paths[label] for label in labels if paths[label] in names]
     return found or [paths[labels[0]]]
 
 

@@ -1,0 +1,238 @@
+"""Uniform and dependent quantization against definitions and brute force."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide, TensorSyntax
+from nnr_codec.cabac_ext.kernel import choose_shift_parameter_ids, coding_order
+from nnr_codec.cabac_ext.quantizer import dependent, uniform
+from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
+
+Float = npt.NDArray[np.float64]
+Levels = npt.NDArray[np.int32]
+Real = np.float32 | np.float64
+each_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def quantize(
+    function: object, x: npt.NDArray[np.float32] | npt.NDArray[np.float64] | list[float], step: float
+) -> Levels:
+    """The levels of x; x stays as it is."""
+    x = np.asarray(x)
+    kept, levels = x.copy(), np.full(x.shape, 12345, np.int32)
+    function(x, step, levels)  # type: ignore[operator]
+    assert np.array_equal(x, kept)
+    return levels
+
+
+def reconstruct(levels: Levels | list[int]) -> npt.NDArray[np.int64]:
+    """QuantParam of levels in coding order, 10.2.1.4: in steps of dependent quantization (9.2.3)."""
+    state, out = 0, []
+    for level in np.asarray(levels).tolist():
+        out.append(2 * level - (state & 1) * ((level > 0) - (level < 0)))
+        state = STATE_TRANS_TAB[state][level & 1]
+    return np.array(out, np.int64)
+
+
+def squared_error(x: Float, step: float, levels: Levels) -> float:
+    """Of the dependent reconstruction."""
+    return float(((x.astype(np.float64) - reconstruct(levels) * step) ** 2).sum())
+
+
+# ------------------------------------------------------------------------------------------------ uniform
+@each_type
+def test_uniform_is_the_nearest_level(dtype: type[Real]) -> None:
+    rng = np.random.default_rng(1)
+    for step in (1.0, 0.37, 2.0**-9, 3e-5, 1700.0):
+        x = (rng.standard_normal(5000) * 40 * step).astype(dtype)
+        levels = quantize(uniform, x, step)
+        exact = x.astype(np.float64)
+        error = np.abs(exact - levels * step)
+        assert (error <= step * (0.5 + 1e-12)).all()
+        assert (error <= np.abs(exact - (levels + 1.0) * step) + 1e-12 * np.abs(exact)).all()
+        assert (error <= np.abs(exact - (levels - 1.0) * step) + 1e-12 * np.abs(exact)).all()
+
+
+@each_type
+def test_uniform_at_ties_and_ends(dtype: type[Real]) -> None:
+    x = np.array([0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.5, 0.49999, 1e-30, 2.0**30, -(2.0**30)], dtype)
+    expected = [0, 0, 0, 0, 2, 2, -2, 4, 0, 0, 2**30, -(2**30)]
+    assert quantize(uniform, x, 1.0).tolist() == expected
+    assert quantize(uniform, x * dtype(0.25), 0.25).tolist() == expected
+    assert quantize(uniform, np.array([-(2.0**31) + 128], dtype), 1.0).tolist() == [-(2**31) + 128]
+    assert quantize(uniform, np.zeros(0, dtype), 1.0).tolist() == []
+
+
+def test_types_of_arguments() -> None:
+    for function in (uniform, dependent):
+        for x in (np.zeros(3, np.int32), np.zeros((3, 1)), np.zeros(6)[::2], np.zeros(3, np.float16)):
+            with pytest.raises((TypeError, ValueError)):
+                function(x, 1.0, np.zeros(3, np.int32))  # type: ignore[arg-type]
+        with pytest.raises((TypeError, ValueError)):
+            function(np.zeros(3), 1.0, np.zeros(3, np.int64))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ dependent
+def test_reconstruction_is_what_a_decoder_gives() -> None:
+    levels = np.random.default_rng(0).integers(-6, 7, 500).astype(np.int32)
+    s = TensorSyntax((500,), dq_flag=1)
+    c = PayloadEncoder()
+    c.quant_tensor(s, levels)
+    c.terminate()
+    assert np.array_equal(PayloadDecoder(c.getvalue()).quant_tensor(s)[0], reconstruct(levels))
+
+
+def least_squared_error(q: list[float]) -> float:
+    """By brute force: all sequences of levels near the values, in steps."""
+    near = []
+    for value in q:
+        middle = round(value / 2)
+        near.append(sorted({*range(middle - 2, middle + 3), 0}))
+    return min(float(((np.array(q) - reconstruct(list(levels))) ** 2).sum()) for levels in _sequences(near))
+
+
+def _sequences(near: list[list[int]]) -> list[tuple[int, ...]]:
+    return list(product(*near))
+
+
+@each_type
+def test_dependent_is_optimal(dtype: type[Real]) -> None:
+    rng = np.random.default_rng(4)
+    for n in (1, 2, 3):
+        for scale in (0.3, 1.0, 2.5, 30.0):
+            for _ in range(3):
+                step = float(rng.uniform(0.01, 3))
+                x = (rng.standard_normal(n) * scale * step).astype(dtype)
+                got = squared_error(x, step, quantize(dependent, x, step)) / step**2
+                best = least_squared_error((x.astype(np.float64) / step).tolist())
+                assert got == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=3))
+def test_dependent_is_optimal_anywhere(q: list[float]) -> None:
+    got = squared_error(np.array(q), 1.0, quantize(dependent, np.array(q), 1.0))
+    assert got == pytest.approx(least_squared_error(q), rel=1e-9, abs=1e-12)
+
+
+def viterbi_by_numpy(q: Float) -> float:
+    """The least squared error, without levels: all levels near a value from each state."""
+    least = {0: 0.0}
+    for value in q.tolist():
+        after: dict[int, float] = {}
+        middle = round(value / 2)
+        for state, cost in least.items():
+            for level in {*range(middle - 3, middle + 4), 0, 1, -1}:
+                k = 2 * level - (state & 1) * ((level > 0) - (level < 0))
+                new = STATE_TRANS_TAB[state][level & 1]
+                after[new] = min(after.get(new, np.inf), cost + (value - k) ** 2)
+        least = after
+    return min(least.values())
+
+
+def test_dynamic_programming_equals_brute_force() -> None:
+    """So that it can stand for it where there are more values."""
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        q = rng.standard_normal(3) * 4
+        assert viterbi_by_numpy(q) == pytest.approx(least_squared_error(q.tolist()), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [4, 5])
+def test_dependent_is_optimal_at_length(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for scale in (0.5, 1.5, 6.0):
+        for _ in range(3):
+            q = rng.standard_normal(n) * scale
+            got = squared_error(q, 1.0, quantize(dependent, q, 1.0))
+            assert got == pytest.approx(least_squared_error(q.tolist()), rel=1e-9, abs=1e-12)
+
+
+@each_type
+@pytest.mark.parametrize("scale", [0.1, 0.7, 3.0, 1000.0])
+def test_dependent_is_optimal_for_many_values(dtype: type[Real], scale: float) -> None:
+    rng = np.random.default_rng(6)
+    for n in (4, 5, 8, 300):
+        step = 0.125
+        x = (rng.laplace(0, 1, n) * scale * step).astype(dtype)
+        got = squared_error(x, step, quantize(dependent, x, step)) / step**2
+        assert got == pytest.approx(viterbi_by_numpy(x.astype(np.float64) / step), rel=1e-9)
+
+
+@each_type
+def test_values_that_can_be_met_exactly_are(dtype: type[Real]) -> None:
+    """Also beyond 2^20 values, where the search pauses to look at signals."""
+    for n, width in ((1, 3), (2, 9), (1000, 2), (1000, 60_000), ((1 << 20) + 1000, 5)):
+        wanted = np.random.default_rng(n).integers(-width, width + 1, n).astype(np.int32)
+        x = (reconstruct(wanted) * 0.5).astype(dtype)
+        assert np.array_equal(quantize(dependent, x, 0.5), wanted)
+    assert quantize(dependent, np.zeros(0, dtype), 1.0).tolist() == []
+    assert quantize(dependent, np.zeros(9, dtype), 1.0).tolist() == [0] * 9
+
+
+@each_type
+def test_largest_values(dtype: type[Real]) -> None:
+    """|x| / step just below 2^30."""
+    top = float(np.nextafter(dtype(2.0**30), dtype(0)))
+    x = np.array([top, -top, top, 0, -top], dtype)
+    levels = quantize(dependent, x, 1.0)
+    assert np.abs(levels.astype(np.int64)).max() <= 2**29 + 1
+    assert np.abs(reconstruct(levels) - x.astype(np.float64)).max() <= 4
+
+
+def rate(levels: Levels, dq_flag: int) -> float:
+    """Bits for each value, with shift parameters chosen."""
+    s = TensorSyntax(levels.shape, dq_flag=dq_flag)
+    c = PayloadEncoder()
+    c.quant_tensor(s, levels, TensorSide(shift_parameter_ids=choose_shift_parameter_ids(s, levels)))
+    c.terminate()
+    return 8 * len(c.getvalue()) / levels.size
+
+
+@each_type
+@pytest.mark.parametrize("source", ["normal", "laplace"])
+@pytest.mark.parametrize("step", [0.2, 0.5])
+def test_dependent_is_better_than_uniform(dtype: type[Real], source: str, step: float) -> None:
+    """Less error in no more bits: steps are compared at equal rate, found by bisection."""
+    rng = np.random.default_rng(9)
+    x = (rng.standard_normal(20_000) if source == "normal" else rng.laplace(0, 1, 20_000)).astype(dtype)
+    flat = quantize(uniform, x, step)
+    low, high = step / 4, step
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rate(quantize(dependent, x, middle), 1) <= rate(flat, 0) else (middle, high)
+    levels = quantize(dependent, x, high)
+    assert rate(levels, 1) <= rate(flat, 0)
+    uniform_error = float(((x.astype(np.float64) - flat * step) ** 2).sum())
+    assert squared_error(x.astype(np.float64), high, levels) < 0.9 * uniform_error
+
+
+def test_dependent_is_deterministic() -> None:
+    x = np.random.default_rng(3).standard_normal(3000)
+    first = quantize(dependent, x, 0.3)
+    assert all(np.array_equal(quantize(dependent, x, 0.3), first) for _ in range(3))
+
+
+# ------------------------------------------------------------------------------------------------ order
+@pytest.mark.parametrize("scan_order", range(5))
+def test_coding_order(scan_order: int) -> None:
+    edge = 4 << scan_order
+    for h in (1, 2, 7, 8, 9, 17, 33, 65):
+        for rest in ((), (1,), (2,), (5, 2), (9,), (17,), (4, 2, 5), (65,)):
+            s, w = TensorSyntax((h, *rest), scan_order=scan_order), prod(rest)
+            expected = list(range(w * h))
+            if scan_order:
+                xy = (index_to_xy(w, h, i, edge) for i in range(w * h))
+                expected = [y * w + x for x, y in xy]
+            order = coding_order(s)
+            assert order.dtype == np.int64
+            assert order.tolist() == expected

@@ -1,0 +1,205 @@
+"""Imports point down only, and importing the package is cheap."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "nnr_codec"
+
+#: The layer of each module or subpackage of nnr_codec; a new one needs a place here. The package itself is "api".
+LAYERS = {
+    "errors": 0,
+    "constants": 0,
+    "limits": 1,
+    "model": 1,
+    "config": 1,
+    "files": 1,
+    "syntax": 1,
+    "cabac_ext": 1,
+    "tensor": 1,
+    "bitstream": 2,
+    "encoder": 3,
+    "decoder": 3,
+    "federated": 3,
+    "conformance": 3,
+    "formats": 3,
+    "api": 4,
+    "nnr_cli": 4,
+}
+
+#: Who may import whom in the same layer.
+SIDEWAYS = {
+    "syntax": {"limits"},
+    "cabac_ext": {"limits"},
+    "tensor": {"limits", "model"},
+    "files": {"limits"},
+    "config": {"limits", "model"},
+    "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
+    "federated": {"encoder", "decoder"},
+    "conformance": {"decoder"},
+    "nnr_cli": {"api"},
+}
+
+#: Where the imports go no further than this, in spite of the layers.
+ONLY = {"formats": {"model", "errors", "limits", "files"}}
+
+#: Packages that the library leaves to the command line.
+COMMAND_LINE = {"click", "rich", "nnr_cli"}
+
+#: Optional packages, each for one module of nnr_codec.formats.
+OPTIONAL = {"torch": "pytorch", "onnx": "onnx", "tensorflow": "tensorflow", "nnef": "nnef"}
+
+
+def module_of(path: Path) -> list[str]:
+    """The parts of a module's name, the package itself included."""
+    folder = ["nnr_codec", *path.relative_to(PACKAGE).parts] if path.is_relative_to(PACKAGE) else ["nnr_cli", path.name]
+    return [*folder[:-1], *([] if path.stem == "__init__" else [path.stem])]
+
+
+def unit_of(name: list[str]) -> str:
+    """The entry of `LAYERS` that a module of this project belongs to."""
+    return name[0] if name[0] == "nnr_cli" else name[1] if len(name) > 1 else "api"
+
+
+def imports_of(source: str, module: list[str], is_package: bool) -> Iterator[list[str]]:
+    """Absolute names of all that a source imports, inside functions and for type checking as well."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = module[: len(module) - node.level + is_package] if node.level else []
+            base = base + (node.module or "").split(".") if node.module else base
+            yield from ([*base, alias.name] for alias in node.names)
+
+
+def python_of(path: Path) -> str:
+    """The source; of Cython only its import statements."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return source
+    found = re.findall(r"^[ \t]*((?:from [\w.]+ )?c?import [\w., ]+)$", source, re.MULTILINE)
+    return "\n".join(re.sub(r"\bcimport\b", "import", line) for line in found)
+
+
+def all_imports() -> list[tuple[list[str], list[str]]]:
+    """Importing module and imported name, for the whole project."""
+    paths = [path for suffix in ("py", "pyx", "pxd") for path in PACKAGE.rglob(f"*.{suffix}")]
+    out = []
+    for path in sorted([*paths, *(ROOT / "cli").rglob("*.py")]):
+        module = module_of(path)
+        out += [(module, name) for name in imports_of(python_of(path), module, path.stem == "__init__")]
+    return out
+
+
+def violation(module: list[str], name: list[str]) -> str:
+    """Which rule the import of ``name`` in ``module`` breaks; empty when none."""
+    importer, top = unit_of(module), name[0]
+    if top in COMMAND_LINE and importer != "nnr_cli":
+        return "the library knows nothing of the command line"
+    if top in OPTIONAL and module[:3] != ["nnr_codec", "formats", OPTIONAL[top]]:
+        return f"{top} belongs to nnr_codec.formats.{OPTIONAL[top]}"
+    if top not in ("nnr_codec", "nnr_cli"):
+        return ""
+    imported = unit_of(name)
+    if imported not in LAYERS and len(name) == 2:  # a name of the package itself
+        imported = "api"
+    if imported == importer:
+        return ""
+    if importer in ONLY and imported not in ONLY[importer]:
+        return f"{importer} may import {sorted(ONLY[importer])} only"
+    if LAYERS[imported] > LAYERS[importer]:
+        return "the import points up"
+    if LAYERS[imported] == LAYERS[importer] and imported not in SIDEWAYS.get(importer, ()):
+        return "the import points sideways"
+    return ""
+
+
+def test_every_module_has_a_layer() -> None:
+    units = {unit_of(module_of(path)) for path in PACKAGE.rglob("*.py")}
+    assert units <= set(LAYERS)
+
+
+def test_imports_point_down() -> None:
+    broken = [
+        f"{'.'.join(module)} imports {'.'.join(name)}: {rule}"
+        for module, name in all_imports()
+        if (rule := violation(module, name))
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_imports_are_found() -> None:
+    found = {(".".join(module), ".".join(name)) for module, name in all_imports()}
+    assert ("nnr_codec.syntax.session", "nnr_codec.constants.NNR_NDU") in found
+    assert ("nnr_codec.syntax", "nnr_codec.syntax.session.Session") in found
+    assert ("nnr_codec.syntax.bitio", "bitarray.bitarray") in found
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "legal"),
+    [
+        ("syntax.coder", "from ..errors import ElementError", True),
+        ("syntax.coder", "from ..limits import Limits", True),
+        ("syntax.coder", "from . import bitio", True),
+        ("syntax.coder", "from .. import cabac_ext", False),
+        ("syntax.coder", "from ..cabac_ext.kernel import Decoder", False),
+        ("cabac_ext.payload", "import nnr_codec.syntax", False),
+        ("errors", "from .limits import Limits", False),
+        ("bitstream.units", "from ..syntax import Reader", True),
+        ("bitstream.units", "from ..decoder.state import State", False),
+        ("decoder.decode", "from ..encoder import plan", False),
+        ("decoder.decode", "def f():\n    from nnr_codec.encoder.plan import Plan", False),
+        ("encoder.encode", "from ..decoder.state import State", True),
+        ("encoder.encode", "from ..formats import nnef", False),
+        ("federated.client", "from ..encoder import encode", True),
+        ("conformance.requirements", "from ..encoder import encode", False),
+        ("formats.nnef.graph", "from ...model import Model", True),
+        ("formats.nnef.graph", "from ...constants import NNR_TPL_NNEF", False),
+        ("formats.nnef.graph", "from ...syntax import Reader", False),
+        ("formats.nnef.files", "import nnef", True),
+        ("formats.nnef", "from nnef import parse_string", True),
+        ("formats.onnx", "import onnx.numpy_helper", True),
+        ("formats.onnx", "import torch", False),
+        ("formats.pytorch", "import torch", True),
+        ("decoder.decode", "import torch", False),
+        ("api", "from .decoder import decode", True),
+        ("decoder.decode", "from .. import __version__", False),
+        ("api", "import click", False),
+        ("api", "import rich.table", False),
+        ("api", "import nnr_cli", False),
+    ],
+)
+def test_the_rules(module: str, source: str, legal: bool) -> None:
+    name = ["nnr_codec", *module.split(".")]
+    (imported,) = imports_of(source, name, is_package=False)
+    assert (violation(name, imported) == "") is legal
+
+
+def test_the_command_line_may_import_what_it_needs() -> None:
+    for source in ("import click", "from rich.table import Table", "from nnr_codec import errors, decode"):
+        for imported in imports_of(source, ["nnr_cli", "main"], is_package=False):
+            assert violation(["nnr_cli", "main"], imported) == ""
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = ["click", "rich", "scipy", "nnr_cli", *OPTIONAL]
+    program = f"import sys, nnr_codec; print(*sorted(set({heavy}) & set(sys.modules)))"
+    search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": search},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
