@@ -17,7 +17,6 @@ from .config import EncoderConfig
 from .decoder.decode import decode_bitstream
 from .decoder.index import NnrFile
 from .encoder.encode import Progress, TensorReport, encode_units
-from .errors import TruncatedError
 from .files import output_file
 from .limits import Limits
 from .model import Array, Model
@@ -225,11 +224,9 @@ def _buffer(data: Bitstream, limits: Limits | None) -> Buffer:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if not hasattr(data, "read"):
         return cast("Buffer", data)
-    file = cast(BinaryIO, data)
-    most = (limits or Limits()).max_total_bytes
-    content = file.read(most + 1)
-    if len(content) > most:
-        (limits or Limits()).check("max_total_bytes", len(content), "bytes of the stream")
-    if not isinstance(content, (bytes, bytearray, memoryview)):
-        raise TruncatedError("the file is not open in binary mode")
+    most = limits or Limits()
+    content = bytearray()
+    while chunk := cast(BinaryIO, data).read(1 << 20):
+        content += chunk
+        most.check("max_total_bytes", len(content), "bytes of the stream")
     return content

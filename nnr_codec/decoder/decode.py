@@ -106,20 +106,19 @@ class Decoder:
 
     def decode(self, group: list[NduTask]) -> dict[str, Array]:
         """The tensors of one unit, or of a G and an H unit; the state takes over what later updates refer to."""
-        recs = []
-        for task in group:
-            task.charge(self.budget)
-            decoded = task.decode(self.first_edition)
-            self._remember(task, decoded)
-            recs += decoded
-        task = group[-1]
+        first, last, recs = group[0], group[-1], []
         try:
-            return reconstruct(
-                recs, task.header, task.names if len(group) == 1 else group[0].names, task.dims, self.limits, self.raw
-            )
+            for task in group:
+                task.charge(self.budget)
+                decoded = task.decode(self.first_edition)
+                self._remember(task, decoded)
+                recs += decoded
+            return reconstruct(recs, last.header, first.names, last.dims, self.limits, self.raw)
         except BitstreamError as error:
-            error.unit = error.unit or task.label
+            error.unit = error.unit or last.label
             raise
+        except MemoryError:
+            raise LimitError("there is not enough memory for the tensor", unit=last.label) from None
 
     def groups(self) -> Iterator[list[NduTask]]:
         """The units that carry tensors, none of them decoded yet; a G unit comes with its H unit."""
@@ -346,16 +345,13 @@ def decode_bitstream(
 
     attempt = decoder(first_edition=False)
     try:
+        tensors = dict(attempt)
+    except PayloadError as error:
+        if attempt.reader.session.general_profile_idc != 0:
+            raise
+        attempt = decoder(first_edition=True)
         try:
             tensors = dict(attempt)
-        except PayloadError as error:
-            if attempt.reader.session.general_profile_idc != 0:
-                raise
-            attempt = decoder(first_edition=True)
-            try:
-                tensors = dict(attempt)
-            except NnrError:
-                raise error from None
-    except MemoryError:
-        raise LimitError("there is not enough memory for what the bitstream declares") from None
+        except NnrError:
+            raise error from None
     return Model(tensors, attempt.topology), attempt.state

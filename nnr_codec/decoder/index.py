@@ -84,6 +84,18 @@ class NnrFile(Mapping[str, Array]):
         """The topology that the bitstream carries."""
         return self._decoder.topology
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the bitstream."""
+        return len(self._decoder.reader.data)
+
+    def __enter__(self) -> NnrFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the payloads; headers stay."""
+        self._groups.clear()
+
     def __getitem__(self, name: str) -> Array:
         group = self._groups[name]
         try:

@@ -1,4 +1,4 @@
-"""The compiled kernel and the plain implementation side by side: one description of a tensor for both, and its payloads.
+"""The compiled kernel and the plain implementation side by side: one description of a tensor for both.
 
 A tensor is a pair (QuantTensorSyntax, QuantTensor) of the plain implementation; the functions here hand it to either.
 """
@@ -193,7 +193,7 @@ def _take(c: PayloadDecoder | PayloadTracer, s: QuantTensorSyntax, out: Decoded)
     out.ids.append(side.shift_parameter_ids.tolist())
     rows = [] if side.row_skip_list is None else side.row_skip_list.tolist()
     out.flags.append((int(side.hist_dep_sig_prob_enabled_flag), int(side.row_skip_enabled_flag), rows))
-    out.entry_points.append([tuple(p) for p in side.entry_points])
+    out.entry_points.append(list(side.entry_points))
 
 
 def assert_same(got: Decoded, expected: Decoded) -> None:
@@ -218,6 +218,7 @@ def assert_same(got: Decoded, expected: Decoded) -> None:
 # ------------------------------------------------------------------------------------------------ random tensors
 EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # about the edges of blocks
 MAX_SIZE = 300
+INT32 = (-(2**31), 2**31 - 1)
 
 
 @st.composite
@@ -253,9 +254,9 @@ def level_range(s: QuantTensorSyntax) -> tuple[int, int]:
     return low, high
 
 
-def random_levels(random: Random, size: int, low: int, high: int, width: int, zeros: float) -> list[int]:
-    """Levels between low and high, most of them within the width, some at the ends of it, and a share of zeros."""
-    low_w, high_w = max(low, -width), min(high, width)
+def random_levels(random: Random, size: int, bounds: tuple[int, int], width: int, zeros: float) -> list[int]:
+    """Levels within bounds and width, some of them at the ends, and a share of zeros."""
+    low_w, high_w = max(bounds[0], -width), min(bounds[1], width)
     out = []
     for _ in range(size):
         r = random.random()
@@ -283,7 +284,7 @@ def tensors(draw: st.DrawFn, unary_lengths: tuple[int, ...] = (1, 2, 10, 11, 256
     co_loc = any_sig = None
     if temporal and draw(st.integers(0, 3)):
         width = draw(st.sampled_from([1, 2, 5, 12, 2**31 - 1]))
-        co_loc = random_levels(random, size, -(2**31), 2**31 - 1, width, 0.4)
+        co_loc = random_levels(random, size, INT32, width, 0.4)
     if parent and draw(st.integers(0, 3)):
         any_sig = [random.getrandbits(1) for _ in range(size)]
     s = QuantTensorSyntax(
@@ -301,7 +302,7 @@ def tensors(draw: st.DrawFn, unary_lengths: tuple[int, ...] = (1, 2, 10, 11, 256
         first_edition=profile == 0 and draw(st.booleans()),
     )
     width = draw(st.sampled_from([0, 1, 2, 5, 12, 40, 1000, 2**20, 2**31]))
-    t = QuantTensor(random_levels(random, size, *level_range(s), width, draw(st.sampled_from([0.0, 0.5, 0.95]))))
+    t = QuantTensor(random_levels(random, size, level_range(s), width, draw(st.sampled_from([0.0, 0.5, 0.95]))))
     if s.qp_bits:
         t.qp_value = draw(st.integers(-(1 << (s.qp_bits - 1)), (1 << (s.qp_bits - 1)) - 1))
     if s.row_flags_present:

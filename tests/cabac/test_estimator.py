@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from importlib.resources import files
+from itertools import pairwise
 from math import log2
 from random import Random
 
@@ -81,7 +82,7 @@ def header_table(name: str) -> list[int]:
 def test_cost_table() -> None:
     assert header_table("NNR_COST") == [cost for row in COST for cost in row]
     assert COST[31] == COST[33][::-1]  # -1 counts as 1
-    assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in zip(COST, COST[1:], strict=False))
+    assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(COST))
 
 
 def test_tables_are_those_of_the_plain_implementation() -> None:

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,16 @@ from nnr_codec.syntax.deepcabac import (
     quant_tensor,
     terminate,
 )
-from tests.cabac.pairs import Decoded, Pair, kernel_decode, kernel_encode, kernel_syntax, oracle_decode, tensors
+from tests.cabac.pairs import (
+    Decoded,
+    Pair,
+    kernel_decode,
+    kernel_encode,
+    kernel_syntax,
+    kernel_trace,
+    oracle_decode,
+    tensors,
+)
 
 
 def case(s: QuantTensorSyntax, seed: int = 1, width: int = 5) -> Pair:
@@ -58,9 +67,10 @@ def checked(payload: bytes, s: QuantTensorSyntax) -> Decoded | None:
     """Decode; None for a PayloadError, whose place has to be inside the payload."""
     try:
         return kernel_decode(payload, [s])
-    except PayloadError as error:
-        assert 0 <= error.bit <= 8 * len(payload), str(error)
-        return None
+    except PayloadError as caught:
+        error = caught
+    assert 0 <= error.bit <= 8 * len(payload), str(error)
+    return None
 
 
 def agreed(payload: bytes, s: QuantTensorSyntax) -> list[int] | None:
@@ -189,7 +199,7 @@ def test_overrun_in_the_list_of_rows() -> None:
 
 
 class WithoutRange(ArithmeticEncoder):
-    """An encoder that leaves the interval as it is at entry points from the `skip`-th on, which the standard forbids."""
+    """An encoder that forgets the range of 256 from the `skip`-th place on."""
 
     def __init__(self, skip: int) -> None:
         super().__init__()
@@ -215,11 +225,8 @@ def test_invalid_offset_at_an_entry_point(skip: int) -> None:
             kernel_decode(payload, [s])
         except PayloadError as error:
             found += "IvlOffset has a value that no encoder produces" in str(error)
-        tracer = PayloadTracer(payload)
-        try:
-            tracer.quant_tensor(kernel_syntax(s))
-        except PayloadError as error:
-            assert "IvlOffset has a value" in str(error) or "ends before" in str(error)
+            with pytest.raises(PayloadError):
+                kernel_trace(payload, [s])
     assert found > 10
 
 
@@ -297,9 +304,9 @@ def test_kinds_of_buffers(kind: type) -> None:
         {"any_sig": np.zeros(7, bool)},
     ],
 )
-def test_impossible_headers(options: dict[str, object]) -> None:
+def test_impossible_headers(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        TensorSyntax(**({"dims": (2, 3)} | options))  # type: ignore[arg-type]
+        TensorSyntax(**({"dims": (2, 3)} | options))
 
 
 def test_dimensions_of_numpy() -> None:
@@ -312,7 +319,7 @@ def test_dimensions_of_numpy() -> None:
 USERS: list[Callable[[TensorSyntax, npt.NDArray[np.int32], TensorSide | None], object]] = [
     lambda s, v, side: PayloadEncoder().quant_tensor(s, v, side),
     lambda s, v, side: PayloadEstimator().quant_tensor(s, v, side),
-    lambda s, v, side: choose_shift_parameter_ids(s, v, side),
+    choose_shift_parameter_ids,
 ]
 each_user = pytest.mark.parametrize("use", USERS, ids=["encode", "estimate", "choose"])
 Use = Callable[[TensorSyntax, npt.NDArray[np.int32], TensorSide | None], object]
@@ -333,9 +340,9 @@ Use = Callable[[TensorSyntax, npt.NDArray[np.int32], TensorSide | None], object]
         ({"dq_flag": 1}, -(2**30) - 1),
     ],
 )
-def test_levels_out_of_range(use: Use, options: dict[str, object], level: int) -> None:
+def test_levels_out_of_range(use: Use, options: dict[str, Any], level: int) -> None:
     with pytest.raises(EncodeError, match="levels from"):
-        use(TensorSyntax((1, 3), **options), np.array([0, level, 0], np.int32), None)  # type: ignore[arg-type]
+        use(TensorSyntax((1, 3), **options), np.array([0, level, 0], np.int32), None)
     use(TensorSyntax((1, 3)), np.array([0, level, 0], np.int32), None)
 
 
@@ -351,8 +358,8 @@ def test_wrong_number_of_levels(use: Use) -> None:
     "options",
     [{"dims": (6,)}, {"dims": (1, 6)}, {"dims": (6, 1)}, {"general_profile_idc": 0}, {"codebook": (1, 0)}],
 )
-def test_rows_that_cannot_be_skipped(use: Use, options: dict[str, object]) -> None:
-    s = TensorSyntax(**({"dims": (2, 3)} | options))  # type: ignore[arg-type]
+def test_rows_that_cannot_be_skipped(use: Use, options: dict[str, Any]) -> None:
+    s = TensorSyntax(**({"dims": (2, 3)} | options))
     assert not s.can_skip_rows
     with pytest.raises(EncodeError, match="cannot be skipped"):
         use(s, np.zeros(6, np.int32), TensorSide(row_skip_enabled_flag=1))
@@ -369,8 +376,8 @@ def test_rows_that_cannot_be_skipped(use: Use, options: dict[str, object]) -> No
         {"parent_node_id_present_flag": 1, "codebook": (1, 0)},
     ],
 )
-def test_history_where_its_flag_has_no_place(use: Use, options: dict[str, object]) -> None:
-    s = TensorSyntax(**({"dims": (2, 3), "any_sig": np.ones(6, bool)} | options))  # type: ignore[arg-type]
+def test_history_where_its_flag_has_no_place(use: Use, options: dict[str, Any]) -> None:
+    s = TensorSyntax(**({"dims": (2, 3), "any_sig": np.ones(6, bool)} | options))
     with pytest.raises(EncodeError):
         use(s, np.zeros(6, np.int32), TensorSide(hist_dep_sig_prob_enabled_flag=1))
 
@@ -392,7 +399,9 @@ def test_wrong_number_of_ids(size: int) -> None:
             use(TensorSyntax((6,)), np.zeros(6, np.int32), TensorSide(shift_parameter_ids=np.zeros(size, np.uint8)))
 
 
-@pytest.mark.parametrize(("bits", "value"), [(6, 32), (6, -33), (8, 128), (8, -129), (13, 4096), (13, -4097), (8, 2**31 - 1)])
+@pytest.mark.parametrize(
+    ("bits", "value"), [(6, 32), (6, -33), (8, 128), (8, -129), (13, 4096), (13, -4097), (8, 2**31 - 1)]
+)
 def test_qp_value_out_of_range(bits: int, value: int) -> None:
     c = PayloadEncoder()
     with pytest.raises(EncodeError, match=f"qp_value {value} does not fit"):
@@ -405,11 +414,11 @@ def test_qp_value_out_of_range(bits: int, value: int) -> None:
 Levels = npt.NDArray[np.int32]
 
 
-def forms(levels: Levels) -> dict[str, npt.NDArray[np.int_]]:
+def forms(levels: Levels) -> dict[str, npt.NDArray[Any]]:
     """The same levels in other arrays."""
     padded = np.full((levels.shape[0], 2 * levels.shape[1]), 77, np.int32)
     padded[:, ::2] = levels
-    out: dict[str, npt.NDArray[np.int_]] = {
+    out: dict[str, npt.NDArray[Any]] = {
         "strided": padded[:, ::2],
         "fortran": np.asfortranarray(levels),
         "reversed": np.ascontiguousarray(levels[::-1])[::-1],
@@ -441,7 +450,7 @@ def test_forms_of_the_levels_make_the_same_payload() -> None:
     payloads = set()
     for array in forms(levels).values():
         c = PayloadEncoder()
-        c.quant_tensor(TensorSyntax((7, 6)), array)  # type: ignore[arg-type]
+        c.quant_tensor(TensorSyntax((7, 6)), array)
         c.terminate()
         payloads.add(c.getvalue())
     assert len(payloads) == 1
@@ -469,20 +478,20 @@ def test_references_are_never_modified() -> None:
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**32, 2**32 + 1, 2**62])
 def test_wide_integers_are_refused_and_not_wrapped(use: Use, value: int) -> None:
     with pytest.raises((EncodeError, OverflowError)):
-        use(TensorSyntax((3,)), np.array([0, value, 0], np.int64), None)  # type: ignore[arg-type]
+        use(TensorSyntax((3,)), np.array([0, value, 0], np.int64), None)
 
 
 @each_user
 @pytest.mark.parametrize("values", [[0.5, 1.0, 2.0], [np.nan, 0, 0], [1e20, 0, 0]])
 def test_real_levels_are_refused_and_not_cut(use: Use, values: list[float]) -> None:
     with pytest.raises((EncodeError, TypeError)):
-        use(TensorSyntax((3,)), np.array(values), None)  # type: ignore[arg-type]
+        use(TensorSyntax((3,)), np.array(values), None)
 
 
 def test_wide_references_are_not_wrapped() -> None:
     with pytest.raises((ValueError, OverflowError)):
-        TensorSyntax((2,), co_loc=np.array([2**32, 0]), temporal_context_modeling_flag=1)  # type: ignore[arg-type]
-    wide = TensorSyntax((4, 2), parent_node_id_present_flag=1, any_sig=np.full(8, 256))  # type: ignore[arg-type]
+        TensorSyntax((2,), co_loc=np.array([2**32, 0]), temporal_context_modeling_flag=1)
+    wide = TensorSyntax((4, 2), parent_node_id_present_flag=1, any_sig=np.full(8, 256))
     true = TensorSyntax((4, 2), parent_node_id_present_flag=1, any_sig=np.ones(8, bool))
     payloads = []
     for s in (wide, true):
@@ -599,9 +608,7 @@ else:
 @pytest.mark.parametrize("verb", ["decode", pytest.param("encode", marks=pytest.mark.slow)])
 def test_ctrl_c_is_answered(verb: str) -> None:
     code = INTERRUPTED.format(dims=(1000, 1000), repeat=5)
-    out = subprocess.run(
-        [sys.executable, "-c", code, verb], capture_output=True, text=True, timeout=120, check=False
-    )
+    out = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True, timeout=120, check=False)
     assert out.stdout.strip() == "interrupted True", out.stderr
 
 
