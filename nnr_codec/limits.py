@@ -13,6 +13,23 @@ class Limits:
     """Upper bounds on what untrusted input may make a decoder or reader allocate or loop over.
 
     Sizes are in bytes, the rest are counts. The presets are :meth:`strict`, ``Limits()`` and :meth:`unlimited`.
+
+    Parameters
+    ----------
+    max_unit_bytes, max_units, max_agg_depth : int
+        Of one unit; units of a bitstream; aggregates around a unit.
+    max_eg_bits, max_name_bytes, max_names : int
+        Bits of an Exp-Golomb code after its prefix; bytes of a string; entries of all lists in headers together.
+    max_dims, max_tensor_elements, max_tensor_bytes, max_total_bytes : int
+        Of one tensor; of all tensors of a bitstream or model together.
+    max_topology_bytes, max_codebook : int
+        Topology and quantization data, inflated; entries of a codebook.
+    max_pending_bytes, max_history_bytes : int
+        Parts of tensors that wait for the rest; what an UpdateState keeps.
+    max_decomp_elements : int
+        Multiplications of a decomposed tensor.
+    max_archive_bytes : int
+        Members of a model archive together.
     """
 
     max_unit_bytes: int = (1 << 31) - 1
@@ -20,7 +37,7 @@ class Limits:
     max_agg_depth: int = 4
     max_eg_bits: int = 32
     max_name_bytes: int = 4096
-    max_names: int = 1_000_000
+    max_names: int = 10_000_000
     max_dims: int = 16
     max_tensor_elements: int = 1 << 31
     max_tensor_bytes: int = 8 << 30
@@ -41,7 +58,7 @@ class Limits:
         return cls(
             max_unit_bytes=64 << 20,
             max_units=10_000,
-            max_names=10_000,
+            max_names=100_000,
             max_tensor_elements=16 << 20,
             max_tensor_bytes=64 << 20,
             max_total_bytes=256 << 20,

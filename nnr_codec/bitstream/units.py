@@ -179,6 +179,7 @@ class UnitReader:
                 )
         else:
             payload = data[payload_offset:]
+        self.budget.charge("max_names", reader.items, "list entries of all headers")
         return Unit(size, header, payload, index, offset, depth, payload_offset)
 
 

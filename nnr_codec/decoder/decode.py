@@ -46,6 +46,7 @@ from ..syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
+from ..tensor.quant import add_update
 from .reconstruct import Rec, reconstruct
 from .state import Node, UpdateState, node_key
 from .task import NduTask, data_format
@@ -304,7 +305,7 @@ class Decoder:
                 if self.reader.session.nnr_pre_flag and before and before.update is not None:
                     if before.update.shape != recs[0].values.shape:
                         raise MissingReferenceError(f"{task.label}: the update before it has another shape (9.2.4)")
-                    recs[0].values = recs[0].values + before.update
+                    recs[0].values = add_update(recs[0].values, before.update)
                 update = recs[0].values.copy()  # the caller owns what is returned
             node = Node(header.put_node_depth, levels, any_sig, update)
         self.state.put(key, node, self.limits)

@@ -14,6 +14,7 @@ from ..errors import ElementError
 from ..limits import Limits
 from ..model import Array
 from ..syntax.structures import NnrCompressedDataUnitHeader
+from ..tensor.quant import cast_floats
 from ..tensor.reduction import local_scaling, product
 from ..tensor.shape import dimension_shift, shift_axes, tensor_split
 
@@ -55,11 +56,16 @@ def reconstruct(
         return {rec.name: dimension_shift(rec.values, shift if rec.role == "weight" else 0) for rec in recs}
     main = by_role.get("weight") or by_role["g"]
     weight = main.values
-    if "g" in by_role:
-        weight = product(by_role["g"].values, by_role["h"].values, dims, limits)
-    if "ls" in by_role:
-        weight = local_scaling(weight, by_role["ls"].values)
-    weight = dimension_shift(weight.astype(main.values.dtype, copy=False), shift)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+        if "g" in by_role:
+            weight = product(by_role["g"].values, by_role["h"].values, dims, limits)
+        if "ls" in by_role:
+            weight = local_scaling(weight, by_role["ls"].values)
+    if weight is not main.values:
+        if not np.isfinite(weight).all():
+            raise ElementError("a recomposed value is not finite (7.3.5)")
+        weight = cast_floats(weight, main.values.dtype)
+    weight = dimension_shift(weight, shift)
     is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
     if header.nnr_multiple_topology_elements_present_flag and not is_block:
         return _split(weight, header, names)

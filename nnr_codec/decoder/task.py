@@ -17,7 +17,7 @@ from ..errors import BitstreamError, ElementError, MissingReferenceError, Payloa
 from ..limits import Budget, Limits
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from ..tensor.quant import DTYPES, integers, look_up, scale, step_size
+from ..tensor.quant import DTYPES, cast_floats, integers, look_up, scale, step_size
 from .reconstruct import Rec
 
 A = TypeVar("A", bound=np.generic)
@@ -88,7 +88,7 @@ class NduTask:
     def _raw_float(self) -> Rec:
         if len(self.payload) != 4 * prod(self.dims):
             raise PayloadError(f"{len(self.payload)} bytes of raw_float32_parameter are not {self.dims} (6.3.4.7)")
-        values = np.frombuffer(self.payload, "<f4").astype(self.dtype).reshape(self.dims)
+        values = cast_floats(np.frombuffer(self.payload, "<f4").reshape(self.dims), self.dtype)
         return Rec(self.parts[0].name, self.parts[0].role, values)
 
     def _coded(self, first_edition: bool) -> list[Coded]:

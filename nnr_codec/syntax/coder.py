@@ -275,6 +275,7 @@ class Reader(Coder):
     """Makes structures from bits (or from a sampler's inventions)."""
 
     io: BitReader
+    items = 0  # list entries read so far
 
     def read(self, cls: type[S], name: str = "") -> S:
         """Read one structure of class ``cls``; ``name`` is its name in paths."""
@@ -326,6 +327,9 @@ class Reader(Coder):
     def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
         """Do ``t.name[j] = descriptor``."""
         start = self.io.pos
+        self.items += 1
+        if self.items > self.io.limits.max_names:
+            self.io.limits.check("max_names", self.items, "list entries of one unit")
         value = self._value(target.name, descriptor)
         if j == 0 and (name := target.name.partition("[")[0]) == target.name:
             values = target.owner.__dict__

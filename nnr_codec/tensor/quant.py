@@ -97,3 +97,23 @@ def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> n
     values = levels.astype(work)
     values *= work.type(step)
     return values.astype(dtype, copy=False)
+
+
+def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> npt.NDArray[np.floating[Any]]:
+    """A copy of ``values`` of type ``dtype``; ElementError when a finite value does not fit."""
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype)
+    if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
+        raise ElementError(f"a value exceeds {dtype} (7.3.3)")
+    return cast
+
+
+def add_update(residual: npt.NDArray[Any], cache: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3), of the type of ``residual``; ElementError when it does not fit."""
+    wide = residual.astype(np.int64 if residual.dtype.kind == "i" else np.float64) + cache
+    if residual.dtype.kind == "f":
+        return cast_floats(wide, residual.dtype)
+    info = np.iinfo(residual.dtype)
+    if wide.size and (int(wide.min()) < info.min or int(wide.max()) > info.max):
+        raise ElementError(f"an update exceeds {residual.dtype} (7.3.2)")
+    return wide.astype(residual.dtype)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide
 from nnr_codec.errors import EncodeError
-from nnr_codec.syntax.deepcabac import QuantTensor, QuantTensorSyntax
+from nnr_codec.syntax.deepcabac import ArithmeticEncoder, QuantTensor, QuantTensorSyntax, terminate
 from tests.cabac import streams
 from tests.cabac.pairs import (
     EDGES,
@@ -238,15 +238,38 @@ def test_lengths_about_a_piece(size: int) -> None:
         compare(make(size, QuantTensorSyntax(dims, dq_flag=size & 1), 2, 0.8))
 
 
-def test_carries() -> None:
-    """Long runs of bits that a carry can still change: IvlOffset kept just below the middle of the interval."""
-    for n in (1, 200):
-        for value in (2**31 - 1, 2**30, 2**30 + 1, 3 << 29):
-            s = QuantTensorSyntax((n,), cabac_unary_length_minus1=0)
-            compare((s, QuantTensor([value] * n)))
-    for seed in range(30):
-        random = Random(seed)
-        s, block = QuantTensorSyntax((16,), cabac_unary_length_minus1=0, qp_bits=13), []
+@pytest.mark.parametrize("odd", [1, 3, 5, 171])
+def test_carries(odd: int) -> None:
+    """A carry through many bytes that are already out.
+
+    Bypass bins keep IvlCurrRange at 510, so the code string of the bins of a number is 510 times the number. The least
+    number whose string reaches odd * 2^n has prefixes whose strings all end in ones, until its last bin carries.
+    """
+    for n in range(60, 400, 7):
+        number = -(-odd * 2**n // 510)
+        bits = (number.bit_length() + 7) // 8 * 8
+        values = [byte - 256 * (byte > 127) for byte in number.to_bytes(bits // 8, "big")]
+        kernel, plain = PayloadEncoder(), ArithmeticEncoder()
+        for value in values:
+            kernel.quant_param(8, value)
+            plain.iae(8, value)
+        kernel.terminate()
+        terminate(plain)
+        payload = kernel.getvalue()
+        assert payload == plain.finish()
+        d = PayloadDecoder(payload)
+        assert [d.quant_param(8) for _ in values] == values
+        d.terminate()
+
+
+def test_large_remainders() -> None:
+    """Many bypass bins at all positions of the register."""
+    for value in (2**31 - 1, 2**30, 2**30 + 1, 3 << 29):
+        for n in (1, 100):
+            compare((QuantTensorSyntax((n,), cabac_unary_length_minus1=0), QuantTensor([value] * n)))
+    s = QuantTensorSyntax((16,), cabac_unary_length_minus1=0, qp_bits=13)
+    for seed in range(10):
+        random, block = Random(seed), []
         for _ in range(4):
             levels = [random.choice((2**31 - 1, 2**30 + 1, -(2**31))) for _ in range(16)]
             block.append((s, QuantTensor(levels, qp_value=random.choice((-1, 0, 4095, -4096)))))

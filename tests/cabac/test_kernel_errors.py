@@ -224,9 +224,10 @@ def test_invalid_offset_at_an_entry_point(skip: int) -> None:
         try:
             kernel_decode(payload, [s])
         except PayloadError as error:
-            found += "IvlOffset has a value that no encoder produces" in str(error)
-            with pytest.raises(PayloadError):
-                kernel_trace(payload, [s])
+            if "IvlOffset has a value that no encoder produces" in str(error):
+                found += 1
+                with pytest.raises(PayloadError, match=r"IvlOffset has a value|ends before|exceeds 32 bits"):
+                    kernel_trace(payload, [s])
     assert found > 10
 
 
@@ -586,9 +587,19 @@ e.quant_tensor(s, levels)
 e.terminate()
 payload = e.getvalue()
 d = PayloadDecoder(payload)
-timer = threading.Timer(0.05, _thread.interrupt_main)
-timer.start()
+begun = threading.Event()
+
+
+def interrupt():
+    begun.wait()
+    time.sleep(0.03)
+    _thread.interrupt_main()
+
+
+thread = threading.Thread(target=interrupt)
+thread.start()
 try:
+    begun.set()
     if sys.argv[1] == "decode":
         d.quant_tensor(s)
     elif sys.argv[1] == "encode":
@@ -598,9 +609,8 @@ try:
     else:
         choose_shift_parameter_ids(s, levels)
 except KeyboardInterrupt:
-    print("interrupted", 0 <= d.bit < 8 * len(payload))
+    print("interrupted", d.bit < 0.9 * 8 * len(payload))  # of a decoder: long before the end
 else:
-    timer.cancel()
     print("completed")
 """
 

@@ -216,7 +216,6 @@ def test_no_quantization_at_all() -> None:
         (LPS, NnrLayerParameterSetUnitPayload()),
     ],
 )
-@pytest.mark.xfail(reason="activate() sees only what is set, not what is inferred", raises=(KeyError, AssertionError))
 def test_writer_and_reader_see_the_same(header: NnrUnitHeader, payload: Structure) -> None:
     """A structure that is written need not set what is inferred; one that was read has it all."""
     writer, reader = (Session(general_profile_idc=1, lps_quantization=(1, 1)) for _ in range(2))
