@@ -14,37 +14,37 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .api import (
-        EncodeReport,
-        decode,
-        encode,
-        encode_file,
-        inspect,
-        load,
-        open,  # noqa: A004  # as in gzip.open
-        save,
-        units,
-    )
-    from .config import EncoderConfig, Rule
-    from .decoder.index import NnrFile, TensorInfo
-    from .decoder.state import UpdateState
-    from .decoder.update import UpdateDecoder
-    from .errors import (
-        BitstreamError,
-        ElementError,
-        EncodeError,
-        FormatError,
-        LimitError,
-        MissingDependencyError,
-        MissingReferenceError,
-        NnrError,
-        PayloadError,
-        TruncatedError,
-        UnsupportedError,
-    )
-    from .limits import Limits
-    from .model import Block, Model, Topology
+if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
+    from .api import EncodeReport as EncodeReport
+    from .api import decode as decode
+    from .api import encode as encode
+    from .api import encode_file as encode_file
+    from .api import inspect as inspect
+    from .api import load as load
+    from .api import open as open
+    from .api import save as save
+    from .api import units as units
+    from .config import EncoderConfig as EncoderConfig
+    from .config import Rule as Rule
+    from .decoder.index import NnrFile as NnrFile
+    from .decoder.index import TensorInfo as TensorInfo
+    from .decoder.state import UpdateState as UpdateState
+    from .decoder.update import UpdateDecoder as UpdateDecoder
+    from .errors import BitstreamError as BitstreamError
+    from .errors import ElementError as ElementError
+    from .errors import EncodeError as EncodeError
+    from .errors import FormatError as FormatError
+    from .errors import LimitError as LimitError
+    from .errors import MissingDependencyError as MissingDependencyError
+    from .errors import MissingReferenceError as MissingReferenceError
+    from .errors import NnrError as NnrError
+    from .errors import PayloadError as PayloadError
+    from .errors import TruncatedError as TruncatedError
+    from .errors import UnsupportedError as UnsupportedError
+    from .limits import Limits as Limits
+    from .model import Block as Block
+    from .model import Model as Model
+    from .model import Topology as Topology
 
 __version__ = "0.1.0"
 

@@ -183,7 +183,7 @@ def decode(
     return decode_bitstream(_buffer(data, limits), limits=limits, topology_dimensions=topology_dimensions, raw=raw)[0]
 
 
-def open(  # noqa: A001  # as in gzip.open
+def open(  # as in gzip.open
     data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
@@ -223,7 +223,7 @@ def _buffer(data: Bitstream, limits: Limits | None) -> Buffer:
                 return file.read()  # nothing, or a pipe
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if not hasattr(data, "read"):
-        return cast("Buffer", data)
+        return data
     most = limits or Limits()
     content = bytearray()
     while chunk := cast(BinaryIO, data).read(1 << 20):

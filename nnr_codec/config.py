@@ -23,9 +23,9 @@ class TensorOptions:
     dependent_quantization : bool
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
     exact : bool or None
-        True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it with ``qp``. None: tensors with at least
-        two extents above 1 are quantized with ``qp``; all others, such as biases and normalizations, finely, with a
-        step of at most 2**-19 and at most 2**-16 of their largest value, or exactly.
+        True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it with ``qp``. None: tensors with at
+        least two extents above 1 are quantized with ``qp``; all others, such as biases and normalizations, finely,
+        with a step of at most 2**-19 and at most 2**-16 of their largest value, or exactly.
     scan_order : int
         0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points.
     row_skipping : bool
@@ -72,8 +72,8 @@ class EncoderConfig(TensorOptions):
     Parameters
     ----------
     profile : int
-        general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other widths
-        come back as int32 and float32.
+        general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
+        widths come back as int32 and float32.
     qp_density : int
         QpDensity, 0..7: steps of qp that double the step size, as a power of two.
     rules : tuple of Rule

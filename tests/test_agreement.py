@@ -79,8 +79,8 @@ def pictures(shape: tuple[int, ...], count: int = 256) -> Floats:
     Parameters
     ----------
     shape : tuple of int
-        [1, channels, side, side] of the model's input. It also tells the range of values: 0..1 for digits,
-        deviation 1 for CIFAR-10 networks, deviation 60 for ImageNet networks of Caffe's kind (mean subtracted only).
+        [1, channels, side, side] of the model's input. It also tells the range of values: 0..1 for digits, around a
+        deviation of 1 for the others, as in the reference inputs that come with them.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def pictures(shape: tuple[int, ...], count: int = 256) -> Floats:
         out += noise * rng.random((count, 1, 1, 1), dtype=np.float32)
     if side == 8:
         return np.asarray(1 / (1 + np.exp(-2 * out)), np.float32)
-    return out * np.float32(60 if side > 200 else 1)
+    return out
 
 
 def scores(path: Path, images: Floats) -> Floats:

@@ -69,7 +69,8 @@ class UnitInfo:
     @property
     def bits_per_parameter(self) -> float | None:
         """Bits of the unit for each parameter of its shape; None for other units."""
-        return 8 * self.size / prod(self.shape) if self.shape and prod(self.shape) else None
+        parameters = prod(self.shape)
+        return 8 * self.size / parameters if self.shape and parameters else None
 
 
 def summarise(data: Buffer, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:

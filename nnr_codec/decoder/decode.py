@@ -330,8 +330,9 @@ def decode_bitstream(
 
     Notes
     -----
-    Profile 0 has two readings (errata K1, K4), and a payload can be legal in both. So the whole bitstream is read as the
-    2024 text says, and when a payload does not fit, the whole of it is read again as the first edition's software wrote.
+    Profile 0 has two readings (errata K1, K4), and a payload can be legal in both. So the whole bitstream is read as
+    the 2024 text says, and when a payload does not fit, the whole of it is read again as the first edition's software
+    wrote.
     """
 
     def decoder(first_edition: bool) -> Decoder:

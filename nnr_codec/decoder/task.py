@@ -111,7 +111,8 @@ class NduTask:
             return None
         if len(arrays) != len(self.parts) or arrays[i].shape != self.parts[i].dims:
             raise MissingReferenceError(
-                f"{self.label}: the updates before {self.names[0]!r} have not its shape {self.parts[i].dims} (10.3.4.2.2)"
+                f"{self.label}: the updates before {self.names[0]!r} have not its shape {self.parts[i].dims} "
+                "(10.3.4.2.2)"
             )
         return arrays[i]
 

@@ -146,7 +146,7 @@ def encode_tensor(plan: TensorPlan, array: Array, session: Session) -> bytes:
     """The compressed data unit of one tensor."""
     header = _header(plan)
     if plan.payload_type == NNR_PT_RAW_FLOAT:
-        return write_unit(ndu_header(header), memoryview(np.ascontiguousarray(array, "<f4")).cast("B"), session)
+        return write_unit(ndu_header(header), np.ascontiguousarray(array, "<f4").data.cast("B"), session)
     (part,) = parts(header, session)
     syntax = tensor_syntax(header, session, part)
     levels = _levels(plan, array, syntax)
@@ -183,8 +183,11 @@ def _header(plan: TensorPlan) -> NnrCompressedDataUnitHeader:
 def _levels(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> npt.NDArray[np.int32]:
     if plan.payload_type == NNR_PT_INT:
         return np.ascontiguousarray(array, np.int32).reshape(plan.dims)
-    wide = np.float64 if array.dtype == np.float64 else np.float32
-    values = np.ascontiguousarray(array, wide).reshape(-1)
+    values: quantizer.Real
+    if array.dtype == np.float64:
+        values = np.ascontiguousarray(array, np.float64).reshape(-1)
+    else:
+        values = np.ascontiguousarray(array, np.float32).reshape(-1)
     levels = np.empty(values.size, np.int32)
     if not plan.options.dependent_quantization:
         quantizer.uniform(values, plan.step, levels)

@@ -12,7 +12,7 @@ from ..config import EncoderConfig, TensorOptions
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
 from ..errors import EncodeError
 from ..model import Array
-from ..tensor.quant import step_size
+from ..tensor.quant import DTYPES, step_size
 
 F = DecompressedDataFormat
 
@@ -120,7 +120,7 @@ def _exact_plan(
     config: EncoderConfig,
 ) -> TensorPlan:
     if data_format is F.TENSOR_FLOAT64:
-        finite = np.abs(array[np.isfinite(array)])  # type: ignore[call-overload]
+        finite = np.abs(array[np.isfinite(array)])
         if finite.size and float(finite.max()) > float(np.finfo(np.float32).max):
             raise EncodeError(f"tensor {name!r} has values beyond float32, the type of raw parameters (7.3.4)")
     return TensorPlan(name, dims, NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32 if config.profile == 0 else data_format, options)
@@ -160,8 +160,8 @@ def _lossy_plan(
 ) -> TensorPlan:
     """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks.
 
-    level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization uniform:
-    then a value too large for the significand is itself a multiple of the step, and is coded as it is.
+    level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
+    uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
     """
     low, high = (float(bound) for bound in _bounds(array))
     if not (np.isfinite(low) and np.isfinite(high)):
@@ -169,7 +169,7 @@ def _lossy_plan(
             f"tensor {name!r} has not-a-number or infinite values; keep it exactly with a rule 'exact=true'"
         )
     out = F.TENSOR_FLOAT32 if config.profile == 0 else data_format
-    info = np.finfo({F.TENSOR_FLOAT16: np.float16, F.TENSOR_FLOAT32: np.float32}.get(out, np.float64))
+    info = np.finfo(DTYPES[out])
     unit = 1 << config.qp_density
     step = step_size(options.qp, config.qp_density)
     largest = max(high, -low)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import tables as _tables  # registers the tables with their structures
 from .bitio import BitCounter, BitReader, BitWriter
-from .coder import TABLES, Descriptor, Reader, SampleReader, Sampler, Structure, Trace, Writer
+from .coder import TABLES, Descriptor, Reader, Sampler, SampleReader, Structure, Trace, Writer
 from .session import Session
 
 __all__ = [

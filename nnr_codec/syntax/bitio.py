@@ -25,6 +25,7 @@ class NotANumber(float):
     """A not-a-number that keeps its bits: conversion to float64 would make a signalling one quiet."""
 
     __slots__ = ("bits",)
+    bits: int
 
     def __new__(cls, bits: int) -> NotANumber:
         value = super().__new__(cls, "nan")

@@ -26,7 +26,7 @@ S = TypeVar("S", bound="Structure")
 T = TypeVar("T")
 
 
-class AbsentElement(AttributeError):
+class AbsentElementError(AttributeError):
     """A syntax element was asked for that is not present in this structure; a mistake of the program."""
 
 
@@ -113,7 +113,7 @@ class _Absent:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self
-        raise AbsentElement(f"{self.name} is not present in this {type(instance).table_name}()")
+        raise AbsentElementError(f"{self.name} is not present in this {type(instance).table_name}()")
 
 
 class _Derived:
@@ -368,9 +368,8 @@ class Writer(Coder):
         for name, value in structure.present().items():
             unused = values[name].surplus() if name in view.lists else name not in seen
             if unused and value != getattr(type(structure), name, None):
-                raise WriteError(
-                    f"{name}={value!r} is set, but {structure.table_name}() ({structure.clause}) has no place for it here"
-                )
+                table = f"{structure.table_name}() ({structure.clause})"
+                raise WriteError(f"{name}={value!r} is set, but {table} has no place for it here")
 
     def _code(self, owner: Structure, name: str, descriptor: Descriptor, value: Any) -> None:
         start = self.io.pos

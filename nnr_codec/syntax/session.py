@@ -47,20 +47,21 @@ class Session:
     # ------------------------------------------------------------------------------------------ derived variables
     @property
     def quantization(self) -> tuple[int, int] | None:
-        """QpDensity and QuantizationParameter; an active LPS replaces the MPS (errata F5). None when neither has one."""
+        """QpDensity and QuantizationParameter; an active LPS replaces the MPS (errata F5). None: neither has one."""
         return self.lps_quantization or self.mps_quantization
 
     def names(self, t: NnrCompressedDataUnitHeader) -> list[str]:
         """The topology element ids of an NDU, indices looked up in the reference list."""
         names = []
         for key in t.topology_elem_ids:
-            if isinstance(key, int):
-                if key >= len(self.reference_list):
-                    raise MissingReferenceError(
-                        f"topology_elem_id_index {key} is not in the reference list of {len(self.reference_list)} (6.4.3.7)"
-                    )
-                key = self.reference_list[key]
-            names.append(key)
+            if isinstance(key, str):
+                names.append(key)
+                continue
+            if key >= len(self.reference_list):
+                raise MissingReferenceError(
+                    f"topology_elem_id_index {key} is not in the reference list of {len(self.reference_list)} (6.4.3.7)"
+                )
+            names.append(self.reference_list[key])
         return names
 
     def tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[int]:

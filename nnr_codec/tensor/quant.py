@@ -60,7 +60,8 @@ def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
     low, high = int(levels.min()) + zero, int(levels.max()) + zero
     if low < 0 or high >= len(values):
         raise PayloadError(f"index {low if low < 0 else high} is outside the codebook of {len(values)} entries (7.3.6)")
-    return values[levels + np.int32(zero)]
+    found: Levels = values[levels + np.int32(zero)]
+    return found
 
 
 def integers(levels: Levels, data_format: DecompressedDataFormat) -> npt.NDArray[np.integer[Any]]:
@@ -93,9 +94,9 @@ def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> n
     largest = max(int(levels.max()), -int(levels.min())) if levels.size else 0
     if largest * step > float(info.max):
         raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
-    work = np.dtype(np.float64) if dtype.itemsize == 8 else np.dtype(np.float32)
-    values = levels.astype(work)
-    values *= work.type(step)
+    work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
+    values: npt.NDArray[np.floating[Any]] = levels.astype(work)
+    values *= work(step)
     return values.astype(dtype, copy=False)
 
 
@@ -116,4 +117,5 @@ def add_update(residual: npt.NDArray[Any], cache: npt.NDArray[Any]) -> npt.NDArr
     info = np.iinfo(residual.dtype)
     if wide.size and (int(wide.min()) < info.min or int(wide.max()) > info.max):
         raise ElementError(f"an update exceeds {residual.dtype} (7.3.2)")
-    return wide.astype(residual.dtype)
+    summed: npt.NDArray[Any] = wide.astype(residual.dtype)
+    return summed

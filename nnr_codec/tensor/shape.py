@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
     if axis >= tensor.ndim:
         raise ElementError(f"concatentation_axis_index is {axis}, the tensor has {tensor.ndim} dimensions (6.4.3.7)")
     edges = [0, *split_index, tensor.shape[axis]]
-    if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+    if any(low >= high for low, high in pairwise(edges)):
         raise ElementError(f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order (6.4.3.7)")
     return [np.ascontiguousarray(piece) for piece in np.split(tensor, split_index, axis)]
 

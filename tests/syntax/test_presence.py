@@ -12,7 +12,7 @@ from bitarray import bitarray
 from nnr_codec.constants import NNR_NDU, NNR_PT_BLOCK, NNR_PT_INT, NNR_STR, NNR_TPL, PayloadType
 from nnr_codec.errors import WriteError
 from nnr_codec.syntax import TABLES, Session, Structure, coder
-from nnr_codec.syntax.coder import AbsentElement
+from nnr_codec.syntax.coder import AbsentElementError
 from nnr_codec.syntax.structures import (
     BitMask,
     IntegerCodebook,
@@ -62,7 +62,7 @@ def several(**elements: Any) -> NnrCompressedDataUnitHeader:
 
 # ------------------------------------------------------------------------------------------------ elements not set
 def test_absent_element_names_itself_and_its_table() -> None:
-    with pytest.raises(AbsentElement, match=r"device_id is not present in this nnr_compressed_data_unit_header\(\)"):
+    with pytest.raises(AbsentElementError, match=r"device_id is not present in this nnr_compressed_data_unit_header\(\)"):
         _ = ndu().device_id
     assert not hasattr(ndu(), "device_id")
     assert getattr(ndu(), "device_id", None) is None
