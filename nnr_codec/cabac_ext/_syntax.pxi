@@ -65,7 +65,7 @@ ctypedef struct Tensor:
     # where coding stands
     Context *contexts
     EntryPoint *entry_points
-    int64_t block_row, block_column, row
+    int64_t block_row, column, row
     int64_t entry_bits
     int state_id
     int prev                  # of the level before: 0 zero, 1 negative, 2 positive (errata A3)
@@ -222,6 +222,8 @@ cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcep
                 t.error = LEVEL_RANGE
         elif Coder is not Decoder:
             if t.dq:
+                if level == 1 << 30 and not state_id & 1:
+                    t.error = LEVEL_RANGE  # twice the level is 2**31
                 state_id = NNR_STATE[state_id][level & 1]
     t.state_id = state_id
     t.prev = prev
@@ -250,6 +252,9 @@ cdef inline int check(Coder *c, Tensor *t) noexcept nogil:
 cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
     """A run in pieces, so that a bad payload is noticed soon and a large tensor is sampled by the chooser."""
     cdef int64_t m, i
+    if t.empty:  # a codebook of one entry leaves nothing to code
+        check(c, t)
+        return
     while n > 0 and not t.error:
         m = min(n, CHOOSER_PIECE if Coder is Chooser else PIECE)
         if Coder is Chooser:
@@ -301,6 +306,7 @@ cdef inline void begin_block_row(Coder *c, Tensor *t) noexcept nogil:
                 c.d.invalid |= offset(&c.d) >= 256
         elif Coder is Encoder:
             c.range = 256
+    check(c, t)
     if t.block_row > 0:
         init_prob_est_param(c, t)
 
@@ -313,31 +319,40 @@ cdef inline void code_rows(Coder *c, Tensor *t, int64_t budget) noexcept nogil:
     """
     cdef int64_t start, n
     if t.block == 0 and not t.row_skip:  # all rows are one run
-        n = min(t.height - t.row, budget // t.width + 1)
-        code_piecewise(c, t, t.row * t.width, n * t.width)
-        t.row += n
+        n = min(budget, t.height * t.width - t.column)
+        code_piecewise(c, t, t.column, n)
+        t.column += n
+        if t.column == t.height * t.width:
+            t.row = t.height
         return
     while t.row < t.height and budget > 0 and not t.error:
-        n = t.width
-        start = t.row * t.width
+        n = t.width - t.column
+        start = t.row * t.width + t.column
         if t.block:
-            if t.block_column == 0 and t.row == t.block_row * t.block:
+            if t.column == 0 and t.row == t.block_row * t.block:
                 begin_block_row(c, t)
-            n = min(t.block, t.width - t.block_column)
-            start += t.block_column
+            n = min(n, t.block)
+        else:
+            n = min(n, budget)
         if t.row_skip and t.row_skip_list[t.row]:
             skip_levels(t, n)
         else:
             code_piecewise(c, t, start, n)
         budget -= n
+        if not t.block:
+            t.column += n
+            if t.column == t.width:
+                t.row += 1
+                t.column = 0
+            continue
         t.row += 1
-        if t.block and (t.row == t.height or t.row == (t.block_row + 1) * t.block):
-            t.block_column += t.block
-            if t.block_column < t.width:
+        if t.row == t.height or t.row == (t.block_row + 1) * t.block:
+            t.column += t.block
+            if t.column < t.width:
                 t.row = t.block_row * t.block
             else:
                 t.block_row += 1
-                t.block_column = 0
+                t.column = 0
 
 
 # ---------------------------------------------------------------------------------------------------- side information

@@ -33,7 +33,6 @@ class TensorSyntax:
 
     dims: tuple[int, ...]
     size: int
-    has_levels: bool
     can_skip_rows: bool
     entry_points: int
     def __init__(

@@ -28,8 +28,6 @@ MESSAGES = {
 cdef class TensorSyntax:
     cdef Tensor t
     cdef readonly tuple dims
-    cdef readonly object qp_bits
-    cdef readonly bint has_levels
     cdef object co_loc, any_sig
 
     def __init__(self, dims, *, general_profile_idc=1, dq_flag=0, cabac_unary_length_minus1=9, scan_order=0,
@@ -37,12 +35,15 @@ cdef class TensorSyntax:
                  first_edition=False, co_loc=None, any_sig=None):
         cdef Tensor *t = &self.t
         cdef int64_t n, size, zero
+        dims = tuple(int(extent) for extent in dims)
         if not dims or min(dims) < 1 or prod(dims) >= 1 << 59:
-            raise ValueError(f"dimensions {tuple(dims)} are not those of a tensor that can be coded")
+            raise ValueError(f"dimensions {dims} are not those of a tensor that can be coded")
         n = prod(dims)
         if not 0 <= cabac_unary_length_minus1 <= 255 or not 0 <= scan_order <= 4:
             raise ValueError("cabac_unary_length_minus1 or scan_order is out of range")
-        self.dims = tuple(dims)
+        if first_edition and general_profile_idc != 0:
+            raise ValueError("the first edition has profile 0 only")
+        self.dims = dims
         t.height = dims[0]
         t.width = n // t.height
         # Errata G2: the order is the same without blocks, and the entry points of such tensors are not used.
@@ -61,12 +62,15 @@ cdef class TensorSyntax:
             t.max_negative = zero
         t.has_flags = general_profile_idc == 1 and t.width > 1 and t.height > 1 and not t.empty
         t.hist_flag_present = bool(parent_node_id_present_flag)
-        self.has_levels = not t.empty
         for reference in (co_loc, any_sig):
             if reference is not None and reference.size != n:
                 raise ValueError("a reference has another number of parameters than the tensor")
-        self.co_loc = None if co_loc is None else np.ascontiguousarray(co_loc, np.int32).reshape(-1)
-        self.any_sig = None if any_sig is None else np.ascontiguousarray(any_sig, np.uint8).reshape(-1)
+        if co_loc is not None and co_loc.dtype != np.int32:
+            raise ValueError("co_loc is not of type int32")
+        if co_loc is not None and t.temporal:
+            self.co_loc = np.ascontiguousarray(co_loc).reshape(-1)
+        if any_sig is not None:
+            self.any_sig = np.ascontiguousarray(any_sig != 0).reshape(-1).view(np.uint8)
 
     @property
     def size(self):
@@ -124,8 +128,13 @@ cdef class Job:
             return
         self.t.hist = bool(side.hist_dep_sig_prob_enabled_flag)
         self.t.row_skip = bool(side.row_skip_enabled_flag)
-        if side.shift_parameter_ids is not None:
-            self.ids_array[:] = side.shift_parameter_ids
+        if self.t.hist and not (self.t.has_flags and self.t.hist_flag_present):
+            raise EncodeError("hist_dep_sig_prob_enabled_flag has no place in this tensor (10.2.1.4)")
+        ids = side.shift_parameter_ids
+        if ids is not None:
+            if ids.shape != self.ids_array.shape or ids.max() > 8:
+                raise EncodeError(f"shift parameter ids are not {self.ids_array.size} numbers of 0..8 (10.2.1.6)")
+            self.ids_array[:] = ids
         if self.t.row_skip:
             if not self.t.has_flags:
                 raise EncodeError(f"rows of a tensor of shape {self.syntax.dims} cannot be skipped (10.2.1.4)")
@@ -157,8 +166,6 @@ cdef run(Coder *c, Tensor *t):
     """Code a whole tensor; pending signals (Ctrl-C) are handled in between."""
     with nogil:
         code_head(c, t)
-    if t.empty:
-        t.row = t.height
     while t.row < t.height and not t.error:
         with nogil:
             code_rows(c, t, STEP)
@@ -191,7 +198,7 @@ cdef class PayloadDecoder:
         self._check(OVERRUN if consumed(&self.c) > 8 * self.data.shape[0] else OK)
         return <int>v - (1 << bits) if v >> (bits - 1) else <int>v
 
-    def quant_tensor(self, TensorSyntax syntax, levels=None, side=None):
+    def quant_tensor(self, TensorSyntax syntax not None, levels=None, side=None):
         cdef Job job = Job(syntax, np.zeros(syntax.dims, np.int32))
         run(&self.c, &job.t)
         self._check(job.t.error)
@@ -200,7 +207,7 @@ cdef class PayloadDecoder:
     def terminate(self):
         cdef int64_t end
         if not decode_terminate(&self.c):
-            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=self.bit)
+            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=min(self.bit, 8 * self.data.shape[0]))
         end = consumed(&self.c)
         if end > 8 * self.data.shape[0]:
             self._check(OVERRUN)
@@ -231,7 +238,7 @@ cdef class PayloadTracer:
         cdef uint32_t v = uae(&self.c, bits, 0)
         return <int>v - (1 << bits) if v >> (bits - 1) else <int>v
 
-    def quant_tensor(self, TensorSyntax syntax, levels=None, side=None):
+    def quant_tensor(self, TensorSyntax syntax not None, levels=None, side=None):
         cdef Job job = Job(syntax, np.zeros(syntax.dims, np.int32))
         self.c.base = job.t.contexts
         run(&self.c, &job.t)
@@ -266,10 +273,12 @@ cdef class PayloadEncoder:
         uae(&self.c, bits, <uint32_t>qp_value & ((1 << bits) - 1))
         return qp_value
 
-    def quant_tensor(self, TensorSyntax syntax, levels, side=None):
+    def quant_tensor(self, TensorSyntax syntax not None, levels, side=None):
         cdef Job job = Job(syntax, check_levels(syntax, levels))
         job.set_side(side)
         run(&self.c, &job.t)
+        if job.t.error == LEVEL_RANGE:
+            raise EncodeError(MESSAGES[LEVEL_RANGE])
         if job.t.error:
             raise MemoryError(MESSAGES[job.t.error])
         return levels, job.side()
@@ -289,13 +298,13 @@ cdef class PayloadEstimator:
 
     @property
     def bits(self):
-        return self.c.cost / 32768
+        return self.c.cost / 32768.0
 
     def quant_param(self, int bits, int qp_value):
         self.c.cost += <uint64_t>bits << 15
         return qp_value
 
-    def quant_tensor(self, TensorSyntax syntax, levels, side=None):
+    def quant_tensor(self, TensorSyntax syntax not None, levels, side=None):
         cdef Job job = Job(syntax, check_levels(syntax, levels))
         job.set_side(side)
         run(&self.c, &job.t)
@@ -308,7 +317,9 @@ cdef class PayloadEstimator:
 cdef check_levels(TensorSyntax syntax, levels):
     """The levels as int32 in C order; those that the syntax cannot hold are refused."""
     cdef int64_t high = 0x7fffffff, low = -0x80000000
-    levels = np.ascontiguousarray(levels, np.int32)
+    levels = np.asarray(levels)
+    if levels.dtype.kind not in "iub":
+        raise EncodeError(f"levels of type {levels.dtype} are not integers")
     if levels.size != syntax.size:
         raise EncodeError(f"{levels.size} levels are given for a tensor of shape {syntax.dims}")
     if syntax.t.dq:
@@ -317,12 +328,13 @@ cdef check_levels(TensorSyntax syntax, levels):
         high, low = syntax.t.max_positive, -syntax.t.max_negative
     if int(levels.max()) > high or int(levels.min()) < low:
         raise EncodeError(f"levels from {levels.min()} to {levels.max()}: allowed here are {low} to {high} (10.2.1.5)")
+    levels = np.ascontiguousarray(levels, np.int32)
     if not levels.flags.writeable:  # the coders share one signature; none of those that are handed levels writes
         levels = levels.copy()
     return levels
 
 
-def choose_shift_parameter_ids(TensorSyntax syntax, levels, side=None):
+def choose_shift_parameter_ids(TensorSyntax syntax not None, levels, side=None):
     cdef Job job = Job(syntax, check_levels(syntax, levels))
     cdef Chooser c
     cdef SetStates *s
@@ -339,11 +351,10 @@ def choose_shift_parameter_ids(TensorSyntax syntax, levels, side=None):
         job.ids_array[:] = 0
         with nogil:
             init_prob_est_param(&c, &job.t)
-        if not job.t.empty:
-            while job.t.row < job.t.height:
-                with nogil:
-                    code_rows(&c, &job.t, STEP)
-                PyErr_CheckSignals()
+        while job.t.row < job.t.height:
+            with nogil:
+                code_rows(&c, &job.t, STEP)
+            PyErr_CheckSignals()
         for i in range(job.ids.shape[0]):
             if i == ROW_SKIP_LIST or i == SHIFT_IDX:
                 continue
@@ -359,7 +370,7 @@ def choose_shift_parameter_ids(TensorSyntax syntax, levels, side=None):
     return job.ids_array
 
 
-def coding_order(TensorSyntax syntax):
+def coding_order(TensorSyntax syntax not None):
     cdef Tensor *t = &syntax.t
     cdef int64_t y, x, i, j, n = 0, block = t.block
     order = np.arange(t.height * t.width, dtype=np.int64)

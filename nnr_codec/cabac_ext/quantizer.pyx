@@ -90,7 +90,10 @@ def dependent(const real[::1] x not None, double step, int32_t[::1] levels not N
     cdef int s, best = 0
     cdef double[8] cost
     cdef double scale = 1 / step
-    cdef uint8_t *decisions = <uint8_t *>malloc(n + 1)
+    cdef uint8_t *decisions
+    if levels.shape[0] != n:
+        raise ValueError("levels and x differ in length")
+    decisions = <uint8_t *>malloc(n + 1)
     if decisions == NULL:
         raise MemoryError
     cost[0] = 0
@@ -116,6 +119,8 @@ def dependent(const real[::1] x not None, double step, int32_t[::1] levels not N
 def uniform(const real[::1] x not None, double step, int32_t[::1] levels not None):
     cdef int64_t i, n = x.shape[0]
     cdef double scale = 1 / step
+    if levels.shape[0] != n:
+        raise ValueError("levels and x differ in length")
     with nogil:
         for i in range(n):
             levels[i] = <int32_t>rint(x[i] * scale)

@@ -110,7 +110,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
 
 
 def add_update(residual: npt.NDArray[Any], cache: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3), of the type of ``residual``; ElementError when it does not fit."""
+    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3), of the type of ``residual``; ElementError when too large."""
     wide = residual.astype(np.int64 if residual.dtype.kind == "i" else np.float64) + cache
     if residual.dtype.kind == "f":
         return cast_floats(wide, residual.dtype)

@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from nnr_codec.cabac_ext.kernel import (
@@ -34,6 +35,9 @@ from nnr_codec.syntax.deepcabac import (
 
 Pair = tuple[QuantTensorSyntax, QuantTensor]
 Ints = npt.NDArray[np.int64]
+
+#: Settings that do not depend on how busy the machine is.
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 #: The number of the first context of each element in TensorSide and in PayloadTracer.bins.
 BASE = {

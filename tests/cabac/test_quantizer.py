@@ -172,6 +172,17 @@ def test_dependent_is_optimal_for_many_values(dtype: Any, scale: float) -> None:
         assert got == pytest.approx(viterbi_by_numpy(x.astype(np.float64) / step), rel=1e-9)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 20])
+def test_dependent_is_optimal_where_later_values_decide(width: int) -> None:
+    """A few values are far from levels that the exact ones around them ask for: the worse parity is the right one."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        q = reconstruct(rng.integers(-width, width + 1, 60).astype(np.int32)).astype(np.float64)
+        q[::10] += rng.uniform(-2, 2, 6)
+        got = squared_error(q, 1.0, quantize(dependent, q, 1.0))
+        assert got == pytest.approx(viterbi_by_numpy(q), rel=1e-9, abs=1e-12)
+
+
 @each_type
 def test_values_that_can_be_met_exactly_are(dtype: Any) -> None:
     """Also beyond 2^20 values, where the search pauses to look at signals."""
