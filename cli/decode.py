@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import click
 
-from . import output
+from . import output, params
 
 
 @click.command(
+    short_help="Decode a bitstream into a model.",
     epilog="""\b
 Examples:
   nnr decode model.nnr -o model.nnef
   nnr decode - -o weights.npz < weights.nnr
-"""
+""",
 )
-@click.argument("bitstream", type=click.Path())
-@click.option("-o", "--output", "target", required=True, metavar="MODEL", help="The model; - for standard output.")
-@click.option("--format", "model_format", metavar="NAME", help="Format of the model (default: by its name).")
+@click.argument("bitstream", type=params.FileName())
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    required=True,
+    type=params.FileName(),
+    metavar="MODEL",
+    help="The model; - for standard output.",
+)
+@click.option(
+    "--format",
+    "model_format",
+    metavar="NAME",
+    callback=params.format_name,
+    shell_complete=params.format_names,
+    help="Format of MODEL (default: by its name).",
+)
 @click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor.")
 def decode(bitstream: str, target: str, model_format: str | None, force: bool, quiet: bool, verbose: bool) -> None:
     """Decode BITSTREAM (- for standard input) into a model.
 
-    The name of MODEL decides on its format: a folder (name.nnef), .tar, .tgz or .nnef.tgz for NNEF, or .npz.
+    The name of MODEL decides on its format: a folder (name.nnef), .tar, .tgz or .nnef.tgz for NNEF, or .npz. Standard
+    output gets a tar of NNEF when the bitstream carries an NNEF graph, else an npz.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
 
     printer = output.Printer(quiet, verbose)
-    if target != "-":
-        formats.get(model_format) if model_format else formats.by_suffix(target)
-        if not force and os.path.lexists(target):
-            raise FileExistsError(f"{target} exists")
-    stream = output.stdout() if target == "-" else None
+    if target != "-" and not model_format:
+        try:
+            formats.by_suffix(target)
+        except nnr.FormatError as error:
+            raise click.UsageError(str(error)) from None
+    stream = params.open_target(target, bitstream, force=force, folder=True)
     started = time.perf_counter()
-    with nnr.open(output.stdin() if bitstream == "-" else bitstream) as file:
-        tensors = {}
+    tensors = {}
+    with output.source(bitstream) as data, nnr.open(data) as file:
         with printer.progress("decoding", len(file)) as advance:
-            for name in file:
+            for name, info in file.info.items():
                 tensors[name] = file[name]
-                printer.detail(f"{name}: {file.info[name].dtype.name} {list(file.info[name].shape)}")
-                advance(name)
+                printer.detail(f"{name}: {info.dtype.name} {output.dims(info.shape)}")
+                advance()
         nbytes, topology = file.nbytes, file.topology
-    model = nnr.Model(tensors, topology)
-    nnr.save(model, stream or target, format=model_format, overwrite=force)
+    nnr.save(nnr.Model(tensors, topology), stream or target, format=model_format, overwrite=force)
     size = sum(array.nbytes for array in tensors.values())
     printer.note(
-        f"{bitstream} -> {target}: {nbytes:,} -> {size:,} bytes, {len(tensors)} tensors "
+        f"{bitstream} -> {target}: {nbytes:,} -> {size:,} bytes, {output.tensors(len(tensors))} "
         f"in {time.perf_counter() - started:.2f} s"
     )

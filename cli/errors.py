@@ -1,64 +1,90 @@
-"""Exceptions to exit codes and one line each."""
+"""Exceptions to exit codes and one line each on standard error."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import traceback
+from typing import NoReturn
 
 import click
 
-NO, USAGE, BAD_INPUT, UNSUPPORTED, FILE, INTERNAL, INTERRUPTED = 1, 2, 3, 4, 5, 70, 130
+FINE, NO, USAGE, BAD_INPUT, UNSUPPORTED, FILE, INTERNAL = 0, 1, 2, 3, 4, 5, 70
+SIGNALLED = 128  # and the number of the signal, as shells have it
+INTERRUPTED, CLOSED_PIPE = SIGNALLED + 2, SIGNALLED + 13
+
+
+class Terminated(BaseException):
+    """The system asks the process to end; an exception so that unfinished outputs are removed."""
+
+
+def terminate(number: int, _: object) -> NoReturn:
+    """A handler of signals."""
+    raise Terminated(number)
 
 
 def report(error: BaseException) -> int:
     """Print what went wrong to standard error and return the exit code for it."""
-    if isinstance(error, click.ClickException):
-        error.show()
+    if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        click.echo("nnr: interrupted, nothing was written", err=True)
+    if isinstance(error, click.ClickException):
+        with contextlib.suppress(OSError):
+            error.show()
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return CLOSED_PIPE  # the reader of our output has seen enough
+    if isinstance(error, KeyboardInterrupt):
+        say("nnr: interrupted")
         return INTERRUPTED
+    if isinstance(error, Terminated):
+        number = int(error.args[0])
+        say(f"nnr: ended by {signal.Signals(number).name}")
+        return SIGNALLED + number
+    if os.environ.get("NNR_DEBUG"):
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
     code, message = _explain(error)
-    if code == INTERNAL and os.environ.get("NNR_DEBUG"):
-        raise error
-    click.echo(f"nnr: error: {message}", err=True)
+    say(f"nnr: error: {message}")
     return code
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
     from nnr_codec import errors  # after start-up
 
-    message = one_line(str(error))
+    message = ": ".join([*getattr(error, "__notes__", ()), str(error)])
     if isinstance(error, errors.UnsupportedError):
         return UNSUPPORTED, message
     if isinstance(error, errors.MissingDependencyError):
         return FILE, message
     if isinstance(error, errors.NnrError):
         return BAD_INPUT, message
-    if isinstance(error, FileExistsError):
-        return FILE, f"{message}; -f replaces it" if "-f" not in message else message
     if isinstance(error, OSError):
-        name = f"{error.filename}: " if error.filename else ""
-        return FILE, one_line(f"{name}{error.strerror}") if error.strerror else message
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        return FILE, f"{place}{error.strerror}" if error.strerror else message
     if isinstance(error, MemoryError):
         return FILE, "out of memory"
     frame = error.__traceback__
     while frame and frame.tb_next:
         frame = frame.tb_next
     place = f" at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}" if frame else ""
-    return INTERNAL, f"internal error{place}, please report it: {type(error).__name__}: {message} (NNR_DEBUG=1 says more)"
+    what = f"{type(error).__name__}: {message}"
+    return INTERNAL, f"internal error{place}, please report it: {what} (NNR_DEBUG=1 says more)"
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as one line on standard error."""
-    click.echo(f"nnr: warning: {one_line(str(message))}", err=True)
+    """A warning; takes the place of :func:`warnings.showwarning`."""
+    say(f"nnr: warning: {message}")
+
+
+def say(text: str) -> None:
+    """A line on standard error; that it cannot be written is no reason to fail."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(one_line(text), file=sys.stderr, flush=True)
 
 
 def one_line(text: str) -> str:
     """The text with everything escaped that a terminal would act on (names come from files)."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def is_terminal() -> bool:
-    """Whether standard error is a terminal, where a progress bar makes sense."""
-    return sys.stderr.isatty()

@@ -5,10 +5,13 @@ Modules of commands import click alone at the top, so that ``nnr --version`` and
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -17,10 +20,14 @@ from nnr_codec import __version__
 from . import decode, encode, errors, show
 
 EPILOG = """\b
-Exit codes: 0 fine, 1 "no" (violations, differences), 2 usage, 3 bad input, 4 unsupported, 5 file or missing package,
-70 internal error, 130 interrupted.
-Shell completion: eval "$(_NNR_COMPLETE=bash_source nnr)", or zsh_source, fish_source.
+Exit codes: 0 fine, 1 "no" (violations, differences), 2 usage, 3 bad input,
+4 unsupported, 5 file or missing package, 70 internal error, 128+n signal n
+(130 interrupted, 141 nobody reads the output).
+NNR_DEBUG=1 prints tracebacks, NO_COLOR=1 leaves out colours.
+Shell completion: eval "$(_NNR_COMPLETE=bash_source nnr)", or zsh_source;
+fish: _NNR_COMPLETE=fish_source nnr | source
 """
+COMPLETE = "_NNR_COMPLETE"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
@@ -35,16 +42,41 @@ cli.add_command(show.ls)
 cli.add_command(show.inspect)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit with its code; one line on standard error for anything that goes wrong."""
-    warnings.showwarning = errors.warn
-    try:
-        code = cli(arguments, standalone_mode=False)
-        sys.stdout.flush()
-        sys.exit(code if isinstance(code, int) else 0)
-    except BrokenPipeError:
-        # The reader of our output is gone; Python would complain once more when it closes standard output.
+def main() -> NoReturn:
+    """Run the command of this process and exit with its code."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, errors.terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    if code == errors.CLOSED_PIPE:
+        # Python would complain when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(errors.FILE)
-    except (Exception, KeyboardInterrupt) as error:
-        sys.exit(errors.report(error))
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line (without the name of the program); whatever goes wrong is told on standard error.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", category=UserWarning)
+        warnings.showwarning = errors.warn
+        try:
+            if COMPLETE in os.environ:
+                from click.shell_completion import shell_complete
+
+                return shell_complete(cli, {}, "nnr", COMPLETE, os.environ[COMPLETE])
+            with cli.make_context("nnr", list(arguments)) as context:
+                cli.invoke(context)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except (Exception, KeyboardInterrupt, errors.Terminated) as error:
+            return errors.report(error)
+    return errors.FINE

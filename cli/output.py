@@ -1,96 +1,150 @@
-"""What commands print: tables, summaries and progress, by rich, which is imported when something is printed."""
+"""What commands print: tables and progress by rich, which is imported when something is printed; and binary streams."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from .errors import is_terminal, one_line
+from .errors import one_line, say, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
+NARROW = 80  # narrower terminals wrap the lines themselves
 
 
 class Printer:
-    """Results to standard output, everything else to standard error.
+    """Lines and a progress bar on standard error; results go to standard output instead.
 
     Parameters
     ----------
     quiet : bool
-        Errors only.
+        Errors only, no warnings either.
     verbose : bool
         A line for each tensor.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
-        self.quiet, self.verbose = quiet, verbose
+        self.quiet, self.verbose = quiet, verbose and not quiet
+        if quiet:
+            warnings.simplefilter("ignore")
 
     def note(self, text: str) -> None:
-        """A line on standard error."""
+        """A line."""
         if not self.quiet:
-            click.echo(one_line(text), err=True)
+            say(text)
+
+    def warning(self, text: str) -> None:
+        """A warning."""
+        if not self.quiet:
+            warn(text)
 
     def detail(self, text: str) -> None:
-        """A line on standard error when verbose."""
+        """A line when verbose."""
         if self.verbose:
-            click.echo(one_line(text), err=True)
+            say(text)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int) -> Iterator[Callable[[str], None]]:
-        """Yield a function that advances by one and shows a name; a bar appears on terminals only."""
-        if self.quiet or self.verbose or not is_terminal():
-            yield lambda name: None
+    def progress(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+        """Yield a function that advances a bar by one; the bar appears on terminals only, and goes away at the end."""
+        if self.quiet or self.verbose or not _is_terminal(sys.stderr):
+            yield lambda: None
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich import progress
 
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        columns = (
+            progress.SpinnerColumn("line"),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        with progress.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
             task = bar.add_task(label, total=total)
-            yield lambda name: bar.update(task, advance=1)
+            yield lambda: bar.advance(task)
 
 
-def table(headings: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[str] = ()) -> None:
-    """Print a table to standard output; the columns named in ``right`` are numbers."""
+def table(
+    headings: Iterable[str], rows: Iterable[Iterable[str]], *, right: Collection[str], fold: Collection[str]
+) -> None:
+    """Print a table to standard output.
+
+    Parameters
+    ----------
+    headings, rows : iterable of str, iterable of iterables of str
+        All cells are text, not markup, and are escaped.
+    right, fold : collection of str
+        Headings of the columns that hold numbers, and of those that become narrower on a narrow terminal.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    right = set(right)
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for heading in headings:
-        grid.add_column(heading, justify="right" if heading in right else "left", overflow="fold", no_wrap=heading in right)
+        grid.add_column(
+            heading, justify="right" if heading in right else "left", overflow="fold", no_wrap=heading not in fold
+        )
     for row in rows:
         grid.add_row(*(Text(one_line(cell)) for cell in row))
-    console().print(grid)
+    console = _console()
+    console.width = max(console.width, NARROW) if _is_terminal(sys.stdout) else WIDE
+    with console.capture() as lines:
+        console.print(grid)
+    # Not by rich, which ends the process when nobody reads.
+    click.echo("\n".join(line.rstrip() for line in lines.get().splitlines()), color=True)
 
 
-def console() -> Console:
-    """Standard output as rich sees it; NO_COLOR is honoured."""
+def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(stderr=stderr, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+
+
+@contextlib.contextmanager
+def source(name: str) -> Iterator[str | BinaryIO]:
+    """Yield what to read for ``name``, standard input for ``-``; errors of the library are told with the name."""
+    from nnr_codec import NnrError
+
+    try:
+        yield stdin() if name == "-" else name
+    except NnrError as error:
+        error.add_note("standard input" if name == "-" else name)
+        raise
 
 
 def stdin() -> BinaryIO:
-    """Standard input for ``-``."""
-    if sys.stdin.isatty():
-        raise click.UsageError("standard input is a terminal; give a file or pipe one in")
+    """Standard input for ``-``; a terminal is refused."""
+    if sys.stdin is None or _is_terminal(sys.stdin):
+        state = "closed" if sys.stdin is None else "a terminal"
+        raise click.UsageError(f"standard input is {state}; give a file or pipe one in")
     return sys.stdin.buffer
 
 
 def stdout() -> BinaryIO:
-    """Standard output for ``-o -``."""
-    if sys.stdout.isatty():
-        raise click.UsageError("standard output is a terminal; name a file with -o or pipe the output on")
+    """Standard output for ``-o -``; a terminal is refused."""
+    if sys.stdout is None or _is_terminal(sys.stdout):
+        state = "closed" if sys.stdout is None else "a terminal"
+        raise click.UsageError(f"standard output is {state}; name a file with -o or pipe the output on")
     return sys.stdout.buffer
 
 
-def count(n: int) -> str:
-    """A number with separators between thousands."""
-    return f"{n:,}"
+def _is_terminal(stream: object) -> bool:
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty())
+
+
+def dims(shape: Iterable[int]) -> str:
+    """A shape as ``64x3x7x7``."""
+    return "x".join(map(str, shape))
+
+
+def tensors(n: int) -> str:
+    """``1 tensor``, ``2 tensors``."""
+    return f"{n:,} tensor{'' if n == 1 else 's'}"

@@ -6,24 +6,27 @@ import json
 
 import click
 
-from . import output
-
+from . import output, params
 
 
 @click.command(
+    short_help="List the tensors of a bitstream.",
     epilog="""\b
 Examples:
   nnr ls model.nnr
   nnr ls model.nnr --json | jq '.[] | select(.bits_per_parameter > 8).name'
-"""
+""",
 )
-@click.argument("bitstream", type=click.Path())
+@click.argument("bitstream", type=params.FileName())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(bitstream: str, as_json: bool) -> None:
-    """List the tensors of BITSTREAM: shape, type, coding tools, bytes, bits per parameter."""
+    """List the tensors of BITSTREAM (- for standard input): shape, type, coding tools, bytes, bits per parameter.
+
+    Nothing is decoded but headers. Tensors that share a unit with the one above them have 0 bytes of their own.
+    """
     import nnr_codec as nnr
 
-    with nnr.open(output.stdin() if bitstream == "-" else bitstream) as file:
+    with output.source(bitstream) as data, nnr.open(data) as file:
         infos = list(file.info.values())
     if as_json:
         rows = [
@@ -45,39 +48,48 @@ def ls(bitstream: str, as_json: bool) -> None:
         (
             (
                 info.name,
-                "x".join(map(str, info.shape)),
+                output.dims(info.shape),
                 info.dtype.name,
                 " ".join(info.tools),
-                output.count(info.nbytes),
+                f"{info.nbytes:,}",
                 f"{info.bits_per_parameter:.2f}",
             )
             for info in infos
         ),
         right=("bytes", "bits/par"),
+        fold=("name", "tools"),
     )
     parameters, nbytes = sum(info.parameters for info in infos), sum(info.nbytes for info in infos)
     each = f", {8 * nbytes / parameters:.2f} bits/parameter" if parameters else ""
-    click.echo(f"{len(infos)} tensors, {parameters:,} parameters, {nbytes:,} bytes{each}")
+    click.echo(f"{output.tensors(len(infos))}, {parameters:,} parameters, {nbytes:,} bytes{each}")
 
 
 @click.command(
+    short_help="Print a line for each unit of a bitstream.",
     epilog="""\b
 Examples:
   nnr inspect model.nnr
-  nnr inspect - < model.nnr
-"""
+  nnr inspect --json - < model.nnr
+""",
 )
-@click.argument("bitstream", type=click.Path())
+@click.argument("bitstream", type=params.FileName())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(bitstream: str, as_json: bool) -> None:
-    """Print one line for each unit of BITSTREAM: offset, size, type, name, shape, tools, bits per parameter."""
+    """Print one line for each unit of BITSTREAM (- for standard input).
+
+    Offset and size in bytes, type, name, shape, coding tools, bits per parameter; units of an aggregate are indented.
+    """
     from dataclasses import asdict
 
     import nnr_codec as nnr
 
-    infos = nnr.inspect(output.stdin() if bitstream == "-" else bitstream)
+    with output.source(bitstream) as data:
+        infos = nnr.inspect(data)
+        if not infos:
+            raise nnr.BitstreamError("the bitstream has no unit (6.2.3)")
     if as_json:
-        click.echo(json.dumps([asdict(info) for info in infos], indent=1))
+        rows = [{**asdict(info), "bits_per_parameter": info.bits_per_parameter} for info in infos]
+        click.echo(json.dumps(rows, indent=1))
         return
     output.table(
         ("unit", "offset", "size", "type", "name", "shape", "detail", "bits/par"),
@@ -88,11 +100,12 @@ def inspect(bitstream: str, as_json: bool) -> None:
                 str(info.size),
                 info.type,
                 " ".join(info.names),
-                "x".join(map(str, info.shape)),
+                output.dims(info.shape),
                 info.detail,
                 f"{info.bits_per_parameter:.2f}" if info.bits_per_parameter else "",
             )
             for info in infos
         ),
         right=("offset", "size", "bits/par"),
+        fold=("name", "detail"),
     )

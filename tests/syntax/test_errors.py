@@ -172,7 +172,7 @@ def test_reserved_values_stay_plain_integers() -> None:
 
 
 def test_max_names() -> None:
-    """Lists are bounded by the count before them, whatever the size of the data."""
+    """The count stands before the names: it is refused whatever the size of the data."""
     names = NnrTopologyUnitPayload(topology_elem_id_list=["a", "b", "c", "d"])
     session = Session(topology_storage_format=NNR_TPL_REFLIST)
     data = write(names, session)
@@ -184,22 +184,31 @@ def test_max_names() -> None:
     assert 0 < caught.value.bit <= 16  # the names begin at bit 16
 
 
-@pytest.mark.parametrize("indexed", [0, 1])
-def test_max_names_of_a_pruning_dictionary(indexed: int) -> None:
-    """count_ids is held against the limit whether names or indices follow."""
-    session = Session(mps_topology_indexed_reference_flag=indexed)
-    dictionary = NnrPruningTopologyContainer(
-        nnr_rep_type=NNR_TPL_DICT, prune_flag=1, order_flag=0, sparse_flag=0, count_ids=2
+def test_count_ids_of_a_pruning_dictionary() -> None:
+    bits = BitWriter()
+    bits.u(2, NNR_TPL_DICT)
+    bits.u(6, 0b100000)  # prune_flag
+    bits.ue(7, 5)
+    with pytest.raises(LimitError, match="count_ids: 5 is more than max_names=4"):
+        read(bits.getvalue(), NnrPruningTopologyContainer, limits=Limits(max_names=4))
+
+
+def test_entries_of_all_lists_count() -> None:
+    """Lists whose own counts are small, or are entries of a list themselves, add up."""
+    classes = SparsificationPerformanceMap(
+        spm_count_thresholds=2,
+        sparsification_threshold=[0.5],
+        non_zero_ratio=[0.5],
+        spm_nn_accuracy=[0.5],
+        spm_count_classes=[9],
+        spm_class_bitmask=[0],
+        spm_nn_class_accuracy=[[0.5] * 9],
     )
-    dictionary.count_dims, dictionary.dim = [1, 0], [[4]]
-    if indexed:
-        dictionary.element_id_index = [0, 1]
-    else:
-        dictionary.element_id = ["a", "b"]
-    data = write(dictionary, session)
-    assert read(data, NnrPruningTopologyContainer, session, Limits(max_names=2)).dim == [[4]]
-    with pytest.raises(LimitError, match="count_ids: 2 is more than max_names=1"):
-        read(data, NnrPruningTopologyContainer, session, Limits(max_names=1))
+    data = write(classes)
+    assert read(data, SparsificationPerformanceMap, limits=Limits(max_names=5 + 9)) == classes
+    with pytest.raises(LimitError, match="list entries of one unit: 14 is more than max_names=13") as caught:
+        read(data, SparsificationPerformanceMap, limits=Limits(max_names=13))
+    assert caught.value.path == "sparsification_performance_map"
 
 
 def test_max_codebook() -> None:
@@ -233,21 +242,6 @@ def test_max_units_of_an_aggregate() -> None:
     assert read(data, NnrAggregateUnitHeader, limits=Limits(max_units=4)) == read(data, NnrAggregateUnitHeader)
     with pytest.raises(LimitError, match="num_of_nnr_units_minus2: 2 is more than max_units=1"):
         read(data, NnrAggregateUnitHeader, limits=Limits(max_units=1))
-
-
-def test_lists_of_short_counts_need_no_limit() -> None:
-    """A count of eight bits loops 255 times at most."""
-    classes = SparsificationPerformanceMap(
-        spm_count_thresholds=2,
-        sparsification_threshold=[0.5],
-        non_zero_ratio=[0.5],
-        spm_nn_accuracy=[0.5],
-        spm_count_classes=[255],
-        spm_class_bitmask=[0],
-        spm_nn_class_accuracy=[[0.5] * 255],
-    )
-    data = write(classes)
-    assert read(data, SparsificationPerformanceMap, limits=Limits(max_names=1)) == classes
 
 
 def test_long_string_names_its_element() -> None:

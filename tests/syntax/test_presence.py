@@ -62,7 +62,9 @@ def several(**elements: Any) -> NnrCompressedDataUnitHeader:
 
 # ------------------------------------------------------------------------------------------------ elements not set
 def test_absent_element_names_itself_and_its_table() -> None:
-    with pytest.raises(AbsentElementError, match=r"device_id is not present in this nnr_compressed_data_unit_header\(\)"):
+    with pytest.raises(
+        AbsentElementError, match=r"device_id is not present in this nnr_compressed_data_unit_header\(\)"
+    ):
         _ = ndu().device_id
     assert not hasattr(ndu(), "device_id")
     assert getattr(ndu(), "device_id", None) is None

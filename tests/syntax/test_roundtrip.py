@@ -82,6 +82,7 @@ def test_samples_take_every_branch(tmp_path: Path) -> None:
     measured = [*run, "run", "--branch", f"--include={tables.__file__}", f"--data-file={data}", "-m", "pytest", "-q"]
     # the settings of a run that this one may be part of are not for the inner one
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST"))}
+    environment["PYTHONSAFEPATH"] = "1"  # or the folder of the sources would come before what is installed
     for command in (
         [*measured, "-p", "no:cacheprovider", test],
         [*run, "json", "-q", f"--data-file={data}", f"--include={tables.__file__}", "-o", str(report)],

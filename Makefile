@@ -1,0 +1,40 @@
+# What a contributor needs; `make check` is what every change has to pass. PYTHON names the interpreter.
+PYTHON ?= python3
+
+.PHONY: help install build check lint types fmt test test-all bench clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
+
+install: ## install in place, with all that development needs
+	$(PYTHON) -m pip install -e '.[dev,clients]'
+
+build: ## rebuild the extension after a change to nnr_codec/cabac_ext
+	$(PYTHON) -m pip install -q --no-build-isolation --no-deps -e .
+
+check: lint types test ## lint, types and the fast tests
+
+lint:
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+
+types:
+	$(PYTHON) -m mypy
+	$(PYTHON) -m mypy.stubtest --ignore-disjoint-bases --allowlist .ci/stubtest.allow \
+		nnr_codec.cabac_ext.kernel nnr_codec.cabac_ext.quantizer
+
+fmt: ## format, and mend what ruff can mend
+	$(PYTHON) -m ruff check --fix
+	$(PYTHON) -m ruff format
+
+test: ## the fast tests
+	$(PYTHON) -m pytest
+
+test-all: ## all tests; NNR_PEER names a Python with NNCodec, for those against it
+	$(PYTHON) -m pytest -m ''
+
+bench: ## compare with NNCodec; NNR_PEER names the Python that has it
+	$(PYTHON) -m benchmarks.compare --peer $(NNR_PEER)
+
+clean: ## remove what is built
+	rm -rf build dist *.egg-info nnr_codec/cabac_ext/*.so nnr_codec/cabac_ext/kernel.c nnr_codec/cabac_ext/quantizer.c

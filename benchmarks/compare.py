@@ -1,0 +1,242 @@
+"""``python -m benchmarks.compare --peer PYTHON [--quick]``: this project and NNCodec on the same work, as JSON lines.
+
+Ratios are theirs over ours, so above 1 is in our favour. Each codec runs in one process of its own; they take turns.
+The figure is the ratio of the medians of CPU time; that of the minima stands beside it, and a row whose two differ by
+more than 7 % is marked as noisy. No row has times unless each codec decodes the other's bitstream to what the other
+decodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .workloads import ONE_DIMENSION, ONE_DIMENSION_QP, WORK, Tensors, Work, tensors
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("NNR_SHARED") or ROOT.parent / "shared")
+UNARY = 10
+SIDES = ("theirs", "ours")
+
+
+class Codec:
+    """A worker process."""
+
+    def __init__(self, side: str, python: str) -> None:
+        command = [python, str(ROOT / "benchmarks" / "worker.py"), side]
+        if side == "theirs":
+            command.append(str(SHARED / "tools"))
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | threads,
+            cwd=tempfile.gettempdir(),  # the folder of the sources must not come before what is installed
+        )
+        self.about = self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """The next answer; SystemExit when the worker has ended."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.process.args!r} ended with {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and wait for its answer."""
+        assert self.process.stdin
+        print(json.dumps(request, default=str), file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def close(self) -> None:
+        """End the worker."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two .npz files hold the same names, types and values."""
+    with np.load(one) as a, np.load(other) as b:
+        return sorted(a.files) == sorted(b.files) and all(
+            a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a.files
+        )
+
+
+def options(work: Work, content: Tensors) -> dict[str, Any]:
+    """What both codecs are told."""
+    fine = [pattern for pattern in ONE_DIMENSION if any(fnmatchcase(name, pattern) for name in content)]
+    for name, array in content.items():
+        if (array.ndim < 2) != any(fnmatchcase(name, pattern) for pattern in fine):
+            raise SystemExit(f"{work.name}: {name} is not told apart by its name")
+    return {
+        "qp": work.qp,
+        "dq": work.dq,
+        "choice": work.choice,
+        "unary": UNARY,
+        "fine": fine,
+        "fine_qp": ONE_DIMENSION_QP,
+    }
+
+
+def ratios(samples: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Theirs over ours of CPU time and memory."""
+    cpu = {side: [sample["cpu"] for sample in samples[side]] for side in SIDES}
+    by_median = statistics.median(cpu["theirs"]) / statistics.median(cpu["ours"])
+    by_minimum = min(cpu["theirs"]) / min(cpu["ours"])
+    return {
+        "ratio": round(by_median, 3),
+        "ratio_of_minima": round(by_minimum, 3),
+        "noisy": abs(by_median / by_minimum - 1) > 0.07,
+        "seconds": {side: round(statistics.median(cpu[side]), 5) for side in SIDES},
+        "memory": {side: int(samples[side][0]["memory"]) for side in SIDES},
+    }
+
+
+def row(work: Work, content: Tensors, codecs: dict[str, Codec], python: dict[str, str], quick: bool) -> dict[str, Any]:
+    """Correctness, then time, then memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "tensors.npz")
+        np.savez(source, **content)  # type: ignore[arg-type]  # the stub takes the names for its own options
+        told = options(work, content)
+        streams = {side: Path(folder, f"{side}.nnr") for side in SIDES}
+        size = {}
+        for side in SIDES:
+            size[side] = codecs[side].ask(do="encode", tensors=source, to=streams[side], options=told)["bytes"]
+        for writer in SIDES:
+            decoded = {}
+            for side in SIDES:
+                decoded[side] = Path(folder, f"{writer}-{side}.npz")
+                codecs[side].ask(do="decode", to=decoded[side], **{"from": streams[writer]})
+            if not same(decoded["theirs"], decoded["ours"]):
+                raise SystemExit(f"{work.name}: the codecs decode the bitstream of {writer} to different values")
+        parameters = sum(array.size for array in content.values())
+        result: dict[str, Any] = {
+            "row": work.name,
+            "parameters": parameters,
+            "size": round(size["ours"] / size["theirs"], 5),
+            "bits": {side: round(8 * size[side] / parameters, 4) for side in SIDES},
+        }
+        requests: dict[str, dict[str, Any]] = {
+            "encode": {"do": "encode", "tensors": source, "to": Path(folder, "again.nnr"), "options": told},
+            # both decode the same bits
+            "decode": {"do": "decode", "from": streams["theirs"]},
+        }
+        for what, request in requests.items():
+            samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+            repetitions = 3 if quick else 7
+            while len(samples["ours"]) < repetitions:
+                for side in SIDES:
+                    samples[side].append(codecs[side].ask(**request))
+                if samples["theirs"][0]["wall"] > 5:
+                    repetitions = 3
+            result[what] = ratios(samples)
+            for side in SIDES:  # in a fresh process, since memory that was once needed stays
+                fresh = Codec(side, python[side])
+                result[what]["memory"][side] = int(fresh.ask(**request)["memory"])
+                fresh.close()
+        return result
+
+
+def start_up(python: dict[str, str], quick: bool) -> dict[str, Any]:
+    """Import of the library, and what it keeps in memory; ``nnr --version`` in bare interpreters' starts."""
+    runs = 3 if quick else 5
+    imports: dict[str, list[float]] = {side: [] for side in SIDES}
+    memory: dict[str, list[int]] = {side: [] for side in SIDES}
+    for _ in range(runs):
+        for side in SIDES:
+            codec = Codec(side, python[side])
+            imports[side].append(codec.about["import"])
+            memory[side].append(codec.about["memory"])
+            codec.close()
+    result: dict[str, Any] = {
+        "row": "start-up",
+        "import": {
+            "ratio": round(statistics.median(imports["theirs"]) / statistics.median(imports["ours"]), 3),
+            "seconds": {side: round(statistics.median(imports[side]), 4) for side in SIDES},
+            "memory": {side: int(statistics.median(memory[side])) for side in SIDES},
+        },
+    }
+    command = Path(sys.executable).with_name("nnr")
+    if command.exists():
+        version, bare = (
+            [wall(call) for _ in range(runs)] for call in ([command, "--version"], [sys.executable, "-c", ""])
+        )
+        result["version"] = {
+            "seconds": round(statistics.median(version), 4),
+            "bare_interpreter": round(statistics.median(bare), 4),
+        }
+    return result
+
+
+def wall(command: list[Any]) -> float:
+    """Seconds that a command takes."""
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=tempfile.gettempdir())
+    return time.perf_counter() - started
+
+
+def machine(codecs: dict[str, Codec]) -> dict[str, Any]:
+    """What the figures belong to."""
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
+    git = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {
+        "cpu": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "commit": git.stdout.strip(),
+        **{side: {key: codecs[side].about[key] for key in ("version", "numpy")} for side in SIDES},
+    }
+
+
+def main() -> None:
+    """Print a JSON line for each row."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__.partition(":")[0])
+    parser.add_argument("--peer", required=True, help="the Python that has NNCodec 2.1.3 and numpy below 2")
+    parser.add_argument("--quick", action="store_true", help="few rows, three repetitions")
+    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    arguments = parser.parse_args()
+    python = {"theirs": arguments.peer, "ours": sys.executable}
+    if not (SHARED / "tools" / "nncodec_peer.py").exists():
+        raise SystemExit(f"no nncodec_peer.py in {SHARED / 'tools'}: set NNR_SHARED")
+    codecs = {side: Codec(side, python[side]) for side in SIDES}
+    for work in WORK:
+        if (arguments.quick and not work.quick) or arguments.only not in work.name:
+            continue
+        content = tensors(work.source, SHARED / "models")
+        if content is None:
+            print(f"{work.name}: {work.source} is not in {SHARED}", file=sys.stderr)
+            continue
+        result = row(work, content, codecs, python, arguments.quick)
+        print(json.dumps(result | {"machine": machine(codecs)}), flush=True)
+    if arguments.only in "start-up":
+        print(json.dumps(start_up(python, arguments.quick) | {"machine": machine(codecs)}), flush=True)
+    for codec in codecs.values():
+        codec.close()
+
+
+if __name__ == "__main__":
+    main()

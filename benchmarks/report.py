@@ -1,0 +1,66 @@
+"""``python -m benchmarks.report RESULTS.jsonl``: the tables of docs/performance.md from what compare.py printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+
+def ratio(entry: dict[str, Any]) -> str:
+    """A ratio of times; in brackets where the minima say something else."""
+    return f"{entry['ratio']:.2f}" + (f" ({entry['ratio_of_minima']:.2f})" if entry["noisy"] else "")
+
+
+def memory(entry: dict[str, Any], parameters: int) -> str:
+    """Bytes of peak memory for each parameter, theirs and ours."""
+    return " / ".join(f"{entry['memory'][side] / parameters:.1f}" for side in ("theirs", "ours"))
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    out = [
+        "| work | parameters | bits each | size | encode | decode | memory, encode | memory, decode |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    work = [row for row in rows if "encode" in row]
+    for row in work:
+        count = row["parameters"]
+        cells = [
+            row["row"],
+            f"{count:,}",
+            f"{row['bits']['ours']:.2f}",
+            f"{row['size']:.4f}",
+            ratio(row["encode"]),
+            ratio(row["decode"]),
+            memory(row["encode"], count),
+            memory(row["decode"], count),
+        ]
+        out.append(f"| {' | '.join(cells)} |")
+    means = (f"**{geometric_mean(row[what]['ratio'] for row in work):.2f}**" for what in ("encode", "decode"))
+    size = geometric_mean(row["size"] for row in work)
+    out.append(f"| geometric mean | | | {size:.4f} | {' | '.join(means)} | | |")
+    for row in rows:
+        if "import" in row:
+            start = row["import"]
+            out += [
+                "",
+                f"* import: ratio {start['ratio']:.2f}; memory that it takes: "
+                f"{start['memory']['theirs'] / start['memory']['ours']:.2f}",
+            ]
+            if "version" in row:
+                share = row["version"]["seconds"] / row["version"]["bare_interpreter"]
+                out.append(f"* `nnr --version` takes {share:.1f} times as long as a Python that does nothing")
+    facts = rows[0]["machine"]
+    out += [
+        "",
+        f"NNCodec {facts['theirs']['version']} with numpy {facts['theirs']['numpy']}; ours at {facts['commit']} "
+        f"with numpy {facts['ours']['numpy']}; Python {facts['python']}, {facts['cores']} cores, {facts['cpu']}.",
+    ]
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    print(tables([json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]))

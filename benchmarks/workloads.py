@@ -1,0 +1,94 @@
+"""What is encoded and decoded: real networks from the reference material, and seeded tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Tensors = dict[str, npt.NDArray[np.float32]]
+
+#: Globs of the tensors with one dimension, which both sides code with the other codec's default for them.
+ONE_DIMENSION = ("*bias", "*bn*", "*.running_*", "*downsample.1.*")
+ONE_DIMENSION_QP = -75
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row: tensors, and the options that both codecs use.
+
+    Parameters
+    ----------
+    name : str
+    source : str
+        ``model:FILE``, ``laplace:ROWS x COLUMNS:SHARE OF ZEROS`` or ``many:COUNT``.
+    qp : int
+        Quantization parameter of tensors with two dimensions and more, at a density of 2.
+    dq, choice : bool
+        Dependent quantization; choice of the shift parameters.
+    quick : bool
+        Part of a ``--quick`` run.
+    """
+
+    name: str
+    source: str
+    qp: int
+    dq: bool = True
+    choice: bool = True
+    quick: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+WORK = (
+    Work("ResNet-20, qp -32", "model:resnet20_cifar10", -32, quick=True),
+    Work("ResNet-20, qp -20", "model:resnet20_cifar10", -20),
+    Work("ResNet-56, qp -38", "model:resnet56_cifar10", -38),
+    Work("ResNet-56, qp -38, uniform", "model:resnet56_cifar10", -38, dq=False),
+    Work("ResNet-56, qp -32", "model:resnet56_cifar10", -32, quick=True),
+    Work("ResNet-56, qp -32, no choice", "model:resnet56_cifar10", -32, choice=False),
+    Work("ResNet-56, qp -20", "model:resnet56_cifar10", -20),
+    Work("SqueezeNet, qp -38", "model:squeezenet1_0_deepcompression", -38),
+    Work("SqueezeNet, qp -32, uniform", "model:squeezenet1_0_deepcompression", -32, dq=False),
+    Work("Laplacian, 30 % zeros", "laplace:1000x2000:0.30", -32),
+    Work("Laplacian, 30 % zeros, uniform", "laplace:1000x2000:0.30", -32, dq=False),
+    Work("Laplacian, 60 % zeros", "laplace:1000x2000:0.60", -32),
+    Work("Laplacian, 95 % zeros", "laplace:1000x2000:0.95", -32),
+    Work("Laplacian, 95 % zeros, uniform", "laplace:1000x2000:0.95", -32, dq=False, quick=True),
+    Work("100 tensors of 512", "many:100", -32, quick=True),
+    Work("400 tensors of 512", "many:400", -32),
+)
+
+
+def safetensors(path: Path) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """The float32 tensors of a .safetensors file with at least one dimension."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__" or entry["dtype"] != "F32" or not entry["shape"]:
+            continue
+        first, end = entry["data_offsets"]
+        yield name, np.frombuffer(data[start + first : start + end], "<f4").reshape(entry["shape"])
+
+
+def laplacian(rows: int, columns: int, zeros: float, seed: int = 1) -> npt.NDArray[np.float32]:
+    """Laplacian values of which about the share ``zeros`` is nearer to 0 than half a step of qp -32."""
+    scale = -(2.0**-8 / 2) / np.log(1 - zeros)
+    return np.random.default_rng(seed).laplace(0, scale, (rows, columns)).astype(np.float32)
+
+
+def tensors(source: str, models: Path | None) -> Tensors | None:
+    """The tensors of a :attr:`Work.source`; None when its model is not there."""
+    kind, _, rest = source.partition(":")
+    if kind == "model":
+        path = models / f"{rest}.safetensors" if models else None
+        return dict(safetensors(path)) if path and path.exists() else None
+    if kind == "many":
+        return {f"layer{k}.weight": laplacian(16, 32, 0.3, seed=k) for k in range(int(rest))}
+    shape, _, zeros = rest.partition(":")
+    rows, columns = map(int, shape.split("x"))
+    return {"weight": laplacian(rows, columns, float(zeros))}

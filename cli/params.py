@@ -1,0 +1,124 @@
+"""Arguments: names of files and formats, rules, and where outputs may go."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from . import output
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+
+Option = bool | int | None
+_WORDS: dict[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
+
+
+class FileName(click.Path):
+    """A file or folder, or ``-``; whether it can be read is found out on reading."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Check the name of a model format."""
+    from nnr_codec import formats
+
+    if value is not None and value not in formats.names():
+        raise click.BadParameter(f"no model format is called {value!r}; there are {', '.join(formats.names())}")
+    return value
+
+
+def format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Completions of the name of a model format."""
+    from nnr_codec import formats
+
+    return [name for name in formats.names() if name.startswith(incomplete)]
+
+
+def rules(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[nnr.Rule, ...]:
+    """Each ``GLOB:KEY=VALUE,...`` to a Rule."""
+    return tuple(map(_rule, values))
+
+
+def _rule(text: str) -> nnr.Rule:
+    import nnr_codec as nnr
+
+    pattern, colon, options = text.rpartition(":")
+    if not colon or not pattern:
+        raise click.BadParameter(f"{text!r} is not GLOB:KEY=VALUE,..., as in 'conv1/*:qp=-44'")
+    try:
+        return nnr.Rule(pattern, **dict(map(_option, options.split(","))))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from None
+
+
+def _option(text: str) -> tuple[str, Option]:
+    from dataclasses import fields
+
+    from nnr_codec.config import TensorOptions
+
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    key = key.replace("-", "_")
+    key = {"dq": "dependent_quantization"}.get(key, key)
+    kinds = {field.name: str(field.type) for field in fields(TensorOptions)}
+    if key not in kinds:
+        raise ValueError(f"{key!r} is not an option; there are {', '.join(sorted(kinds))}, and dq for short")
+    return key, _value(key, kinds[key], value.lower())
+
+
+def _value(key: str, kind: str, text: str) -> Option:
+    if kind == "int":
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{key} is a whole number, not {text!r}") from None
+    if text == "auto" and "None" in kind:
+        return None
+    if text not in _WORDS:
+        raise ValueError(f"{key} is true or false{' or auto' if 'None' in kind else ''}, not {text!r}")
+    return _WORDS[text]
+
+
+def open_target(target: str, source: str, *, force: bool, folder: bool) -> BinaryIO | None:
+    """Find out before the work whether an output can be written.
+
+    Parameters
+    ----------
+    target, source : str
+        Names as on the command line.
+    force : bool
+        Whether something at the target may be replaced.
+    folder : bool
+        Whether it may be a folder.
+
+    Returns
+    -------
+    binary file or None
+        Standard output for ``-``; None for a file, which the library writes under another name first.
+    """
+    import tempfile
+
+    if target == "-":
+        return output.stdout()
+    if os.path.lexists(target):
+        if os.path.exists(source) and os.path.samefile(source, target):
+            raise FileExistsError(f"{target} is the input; write to another name")
+        if os.path.isdir(target) and not folder:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
+        if not force:
+            raise FileExistsError(f"{target} exists; -f replaces it")
+    parent = os.path.dirname(target.rstrip(os.sep)) or "."
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            return None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, parent) from None

@@ -1,0 +1,357 @@
+"""Bitstreams made unit by unit from chosen integers, for tests of what a decoder makes of them.
+
+>>> from tests.builder import Bitstream, ndu
+>>> import nnr_codec
+>>> nnr_codec.decode(Bitstream().str_().mps().ndu(ndu("w", [2], kind=NNR_PT_INT), [3, -4]).data)["w"].tolist()
+[3, -4]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nnr_codec.bitstream.payload import Coded, code_payload, parts, tensor_syntax
+from nnr_codec.bitstream.units import write_unit
+from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide
+from nnr_codec.constants import (
+    NNR_AGG,
+    NNR_AGG_GEN,
+    NNR_LPS,
+    NNR_MPS,
+    NNR_NDU,
+    NNR_PT_FLOAT,
+    NNR_PT_INT,
+    NNR_PT_RAW_FLOAT,
+    NNR_QNT,
+    NNR_QSU,
+    NNR_STR,
+    NNR_TPL,
+    NNR_TPL_NNEF,
+    NNR_TPL_REFLIST,
+)
+from nnr_codec.syntax import Session, Structure
+from nnr_codec.syntax.structures import (
+    IntegerCodebook,
+    NnrAggregateUnitHeader,
+    NnrCompressedDataUnitHeader,
+    NnrLayerParameterSetUnitHeader,
+    NnrLayerParameterSetUnitPayload,
+    NnrModelParameterSetUnitHeader,
+    NnrModelParameterSetUnitPayload,
+    NnrQuantizationUnitHeader,
+    NnrQuantizationUnitPayload,
+    NnrStartUnitHeader,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
+    NnrUnitHeader,
+)
+
+Ints = npt.NDArray[np.int32]
+
+
+class Bitstream:
+    """Collects units; every method but `data` appends one and returns the bitstream.
+
+    Parameters
+    ----------
+    topology_dimensions : mapping of str to sequence of int
+        Dimensions of tensors whose headers leave them out.
+    """
+
+    def __init__(self, topology_dimensions: Mapping[str, Sequence[int]] | None = None) -> None:
+        self.session = Session(topology_dimensions or {})
+        self.units: list[bytes] = []
+
+    @property
+    def data(self) -> bytes:
+        """All units."""
+        return b"".join(self.units)
+
+    def add(self, unit: bytes) -> Bitstream:
+        """Append bytes as they are."""
+        self.units.append(unit)
+        return self
+
+    def unit(self, header: NnrUnitHeader, payload: Structure | bytes | None = None) -> Bitstream:
+        """Append any unit."""
+        return self.add(write_unit(header, payload, self.session))
+
+    def str_(self, profile: int = 1) -> Bitstream:
+        """NNR_STR."""
+        return self.unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=NnrStartUnitHeader(general_profile_idc=profile)))
+
+    def mps(
+        self,
+        density: int = 2,
+        parameter: int = 0,
+        *,
+        methods: int = NNR_QSU,
+        parent: int = 0,
+        pre: int = 0,
+        indexed: int = 0,
+    ) -> Bitstream:
+        """NNR_MPS with QpDensity and QuantizationParameter; ``methods`` 0 leaves both out."""
+        payload = NnrModelParameterSetUnitPayload(
+            mps_quantization_method_flags=methods, mps_topology_indexed_reference_flag=indexed
+        )
+        if methods:
+            payload.mps_qp_density, payload.mps_quantization_parameter = density, parameter
+        if parent:
+            payload.mps_parent_signalling_enabled_flag, payload.nnr_pre_flag = 1, pre
+        return self.unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), payload)
+
+    def lps(self, density: int = 2, parameter: int = 0, *, methods: int = NNR_QSU) -> Bitstream:
+        """NNR_LPS."""
+        payload = NnrLayerParameterSetUnitPayload(lps_quantization_method_flags=methods)
+        if methods:
+            payload.lps_qp_density, payload.lps_quantization_parameter = density, parameter
+        detail = NnrLayerParameterSetUnitHeader(lps_self_contained_flag=0)
+        return self.unit(NnrUnitHeader(nnr_unit_type=NNR_LPS, detail=detail), payload)
+
+    def topology(self, data: bytes, *, storage: int = NNR_TPL_NNEF, compression: int = 0) -> Bitstream:
+        """NNR_TPL with ``data`` as it stands in the unit."""
+        detail = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
+        return self.unit(
+            NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=detail), NnrTopologyUnitPayload(topology_data=data)
+        )
+
+    def quantization(self, data: bytes, *, storage: int = 1, compression: int = 0) -> Bitstream:
+        """NNR_QNT with ``data`` as it stands in the unit."""
+        detail = NnrQuantizationUnitHeader(
+            quantization_storage_format=storage, quantization_compression_format=compression
+        )
+        payload = NnrQuantizationUnitPayload(quantization_data=data)
+        return self.unit(NnrUnitHeader(nnr_unit_type=NNR_QNT, detail=detail), payload)
+
+    def reference_list(self, *names: str) -> Bitstream:
+        """NNR_TPL with a reference list."""
+        detail = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST)
+        payload = NnrTopologyUnitPayload(topology_elem_id_list=list(names))
+        return self.unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=detail), payload)
+
+    def ndu(
+        self,
+        header: NnrCompressedDataUnitHeader,
+        *levels: Any,
+        qp: int | Sequence[int] = 0,
+        sides: Sequence[TensorSide | None] | None = None,
+        co_loc: Sequence[Ints] = (),
+        any_sig: Sequence[npt.NDArray[np.bool_]] = (),
+        payload: bytes | None = None,
+        pieces: int = 1,
+    ) -> Bitstream:
+        """NNR_NDU.
+
+        Parameters
+        ----------
+        header : NnrCompressedDataUnitHeader
+            Lists of entry points are filled in.
+        *levels : array of int
+            As coded (before dependent quantization is resolved), for each part in coding order.
+        qp : int or sequence of int
+            qp_value of all parts, or of each.
+        sides : sequence of TensorSide, optional
+        co_loc, any_sig : sequence of ndarray
+            coLocParam and AnySigBeforeFlag of each part.
+        payload : bytes, optional
+            Instead of ``levels``.
+        pieces : int
+            Number of units the payload is spread over, counted down by partial_data_counter.
+        """
+        if payload is None:
+            payload = self.payload(header, levels, qp, sides, co_loc, any_sig)
+        if pieces == 1:
+            return self.unit(NnrUnitHeader(nnr_unit_type=NNR_NDU, detail=header), payload)
+        cuts = [len(payload) * k // pieces for k in range(pieces + 1)]
+        for k, (start, stop) in enumerate(pairwise(cuts)):
+            self.part(header, pieces - k, payload[start:stop])
+        return self
+
+    def part(self, header: NnrCompressedDataUnitHeader, counter: int, payload: bytes) -> Bitstream:
+        """NNR_NDU with one part of a payload (6.4.3.1)."""
+        return self.unit(
+            NnrUnitHeader(
+                nnr_unit_type=NNR_NDU,
+                independently_decodable_flag=0,
+                partial_data_counter_present_flag=1,
+                partial_data_counter=counter,
+                detail=header,
+            ),
+            payload,
+        )
+
+    def payload(
+        self,
+        header: NnrCompressedDataUnitHeader,
+        levels: Sequence[Any],
+        qp: int | Sequence[int] = 0,
+        sides: Sequence[TensorSide | None] | None = None,
+        co_loc: Sequence[Ints] = (),
+        any_sig: Sequence[npt.NDArray[np.bool_]] = (),
+    ) -> bytes:
+        """The payload of an NNR_NDU; see `ndu`. Completes the entry points of ``header``."""
+        syntaxes, values = [], []
+        for k, part in enumerate(parts(header, self.session)):
+            syntaxes.append(
+                tensor_syntax(
+                    header,
+                    self.session,
+                    part,
+                    co_loc=np.asarray(co_loc[k], np.int32).reshape(part.dims) if co_loc else None,
+                    any_sig=np.asarray(any_sig[k], bool).reshape(part.dims) if any_sig else None,
+                )
+            )
+            values.append(
+                Coded(
+                    np.asarray(levels[k], np.int32).reshape(part.dims),
+                    qp if isinstance(qp, int) else qp[k],
+                    sides[k] if sides else None,
+                )
+            )
+        coder = PayloadEncoder()
+        code_payload(coder, header, self.session, syntaxes, values)
+        payload = coder.getvalue()
+        count = self.session.num_block_rows_minus1(header) if header.scan_order else 0
+        if count:
+            decoded = code_payload(PayloadDecoder(payload), header, self.session, syntaxes, [None] * len(syntaxes))
+            points = [point for coded in decoded if coded.side for point in coded.side.entry_points]
+            points += [(0, 0, 0)] * (count - len(points))  # of a matrix of one column: parsed, never used (errata G2)
+            header.cabac_offset_list = [point[0] for point in points]
+            if header.dq_flag:
+                header.dq_state_list = [point[1] for point in points]
+            header.bit_offset_delta1 = points[0][2]
+            header.bit_offset_delta2 = [b[2] - a[2] for a, b in pairwise(points)]
+        return payload
+
+    def raw(self, header: NnrCompressedDataUnitHeader, values: Any) -> Bitstream:
+        """NNR_NDU of type NNR_PT_RAW_FLOAT."""
+        return self.ndu(header, payload=np.asarray(values, "<f4").tobytes())
+
+    def aggregate(self, first: int, *, count: int | None = None, kind: int = NNR_AGG_GEN) -> Bitstream:
+        """Put the units from number ``first`` on into one NNR_AGG that declares ``count`` units.
+
+        Nothing of an aggregate's own is active while its units are written, so an LPS in it stays active until here.
+        """
+        inside, self.units = self.units[first:], self.units[:first]
+        self.add(aggregate(inside, count=count, kind=kind))
+        self.session.end_aggregate()
+        return self
+
+
+def aggregate(units: Sequence[bytes], *, count: int | None = None, kind: int = NNR_AGG_GEN) -> bytes:
+    """One NNR_AGG around ``units``, which declares ``count`` of them."""
+    number = len(units) if count is None else count
+    detail = NnrAggregateUnitHeader(
+        nnr_aggregate_unit_type=kind,
+        num_of_nnr_units_minus2=number - 2,
+        quant_bitdepth=[0] * number,
+        nnr_reserved_zero_3bits=[0] * number,
+    )
+    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_AGG, detail=detail), b"".join(units), Session())
+
+
+def ndu(
+    names: str | int | Sequence[str] | Sequence[int],
+    dims: Sequence[int] | None,
+    *,
+    kind: int = NNR_PT_FLOAT,
+    data_format: int | None = None,
+    unary: int | None = 9,
+    **elements: Any,
+) -> NnrCompressedDataUnitHeader:
+    """A header of an NNR_NDU.
+
+    Parameters
+    ----------
+    names : str, int, or sequence of them
+        topology_elem_id or topology_elem_id_index; a sequence for a unit with several.
+    dims : sequence of int or None
+        tensor_dimensions; None leaves them out.
+    kind : int
+        Payload type.
+    data_format : int, optional
+        nnr_decompressed_data_format, absent if not given.
+    unary : int or None
+        cabac_unary_length_minus1; None leaves it out.
+    **elements
+        Any other syntax elements.
+    """
+    header = NnrCompressedDataUnitHeader(
+        nnr_compressed_data_unit_payload_type=kind, input_parameters_present_flag=1, tensor_dimensions_flag=0
+    )
+    if isinstance(names, (str, int)):
+        setattr(header, "topology_elem_id" if isinstance(names, str) else "topology_elem_id_index", names)
+    else:
+        header.nnr_multiple_topology_elements_present_flag = 1
+        is_name = isinstance(names[0], str)
+        setattr(header, "topology_elem_id_list" if is_name else "topology_elem_id_index_list", list(names))
+    if dims is not None:
+        header.tensor_dimensions_flag, header.tensor_dimensions = 1, [int(extent) for extent in dims]
+    if kind != NNR_PT_RAW_FLOAT and unary is not None:
+        header.cabac_unary_length_flag, header.cabac_unary_length_minus1 = 1, unary
+    if data_format is not None:
+        header.nnr_decompressed_data_format_present_flag, header.nnr_decompressed_data_format = 1, data_format
+    for name, value in elements.items():
+        setattr(header, name, value)
+    return header
+
+
+def update_ndu(
+    name: str, dims: Sequence[int], depth: int, *, parameter: int = 0, device: int = 0, **elements: Any
+) -> NnrCompressedDataUnitHeader:
+    """A header of update number ``depth`` of a parameter; depth 0 is the base model."""
+    ids = {"node_id_present_flag": 1, "device_id": device, "parameter_id": parameter, "put_node_depth": depth}
+    if depth:
+        ids |= {"parent_node_id_present_flag": 1, "parent_node_id_type": 0, "parent_device_id": device}
+    return ndu(name, dims, **(ids | elements))
+
+
+def codebook(values: Sequence[int], zero: int, egk: int = 0) -> IntegerCodebook:
+    """integer_codebook() with the given entries, of which number ``zero`` is CbZeroOffset."""
+    return IntegerCodebook(
+        codebook_egk=egk,
+        codebook_size=len(values),
+        codebook_centre_offset=zero - (len(values) >> 1),
+        codebook_zero_value=values[zero],
+        codebook_delta_left=[values[k + 1] - values[k] - 1 for k in range(zero - 1, -1, -1)],
+        codebook_delta_right=[values[k] - values[k - 1] - 1 for k in range(zero + 1, len(values))],
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the arithmetic, plainly
+TRANSITIONS = ((0, 2), (7, 5), (1, 3), (6, 4), (2, 0), (5, 7), (3, 1), (4, 6))
+
+
+def step_size(qp: int, density: int = 2) -> float:
+    """stepSize, 7.3.6."""
+    mul = 2**density + qp % 2**density
+    return float(mul) * 2.0 ** (qp // 2**density - density)
+
+
+def resolved(levels: Any) -> npt.NDArray[np.int64]:
+    """QuantParam of coded levels with dq_flag 1, row by row (10.2.1.4)."""
+    levels = np.asarray(levels, np.int64)
+    state, out = 0, []
+    for level in levels.reshape(-1).tolist():
+        sign = (level > 0) - (level < 0)
+        out.append(2 * level - sign * (state & 1))
+        state = TRANSITIONS[state][level & 1]
+    return np.array(out, np.int64).reshape(levels.shape)
+
+
+__all__ = [
+    "NNR_PT_INT",
+    "TRANSITIONS",
+    "Bitstream",
+    "aggregate",
+    "codebook",
+    "ndu",
+    "resolved",
+    "step_size",
+    "update_ndu",
+]

@@ -1,0 +1,161 @@
+"""The group of commands: help, completion, and what becomes of exceptions."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import click
+import pytest
+from nnr_cli import errors
+from nnr_cli.main import cli, run
+
+import nnr_codec as nnr
+
+from .support import call
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.commands)])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help(capsys: Capture, command: list[str], option: str) -> None:
+    result = call(capsys, *command, option)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: {' '.join(['nnr', *command])} [OPTIONS]")
+    assert max(map(len, result.out.splitlines())) <= 100
+    if command:
+        examples = re.findall(rf"^    nnr {command[0]} .+$", result.out, re.MULTILINE)
+        assert len(examples) >= 2
+    else:
+        assert all(f"\n  {name} " in result.out for name in cli.commands)
+        assert "..." not in result.out.replace("[ARGS]...", "")
+
+
+def test_without_arguments(capsys: Capture) -> None:
+    result = call(capsys)
+    assert result.code in (0, 2)  # 0 before click 8.2
+    assert (result.out + result.err).startswith("Usage: nnr [OPTIONS] COMMAND")
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(capsys: Capture, option: str) -> None:
+    result = call(capsys, option)
+    assert (result.code, result.out, result.err) == (0, f"nnr {nnr.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["--frobnicate"]])
+def test_what_there_is_not(capsys: Capture, arguments: list[str]) -> None:
+    result = call(capsys, *arguments)
+    assert result.code == 2
+    assert "No such" in result.err
+
+
+def complete(capsys: Capture, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """What the shell would offer for the last word."""
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("_NNR_COMPLETE", "bash_complete")
+    result = call(capsys)
+    assert result.code == 0
+    return result.out.splitlines()
+
+
+def test_completion(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete(capsys, monkeypatch, "nnr", "") == ["plain,decode", "plain,encode", "plain,inspect", "plain,ls"]
+    assert complete(capsys, monkeypatch, "nnr", "en") == ["plain,encode"]
+    assert complete(capsys, monkeypatch, "nnr", "encode", "--qp") == ["plain,--qp", "plain,--qp-density"]
+    assert complete(capsys, monkeypatch, "nnr", "decode", "mod") == ["file,mod"]
+    assert complete(capsys, monkeypatch, "nnr", "decode", "--format", "n") == ["plain,nnef", "plain,npz"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(capsys: Capture, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    # click asks bash for its version; the answer is not what is tested here.
+    monkeypatch.setattr(click.shell_completion.BashComplete, "_check_version", lambda *_: None)
+    monkeypatch.setenv("_NNR_COMPLETE", f"{shell}_source")
+    result = call(capsys)
+    assert result.code == 0
+    assert f"_NNR_COMPLETE={shell}_complete" in result.out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (nnr.BitstreamError("odd", unit="unit 1", path="x", bit=3), 3, "error: b: unit 1, bit 3, x: odd"),
+        (nnr.LimitError("too much"), 3, "error: b: too much"),
+        (nnr.EncodeError("cannot"), 3, "error: b: cannot"),
+        (nnr.FormatError("two\nlines \x1b[2J"), 3, r"error: b: two\nlines \x1b[2J"),
+        (nnr.MissingReferenceError("no parent"), 3, "error: b: no parent"),
+        (nnr.UnsupportedError("new"), 4, "error: b: new"),
+        (nnr.MissingDependencyError("install it"), 5, "error: b: install it"),
+        (PermissionError(13, "Permission denied", "b"), 5, "error: b: Permission denied"),
+        (OSError(28, "No space left on device"), 5, "error: No space left on device"),
+        (OSError("plain"), 5, "error: plain"),
+        (FileExistsError("b exists"), 5, "error: b exists"),
+        (MemoryError(), 5, "error: out of memory"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (errors.Terminated(signal.SIGTERM), 143, "ended by SIGTERM"),
+        (click.UsageError("no"), 2, None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_exit_codes(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str | None
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(nnr, "inspect", fail)
+    result = call(capsys, "inspect", "b")
+    assert result.code == code
+    assert result.out == ""
+    if message is not None:
+        assert result.err == f"nnr: {message}\n"
+
+
+def test_internal_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("oh\nno")
+
+    monkeypatch.setattr(nnr, "inspect", fail)
+    result = call(capsys, "inspect", "b")
+    assert result.code == 70
+    assert re.fullmatch(
+        r"nnr: error: internal error at test_main\.py:\d+, please report it: RuntimeError: oh\\nno "
+        r"\(NNR_DEBUG=1 says more\)\n",
+        result.err,
+    )
+    monkeypatch.setenv("NNR_DEBUG", "1")
+    result = call(capsys, "inspect", "b")
+    assert result.code == 70
+    assert result.err.startswith("Traceback (most recent call last):")
+    assert result.err.splitlines()[-1].startswith("nnr: error: internal error")
+
+
+def test_debug_helps_with_bad_input(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("x").write_bytes(b"\x00")
+    monkeypatch.setenv("NNR_DEBUG", "1")
+    result = call(capsys, "ls", "x")
+    assert result.code == 3
+    assert "Traceback" in result.err
+
+
+def test_nothing_is_left_changed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warnings
+
+    before = warnings.showwarning, list(warnings.filters), signal.getsignal(signal.SIGTERM)
+    assert run(["--version"]) == 0
+    assert (warnings.showwarning, list(warnings.filters), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.parametrize("text", ["", "plain é 名 😀 [x]", "a\\b"])
+def test_one_line_leaves_alone(text: str) -> None:
+    assert errors.one_line(text) == text
+
+
+def test_one_line_escapes() -> None:
+    everything = "".join(map(chr, range(0x3000))) + "\ud800\udcff\ufeff\U000e0001"
+    assert errors.one_line(everything).isprintable()
+    assert errors.one_line("\x00\n\x1b\x9b\u202e\udcff") == r"\x00\n\x1b\x9b\u202e\udcff"

@@ -1,0 +1,72 @@
+"""What all tests share: the check that there is an extension to test, and the option ``--no-skips``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from importlib.util import find_spec
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import nnr_codec
+
+from .shared import SHARED
+
+#: Reasons for which a test may be skipped under ``--no-skips``, as regular expressions. Each needs a comment.
+ALLOWED_SKIPS: tuple[str, ...] = ()
+
+# A busy machine is no defect of the code.
+hypothesis.settings.register_profile("nnr_codec", deadline=None)
+hypothesis.settings.load_profile("nnr_codec")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option."""
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="skipped tests fail, unless there is no reference material (NNR_SHARED) or conftest.py allows the reason",
+    )
+
+
+def pytest_configure() -> None:
+    """Stop at once where every test would fail for the same reason."""
+    if find_spec("nnr_codec.cabac_ext.kernel") is None:
+        raise pytest.UsageError(
+            f"{Path(nnr_codec.__file__).parent} has no compiled extension: pip install -e '.[dev,clients]' builds it"
+        )
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is tested, and with what."""
+    return [f"nnr_codec {nnr_codec.__version__}: {Path(nnr_codec.__file__).parent}", f"reference material: {SHARED}"]
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
+    """Turn a skip into a failure where ``--no-skips`` asks for it."""
+    if not config.getoption("--no-skips") or SHARED is None or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    if not any(re.search(allowed, reason) for allowed in ALLOWED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: {reason} (--no-skips)"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skips of tests."""
+    report = yield
+    refuse_skip(report, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skips of whole modules."""
+    report = yield
+    refuse_skip(report, collector.config)
+    return report

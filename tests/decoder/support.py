@@ -1,0 +1,42 @@
+"""What the tests of this folder share."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.bitstream.units import UnitReader
+
+E = TypeVar("E", bound=nnr.NnrError)
+
+
+def refused(data: bytes, error: type[E], match: str | None, *, unit: str = "", path: str = "", **options: Any) -> E:
+    """The error that decoding raises: of exactly this class, with the unit's label and the syntax element's path."""
+    with pytest.raises(error, match=match) as caught:
+        nnr.decode(data, **options)
+    assert type(caught.value) is error
+    if isinstance(caught.value, nnr.BitstreamError):
+        assert unit in caught.value.unit
+        assert path in caught.value.path
+        assert -1 <= caught.value.bit <= 8 * len(data)
+    return caught.value
+
+
+def overwritten(data: bytes, name: str, value: int) -> bytes:
+    """A copy with another value for the last syntax element called ``name``, which has a fixed number of bits."""
+    places: list[tuple[int, int]] = []
+    reader = UnitReader(
+        data, trace=lambda path, _, bit, size, __: places.append((bit, size)) if path.endswith(name) else None
+    )
+    offset = 0
+    for unit in reader:
+        if places and places[-1][0] >= 0:
+            offset = unit.offset
+            first, size = places[-1]
+            places[-1] = (-1 - first - 8 * offset, size)  # now relative to the bitstream, and marked as such
+    first, size = places[-1]
+    shift = 8 * len(data) - (-1 - first) - size
+    bits = int.from_bytes(data, "big") & ~(((1 << size) - 1) << shift) | value << shift
+    return bits.to_bytes(len(data), "big")

@@ -1,0 +1,85 @@
+"""open(): one tensor at a time, as often as wanted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.constants import NNR_PT_INT, PayloadType
+from nnr_codec.limits import Limits
+
+from ..builder import Bitstream, ndu
+from ..interop import BY_ID
+
+
+def stream() -> bytes:
+    made = Bitstream().str_().mps()
+    for name in "abc":
+        made.ndu(ndu(name, [10, 10], kind=NNR_PT_INT), np.full((10, 10), ord(name)))
+    return made.data
+
+
+def test_a_mapping() -> None:
+    data = stream()
+    with nnr.open(data) as file:
+        assert list(file) == ["a", "b", "c"]
+        assert len(file) == 3
+        assert "b" in file
+        assert "x" not in file
+        assert (file["b"] == ord("b")).all()
+        assert file.nbytes == len(data)
+        info = file.info["c"]
+        assert (info.name, info.shape, info.dtype, info.payload_type) == (
+            "c",
+            (10, 10),
+            np.int32,
+            PayloadType.NNR_PT_INT,
+        )
+        assert info.parameters == 100
+        assert info.tools == ("int",)
+        with pytest.raises(KeyError):
+            file["x"]
+    assert file.info["a"].nbytes > 0
+
+
+@pytest.mark.parametrize("kind", ["path", "str", "file", "bytes"])
+def test_sources(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.nnr"
+    path.write_bytes(stream())
+    source = {"path": path, "str": str(path), "file": io.BytesIO(stream()), "bytes": stream()}[kind]
+    assert (nnr.open(source)["c"] == ord("c")).all()
+
+
+def test_any_number_of_reads() -> None:
+    """Limits bound what exists at a time, not how often it is asked for."""
+    limits = Limits(max_total_bytes=3 * 400)
+    with nnr.open(stream(), limits=limits) as file:
+        for _ in range(10):
+            for name in file:
+                assert file[name].size == 100
+
+
+def test_a_damaged_tensor_leaves_the_others_readable() -> None:
+    data = bytearray(stream())
+    units = list(nnr.units(bytes(data)))
+    data[units[3].offset + units[3].size.nnr_unit_size - 1] ^= 0xFF
+    file = nnr.open(bytes(data))
+    assert (file["a"] == ord("a")).all()
+    for _ in range(2):
+        with pytest.raises(nnr.PayloadError, match="'b'"):
+            file["b"]
+    assert (file["c"] == ord("c")).all()
+
+
+def test_a_bitstream_of_the_first_edition() -> None:
+    """Which reading of profile 0 it is shows with the first tensor, whichever that is (errata K1)."""
+    names = list(nnr.decode(BY_ID["levels/nncodec1_def"].data))
+    want = BY_ID["levels/nncodec1_def"].values
+    for first in names:
+        file = nnr.open(BY_ID["levels/nncodec1_def"].data)
+        for name in [first, *names]:
+            np.testing.assert_array_equal(file[name], want[name])

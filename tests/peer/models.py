@@ -1,0 +1,169 @@
+"""Random models and options, the same ones for the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import nnr_codec as nnr
+from nnr_codec.constants import PayloadType
+from nnr_codec.model import Array
+
+SHAPES: list[tuple[int, ...]] = [
+    (1,),
+    (7,),
+    (300,),
+    (1, 37),
+    (29, 1),
+    (1, 1),
+    (8, 8),
+    (20, 33),
+    (5, 4),
+    (70, 12),
+    (9, 68),
+    (16, 8, 3, 3),
+    (5, 7, 9),
+    (130, 3),
+    (3, 130),
+    (40, 6, 3, 3),
+    (1, 4, 6),
+    (12, 1, 3, 3),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tensors and what the encoder is told."""
+
+    tensors: dict[str, Array]
+    options: dict[str, Any]
+
+
+def floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """float32 of some distribution."""
+    kind, spread = rng.integers(6), float(10.0 ** rng.uniform(-3, 1))
+    if kind == 0:
+        return np.zeros(shape, "f4")
+    x = rng.laplace(0, spread, shape) if kind < 3 else rng.normal(0, spread, shape)
+    if kind == 2:
+        x *= rng.random(shape) < 0.1
+    if kind == 3 and len(shape) > 1:
+        x[rng.random(shape[0]) < 0.5] = 0
+    if kind == 4:
+        x = np.abs(x)
+    return np.asarray(x, "f4")
+
+
+def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """int32 of some range, sometimes all of it."""
+    bound = int(2 ** rng.uniform(0, 31))
+    return rng.integers(-bound, bound, shape, dtype=np.int64).astype("i4")
+
+
+def tensors(rng: np.random.Generator, *, matrices_only: bool = False, integer_share: float = 0.2) -> dict[str, Array]:
+    """One to five tensors."""
+    shapes = [shape for shape in SHAPES if min(shape[0], int(np.prod(shape[1:]))) > 1] if matrices_only else SHAPES
+    result = {}
+    for k in range(rng.integers(1, 6)):
+        shape = shapes[rng.integers(len(shapes))]
+        make = integers if rng.random() < integer_share else floats
+        result[f"layer{k}.{'weight' if len(shape) > 1 else 'bias'}"] = make(rng, shape)
+    return result
+
+
+def for_our_encoder(seed: int) -> Case:
+    """What errata M lets NNCodec read."""
+    rng = np.random.default_rng([1, seed])
+    model = tensors(rng)
+    density = int(rng.integers(0, 8)) if seed % 3 == 0 else 2
+    rules = []
+    for name, values in model.items():
+        width = int(np.prod(values.shape[1:]))
+        scan = int(rng.integers(0, 5))
+        skip = bool(rng.random() < 0.4)
+        dq = bool(rng.random() < 0.6)
+        if scan and skip and dq and width % 4:  # errata D6
+            skip = False
+        lowest = -60 << density >> 2
+        options = {
+            "qp": int(max(rng.integers(lowest, -2), -(1 << (5 + density)))),
+            "scan_order": scan,
+            "row_skipping": skip,
+            "dependent_quantization": dq,
+            "cabac_unary_length_minus1": int(rng.choice([0, 1, 3, 9, 10, 10, 10, 40, 255])),
+            "choose_shift_parameters": bool(rng.random() < 0.7),
+        }
+        if values.dtype == np.float32 and rng.random() < 0.4:
+            options["exact"] = bool(rng.random() < 0.5)
+        rules.append(nnr.Rule(name, **options))
+    options = {"qp": -8, "qp_density": density, "rules": tuple(rules)}
+    return Case(_at_most_one_raw(model, options), options)
+
+
+def _at_most_one_raw(model: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+    """The model with at most one tensor that becomes NNR_PT_RAW_FLOAT, at the end: NNCodec reads no unit after it."""
+    info = nnr.open(nnr.encode(model, **options)).info
+    raw = [name for name in model if info[name].payload_type == PayloadType.NNR_PT_RAW_FLOAT]
+    return {name: model[name] for name in [*(name for name in model if name not in raw), *raw[:1]]}
+
+
+def for_the_peer(seed: int) -> Case:
+    """What NNCodec's encoder can be asked for without its known faults (errata C7, D6, F3, G2)."""
+    rng = np.random.default_rng([2, seed])
+    scan = int(rng.integers(0, 5)) if rng.random() < 0.5 else 0
+    mode = int(rng.choice([0, 0, 0, 1, 2]))
+    model = tensors(rng, matrices_only=scan > 0, integer_share=0.15 if mode == 0 else 0.0)
+    density = int(rng.integers(0, 5)) if rng.random() < 0.3 else 2
+    dq = bool(rng.random() < 0.5)
+    skip = bool(rng.random() < 0.5)
+    if scan and skip and dq and any(int(np.prod(values.shape[1:])) % 4 for values in model.values()):
+        skip = False
+    scale = 2.0 ** (density - 2)
+    options: dict[str, Any] = {
+        "qp": int(rng.integers(-44, -8) * scale),
+        "nonweight_qp": int(rng.integers(-75, -20) * scale),
+        "qp_density": density,
+        "use_dq": dq,
+        "codebook_mode": mode,
+        "scan_order": scan,
+        "row_skipping": skip,
+        "param_opt": bool(rng.random() < 0.6),
+        "cabac_unary_length_minus1": int(rng.choice([0, 1, 2, 5, 10, 10, 10, 31])),
+        "lambda_scale": float(rng.choice([0, 0, 0.3, 1.0])),
+    }
+    for key in ("qp", "nonweight_qp"):
+        bound = 1 << (5 + density)
+        options[key] = max(options[key], 1 - bound)
+    return Case(model, options)
+
+
+def blocks_for_the_peer(seed: int) -> Case:
+    """A weight with bias and batch normalization in one NNR_PT_BLOCK."""
+    rng = np.random.default_rng([3, seed])
+    rows = int(rng.integers(2, 30))
+    shape = (rows, *(int(n) for n in rng.integers(1, 6, 2)), 2)
+    model: dict[str, Array] = {"c.weight": np.asarray(rng.normal(0, 0.1, shape), "f4")}
+    kinds = {"c.weight": "weight"}
+    if with_norm := rng.random() < 0.7:
+        for name in ("beta", "gamma", "mean", "var"):
+            model[f"c.bn.{name}"] = np.asarray(np.abs(rng.normal(0.5, 0.2, rows)) + 0.1, "f4")
+            kinds[f"c.bn.{name}"] = f"bn.{name}"
+    if not with_norm or rng.random() < 0.5:
+        model["c.bias"] = np.asarray(rng.normal(0, 0.1, rows), "f4")
+        kinds["c.bias"] = "bias"
+    width = int(np.prod(shape[1:]))
+    scan, dq, skip = int(rng.integers(0, 5)), bool(rng.random() < 0.5), bool(rng.random() < 0.5)
+    if scan and skip and dq and width % 4:
+        skip = False
+    options = {
+        "block_id_and_param_type": {"parameter_type": kinds, "block_identifier": dict.fromkeys(kinds, "block0")},
+        "qp": int(rng.integers(-44, -8)),
+        "use_dq": dq,
+        "scan_order": scan,
+        "row_skipping": skip,
+        "bnf": bool(with_norm and rng.random() < 0.5),
+        "param_opt": bool(rng.random() < 0.6),
+    }
+    return Case(model, options)

@@ -1,0 +1,95 @@
+"""NNCodec reads what we write, and we read what it writes: equal values, for random models and options."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+
+from .conftest import Peer, assert_same_tensors
+from .models import Case, blocks_for_the_peer, for_our_encoder, for_the_peer
+
+pytestmark = pytest.mark.peer
+
+FAST, MANY = range(80), range(1000, 1400)
+
+
+def ours_to_the_peer(peer: Peer, case: Case) -> None:
+    data = nnr.encode(case.tensors, **case.options)
+    got = nnr.decode(data)
+    assert {name: (values.dtype, values.shape) for name, values in got.tensors.items()} == {
+        name: (values.dtype, values.shape or (1,)) for name, values in case.tensors.items()
+    }
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(theirs, dict(got.tensors))
+    for name, values in case.tensors.items():
+        if values.dtype.kind == "i":
+            np.testing.assert_array_equal(theirs[name], values)
+
+
+def the_peers_to_us(peer: Peer, case: Case) -> None:
+    data = peer.encode(case.tensors, **case.options)
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(dict(nnr.decode(data, raw=True).tensors), theirs)
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_the_peer_decodes_ours(peer: Peer, seed: int) -> None:
+    ours_to_the_peer(peer, for_our_encoder(seed))
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_we_decode_the_peers(peer: Peer, seed: int) -> None:
+    the_peers_to_us(peer, for_the_peer(seed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_we_decode_the_peers_blocks(peer: Peer, seed: int) -> None:
+    the_peers_to_us(peer, blocks_for_the_peer(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(MANY.start, MANY.stop, 50))
+def test_many_more(peer: Peer, first: int) -> None:
+    for seed in range(first, first + 50):
+        ours_to_the_peer(peer, for_our_encoder(seed))
+        the_peers_to_us(peer, for_the_peer(seed))
+        the_peers_to_us(peer, blocks_for_the_peer(seed))
+
+
+def test_raw_float_to_the_peer(peer: Peer) -> None:
+    """Values that no step fits: all float32 there are, bit by bit. NNCodec reads such a unit as the last one only."""
+    values = np.array([0.1, -0.0, 1e-45, 3.4e38, np.inf, -np.inf, 1 / 3, 2.0**-126], "f4")
+    for shape in [(8,), (2, 4), (2, 2, 2)]:
+        model = {"i": np.arange(6, dtype="i4"), "w": values.reshape(shape)}
+        (theirs,) = peer.decode(nnr.encode(model, exact=True))
+        assert theirs["w"].tobytes() == values.tobytes()
+        assert theirs["w"].shape == shape
+
+
+def test_integers_at_their_ends_to_the_peer(peer: Peer) -> None:
+    values = np.array([2**31 - 1, -(2**31), 0, 1, -1, 2**30], "i4")
+    model = {"v": values, "m": values.reshape(2, 3)}
+    (theirs,) = peer.decode(nnr.encode(model))
+    assert_same_tensors(theirs, model)
+
+
+def test_the_default_options_are_read(peer: Peer) -> None:
+    rng = np.random.default_rng(0)
+    model = {
+        "conv.weight": rng.normal(0, 0.05, (64, 32, 3, 3)).astype("f4"),
+        "conv.bias": rng.normal(0, 1, 64).astype("f4"),
+    }
+    data = nnr.encode(model)
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(theirs, dict(nnr.decode(data).tensors))
+
+
+@pytest.mark.parametrize("bias", [np.zeros(8, "f4"), np.full(8, 1e-30, "f4"), np.full(2, 0.1, "f4"), np.zeros(1, "f4")])
+def test_a_bias_before_a_weight_is_read(peer: Peer, bias: np.ndarray) -> None:
+    """Zeros and other biases of everyday models, by default options: NNCodec must be able to go on after them."""
+    model = {"fc.bias": bias, "fc.weight": np.eye(8, dtype="f4")}
+    data = nnr.encode(model)
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(theirs, dict(nnr.decode(data).tensors))

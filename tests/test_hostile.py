@@ -1,0 +1,254 @@
+"""Damaged and invented bitstreams give tensors or an NnrError, soon and within the limits (see hostile.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import time
+import tracemalloc
+import warnings
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nnr_codec as nnr
+from nnr_codec.bitstream.payload import parts as coded_parts
+from nnr_codec.constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT
+from nnr_codec.errors import NnrError
+from nnr_codec.limits import Limits
+from nnr_codec.syntax import Sampler, SampleReader
+from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
+
+from .builder import Bitstream
+from .hostile import STRICT, flips, header_bytes, outcome, state_before, trial, truncations
+from .interop import ALL, BY_ID, Stream
+from .syntax.samples import AnyTopology, draw_from
+
+#: One stream for each tool: payload types, scan orders, codebooks, blocks, updates, both editions.
+FEW = [
+    "levels/block_bn_rowskip_scan1",
+    "levels/codebook",
+    "levels/hdsp_2",
+    "levels/nncodec1_cb",
+    "levels/nncodec1_scan",
+    "levels/tcm_dq_1",
+    "levels/block_bnf",
+    "v1/block_ls/00",
+    "v1/mixed_int_float/00",
+    "v2/codebook1_dq/00",
+    "v2/incr_pre/02",
+    "v2/incr_hdsp_tca_dq/03",
+    "v2/incr_tca_rowskip/01",
+    "v2/int32/00",
+    "v2/mixed_int_float/00",
+    "v2/rowskip_scan2/00",
+    "v2/scan1_dq/00",
+]
+
+
+def few() -> list[object]:
+    return [pytest.param(BY_ID[name], id=name) for name in FEW]
+
+
+def every() -> list[object]:
+    return [pytest.param(stream, id=stream.id) for stream in ALL]
+
+
+def check(stream: Stream, every_byte: bool) -> None:
+    data, state = stream.data, state_before(stream)
+    assert outcome(data, state) == "valid"
+    headers = header_bytes(data)
+    payloads = sorted(set(range(len(data))) - set(headers))
+    cuts = range(len(data)) if every_byte else sorted({*headers, *payloads[::16]})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tally = trial(stream.id, truncations(data, cuts), state)
+    # A bitstream may end after any unit; every other cut is noticed.
+    whole = {unit.offset for unit in nnr.units(data)} - {0}
+    assert tally.outcomes["valid"] <= len(whole)
+    trial(stream.id, flips(data, headers), state)
+    trial(stream.id, flips(data, payloads[:: 1 if every_byte else 16], bits=range(8) if every_byte else [3]), state)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 400, f"{grown:.0f} MB"
+
+
+@pytest.mark.parametrize("stream", few())
+def test_truncated_and_flipped(stream: Stream) -> None:
+    check(stream, every_byte=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", every())
+def test_truncated_and_flipped_everywhere(stream: Stream) -> None:
+    check(stream, every_byte=True)
+
+
+@pytest.mark.parametrize("name", ["v2/mixed_int_float/00", "levels/block_bnf", "levels/codebook"])
+def test_memory_while_a_damaged_header_is_decoded(name: str) -> None:
+    """What is asked for, not only what is touched: within twice the limit of one bitstream."""
+    data = BY_ID[name].data
+    limits = Limits(max_tensor_bytes=1 << 20, max_total_bytes=1 << 20, max_names=1000, max_codebook=1000)
+    tracemalloc.start()
+    try:
+        for what, damaged in flips(data, header_bytes(data)):
+            tracemalloc.reset_peak()
+            outcome(damaged, limits=limits)
+            peak = tracemalloc.get_traced_memory()[1]
+            assert peak < 4 << 20, f"{what}: {peak:,} bytes"
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["v2/mixed_int_float/00", "levels/block_bnf", "v1/scan1_dq/00"])
+def test_the_readers_without_decoding_are_as_robust(name: str) -> None:
+    """inspect(), units() and open() with all its tensors."""
+    data = BY_ID[name].data
+    for what, damaged in flips(data, header_bytes(data)):
+        for read in (
+            lambda data: nnr.inspect(data, limits=STRICT),
+            lambda data: list(nnr.units(data, limits=STRICT)),
+            lambda data: [value.shape for value in nnr.open(data, limits=STRICT).values()],
+        ):
+            try:
+                read(damaged)
+            except NnrError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------ invented input
+ENTRY_POINTS = ("cabac_offset_list", "dq_state_list", "bit_offset_delta1", "bit_offset_delta2")
+START = BY_ID["v2/int32/00"].data[:12]  # NNR_STR and NNR_MPS
+
+
+def decoded(data: bytes) -> None:
+    """Decode, warnings being errors; NnrError is fine."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            nnr.decode(data, limits=STRICT)
+        except NnrError as error:
+            assert str(error)
+
+
+def test_the_start_is_two_units() -> None:
+    assert [unit.type_name for unit in nnr.units(START)] == ["NNR_STR", "NNR_MPS"]
+
+
+@given(data=st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_random_bytes(data: bytes) -> None:
+    decoded(data)
+
+
+@given(kind=st.integers(0, 63), flags=st.integers(0, 3), content=st.binary(max_size=200), profile=st.integers(0, 1))
+@settings(max_examples=500, deadline=None)
+def test_random_units(kind: int, flags: int, content: bytes, profile: int) -> None:
+    """A well-framed unit of any type with any content after a good beginning."""
+    unit = (len(content) + 3).to_bytes(2, "big") + bytes([kind << 2 | flags]) + content
+    decoded(START[:3] + bytes([profile]) + START[4:] + unit)
+
+
+@given(
+    payload_type=st.integers(0, 3), flags=st.integers(0, 7), content=st.binary(max_size=200), name=st.binary(max_size=3)
+)
+@settings(max_examples=500, deadline=None)
+def test_random_compressed_data_units(payload_type: int, flags: int, content: bytes, name: bytes) -> None:
+    """Past the name, where the flags and counts are."""
+    body = bytes([payload_type << 3 | flags]) + (b"" if flags & 4 else name + b"\0") + content
+    decoded(START + (len(body) + 3).to_bytes(2, "big") + b"\x16" + body)
+
+
+def invented(seed: int) -> bytes:
+    """A bitstream of units whose headers are random and valid by the syntax tables; payloads are zeros or random."""
+    rnd = random.Random(seed)
+    flag = rnd.getrandbits
+    profile = flag(1)
+    stream = Bitstream(AnyTopology()).str_(profile)
+    stream.mps(rnd.randrange(8), indexed=flag(1), parent=profile & flag(1), pre=flag(1))
+    if stream.session.mps_topology_indexed_reference_flag:
+        stream.reference_list(*(f"t{k}" for k in range(100)))
+    for _ in range(rnd.randint(1, 3)):
+        sampler = Sampler(draw_from(rnd), STRICT)
+        plausible = rnd.random() < 0.9
+        for _ in range(60):
+            with contextlib.suppress(NnrError):  # a value that the table itself refuses
+                header = SampleReader(stream.session, sampler).read(NnrCompressedDataUnitHeader)
+                dims = stream.session.tensor_dimensions(header)
+                ids = header.topology_elem_ids
+                reserved = header.nnr_compressed_data_unit_payload_type > NNR_PT_BLOCK
+                if plausible and (reserved or not dims or not 0 < prod(dims) <= 5000 or len(set(ids)) < len(ids)):
+                    continue
+                if plausible and rnd.random() < 0.8:
+                    header.__dict__.pop("nnr_decompressed_data_format", None)
+                    header.nnr_decompressed_data_format_present_flag = 0
+                if plausible:
+                    header.first_tensor_dimension_shift %= max(len(dims), 1)
+                payload = zeros(stream, header) if rnd.random() < 0.8 else rnd.randbytes(rnd.randrange(99))
+                stream.ndu(header, payload=payload)
+                break
+    return stream.data
+
+
+def zeros(stream: Bitstream, header: NnrCompressedDataUnitHeader) -> bytes:
+    """A payload of zeros that fits a header, where the header is one that can have a payload."""
+    size = prod(stream.session.tensor_dimensions(header))
+    if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+        return bytes(4 * min(size, 5000))
+    lists = {name: header.present()[name] for name in ENTRY_POINTS if name in header}
+    try:
+        parts = coded_parts(header, stream.session)
+        if sum(prod(part.dims) for part in parts) > 5000:
+            return b"\x80"
+        return stream.payload(header, [np.zeros(part.dims, np.int32) for part in parts], qp=-1)
+    except (NnrError, ValueError):
+        return b"\x80"
+    finally:
+        for name in ENTRY_POINTS:
+            header.__dict__.pop(name, None)
+        header.__dict__.update(lists)
+
+
+@pytest.mark.parametrize("first", range(0, 2000, 250))
+def test_random_headers(first: int) -> None:
+    """Combinations that no encoder thinks of."""
+    for seed in range(first, first + 250):
+        data = invented(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            started = time.process_time()
+            try:
+                nnr.decode(data, limits=STRICT, topology_dimensions=AnyTopology())
+            except NnrError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"invented({seed}): {type(error).__name__}: {error}") from error
+            assert time.process_time() - started < 1, f"invented({seed})"
+
+
+@given(data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_streams(data: st.DataObject) -> None:
+    """Several changes at once: bytes overwritten, removed, doubled, joined to another stream."""
+    stream = BY_ID[data.draw(st.sampled_from(FEW))]
+    content = bytearray(stream.data)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.integers(0, 12))
+        kind = data.draw(st.sampled_from(["overwrite", "remove", "double", "insert", "splice"]))
+        if kind == "overwrite":
+            content[at : at + length] = data.draw(st.binary(min_size=length, max_size=length))
+        elif kind == "remove":
+            del content[at : at + length]
+        elif kind == "double":
+            content[at:at] = content[at : at + length]
+        elif kind == "insert":
+            content[at:at] = data.draw(st.binary(max_size=12))
+        else:
+            other = BY_ID[data.draw(st.sampled_from(FEW))].data
+            content[at:] = other[data.draw(st.integers(0, len(other))) :]
+    outcome(bytes(content), state_before(stream))

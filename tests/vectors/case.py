@@ -1,0 +1,154 @@
+"""What a vector is, how it is registered, and the digest of a tensor.
+
+A generator is a function without arguments, registered by `valid`, `invalid` or `acceptable`. It returns one `Content`,
+or a list of them for a sequence of bitstreams: the last one is the case, the others come before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Tensor = npt.NDArray[Any]
+
+#: Folder of each group of ids.
+GROUPS = {
+    "SYN": "syntax",
+    "CAB": "cabac",
+    "QNT": "quant",
+    "TEN": "tensor",
+    "BLK": "block",
+    "UPD": "update",
+    "NEF": "nnef",
+    "NEG": "negative",
+    "ACC": "acceptable",
+}
+
+#: Code of each type in a digest: the number of the format in Table 15 that it holds in full.
+DTYPE_CODES = {"<i4": 0, "<f4": 1, "|i1": 5, "<i2": 6, "<i8": 7, "<f2": 8, "<f8": 9}
+
+
+@dataclass
+class Content:
+    """One bitstream and what it decodes to.
+
+    Parameters
+    ----------
+    data : bytes
+    tensors : mapping of str to ndarray or None
+        In bitstream order; None where nothing is decoded.
+    raw : mapping of str to ndarray or None
+        The Rec* variables of 7.3, where they differ from ``tensors``.
+    topology, quantization : bytes or None
+        Texts of Annex A without their terminating zero.
+    """
+
+    data: bytes
+    tensors: Mapping[str, Tensor] | None = None
+    raw: Mapping[str, Tensor] | None = None
+    topology: bytes | None = None
+    quantization: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One vector; see the README of bitstream_vectors for the fields of its case.json."""
+
+    id: str
+    title: str
+    clauses: tuple[str, ...]
+    features: tuple[str, ...]
+    result: str
+    make: Callable[[], Content | list[Content]]
+    error: tuple[str, int | None] | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    bits: tuple[str, ...] = ()
+    rev: int = 1
+
+    @property
+    def folder(self) -> str:
+        """Where the case stands, relative to bitstream_vectors."""
+        return f"{GROUPS[self.id.split('-')[1]]}/{self.id}"
+
+    def contents(self) -> list[Content]:
+        """The bitstreams, in order."""
+        made = self.make()
+        return made if isinstance(made, list) else [made]
+
+
+REGISTRY: dict[str, Case] = {}
+
+Maker = Callable[[], "Content | list[Content]"]
+
+
+def _register(result: str, id_: str, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
+    def keep(make: Maker) -> Maker:
+        if id_ in REGISTRY:
+            raise ValueError(f"{id_} is taken")
+        REGISTRY[id_] = Case(id_, title, tuple(clauses.split()), tuple(features.split()), result, make, **fields)
+        return make
+
+    return keep
+
+
+def valid(id_: str, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
+    """Register a bitstream that every decoder decodes; clauses and features are separated by spaces."""
+    return _register("valid", id_, title, clauses, features, **fields)
+
+
+def acceptable(id_: str, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
+    """Register a bitstream that a decoder may decode as given, or refuse."""
+    return _register("acceptable", id_, title, clauses, features, **fields)
+
+
+def invalid(
+    id_: str, title: str, clauses: str, features: str, error: str, unit: int | None, **fields: Any
+) -> Callable[[Maker], Maker]:
+    """Register a bitstream that every decoder refuses; ``error`` is a class of nnr_codec.errors, ``unit`` where."""
+    return _register("invalid", id_, title, clauses, features, error=(error, unit), **fields)
+
+
+def little_endian(tensor: Tensor) -> Tensor:
+    """The same values, little-endian and in C order."""
+    return np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).reshape(tensor.shape)
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of "NNRT1", dtype code u8, number of dimensions u8, dimensions u64 and data, all little-endian."""
+    plain = little_endian(tensor)
+    head = struct.pack(f"<BB{plain.ndim}Q", DTYPE_CODES[plain.dtype.str], plain.ndim, *plain.shape)
+    return hashlib.sha256(b"NNRT1" + head + plain.tobytes()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ units
+NAMES = ("STR", "MPS", "LPS", "TPL", "QNT", "NDU", "AGG")
+
+
+def units(data: bytes) -> list[tuple[str, int, int]]:
+    """Type, offset and size of the units, aggregates and what they hold alike, as far as the sizes make sense."""
+    found: list[tuple[str, int, int]] = []
+    _walk(data, 0, len(data), found)
+    return found
+
+
+def _walk(data: bytes, start: int, end: int, found: list[tuple[str, int, int]]) -> None:
+    while end - start >= 3:
+        field_size = 4 if data[start] >> 7 else 2
+        size = int.from_bytes(data[start : start + field_size], "big") & (0x7FFFFFFF if field_size == 4 else 0x7FFF)
+        if size <= field_size or start + size > end:
+            return
+        kind = data[start + field_size] >> 2
+        found.append((NAMES[kind] if kind < len(NAMES) else f"type {kind}", start, size))
+        if kind == 6:
+            head = start + field_size + 1 + (data[start + field_size] & 1)
+            count = int.from_bytes(data[head + 2 : head + 4], "big") + 2
+            listed = 5 * count if data[head + 1] >> 7 else 0
+            _walk(data, head + 4 + listed + count, start + size, found)
+        start += size

@@ -1,0 +1,166 @@
+"""NNR-NEG-050 on: headers with values that are reserved, contradict each other or ask for too much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nnr_codec.constants import NNR_PT_BLOCK, NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.syntax.structures import IntegerCodebook
+
+from ..builder import ndu
+from .byhand import NAME_W
+from .byhand import ndu as ndu_bits
+from .case import Content, invalid
+from .negative_units import HEAD, RAW, bad, raw_named, sized
+from .stream import Stream
+
+#: A payload that is terminated at once; most cases here are refused before it.
+END = b"\xfe\x80"
+
+
+def header(id_: str, title: str, clauses: str, error: str, features: str = "", unit: int = 2, **options: Any) -> None:
+    """Register a bitstream of one tensor whose header is refused; ``options`` are those of `tests.builder.ndu`."""
+    fields = {key: options.pop(key) for key in ("limits",) if key in options}
+    payload, profile = options.pop("payload", END), options.pop("profile", 1)
+    after = options.pop("after", b"")
+    methods = options.pop("methods", 1)
+    names, dims = options.pop("names", "w"), options.pop("dims", [2, 2])
+
+    @invalid(id_, title, clauses, features, error, unit, **fields)
+    def make() -> Content:
+        s = Stream().start(profile, methods=methods)
+        s.ndu(ndu(names, dims, **options), payload=payload)
+        s.add(after)
+        return s.refused()
+
+
+# ------------------------------------------------------------------------------------------------ reserved values
+bad("NNR-NEG-050", "reserved payload type 4", "7.3.1", "ElementError", 2, HEAD + RAW[:3] + b"\x21" + RAW[4:])
+bad("NNR-NEG-051", "reserved payload type 31", "7.3.1", "ElementError", 2, HEAD + RAW[:3] + b"\xf9" + RAW[4:])
+MATRIX = ("0 node_id_present_flag", "0 dq_flag", "100000 dimensions", "0100 2", "10000010 2", "10000010 2", "10 shift")
+for number, scan in ((52, 5), (53, 15)):
+    unit = sized(*ndu_bits(0, 0, NAME_W, *MATRIX, f"{scan:04b}", "100000")[1:], "0xfe80")
+    bad(f"NNR-NEG-{number:03}", f"reserved scan_order {scan}", "6.4.3.7", "ElementError", 2, HEAD + unit)
+header("NNR-NEG-054", "reserved nnr_decompressed_data_format 10", "7.2", "ElementError", data_format=10)
+header("NNR-NEG-055", "a format of integers for floats", "6.4.3.7", "ElementError", data_format=0)
+header("NNR-NEG-056", "a format of floats for integers", "6.4.3.7", "ElementError", data_format=1, kind=NNR_PT_INT)
+header("NNR-NEG-057", "a format of profile 1 in profile 0", "6.4.3.7 7.2", "ElementError", data_format=8, profile=0)
+
+# ------------------------------------------------------------------------------------------------ dimensions
+header("NNR-NEG-058", "a dimension of 0", "6.4.3.7 7.3", "ElementError", dims=[2, 0])
+header("NNR-NEG-059", "integers without dimensions", "6.4.3.7 7.3", "ElementError", dims=[], kind=NNR_PT_INT)
+header("NNR-NEG-060", "4 TiB of floats", "6.4.3.7", "LimitError", dims=[1 << 20, 1 << 20], limits={"preset": "strict"})
+header("NNR-NEG-061", "4 TiB of raw floats", "6.4.3.7", "LimitError", dims=[1 << 20, 1 << 20], kind=NNR_PT_RAW_FLOAT, limits={"preset": "strict"})
+header("NNR-NEG-062", "17 dimensions under max_dims 16", "6.4.3.7", "LimitError", dims=[1] * 17, limits={"max_dims": 16})
+header("NNR-NEG-063", "first_tensor_dimension_shift 2 of 2 dimensions", "6.4.3.7", "ElementError", first_tensor_dimension_shift=2)
+bad(
+    "NNR-NEG-064",
+    "an Exp-Golomb code of 40 zeros",
+    "6.1.3",
+    "ElementError",
+    2,
+    HEAD + sized(*ndu_bits(0, 0, NAME_W, "0", "0", "100000", "11", "0" * 40, "1" + "0" * 45)[1:], "0xfe80"),
+    features="ue(k)",
+)
+
+
+# ------------------------------------------------------------------------------------------------ byte_alignment()
+def aligned(last: int) -> bytes:
+    """The raw tensor with these last bits instead of 1000000."""
+    return HEAD + RAW[:8] + bytes([RAW[8] & 0x80 | last]) + RAW[9:]
+
+
+bad("NNR-NEG-065", "byte_alignment() without its one", "6.3.5", "ElementError", 2, aligned(0b0000000))
+bad("NNR-NEG-066", "byte_alignment() with a second one", "6.3.5", "ElementError", 2, aligned(0b1000001))
+
+
+# ------------------------------------------------------------------------------------------------ codebooks
+def book(id_: str, title: str, error: str, size: int, centre: int, zero: int, left: Sequence[int], right: Sequence[int], **options: Any) -> None:
+    """Register a codebook that is refused."""
+    codebook = IntegerCodebook(
+        codebook_egk=0,
+        codebook_size=size,
+        codebook_centre_offset=centre,
+        codebook_zero_value=zero,
+        codebook_delta_left=list(left),
+        codebook_delta_right=list(right),
+    )
+    header(id_, title, "6.3.3.7 6.4.3.7", error, "codebook", codebook_present_flag=1, codebook=codebook, **options)
+
+
+book("NNR-NEG-067", "CbZeroOffset beyond the codebook", "ElementError", 3, 2, 0, [0, 0, 0], [])
+book("NNR-NEG-068", "CbZeroOffset negative", "ElementError", 3, -2, 0, [], [0, 0, 0])
+book("NNR-NEG-069", "codebook of no entries", "ElementError", 0, 0, 0, [], [])
+book("NNR-NEG-070", "entry 2^31", "ElementError", 2, -1, 2**31 - 1, [], [0])
+book("NNR-NEG-071", "entry -2^31 - 1", "ElementError", 2, 0, -(2**31), [0], [])
+book("NNR-NEG-072", "5000 entries", "LimitError", 5000, -2500, 0, [], [0] * 4999, limits={"preset": "strict"})
+
+# ------------------------------------------------------------------------------------------------ several tensors
+SPLIT: dict[str, Any] = {"names": ["a", "b"], "kind": NNR_PT_RAW_FLOAT, "payload": bytes(16), "features": "TensorSplit", "clauses": "4.12 7.3.1"}
+
+
+def split(id_: str, title: str, **options: Any) -> None:
+    """Register a raw matrix of 2 x 2 whose pieces do not work out."""
+    given = {"concatentation_axis_index": 0, "split_index": [1], "number_of_shifts": [0, 0]} | options
+    header(id_, title, error="ElementError", **SPLIT, **given)
+
+
+split("NNR-NEG-073", "split_index at the end", split_index=[2])
+split("NNR-NEG-074", "split_index 0", split_index=[0])
+split("NNR-NEG-075", "concatentation_axis_index 2 of 2 dimensions", concatentation_axis_index=2)
+split("NNR-NEG-076", "an axis shifted beyond the first", number_of_shifts=[0, 1], shift_index=[[], [1]], shift_value=[[], [2]])
+
+
+def block(id_: str, title: str, names: Any, types: int, clauses: str = "6.4.3.7", **options: Any) -> None:
+    """Register a block that is refused."""
+    header(id_, title, clauses, "ElementError", "NNR_PT_BLOCK", names=names, kind=NNR_PT_BLOCK, compressed_parameter_types=types, **options)
+
+
+block("NNR-NEG-077", "two ids for a weight with bias and local scaling", ["w", "b"], 0b1010)
+block("NNR-NEG-078", "three ids for a weight with bias", ["w", "b", "c"], 0b1000)
+block("NNR-NEG-079", "a single id", "w", 0b1000)
+block("NNR-NEG-080", "nothing but a weight", ["w", "b"], 0)
+block("NNR-NEG-081", "G of 3 rows of a tensor of 4 elements", ["g", "h"], 1, decomposition_rank=1, g_number_of_rows=3)
+block("NNR-NEG-082", "rank 0", ["g", "h"], 1, decomposition_rank=0, g_number_of_rows=2)
+
+# ------------------------------------------------------------------------------------------------ decomposed, raw
+G: dict[str, Any] = {"compressed_parameter_types": 1, "decomposition_rank": 1, "g_number_of_rows": 2, "dims": [2, 2]}
+
+
+def lonely(after: bytes) -> Content:
+    """G, and what comes instead of H."""
+    s = Stream().start()
+    s.ndu(ndu("g", kind=NNR_PT_FLOAT, **G), [[1], [2]])
+    s.add(after)
+    return s.refused()
+
+
+@invalid("NNR-NEG-083", "another tensor after G", "6.4.3.7", "NNR_CPT_DC", "ElementError", 3)
+def other_after_g() -> Content:
+    return lonely(raw_named("v"))
+
+
+@invalid("NNR-NEG-084", "nothing after G", "6.4.3.7", "NNR_CPT_DC", "ElementError", None)
+def nothing_after_g() -> Content:
+    return lonely(b"")
+
+
+header("NNR-NEG-085", "raw parameters as G", "7.3.4", "ElementError", kind=NNR_PT_RAW_FLOAT, payload=bytes(8), **G)
+
+
+@invalid("NNR-NEG-086", "floats, and no parameter set has a QpDensity", "6.4.4.3", "mps_quantization_method_flags=0", "ElementError", 2)
+def no_density() -> Content:
+    s = Stream().start(methods=0)
+    s.ndu(ndu("w", [2]), payload=END)
+    return s.refused()
+
+
+# ------------------------------------------------------------------------------------------------ pruning information
+def pruned(*lines: str) -> bytes:
+    """A topology unit of format NNR_TPL_PRUN with these bits."""
+    return HEAD + sized("000011 NNR_TPL", "10 complete", "0x05 NNR_TPL_PRUN", "0x00", *lines) + RAW
+
+
+bad("NNR-NEG-087", "a bit mask of 2^32 - 1 bits in one byte", "6.3.4.5", "TruncatedError", 2, pruned("00 1 0 0 000".replace(" ", ""), "0xffffffff", "0xaa"), features="NNR_TPL_PRUN")
+bad("NNR-NEG-088", "half a million ids in no bytes", "6.3.4.5", "TruncatedError", 2, pruned("01100000", "0" * 12 + "1" + "0" * 19, "0x8000"), features="NNR_TPL_PRUN")
