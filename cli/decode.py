@@ -55,17 +55,17 @@ def decode(bitstream: str, target: str, model_format: str | None, force: bool, q
             raise click.UsageError(str(error)) from None
     stream = params.open_target(target, bitstream, force=force, folder=True)
     started = time.perf_counter()
-    tensors = {}
-    with output.source(bitstream) as data, nnr.open(data) as file:
-        with printer.progress("decoding", len(file)) as advance:
-            for name, info in file.info.items():
-                tensors[name] = file[name]
-                printer.detail(f"{name}: {info.dtype.name} {output.dims(info.shape)}")
-                advance()
-        nbytes, topology = file.nbytes, file.topology
-    nnr.save(nnr.Model(tensors, topology), stream or target, format=model_format, overwrite=force)
-    size = sum(array.nbytes for array in tensors.values())
+    with output.source(bitstream) as data, nnr.open(data) as file, printer.progress("decoding", len(file)) as advance:
+
+        def note(name: str) -> None:
+            info = file.info[name]
+            printer.detail(f"{name}: {info.dtype.name} {output.dims(info.shape)}")
+            advance()
+
+        model, nbytes = file.decode(note), file.nbytes
+    nnr.save(model, stream or target, format=model_format, overwrite=force)
+    size = sum(array.nbytes for array in model.tensors.values())
     printer.note(
-        f"{bitstream} -> {target}: {nbytes:,} -> {size:,} bytes, {output.tensors(len(tensors))} "
+        f"{bitstream} -> {target}: {nbytes:,} -> {size:,} bytes, {output.tensors(len(model))} "
         f"in {time.perf_counter() - started:.2f} s"
     )

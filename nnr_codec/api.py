@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,9 @@ from .syntax import Session
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    Source = str | os.PathLike[str] | BinaryIO
-    Bitstream = Buffer | Source
+    Target = str | os.PathLike[str] | BinaryIO
+    Source = Target | bytes | bytearray | memoryview
+    Bitstream = Buffer | Target
 
 
 @dataclass
@@ -102,7 +104,7 @@ def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
 
 def encode_file(
     source: Model | Mapping[str, Array] | Source,
-    target: Source,
+    target: Target,
     config: EncoderConfig | None = None,
     *,
     overwrite: bool = False,
@@ -216,17 +218,19 @@ def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
 
 
 def _buffer(data: Bitstream, limits: Limits | None) -> Buffer:
-    """The bytes of a bitstream; a file by its path is mapped."""
+    """The bytes of a bitstream; a regular file by its path is mapped."""
     if isinstance(data, (str, os.PathLike)):
         with Path(data).open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return file.read()  # nothing, or a pipe
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    if not hasattr(data, "read"):
-        return data
-    most = limits or Limits()
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return _read(file, limits or Limits())
+    return _read(cast(BinaryIO, data), limits or Limits()) if hasattr(data, "read") else cast("Buffer", data)
+
+
+def _read(file: BinaryIO, limits: Limits) -> Buffer:
     content = bytearray()
-    while chunk := cast(BinaryIO, data).read(1 << 20):
+    while chunk := file.read(1 << 20):
         content += chunk
-        most.check("max_total_bytes", len(content), "bytes of the stream")
+        limits.check("max_total_bytes", len(content), "bytes of the stream")
     return content

@@ -9,6 +9,9 @@ from typing import Any
 
 from .errors import EncodeError
 
+#: The step of lossy tensors is 2 to this power unless the caller says otherwise.
+DEFAULT_STEP_EXPONENT = -10
+
 
 @dataclass(frozen=True)
 class TensorOptions:
@@ -16,10 +19,10 @@ class TensorOptions:
 
     Parameters
     ----------
-    qp : int
+    qp : int or None
         Quantization parameter of lossy tensors. With ``qp_density`` d the step is
-        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step, and
-        -40 is a step of 2**-10.
+        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step. None
+        is a step of 2**-10 at any density: -40 at the default one.
     dependent_quantization : bool
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
     exact : bool or None
@@ -36,13 +39,17 @@ class TensorOptions:
         Choose the probability estimator of each context by its rate; False: the same for all.
     """
 
-    qp: int = -40
+    qp: int | None = None
     dependent_quantization: bool = True
     exact: bool | None = None
     scan_order: int = 0
     row_skipping: bool = False
     cabac_unary_length_minus1: int = 10
     choose_shift_parameters: bool = True
+
+    def step_qp(self, qp_density: int) -> int:
+        """``qp``, or what stands for the default step at this density."""
+        return self.qp if self.qp is not None else DEFAULT_STEP_EXPONENT << qp_density
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,9 @@ class EncoderConfig(TensorOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
+        for name in ("profile", "qp_density"):
+            if not isinstance(getattr(self, name), int):
+                raise EncodeError(f"{name} is a whole number, not {getattr(self, name)!r}")
         if self.profile not in (0, 1):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
@@ -97,8 +107,11 @@ class EncoderConfig(TensorOptions):
             self._check(options)
 
     def _check(self, options: TensorOptions) -> None:
+        for name in ("qp", "scan_order", "cabac_unary_length_minus1"):
+            if not isinstance(getattr(options, name), int) and (name, options.qp) != ("qp", None):
+                raise EncodeError(f"{name} is a whole number, not {getattr(options, name)!r}")
         bound = 1 << (5 + self.qp_density)
-        if not -bound <= options.qp < bound:
+        if options.qp is not None and not -bound <= options.qp < bound:
             raise EncodeError(f"qp {options.qp} is outside {-bound}..{bound - 1} of qp_density {self.qp_density}")
         if not 0 <= options.scan_order <= 4:
             raise EncodeError(f"scan_order {options.scan_order} is outside 0..4")

@@ -81,9 +81,10 @@ def output_directory(path: str | os.PathLike[str], *, overwrite: bool = False) -
     Raises
     ------
     FileExistsError
-        The target exists and ``overwrite`` is false, or it is a device or the like.
+        The target exists and ``overwrite`` is false, or it is a device or the like, a folder that does not look like a
+        model, or the current directory or one above it.
     FormatError
-        The target is a folder that does not look like a model, or the current directory or one above it.
+        The path does not end in a name.
     OSError
         The system refuses; the target is as it was.
     """
@@ -153,10 +154,10 @@ def _replaceable_directory(target: Path, overwrite: bool) -> int | None:
         return None
     here = Path.cwd()
     if target == here or target in here.parents:
-        raise FormatError(f"{target} is the current directory or holds it; not replaced")
+        raise FileExistsError(f"{target} is the current directory or holds it; not replaced")
     names = os.listdir(target)
     if names and "graph.nnef" not in names:
-        raise FormatError(f"{target} is a directory without a graph.nnef; not replaced")
+        raise FileExistsError(f"{target} is a directory without a graph.nnef; not replaced")
     return stat.S_IMODE(found.st_mode) & 0o777
 
 

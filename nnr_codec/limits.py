@@ -38,7 +38,7 @@ class Limits:
     max_eg_bits: int = 32
     max_name_bytes: int = 4096
     max_names: int = 10_000_000
-    max_dims: int = 16
+    max_dims: int = 32
     max_tensor_elements: int = 1 << 31
     max_tensor_bytes: int = 8 << 30
     max_total_bytes: int = 32 << 30
@@ -79,7 +79,6 @@ class Limits:
             max_agg_depth=64,
             max_name_bytes=n,
             max_names=n,
-            max_dims=32,
             max_tensor_elements=1 << 58,
             max_tensor_bytes=n,
             max_total_bytes=n,

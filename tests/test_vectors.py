@@ -23,9 +23,6 @@ from .vectors.make import ROOT, files
 
 FOLDERS = {folder.name: folder for group in GROUPS.values() for folder in sorted((ROOT / group).iterdir())}
 
-#: Cases that the decoder does not get right yet, each with what it does.
-KNOWN: dict[str, str] = {}
-
 
 def facts(folder: Path) -> dict[str, Any]:
     """case.json."""
@@ -35,11 +32,7 @@ def facts(folder: Path) -> dict[str, Any]:
 
 def each(*results: str) -> list[object]:
     """The cases on disk with one of these results, for parametrize."""
-    return [
-        pytest.param(folder, id=name, marks=[pytest.mark.xfail(reason=KNOWN[name])] if name in KNOWN else [])
-        for name, folder in FOLDERS.items()
-        if facts(folder)["result"] in results
-    ]
+    return [pytest.param(folder, id=name) for name, folder in FOLDERS.items() if facts(folder)["result"] in results]
 
 
 def limits(case: Mapping[str, Any]) -> nnr.Limits:

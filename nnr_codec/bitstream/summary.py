@@ -23,6 +23,7 @@ from ..constants import (
     NNR_TPL,
     TopologyStorageFormat,
 )
+from ..errors import TruncatedError
 from ..limits import Limits
 from ..syntax import Session
 from ..syntax.structures import (
@@ -76,6 +77,8 @@ class UnitInfo:
 def summarise(data: Buffer, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:
     """Facts about each unit in order; raises BitstreamError where the bitstream is malformed."""
     reader = UnitReader(data, limits, session)
+    if not reader.data:
+        raise TruncatedError("the bitstream is empty")
     for unit in reader:
         names: tuple[str, ...] = ()
         shape: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_TPL, NnrUnitType
+from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, WriteError
 from ..limits import Budget, Limits
 from ..syntax import BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
@@ -107,7 +107,8 @@ class UnitReader:
         session: Session | None = None,
         trace: Trace | None = None,
     ) -> None:
-        self.data = memoryview(data).cast("B") if not isinstance(data, memoryview) else data
+        view = memoryview(data)
+        self.data = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         self.limits = limits or Limits()
         self.session = session or Session()
         self.trace = trace
@@ -154,6 +155,8 @@ class UnitReader:
             self.limits.check("max_unit_bytes", length, "nnr_unit_size")
             return self._content(self.data[position : position + length], size, reader.io.pos, index, position, depth)
         except BitstreamError as error:
+            if index == 0 and header_type not in (-1, NNR_STR):
+                raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
             error.unit = error.unit or label
             raise
         except NnrError as error:

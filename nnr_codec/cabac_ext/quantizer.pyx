@@ -49,7 +49,8 @@ cdef void forward(const real *x, int64_t n, double scale, double *cost, uint8_t 
         for quantizer in range(2):
             for p in range(2):
                 d = q - nearest(q, quantizer, p)
-                error[2 * quantizer + p] = d * d
+                # A zero stays a zero, which only parity 0 has: pruned weights stay pruned.
+                error[2 * quantizer + p] = 1e30 if q == 0 and p else d * d
         chosen = 0
         for s in range(8):
             even = cost[BEFORE[s][0]] + error[2 * (BEFORE[s][0] & 1)]

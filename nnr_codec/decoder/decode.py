@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from ..bitstream.payload import codebook_array, parts
@@ -14,6 +15,7 @@ from ..bitstream.units import Unit, UnitReader
 from ..constants import (
     NNR_CPT_DC,
     NNR_DFL,
+    NNR_MPS,
     NNR_NDU,
     NNR_PT_BLOCK,
     NNR_PT_RAW,
@@ -133,6 +135,8 @@ class Decoder:
                 self._start(unit)
             elif not seen_str:
                 raise ElementError("a bitstream starts with an NNR_STR (6.2.3)", unit=unit.label())
+            elif kind == NNR_MPS and self.reader.session.has_mps:
+                raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
             elif kind == NNR_TPL:
                 self._topology(unit)
             elif kind == NNR_QNT:
@@ -142,6 +146,9 @@ class Decoder:
                     yield from self._ndu(unit)
                 except BitstreamError as error:
                     error.unit = error.unit or unit.label()
+                    raise
+                except MissingReferenceError as error:
+                    error.args = (f"{unit.label()}: {error}",)
                     raise
         if not seen_str:
             raise ElementError("the bitstream has no unit (6.2.3)")
@@ -206,8 +213,15 @@ class Decoder:
         if payload is None:
             return
         task = self._task(unit, payload)
-        if self._g and task.role != "h":
-            raise ElementError(f"H of {self._g[0].names[0]!r} is expected after G (6.4.3.7)")
+        if self._g:
+            (g,) = self._g
+            if task.role != "h":
+                raise ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
+            if any(
+                getattr(task.header, name) != getattr(g.header, name)
+                for name in ("tensor_dimensions", "decomposition_rank", "g_number_of_rows")
+            ):
+                raise ElementError(f"G and H of {g.names[0]!r} differ in their dimensions (6.4.3.7)")
         if task.role == "g":
             self._g = [task]
         else:
@@ -296,7 +310,12 @@ class Decoder:
             return
         node = Node(header.put_node_depth)
         if header.parent_node_id_present_flag:
-            levels = tuple(rec.levels for rec in recs if rec.levels is not None)
+            # The caller owns what is returned, so the state keeps copies of what the two would share.
+            levels = tuple(
+                rec.levels.copy() if np.may_share_memory(rec.levels, rec.values) else rec.levels
+                for rec in recs
+                if rec.levels is not None
+            )
             any_sig = tuple(level != 0 for level in levels)
             if before and before.any_sig:
                 any_sig = tuple(old | new for old, new in zip(before.any_sig, any_sig, strict=True))
@@ -305,8 +324,8 @@ class Decoder:
                 if self.reader.session.nnr_pre_flag and before and before.update is not None:
                     if before.update.shape != recs[0].values.shape:
                         raise MissingReferenceError(f"{task.label}: the update before it has another shape (9.2.4)")
-                    recs[0].values = add_update(recs[0].values, before.update)
-                update = recs[0].values.copy()  # the caller owns what is returned
+                    recs[0].values = add_update(recs[0].values, before.update, task.data_format)
+                update = recs[0].values.copy()
             node = Node(header.put_node_depth, levels, any_sig, update)
         self.state.put(key, node, self.limits)
 
@@ -318,6 +337,7 @@ def decode_bitstream(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     state: UpdateState | None = None,
     raw: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> tuple[Model, UpdateState]:
     """Decode a whole bitstream.
 
@@ -345,15 +365,23 @@ def decode_bitstream(
             first_edition=first_edition,
         )
 
+    def tensors_of(attempt: Decoder) -> dict[str, Array]:
+        tensors = {}
+        for name, array in attempt:
+            tensors[name] = array
+            if progress:
+                progress(name)
+        return tensors
+
     attempt = decoder(first_edition=False)
     try:
-        tensors = dict(attempt)
+        tensors = tensors_of(attempt)
     except PayloadError as error:
         if attempt.reader.session.general_profile_idc != 0:
             raise
         attempt = decoder(first_edition=True)
         try:
-            tensors = dict(attempt)
+            tensors = tensors_of(attempt)
         except NnrError:
             raise error from None
     return Model(tensors, attempt.topology), attempt.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bitstream.summary import tools
-from ..constants import PayloadType
-from ..errors import NnrError, PayloadError
-from ..limits import Limits
-from ..model import Array, Topology
-from .decode import Decoder
+from ..constants import NNR_PT_BLOCK, PayloadType
+from ..errors import BitstreamError, NnrError, PayloadError
+from ..limits import Budget, Limits
+from ..model import Array, Model, Topology
+from .decode import Decoder, decode_bitstream
+from .reconstruct import split
 from .state import UpdateState
 from .task import NduTask
 
@@ -73,16 +74,31 @@ class NnrFile(Mapping[str, Array]):
             state=UpdateState(),
             raw=False,
         )
-        self._groups: dict[str, list[NduTask]] = {}
+        self._limits = limits
+        groups: dict[str, list[NduTask]] = {}
         self.info: dict[str, TensorInfo] = {}
         for group in self._decoder.groups():
-            for info in _describe(group):
-                self._groups[info.name], self.info[info.name] = group, info
+            try:
+                for info in _describe(group):
+                    groups[info.name], self.info[info.name] = group, info
+            except BitstreamError as error:
+                error.unit = error.unit or group[0].label
+                raise
+        self._groups: dict[str, list[NduTask]] | None = groups
 
     @property
     def topology(self) -> Topology | None:
         """The topology that the bitstream carries."""
         return self._decoder.topology
+
+    def decode(self, progress: Callable[[str], None] | None = None) -> Model:
+        """All tensors, with the topology: what :func:`nnr_codec.decode` gives, each name told to ``progress``."""
+        return decode_bitstream(
+            self._decoder.reader.data,
+            limits=self._limits,
+            topology_dimensions=self._decoder.reader.session.topology_dimensions,
+            progress=progress,
+        )[0]
 
     @property
     def nbytes(self) -> int:
@@ -94,21 +110,28 @@ class NnrFile(Mapping[str, Array]):
 
     def __exit__(self, *_: object) -> None:
         """Let go of the payloads; headers stay."""
-        self._groups.clear()
+        self._groups = None
 
     def __getitem__(self, name: str) -> Array:
+        if self._groups is None:
+            raise ValueError("the file is closed")
         group = self._groups[name]
         try:
-            return self._decoder.decode(group)[name]
+            return self._decode(group)[name]
         except PayloadError as error:
             if self._decoder.first_edition or self._decoder.reader.session.general_profile_idc != 0:
                 raise
             self._decoder.first_edition = True  # errata K1, K4
             try:
-                return self._decoder.decode(group)[name]
+                return self._decode(group)[name]
             except NnrError:
                 self._decoder.first_edition = False
                 raise error from None
+
+    def _decode(self, group: list[NduTask]) -> dict[str, Array]:
+        """One access, with an account and a state of its own: tensors can be read in any order, and again."""
+        self._decoder.budget, self._decoder.state = Budget(self._limits), UpdateState()
+        return self._decoder.decode(group)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.info)
@@ -116,23 +139,23 @@ class NnrFile(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self.info)
 
+    __eq__ = object.__eq__  # comparing arrays by name is not what a file is for
+    __hash__ = object.__hash__
+
 
 def _describe(group: list[NduTask]) -> Iterator[TensorInfo]:
     first = group[0]
     header = first.header
     nbytes = sum(task.unit.size.nnr_unit_size for task in group)
     kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
-    dims = [*first.dims[1:]]
-    dims[header.first_tensor_dimension_shift : header.first_tensor_dimension_shift] = first.dims[:1]
-    if header.split_index:
-        axis, edges = header.concatentation_axis_index, [0, *header.split_index]
-        for k, name in enumerate(first.names):
-            shape = list(dims)
-            if axis < len(shape) and k < len(edges):
-                shape[axis] = (edges[k + 1] if k + 1 < len(edges) else dims[axis]) - edges[k]
-            yield TensorInfo(name, tuple(shape), first.dtype, kind, used, 0 if k else nbytes)
+    shape = np.broadcast_to(np.int8(0), first.dims)  # has the shape and takes no memory
+    if first.dims:
+        shape = np.moveaxis(shape, 0, header.first_tensor_dimension_shift)
+    if header.nnr_multiple_topology_elements_present_flag and kind != NNR_PT_BLOCK:
+        for k, (name, piece) in enumerate(zip(first.names, split(shape, header, first.names), strict=True)):
+            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else nbytes)
         return
-    yield TensorInfo(first.names[0], tuple(dims), first.dtype, kind, used, nbytes)
+    yield TensorInfo(first.names[0], shape.shape, first.dtype, kind, used, nbytes)
     for part in first.parts:
         if part.name != first.names[0] and part.role not in ("h", "ls"):
             yield TensorInfo(part.name, part.dims, first.dtype, kind, used, 0)

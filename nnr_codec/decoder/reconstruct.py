@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import cast_floats
 from ..tensor.reduction import local_scaling, product
 from ..tensor.shape import dimension_shift, shift_axes, tensor_split
+
+A = TypeVar("A", bound=np.generic)
 
 
 @dataclass
@@ -48,12 +50,19 @@ def reconstruct(
     dims : sequence of int
         tensor_dimensions of the original tensor.
     raw : bool
-        Keep G, H and the local scaling apart, and do not split tensors.
+        Keep G, H and the local scaling apart, and do not split tensors. H is called ``<name>_H`` where its unit has the
+        name of G's.
     """
     by_role = {rec.role: rec for rec in recs}
     shift = header.first_tensor_dimension_shift
     if raw:
-        return {rec.name: dimension_shift(rec.values, shift if rec.role == "weight" else 0) for rec in recs}
+        one_name = len(recs) == 2 and recs[0].name == recs[1].name
+        return {
+            f"{rec.name}_H" if one_name and rec.role == "h" else rec.name: dimension_shift(
+                rec.values, shift if rec.role == "weight" else 0
+            )
+            for rec in recs
+        }
     main = by_role.get("weight") or by_role["g"]
     weight = main.values
     with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
@@ -68,18 +77,20 @@ def reconstruct(
     weight = dimension_shift(weight, shift)
     is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
     if header.nnr_multiple_topology_elements_present_flag and not is_block:
-        return _split(weight, header, names)
+        return {
+            name: np.ascontiguousarray(piece) for name, piece in zip(names, split(weight, header, names), strict=True)
+        }
     plain = ("beta", "gamma", "mean", "var", "bias")
     return {main.name: weight} | {rec.name: rec.values for rec in recs if rec.role in plain}
 
 
-def _split(tensor: npt.NDArray[Any], header: NnrCompressedDataUnitHeader, names: Sequence[str]) -> dict[str, Array]:
-    """The tensors of a unit with several topology elements (7.3.1)."""
-    pieces = tensor_split(tensor, header.split_index, header.concatentation_axis_index)
+def split(tensor: npt.NDArray[A], header: NnrCompressedDataUnitHeader, names: Sequence[str]) -> list[npt.NDArray[A]]:
+    """The tensors of a unit with several topology elements, as views, in the order of their ids (7.3.1)."""
+    axis = header.concatentation_axis_index if header.split_index else 0
+    pieces = tensor_split(tensor, header.split_index, axis) if tensor.ndim else [tensor]
     if len(pieces) != len(names):
         raise ElementError(f"{len(names)} topology elements share a tensor of {len(pieces)} pieces (7.3.1)")
-    shifts = [
-        (header.shift_index[k], header.shift_value[k]) if count else ([], [])
-        for k, count in enumerate(header.number_of_shifts)
+    return [
+        shift_axes(piece, header.shift_index[k], header.shift_value[k]) if header.number_of_shifts[k] else piece
+        for k, piece in enumerate(pieces)
     ]
-    return {name: shift_axes(piece, *shift) for name, piece, shift in zip(names, pieces, shifts, strict=True)}

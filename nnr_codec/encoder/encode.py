@@ -152,7 +152,7 @@ def encode_tensor(plan: TensorPlan, array: Array, session: Session) -> bytes:
     levels = _levels(plan, array, syntax)
     side = _side(plan, levels, syntax, session)
     coder = PayloadEncoder()
-    code_payload(coder, header, session, [syntax], [Coded(levels, plan.options.qp, side)])
+    code_payload(coder, header, session, [syntax], [Coded(levels, plan.qp, side)])
     payload = coder.getvalue()
     if plan.raw_if_smaller and len(payload) >= 4 * array.size:
         return encode_tensor(replace(plan, payload_type=NNR_PT_RAW_FLOAT), array, session)
@@ -176,7 +176,7 @@ def _header(plan: TensorPlan) -> NnrCompressedDataUnitHeader:
         header.cabac_unary_length_flag = 1
         header.cabac_unary_length_minus1 = plan.options.cabac_unary_length_minus1
         header.scan_order = plan.options.scan_order
-        header.dq_flag = int(plan.options.dependent_quantization and plan.payload_type != NNR_PT_INT)
+        header.dq_flag = plan.dq_flag
     return header
 
 
@@ -189,7 +189,7 @@ def _levels(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> npt.NDArray
     else:
         values = np.ascontiguousarray(array, np.float32).reshape(-1)
     levels = np.empty(values.size, np.int32)
-    if not plan.options.dependent_quantization:
+    if not plan.dq_flag:
         quantizer.uniform(values, plan.step, levels)
     elif plan.options.scan_order:
         order = coding_order(syntax)

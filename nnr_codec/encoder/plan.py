@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import frexp, log2
+from math import frexp, prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..config import EncoderConfig, TensorOptions
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
 from ..errors import EncodeError
+from ..limits import Limits
 from ..model import Array
 from ..tensor.quant import DTYPES, step_size
 
@@ -34,6 +35,8 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
     "float64": F.TENSOR_FLOAT64,
 }
 
+READABLE = Limits()
+
 #: Steps of tensors with fewer than two extents above 1: 2**-19, or 2**-16 of the largest value where that is finer.
 FINE_EXPONENT, FINE_RELATIVE_EXPONENT = -19, -16
 
@@ -50,7 +53,9 @@ class TensorPlan:
     payload_type : PayloadType
     data_format : DecompressedDataFormat
     options : TensorOptions
-        Completed: qp and dependent_quantization as they will be coded.
+    qp : int
+        As it will be coded.
+    dq_flag : int
     step : float
         stepSize; 0 when nothing is quantized.
     raw_if_smaller : bool
@@ -62,125 +67,136 @@ class TensorPlan:
     payload_type: PayloadType
     data_format: DecompressedDataFormat
     options: TensorOptions
+    qp: int = 0
+    dq_flag: int = 0
     step: float = 0.0
     raw_if_smaller: bool = False
 
 
 def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
     """Decide how ``array`` is coded; EncodeError names the tensor when it cannot be coded as asked."""
-    options = config.for_tensor(name)
     if "\0" in name:
         raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
+    if len(name.encode(errors="replace")) > READABLE.max_name_bytes or array.ndim > READABLE.max_dims:
+        raise EncodeError(
+            f"tensor {name[:40]!r}: a name or shape of this length is refused by decoders with default limits"
+        )
     if array.size == 0:
         raise EncodeError(f"tensor {name!r} is empty, which NNR cannot express")
-    dims = array.shape or (1,)
     data_format = (INTEGER_FORMATS | FLOAT_FORMATS).get(array.dtype.name)
     if data_format is None:
         raise EncodeError(f"tensor {name!r} has type {array.dtype}, which NNR cannot express (Table 15)")
-    options = replace(options, scan_order=options.scan_order if _is_matrix(dims) else 0)
+    dims = array.shape or (1,)
+    options = config.for_tensor(name)
+    if dims[0] == 1 or prod(dims[1:]) == 1:
+        options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
+    planner = _Planner(name, array, dims, data_format, options, config)
     if not data_format.is_float:
-        return _integer_plan(name, array, dims, data_format, options, config)
+        return planner.integer()
     if options.exact is None and sum(extent > 1 for extent in dims) < 2:
-        return _fine_plan(name, array, dims, data_format, options, config)
+        return planner.fine()
     if options.exact:
-        return _exact_plan(name, array, dims, data_format, options, config)
-    return _lossy_plan(name, array, dims, data_format, options, config)
+        return planner.exact()
+    return planner.lossy(options.step_qp(config.qp_density), options.dependent_quantization)
 
 
-def _is_matrix(dims: tuple[int, ...]) -> bool:
-    return len(dims) > 1 and dims[0] > 1 and any(extent > 1 for extent in dims[1:])
+@dataclass(frozen=True)
+class _Planner:
+    """The facts about one tensor, and one method for each way to code it."""
+
+    name: str
+    array: Array
+    dims: tuple[int, ...]
+    data_format: DecompressedDataFormat
+    options: TensorOptions
+    config: EncoderConfig
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Least and largest value."""
+        return self.array.min(), self.array.max()
+
+    def _plan(self, payload_type: PayloadType, base: DecompressedDataFormat) -> TensorPlan:
+        """A plan in the tensor's own format; in profile 0, which has no other, in the 32-bit format ``base``."""
+        data_format = base if self.config.profile == 0 else self.data_format
+        return TensorPlan(self.name, self.dims, payload_type, data_format, self.options)
+
+    def integer(self) -> TensorPlan:
+        """The values as levels."""
+        low, high = (int(bound) for bound in self.bounds)
+        if low < -(1 << 31) or high >= 1 << 31:
+            raise EncodeError(
+                f"tensor {self.name!r} has integers of more than 32 bits ({low}..{high}), which are not coded (7.3.2)"
+            )
+        return self._plan(NNR_PT_INT, F.TENSOR_INT32)
+
+    def raw(self) -> TensorPlan:
+        """The values as float32, which only float64 needs to be rounded to."""
+        if self.data_format is F.TENSOR_FLOAT64:
+            finite = np.abs(self.array[np.isfinite(self.array)])
+            if finite.size and not _in_float32(float(finite.max())):
+                raise EncodeError(f"tensor {self.name!r} has values outside the range of float32, the type of raw parameters (7.3.4)")
+        return self._plan(NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32)
+
+    def exact(self) -> TensorPlan:
+        """The values bit for bit."""
+        plan = self.raw()
+        if self.data_format is F.TENSOR_FLOAT64:
+            rounded = self.array.astype(np.float32)
+            if not np.array_equal(rounded, self.array, equal_nan=True):
+                raise EncodeError(
+                    f"tensor {self.name!r} has float64 values that float32, the type of raw parameters, "
+                    "does not hold (7.3.4)"
+                )
+        return plan
+
+    def fine(self) -> TensorPlan:
+        """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
+
+        Values that this does not suit (float16, large, tiny, not finite) are kept as float32.
+        """
+        low, high = (float(bound) for bound in self.bounds)
+        largest = max(high, -low)
+        if largest == 0:
+            return self.lossy(FINE_EXPONENT << self.config.qp_density, dependent=False)
+        if self.data_format is F.TENSOR_FLOAT16 or not largest < 2.0**11:
+            return self.raw()
+        exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
+        if exponent < -32:
+            return self.raw()
+        plan = self.lossy(exponent << self.config.qp_density, dependent=False)
+        return replace(plan, raw_if_smaller=True)
+
+    def lossy(self, qp: int, dependent: bool) -> TensorPlan:
+        """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks.
+
+        level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
+        uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
+        """
+        low, high = (float(bound) for bound in self.bounds)
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise EncodeError(
+                f"tensor {self.name!r} has not-a-number or infinite values; a rule with exact=true keeps them"
+            )
+        plan = self._plan(NNR_PT_FLOAT, F.TENSOR_FLOAT32)
+        info = np.finfo(DTYPES[plan.data_format])
+        density = self.config.qp_density
+        unit = 1 << density
+        largest = max(high, -low)
+        if (largest / step_size(qp, density) + 2) * (unit + qp % unit) >= 2.0 ** (info.nmant + 1):
+            qp, dependent = qp - qp % unit, False
+        if step_size(qp, density) < float(info.tiny):
+            qp = int(info.minexp) << density
+        step = step_size(qp, density)
+        if largest / step >= (1 << 30) - 2:
+            raise EncodeError(
+                f"tensor {self.name!r} reaches {largest:g}, more than 2**30 steps of {step:g}: "
+                "choose a larger qp or exact=true"
+            )
+        return replace(plan, qp=qp, dq_flag=int(dependent), step=step)
 
 
-def _bounds(array: Array) -> tuple[Any, Any]:
-    return array.min(), array.max()
-
-
-def _integer_plan(
-    name: str,
-    array: Array,
-    dims: tuple[int, ...],
-    data_format: DecompressedDataFormat,
-    options: TensorOptions,
-    config: EncoderConfig,
-) -> TensorPlan:
-    low, high = (int(bound) for bound in _bounds(array))
-    if low < -(1 << 31) or high >= 1 << 31:
-        raise EncodeError(
-            f"tensor {name!r} has integers of more than 32 bits ({low}..{high}), which are not coded (7.3.2)"
-        )
-    return TensorPlan(name, dims, NNR_PT_INT, F.TENSOR_INT32 if config.profile == 0 else data_format, options)
-
-
-def _exact_plan(
-    name: str,
-    array: Array,
-    dims: tuple[int, ...],
-    data_format: DecompressedDataFormat,
-    options: TensorOptions,
-    config: EncoderConfig,
-) -> TensorPlan:
-    if data_format is F.TENSOR_FLOAT64:
-        finite = np.abs(array[np.isfinite(array)])
-        if finite.size and float(finite.max()) > float(np.finfo(np.float32).max):
-            raise EncodeError(f"tensor {name!r} has values beyond float32, the type of raw parameters (7.3.4)")
-    return TensorPlan(name, dims, NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32 if config.profile == 0 else data_format, options)
-
-
-def _fine_plan(
-    name: str,
-    array: Array,
-    dims: tuple[int, ...],
-    data_format: DecompressedDataFormat,
-    options: TensorOptions,
-    config: EncoderConfig,
-) -> TensorPlan:
-    """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
-
-    Values that this does not suit (float16, not finite, all tiny) are kept exactly.
-    """
-    low, high = (float(bound) for bound in _bounds(array))
-    largest = max(high, -low)
-    if data_format is F.TENSOR_FLOAT16 or not 0 < largest < 2.0**11:
-        return _exact_plan(name, array, dims, data_format, options, config)
-    exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
-    if exponent < -32:
-        return _exact_plan(name, array, dims, data_format, options, config)
-    options = replace(options, qp=exponent << config.qp_density, dependent_quantization=False)
-    plan = _lossy_plan(name, array, dims, data_format, options, config)
-    return replace(plan, raw_if_smaller=True)
-
-
-def _lossy_plan(
-    name: str,
-    array: Array,
-    dims: tuple[int, ...],
-    data_format: DecompressedDataFormat,
-    options: TensorOptions,
-    config: EncoderConfig,
-) -> TensorPlan:
-    """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks.
-
-    level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
-    uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
-    """
-    low, high = (float(bound) for bound in _bounds(array))
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise EncodeError(
-            f"tensor {name!r} has not-a-number or infinite values; keep it exactly with a rule 'exact=true'"
-        )
-    out = F.TENSOR_FLOAT32 if config.profile == 0 else data_format
-    info = np.finfo(DTYPES[out])
-    unit = 1 << config.qp_density
-    step = step_size(options.qp, config.qp_density)
-    largest = max(high, -low)
-    if (largest / step + 2) * (unit + options.qp % unit) >= 2.0 ** (info.nmant + 1):
-        options = replace(options, qp=options.qp - options.qp % unit, dependent_quantization=False)
-        step = step_size(options.qp, config.qp_density)
-    if step < float(info.tiny):
-        options = replace(options, qp=round(log2(float(info.tiny))) * unit)
-        step = step_size(options.qp, config.qp_density)
-    if largest / step >= (1 << 30) - 2:
-        raise EncodeError(
-            f"tensor {name!r} reaches {largest:g}, more than 2**30 steps of {step:g}: choose a larger qp or exact=true"
-        )
-    return TensorPlan(name, dims, NNR_PT_FLOAT, out, options, step)
+def _in_float32(largest: float) -> bool:
+    """Whether float32 has a normal number near the largest value, or that is 0."""
+    info = np.finfo(np.float32)
+    return largest == 0 or float(info.tiny) <= largest <= float(info.max)

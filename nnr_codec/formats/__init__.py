@@ -89,14 +89,18 @@ def by_suffix(path: str | os.PathLike[str]) -> Format:
 
 
 def load(
-    source: str | os.PathLike[str] | BinaryIO, *, format: str | None = None, limits: Limits | None = None
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    *,
+    format: str | None = None,
+    limits: Limits | None = None,
 ) -> Model:
     """Read a model.
 
     Parameters
     ----------
-    source : path or binary file
-        A file, a directory, or a file object, as standard input; one that cannot seek is copied to a temporary file.
+    source : path, bytes-like or binary file
+        A file, a directory, the bytes of a file, or a file object, as standard input; one that cannot seek is copied to a
+        temporary file.
     format : str, optional
         The name of the format; by default the content decides.
     limits : Limits, optional
@@ -112,6 +116,8 @@ def load(
         It cannot be read.
     """
     limits = limits or Limits()
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source = io.BytesIO(source)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():

@@ -88,9 +88,7 @@ class BitReader:
         window = min(self.limits.max_eg_bits + 1, self.end - self.pos)
         zeros = window - self.peek(window).bit_length()
         if zeros + k > self.limits.max_eg_bits:
-            raise ElementError(
-                f"the Exp-Golomb code is longer than max_eg_bits={self.limits.max_eg_bits}", bit=self.pos
-            )
+            raise LimitError(f"the Exp-Golomb code is longer than max_eg_bits={self.limits.max_eg_bits}", bit=self.pos)
         self.need(2 * zeros + 1 + k)
         self.pos += zeros + 1
         return (((1 << zeros) - 1) << k) + self.u(k + zeros)

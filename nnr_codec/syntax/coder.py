@@ -188,13 +188,13 @@ class Structure:
 
 TABLES: dict[str, type[Structure]] = {}
 
-#: Counts that a reader holds against a limit before it loops over what they count.
+#: Counts that a reader holds against a limit before it loops over what they count, and what is added to them first.
 LIMITED = {
-    "count_topology_elements_minus2": "max_names",
-    "count_tensor_dimensions": "max_dims",
-    "codebook_size": "max_codebook",
-    "count_ids": "max_names",
-    "num_of_nnr_units_minus2": "max_units",
+    "count_topology_elements_minus2": ("max_names", 2),
+    "count_tensor_dimensions": ("max_dims", 0),
+    "codebook_size": ("max_codebook", 0),
+    "count_ids": ("max_names", 0),
+    "num_of_nnr_units_minus2": ("max_units", 2),
 }
 
 
@@ -242,6 +242,11 @@ class _List(list[Any]):
             v.surplus() if isinstance(v, _List) else bool(v) if isinstance(v, list) else k >= self.cursor
             for k, v in enumerate(self)
         )
+
+
+def _component(name: str, cls: type[Structure]) -> str:
+    """What a nested structure is called in paths; the header that a unit header dispatches to by its table."""
+    return cls.table_name if name == "detail" else name
 
 
 def _plain(value: Any) -> Any:
@@ -303,7 +308,7 @@ class Reader(Coder):
     def _value(self, name: str, descriptor: Descriptor) -> Any:
         kind, cls = descriptor.kind, descriptor.cls
         if kind == "struct":
-            return self.read(cls, name)
+            return self.read(cls, _component(name, cls))
         start = self.io.pos
         try:
             value = getattr(self.io, kind)(descriptor.n)
@@ -321,7 +326,8 @@ class Reader(Coder):
         values.pop(name, None)  # an element printed at two places keeps the order of the bits
         value = values[name] = self._value(name, descriptor)
         if name in LIMITED:
-            self.io.limits.check(LIMITED[name], value, name)
+            limit, more = LIMITED[name]
+            self.io.limits.check(limit, value + more, name)
         self._emit(name, descriptor, start, value)
 
     def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
@@ -331,9 +337,11 @@ class Reader(Coder):
         if self.items > self.io.limits.max_names:
             self.io.limits.check("max_names", self.items, "list entries of one unit")
         value = self._value(target.name, descriptor)
-        if j == 0 and (name := target.name.partition("[")[0]) == target.name:
+        if j == 0:
+            name, nested, _ = target.name.partition("[")
             values = target.owner.__dict__
-            values[name] = values.pop(name)  # from here on, elements stand in the order of the bits
+            if not nested or sum(map(len, values[name])) == 0:
+                values[name] = values.pop(name)  # from here on, elements stand in the order of the bits
         list.append(target, value)
         target.cursor = j + 1
         self._emit(f"{target.name}[{j}]", descriptor, start, value)
@@ -377,7 +385,8 @@ class Writer(Coder):
             if descriptor.kind == "struct":
                 if not isinstance(value, descriptor.cls):
                     raise WriteError(f"{owner.table_name}().{name} is {type(value).__name__}, not {descriptor!r}")
-                outer, self.path = self.path, f"{self.path}.{name}" if self.path else name
+                component = _component(name, descriptor.cls)
+                outer, self.path = self.path, f"{self.path}.{component}" if self.path else component
                 self.write(value)
                 self.path = outer
             else:

@@ -64,10 +64,12 @@ def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
     return found
 
 
-def integers(levels: Levels, data_format: DecompressedDataFormat) -> npt.NDArray[np.integer[Any]]:
+def integers(
+    levels: npt.NDArray[np.signedinteger[Any]], data_format: DecompressedDataFormat
+) -> npt.NDArray[np.signedinteger[Any]]:
     """RecParam of TENSOR_INT, 7.3.2; PayloadError when a level exceeds the format's bit depth."""
     bound = 1 << (data_format.bit_depth - 1)
-    if data_format.bit_depth < 32 and (int(levels.min()) < -bound or int(levels.max()) >= bound):
+    if data_format.bit_depth < 8 * levels.itemsize and (int(levels.min()) < -bound or int(levels.max()) >= bound):
         raise PayloadError(f"a level exceeds the {data_format.bit_depth} bits of {data_format.name} (7.3.2)")
     return levels.astype(DTYPES[data_format], copy=False)
 
@@ -109,13 +111,14 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
     return cast
 
 
-def add_update(residual: npt.NDArray[Any], cache: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3), of the type of ``residual``; ElementError when too large."""
-    wide = residual.astype(np.int64 if residual.dtype.kind == "i" else np.float64) + cache
-    if residual.dtype.kind == "f":
-        return cast_floats(wide, residual.dtype)
-    info = np.iinfo(residual.dtype)
-    if wide.size and (int(wide.min()) < info.min or int(wide.max()) > info.max):
-        raise ElementError(f"an update exceeds {residual.dtype} (7.3.2)")
-    summed: npt.NDArray[Any] = wide.astype(residual.dtype)
-    return summed
+def add_update(
+    residual: npt.NDArray[Any], cache: npt.NDArray[Any], data_format: DecompressedDataFormat
+) -> npt.NDArray[Any]:
+    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3); an ElementError or PayloadError when the format does not hold it."""
+    if not data_format.is_float:
+        return integers(residual.astype(np.int64) + cache, data_format)
+    with np.errstate(over="ignore"):
+        total = residual.astype(np.float64) + cache
+    if not np.isfinite(total).all():
+        raise ElementError(f"an update exceeds {residual.dtype} (7.3.3)")
+    return cast_floats(total, residual.dtype)

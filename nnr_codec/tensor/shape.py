@@ -20,7 +20,7 @@ def dimension_shift(tensor: npt.NDArray[A], shift: int) -> npt.NDArray[A]:
 
 
 def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) -> list[npt.NDArray[A]]:
-    """TensorSplit(), 4.12 with errata N2: the pieces of ``tensor`` along ``axis`` between the split indices.
+    """TensorSplit(), 4.12 with errata N2: the pieces of ``tensor`` along ``axis`` between the split indices, as views.
 
     Raises ElementError when the axis or an index lies outside the tensor, or the indices do not increase.
     """
@@ -29,13 +29,13 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
     edges = [0, *split_index, tensor.shape[axis]]
     if any(low >= high for low, high in pairwise(edges)):
         raise ElementError(f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order (6.4.3.7)")
-    return [np.ascontiguousarray(piece) for piece in np.split(tensor, split_index, axis)]
+    return np.split(tensor, split_index, axis)
 
 
 def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: Sequence[int]) -> npt.NDArray[A]:
-    """The axis shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2)."""
+    """The axis shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A view."""
     for axis, value in zip(shift_index, shift_value, strict=True):
         if not value <= axis < tensor.ndim:
             raise ElementError(f"axis {axis} of {tensor.ndim} cannot be shifted left by {value} (6.4.3.7)")
         tensor = np.moveaxis(tensor, axis, axis - value)
-    return np.ascontiguousarray(tensor)
+    return tensor

@@ -317,7 +317,6 @@ def test_properties_of_the_syntax() -> None:
                 assert k.can_skip_rows == s.row_flags_present
     one = kernel_syntax(QuantTensorSyntax((4, 4), codebook=(1, 0)))
     assert not one.can_skip_rows
-    assert kernel_syntax(QuantTensorSyntax((4, 4), codebook=(1, 0), general_profile_idc=0)).has_levels
 
 
 def test_the_side_of_a_decoder_encodes_again() -> None:

@@ -95,11 +95,11 @@ def test_reconstruction_is_what_a_decoder_gives() -> None:
 
 
 def least_squared_error(q: list[float]) -> float:
-    """By brute force: all sequences of levels near the values, in steps."""
+    """By brute force: all sequences of levels near the values, in steps; a zero stays one."""
     near = []
     for value in q:
         middle = round(value / 2)
-        near.append(sorted({*range(middle - 2, middle + 3), 0}))
+        near.append(sorted({*range(middle - 2, middle + 3), 0}) if value else [0])
     return min(float(((np.array(q) - reconstruct(list(levels))) ** 2).sum()) for levels in _sequences(near))
 
 
@@ -134,7 +134,7 @@ def viterbi_by_numpy(q: Array) -> float:
         after: dict[int, float] = {}
         middle = round(value / 2)
         for state, cost in least.items():
-            for level in {*range(middle - 3, middle + 4), 0, 1, -1}:
+            for level in {*range(middle - 3, middle + 4), 0, 1, -1} if value else {0}:
                 k = 2 * level - (state & 1) * ((level > 0) - (level < 0))
                 new = STATE_TRANS_TAB[state][level & 1]
                 after[new] = min(after.get(new, np.inf), cost + (value - k) ** 2)
@@ -170,6 +170,14 @@ def test_dependent_is_optimal_for_many_values(dtype: Any, scale: float) -> None:
         x = (rng.laplace(0, 1, n) * scale * step).astype(dtype)
         got = squared_error(x, step, quantize(dependent, x, step)) / step**2
         assert got == pytest.approx(viterbi_by_numpy(x.astype(np.float64) / step), rel=1e-9)
+
+
+def test_zeros_stay_zeros() -> None:
+    """Pruned weights stay pruned, whatever stands around them."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        q = rng.standard_normal(200) * 5 * (rng.random(200) < 0.5)
+        assert not quantize(dependent, q, 1.0)[q == 0].any()
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 20])

@@ -161,7 +161,7 @@ def test_raw_float_of_another_length_is_refused(surplus: int) -> None:
     refused(data, nnr.PayloadError, f"{len(payload)} bytes of raw_float32", unit="unit 2 (NNR_NDU 'w')")
 
 
-# ------------------------------------------------------------------------------------------------ formats that do not fit
+# ------------------------------------------------------------------------------------------ formats that do not fit
 @pytest.mark.parametrize("kind", [NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_RAW_FLOAT])
 @pytest.mark.parametrize("value", [*range(13), 127])
 @pytest.mark.parametrize("profile", [0, 1])

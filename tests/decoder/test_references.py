@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_split(splits: list[int], axis: int) -> None:
     got = nnr.decode(data)
     edges = [0, *splits, values.shape[axis]]
     assert list(got) == [f"t{k}" for k in range(len(splits) + 1)]
-    for x, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+    for x, (low, high) in enumerate(pairwise(edges)):
         piece = got[f"t{x}"]
         assert piece.shape == tuple(high - low if k == axis else n for k, n in enumerate(values.shape))
         for index in np.ndindex(*piece.shape):

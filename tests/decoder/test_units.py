@@ -1,4 +1,4 @@
-"""The order of units, their sizes, aggregates, layer parameter sets, and tensors in several parts (6.2, 6.3.1, 6.4.3)."""
+"""The order of units, their sizes, aggregates, layer parameter sets, tensors in several parts (6.2, 6.3.1, 6.4.3)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs under the peer's own python: encodes and decodes with NNCodec, one pickled request after another.
 
 A request is a tuple (verb, argument, options), a reply a pair (whether it went well, result or message), each after its
-length in 8 bytes; arrays go as (type, shape, bytes), since the two sides have different numpy. Only the public functions
-``compress`` and ``decompress`` are called. Both ends are ours, so pickle is safe here.
+length in 8 bytes; arrays go as (type, shape, bytes), since the two sides have different numpy. Only NNCodec's public
+functions ``compress`` and ``decompress`` are called. Both ends are ours, so pickle is safe here.
 """
 
 from __future__ import annotations

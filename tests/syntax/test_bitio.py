@@ -199,7 +199,7 @@ def test_exp_golomb_is_the_pseudo_code(data: bytes, k: int, pos: int) -> None:
     except TruncatedError:
         value, literal.pos = -1, 1000  # rather long, anyway
     if literal.pos - pos > 2 * 16 + 1 + k:
-        with pytest.raises(ElementError, match="max_eg_bits"):
+        with pytest.raises(LimitError, match="max_eg_bits"):
             reader.ue(k)
     else:
         assert reader.ue(k) == value
@@ -233,14 +233,14 @@ def test_longest_exp_golomb_code(kind: str, k: int) -> None:
     value = getattr(BitReader(packed(longest), limits=limits), kind)(k)
     assert abs(value) > 1 << 18
     too_long = BitReader(packed("1110" + longest), pos=3, limits=limits)
-    with pytest.raises(ElementError, match="max_eg_bits=20") as caught:
+    with pytest.raises(LimitError, match="max_eg_bits=20") as caught:
         getattr(too_long, kind)(k)
     assert too_long.pos == caught.value.bit == 3
 
 
 def test_zeros_without_end_are_refused_at_once() -> None:
     reader = BitReader(bytes(1 << 20))
-    with pytest.raises(ElementError, match="max_eg_bits"):
+    with pytest.raises(LimitError, match="max_eg_bits"):
         reader.ue(0)
 
 

@@ -76,9 +76,9 @@ def elements_of(data: bytes) -> list[tuple[str, int, int]]:
 def test_paths_lead_through_nested_structures() -> None:
     paths = [path for path, _bit, _end in elements_of(write(header()))]
     assert paths[:2] == ["header.nnr_unit_type", "header.independently_decodable_flag"]
-    assert "header.detail.codebook.codebook_delta_left[1]" in paths
-    assert "header.detail.tensor_dimensions[0]" in paths
-    assert paths[-1] == "header.detail.byte_alignment()"
+    assert "header.nnr_compressed_data_unit_header.codebook.codebook_delta_left[1]" in paths
+    assert "header.nnr_compressed_data_unit_header.tensor_dimensions[0]" in paths
+    assert paths[-1] == "header.nnr_compressed_data_unit_header.byte_alignment()"
 
 
 def test_truncation_names_element_and_bit() -> None:
@@ -178,8 +178,8 @@ def test_max_names() -> None:
     data = write(names, session)
     allowed = read(data, NnrTopologyUnitPayload, session, Limits(max_names=4))
     assert allowed.topology_elem_id_list == ["a", "b", "c", "d"]
-    with pytest.raises(LimitError, match="count_topology_elements_minus2: 2 is more than max_names=1") as caught:
-        read(data, NnrTopologyUnitPayload, session, Limits(max_names=1))
+    with pytest.raises(LimitError, match="count_topology_elements_minus2: 4 is more than max_names=3") as caught:
+        read(data, NnrTopologyUnitPayload, session, Limits(max_names=3))
     assert caught.value.path == "nnr_topology_unit_payload"
     assert 0 < caught.value.bit <= 16  # the names begin at bit 16
 
@@ -217,7 +217,7 @@ def test_max_codebook() -> None:
     assert Reader(Session(), BitReader(data, limits=limits)).read(NnrUnitHeader) == read(data, NnrUnitHeader)
     with pytest.raises(LimitError, match="codebook_size: 4 is more than max_codebook=3") as caught:
         read(data, NnrUnitHeader, limits=Limits(max_codebook=3))
-    assert caught.value.path == "detail.codebook"
+    assert caught.value.path == "nnr_compressed_data_unit_header.codebook"
 
 
 def test_max_dims() -> None:
@@ -240,8 +240,8 @@ def test_max_units_of_an_aggregate() -> None:
     )
     data = write(aggregate)
     assert read(data, NnrAggregateUnitHeader, limits=Limits(max_units=4)) == read(data, NnrAggregateUnitHeader)
-    with pytest.raises(LimitError, match="num_of_nnr_units_minus2: 2 is more than max_units=1"):
-        read(data, NnrAggregateUnitHeader, limits=Limits(max_units=1))
+    with pytest.raises(LimitError, match="num_of_nnr_units_minus2: 4 is more than max_units=3"):
+        read(data, NnrAggregateUnitHeader, limits=Limits(max_units=3))
 
 
 def test_long_string_names_its_element() -> None:
@@ -273,7 +273,7 @@ def test_error_of_a_reader_survives_pickling() -> None:
     error.unit = "unit 1"
     again = pickle.loads(pickle.dumps(error))
     assert (again.unit, again.path, again.bit) == (error.unit, error.path, error.bit)
-    assert error.path.startswith("detail.codebook")
+    assert error.path.startswith("nnr_compressed_data_unit_header.codebook")
 
 
 def test_message_without_a_place() -> None:
@@ -313,4 +313,4 @@ def test_number_of_dimensions_is_bounded() -> None:
 def test_lps_header_of_one_byte_too_few() -> None:
     with pytest.raises(TruncatedError) as caught:
         read(bytes([NNR_LPS << 2 | 2]), NnrUnitHeader)
-    assert (caught.value.path, caught.value.bit) == ("detail.lps_self_contained_flag", 8)
+    assert (caught.value.path, caught.value.bit) == ("nnr_layer_parameter_set_unit_header.lps_self_contained_flag", 8)

@@ -68,7 +68,7 @@ def test_reader_and_writer_trace_the_same_paths() -> None:
     bits, written, got = BitWriter(), Recorder(), Recorder()
     Writer(Session(), bits, written).write(header)
     Reader(Session(), BitReader(bits.getvalue()), got).read(NnrUnitHeader)
-    assert [event[0] for event in got.events][-1] == "detail.general_profile_idc"
+    assert [event[0] for event in got.events][-1] == "nnr_start_unit_header.general_profile_idc"
     assert written.events == got.events
 
 

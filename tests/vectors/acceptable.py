@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.constants import NNR_NDU, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.syntax.structures import NnrUnitHeader
 
 from ..builder import aggregate, ndu, update_ndu
 from .arithmetic import chosen, dependent, floats
-from .byhand import f4
+from .bits import f4
 from .case import Content, acceptable
 from .negative_units import HEAD, RAW, raw_named
 from .stream import Stream, side
@@ -19,13 +20,20 @@ def reserved_types() -> Content:
     return Content(HEAD + b"\x00\x06\x1e\xff\x00\xff" + RAW + b"\x00\x03\x7e", {"w": f4(1, 2)})
 
 
-@acceptable("NNR-ACC-002", "units of unspecified types are ignored, in an aggregate as well", "6.4.3.1", "NNR_UNSP NNR_AGG")
+@acceptable(
+    "NNR-ACC-002", "units of unspecified types are ignored, in an aggregate as well", "6.4.3.1", "NNR_UNSP NNR_AGG"
+)
 def unspecified_types() -> Content:
     inside = aggregate([raw_named("a"), b"\x00\x04\xfe\x55", raw_named("b")])
     return Content(HEAD + b"\x00\x03\x82" + inside, {"a": f4(1), "b": f4(1)})
 
 
-@acceptable("NNR-ACC-003", "as the first edition's software wrote: 32 ids of abs_level_greater_x2", "10.2.1.6", "profile_0 first_edition")
+@acceptable(
+    "NNR-ACC-003",
+    "as the first edition's software wrote: 32 ids of abs_level_greater_x2",
+    "10.2.1.6",
+    "profile_0 first_edition",
+)
 def first_edition() -> Content:
     levels = chosen([5, 6], 40)
     s = Stream(first_edition=True).start(0)
@@ -34,7 +42,12 @@ def first_edition() -> Content:
     return s.gives({"w": floats(levels, -9), "v": floats(dependent(levels), 3)})
 
 
-@acceptable("NNR-ACC-004", "as the first edition's software wrote: IvlCurrRange 256 before a single block row", "10.2.1.4", "profile_0 first_edition scan_order=4")
+@acceptable(
+    "NNR-ACC-004",
+    "as the first edition's software wrote: IvlCurrRange 256 before a single block row",
+    "10.2.1.4",
+    "profile_0 first_edition scan_order=4",
+)
 def first_edition_scan() -> Content:
     levels = chosen([20, 12], 6)
     s = Stream(first_edition=True).start(0)
@@ -42,7 +55,9 @@ def first_edition_scan() -> Content:
     return s.gives({"w": floats(levels)})
 
 
-@acceptable("NNR-ACC-005", "reserved bits that are not zero are ignored", "6.3.3.4 6.3.4.3 6.3.4.4", "nnr_reserved_zero")
+@acceptable(
+    "NNR-ACC-005", "reserved bits that are not zero are ignored", "6.3.3.4 6.3.4.3 6.3.4.4", "nnr_reserved_zero"
+)
 def reserved_bits() -> Content:
     s = Stream()
     s.str_()
@@ -55,7 +70,12 @@ def reserved_bits() -> Content:
     return s.gives({"w": floats([3, -4], -8, 3)})
 
 
-@acceptable("NNR-ACC-006", "block scan of a single column: entry points are there and not used", "6.4.3.7 10.2.1.4", "scan_order=1 tensor2DWidth=1")
+@acceptable(
+    "NNR-ACC-006",
+    "block scan of a single column: entry points are there and not used",
+    "6.4.3.7 10.2.1.4",
+    "scan_order=1 tensor2DWidth=1",
+)
 def column() -> Content:
     levels = chosen([20, 1], 5)
     s = Stream().start()
@@ -63,7 +83,12 @@ def column() -> Content:
     return s.gives({"w": floats(dependent(levels))})
 
 
-@acceptable("NNR-ACC-007", "wrong entry points do not matter to a decoder that reads in order", "6.4.3.7", "scan_order=1 cabac_offset_list")
+@acceptable(
+    "NNR-ACC-007",
+    "wrong entry points do not matter to a decoder that reads in order",
+    "6.4.3.7",
+    "scan_order=1 cabac_offset_list",
+)
 def wrong_entry_points() -> Content:
     levels = chosen([20, 9], 5)
     s = Stream().start()
@@ -106,7 +131,9 @@ def late_topology() -> Content:
     return s.gives({"w": f4(1)}, topology=b"graph")
 
 
-@acceptable("NNR-ACC-011", "products that float32 does not hold are rounded to nearest", "7.3.3", "NNR_PT_FLOAT rounding")
+@acceptable(
+    "NNR-ACC-011", "products that float32 does not hold are rounded to nearest", "7.3.3", "NNR_PT_FLOAT rounding"
+)
 def rounded() -> Content:
     s = Stream().start()
     s.ndu(ndu("w", [4]), [2**24 + 1, 2**24 + 3, -(2**24) - 1, 2**23 + 1], qp=1)  # times 1.25
@@ -114,7 +141,12 @@ def rounded() -> Content:
     return s.gives({"w": np.array(want, "<f4")})
 
 
-@acceptable("NNR-ACC-012", "parameter set of no quantization method inside one that has", "6.4.4.4", "NNR_LPS lps_quantization_method_flags=0")
+@acceptable(
+    "NNR-ACC-012",
+    "parameter set of no quantization method inside one that has",
+    "6.4.4.4",
+    "NNR_LPS lps_quantization_method_flags=0",
+)
 def lps_without_method() -> Content:
     s = Stream().start(parameter=4)
     s.lps(methods=0).ndu(ndu("w", [2]), [1, -3])
@@ -130,3 +162,22 @@ def other_hash() -> list[Content]:
     del header.parent_device_id
     u.ndu(header, [0, 0, 1])
     return [s.gives({"w": np.array([1, 2, 3], np.int32)}), u.gives({"w": np.array([0, 0, 1], np.int32)})]
+
+
+@acceptable("NNR-ACC-014", "flags of a whole tensor that speak of parts", "6.4.3.1", "independently_decodable_flag")
+def flags_of_parts() -> Content:
+    s = Stream().start(methods=0)
+    for name, flags in (
+        ("a", {"independently_decodable_flag": 0}),
+        ("b", {"independently_decodable_flag": 0, "partial_data_counter_present_flag": 1, "partial_data_counter": 0}),
+        ("c", {"independently_decodable_flag": 1, "partial_data_counter_present_flag": 1, "partial_data_counter": 1}),
+    ):
+        header = ndu(name, [1], kind=NNR_PT_RAW_FLOAT)
+        s.unit(NnrUnitHeader(nnr_unit_type=NNR_NDU, detail=header, **flags), b"\0\0\x80\x3f")
+    return s.gives({"a": f4(1), "b": f4(1), "c": f4(1)})
+
+
+@acceptable("NNR-ACC-015", "an aggregate of reserved type", "6.4.3.8", "NNR_AGG nnr_aggregate_unit_type=2")
+def reserved_aggregate() -> Content:
+    inside = aggregate([raw_named("a"), raw_named("b")], kind=2)
+    return Content(HEAD + inside, {"a": f4(1), "b": f4(1)})

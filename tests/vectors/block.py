@@ -143,7 +143,12 @@ for number, types in enumerate([DC, DC | LS, DC | BI, DC | LS | BN | BI], 8):
         return block(types, [4, 3, 2], rows=4, rank=2)
 
 
-@valid("NNR-BLK-012", "G has more rows than the tensor's first dimension", "6.4.3.7 7.3.5", "NNR_PT_BLOCK NNR_CPT_DC g_number_of_rows")
+@valid(
+    "NNR-BLK-012",
+    "G has more rows than the tensor's first dimension",
+    "6.4.3.7 7.3.5",
+    "NNR_PT_BLOCK NNR_CPT_DC g_number_of_rows",
+)
 def other_rows() -> Content:
     return block(DC | LS, [2, 3, 4], rows=6, rank=3)
 
@@ -159,12 +164,19 @@ def two_codebooks() -> Content:
     return block(DC | BI, [4, 6], rows=4, rank=2, books=books)
 
 
-@valid("NNR-BLK-015", "dependent quantization of all parts, each from state 0", "7.3.5 10.2.1.4", "NNR_PT_BLOCK dq_flag")
+@valid(
+    "NNR-BLK-015", "dependent quantization of all parts, each from state 0", "7.3.5 10.2.1.4", "NNR_PT_BLOCK dq_flag"
+)
 def dependent_block() -> Content:
     return block(LS | BN | BI, [5, 4], dq_flag=1)
 
 
-@valid("NNR-BLK-016", "shift parameter ids of each part, and skipped rows", "7.3.5 10.2.1.6 10.3.2.2", "NNR_PT_BLOCK shift_parameter_ids row_skip_enabled_flag")
+@valid(
+    "NNR-BLK-016",
+    "shift parameter ids of each part, and skipped rows",
+    "7.3.5 10.2.1.6 10.3.2.2",
+    "NNR_PT_BLOCK shift_parameter_ids row_skip_enabled_flag",
+)
 def ids() -> Content:
     return block(
         BN,
@@ -177,12 +189,22 @@ def ids() -> Content:
     )
 
 
-@valid("NNR-BLK-017", "entry points of a weight, none of the other parts", "6.4.3.7 7.3.5", "NNR_PT_BLOCK scan_order=1 cabac_offset_list")
+@valid(
+    "NNR-BLK-017",
+    "entry points of a weight, none of the other parts",
+    "6.4.3.7 7.3.5",
+    "NNR_PT_BLOCK scan_order=1 cabac_offset_list",
+)
 def scanned() -> Content:
     return block(LS | BI, [17, 9], scan_order=1)
 
 
-@valid("NNR-BLK-018", "entry points of G and then of H, with states", "6.4.3.7 7.3.5", "NNR_PT_BLOCK NNR_CPT_DC scan_order=1 dq_state_list")
+@valid(
+    "NNR-BLK-018",
+    "entry points of G and then of H, with states",
+    "6.4.3.7 7.3.5",
+    "NNR_PT_BLOCK NNR_CPT_DC scan_order=1 dq_state_list",
+)
 def scanned_decomposed() -> Content:
     return block(DC | BI, [17, 10], rows=17, rank=9, scan_order=1, dq_flag=1)
 
@@ -192,7 +214,12 @@ def shifted() -> Content:
     return block(LS | BI, [3, 4, 2], first_tensor_dimension_shift=2)
 
 
-@valid("NNR-BLK-020", "the recomposed tensor is shifted, not G and H", "4.12 7.3.5", "NNR_PT_BLOCK NNR_CPT_DC first_tensor_dimension_shift")
+@valid(
+    "NNR-BLK-020",
+    "the recomposed tensor is shifted, not G and H",
+    "4.12 7.3.5",
+    "NNR_PT_BLOCK NNR_CPT_DC first_tensor_dimension_shift",
+)
 def shifted_decomposed() -> Content:
     return block(DC | LS, [3, 4, 2], rows=3, rank=2, first_tensor_dimension_shift=1)
 
@@ -228,6 +255,11 @@ def two_units() -> Content:
     return pair("w", "w_H")
 
 
-@valid("NNR-BLK-024", "G and H in two units, the tensor is shifted once", "6.4.3.7 8.3.7", "NNR_PT_FLOAT NNR_CPT_DC first_tensor_dimension_shift")
+@valid(
+    "NNR-BLK-024",
+    "G and H in two units, the tensor is shifted once",
+    "6.4.3.7 8.3.7",
+    "NNR_PT_FLOAT NNR_CPT_DC first_tensor_dimension_shift",
+)
 def two_units_shifted() -> Content:
     return pair("w", "w_H", first_tensor_dimension_shift=1)

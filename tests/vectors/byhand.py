@@ -1,4 +1,4 @@
-"""NNR-SYN-001 to 020: bitstreams put together bit by bit, without any writer, each bit with its name."""
+"""NNR-SYN-001 to 015: bitstreams put together bit by bit, without any writer, each bit with its name."""
 
 from __future__ import annotations
 
@@ -8,57 +8,8 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import assemble, bypass, exact, interval, padded, step
+from .bits import MPS, MPS_HEAD, NAME_W, ONE, STR0, STR1, THREE, TWO, f4, integers, mps, ndu, one_entry, raw
 from .case import Content, Tensor, valid
-
-STR0 = ("0x0004 nnr_unit_size 4", "000000 nnr_unit_type NNR_STR", "10 complete", "0x00 general_profile_idc 0")
-STR1 = (*STR0[:3], "0x01 general_profile_idc 1")
-MPS_HEAD = ("000001 nnr_unit_type NNR_MPS", "10 complete")
-#: No quantization method, so no density; the flags are those of profile 1, or reserved zeros of profile 0.
-MPS = ("0x0006 nnr_unit_size 6", *MPS_HEAD, "0x0000 flags, all 0", "0x80 byte_alignment()")
-
-
-def mps(density: int, parameter: int = 0) -> tuple[str, ...]:
-    """An NNR_MPS with mps_quantization_method_flags NNR_QSU."""
-    return (
-        "0x0008 nnr_unit_size 8",
-        *MPS_HEAD,
-        "00000001 mps_quantization_method_flags NNR_QSU in the last 3 bits",
-        "0x00 flags, all 0",
-        f"{density:03b} mps_qp_density {density}",
-        f"{parameter & 0x1FFF:013b} mps_quantization_parameter {parameter}",
-        "0x80 byte_alignment()",
-    )
-
-
-def ndu(size: int, kind: int, *rest: str) -> tuple[str, ...]:
-    """The first elements of an NNR_NDU, up to input_parameters_present_flag."""
-    return (
-        f"0x{size:04x} nnr_unit_size {size}",
-        "000101 nnr_unit_type NNR_NDU",
-        "10 complete",
-        f"{kind:05b} nnr_compressed_data_unit_payload_type {kind}",
-        "0 nnr_multiple_topology_elements_present_flag",
-        "0 nnr_decompressed_data_format_present_flag",
-        "1 input_parameters_present_flag",
-        *rest,
-    )
-
-
-def raw(n: int) -> tuple[str, ...]:
-    """Elements of an NNR_PT_RAW_FLOAT unit of n parameters, from node_id_present_flag to the end of the header."""
-    return (
-        "0 node_id_present_flag",
-        "1 tensor_dimensions_flag",
-        "0 cabac_unary_length_flag",
-        "0000 compressed_parameter_types",
-        "11 count_tensor_dimensions ue(1) = 1",
-        f"1{n:07b} tensor_dimensions[0] ue(7) = {n}",
-        "1000000 byte_alignment()",
-    )
-
-
-NAME_W = "0x7700 topology_elem_id 'w'"
-ONE, TWO, THREE = "0x0000803F 1.0", "0x00000040 2.0", "0x00004040 3.0"  # little-endian
 
 
 def hand(
@@ -71,13 +22,24 @@ def hand(
         return Content(assemble(*lines), tensors)
 
 
-def f4(*values: float) -> Tensor:
-    """A vector of float32."""
-    return np.array(values, "<f4")
-
-
-hand("NNR-SYN-001", "start unit and model parameter set alone, profile 1", "6.2.3 6.3.2 6.3.3.1 6.3.4.3", "hand", {}, *STR1, *MPS)
-hand("NNR-SYN-002", "start unit and model parameter set alone, profile 0", "6.2.3 6.3.2 6.3.3.1 6.3.4.3", "hand", {}, *STR0, *MPS)
+hand(
+    "NNR-SYN-001",
+    "start unit and model parameter set alone, profile 1",
+    "6.2.3 6.3.2 6.3.3.1 6.3.4.3",
+    "hand",
+    {},
+    *STR1,
+    *MPS,
+)
+hand(
+    "NNR-SYN-002",
+    "start unit and model parameter set alone, profile 0",
+    "6.2.3 6.3.2 6.3.3.1 6.3.4.3",
+    "hand",
+    {},
+    *STR0,
+    *MPS,
+)
 hand(
     "NNR-SYN-003",
     "raw float parameters: one, minus zero, infinity, a not-a-number with its bits, the smallest and the largest",
@@ -224,26 +186,6 @@ hand(
 )
 
 
-def one_entry(size: int, value: int, extent: int, name: str = NAME_W) -> tuple[str, ...]:
-    """An NNR_PT_FLOAT header whose codebook has one entry: there are no levels, the payload is qp_value alone."""
-    return (
-        *ndu(size, 1, name),
-        "0 node_id_present_flag",
-        "1 codebook_present_flag",
-        "0000 codebook_egk",
-        "101 codebook_size ue(2) = 1",
-        "100 codebook_centre_offset ie(2) = 0",
-        f"1{2 * value - 1:07b} codebook_zero_value ie(7) = {value}",
-        "0 dq_flag",
-        "1 tensor_dimensions_flag",
-        "0 cabac_unary_length_flag",
-        "0000 compressed_parameter_types",
-        "11 count_tensor_dimensions ue(1) = 1",
-        f"1{extent:07b} tensor_dimensions[0] ue(7) = {extent}",
-        "100 byte_alignment()",
-    )
-
-
 hand(
     "NNR-SYN-010",
     "codebook of one entry: the payload is qp_value -38 in 8 bypass bins and the terminating bin",
@@ -256,11 +198,11 @@ hand(
     f"{bypass(-38, 8):017b} 218 * 510 + 509 in 8 + 9 bits",
     "0000000 nesting_zero_bit",
 )
-for density in range(8):
+for number, density in ((11, 0), (12, 1), (13, 7)):
     n = 6 + density
     qp = -(2 ** (5 + density)) + 5 * density  # low bits of every kind
     hand(
-        f"NNR-SYN-{11 + density:03}",
+        f"NNR-SYN-{number:03}",
         f"payload of {n} bypass bins: qp_value {qp} at QpDensity {density}, {-(n + 9) % 8} nesting_zero_bits",
         "7.3.6 10.2.1.2 10.2.1.3",
         f"hand codebook_size=1 mps_qp_density={density}",
@@ -269,22 +211,6 @@ for density in range(8):
         *mps(density),
         *one_entry(11 + (n + 16) // 8, 3, 2),
         f"0x{padded(bypass(qp, n), n + 9).hex()} {qp & 2**n - 1} * 510 + 509 in {n} + 9 bits, then zeros",
-    )
-
-
-def integers(size: int, count: int) -> tuple[str, ...]:
-    """An NNR_PT_INT header with cabac_unary_length_minus1 0."""
-    return (
-        *ndu(size, 0, NAME_W),
-        "0 node_id_present_flag",
-        "0 dq_flag",
-        "1 tensor_dimensions_flag",
-        "1 cabac_unary_length_flag",
-        "0000 compressed_parameter_types",
-        "11 count_tensor_dimensions ue(1) = 1",
-        f"1{count:07b} tensor_dimensions[0] ue(7) = {count}",
-        "0x00 cabac_unary_length_minus1",
-        "100000 byte_alignment()",
     )
 
 
@@ -304,9 +230,9 @@ def integer_case(id_: str, title: str, levels: list[int], *bins: str) -> None:
     )
 
 
-integer_case("NNR-SYN-019", "one level -2", [-2], "sig0:1", "sign0:1", "gtx1:1", "x2_0:0")
+integer_case("NNR-SYN-014", "one level -2", [-2], "sig0:1", "sign0:1", "gtx1:1", "x2_0:0")
 integer_case(
-    "NNR-SYN-020",
+    "NNR-SYN-015",
     "levels 1, -1, 0, 6: contexts of each sign before, and a remainder of two bits",
     [1, -1, 0, 6],
     *("sig0:1", "sign0:0", "gtx0:0"),

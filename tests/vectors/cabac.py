@@ -15,6 +15,9 @@ from .arithmetic import chosen, dependent, floats
 from .case import Content, valid
 from .stream import Stream, side
 
+#: nnr_decompressed_data_format of 8-bit integers: a byte a value in expected.npz.
+NARROW = 5
+
 
 def one(dims: Sequence[int], levels: Any, sides: TensorSide | None = None, profile: int = 1, **header: Any) -> Content:
     """A bitstream of one integer tensor."""
@@ -22,7 +25,7 @@ def one(dims: Sequence[int], levels: Any, sides: TensorSide | None = None, profi
     s = Stream().start(profile)
     s.ndu(ndu("w", dims, kind=NNR_PT_INT, **header), levels, sides=[sides])
     want = dependent(levels, header.get("scan_order", 0)) if header.get("dq_flag") else levels
-    return s.gives({"w": want.astype(np.int32)})
+    return s.gives({"w": want.astype(np.int8 if header.get("data_format") == NARROW else np.int32)})
 
 
 @valid("NNR-CAB-001", "integers in profile 0", "7.3.2 10.2.1.4 10.2.1.5", "NNR_PT_INT profile_0")
@@ -68,7 +71,7 @@ def all_ids() -> Content:
     s, values = Stream().start(), {}
     for k in range(9):
         for dq in (0, 1):
-            levels = chosen([4, 5], 7, 10 * k + dq + 1)
+            levels = chosen([3, 4], 7, 10 * k + dq + 1)
             ids = side(
                 3,
                 sig=dict.fromkeys(range(24 if dq else 3), k),
@@ -76,7 +79,7 @@ def all_ids() -> Content:
                 gtx=dict.fromkeys(range(6), k),
                 gtx2=dict.fromkeys(range(31), k),
             )
-            s.ndu(ndu(f"id{k}dq{dq}", [4, 5], kind=NNR_PT_INT, unary=2, dq_flag=dq), levels, sides=[ids])
+            s.ndu(ndu(f"id{k}dq{dq}", [3, 4], kind=NNR_PT_INT, unary=2, dq_flag=dq), levels, sides=[ids])
             values[f"id{k}dq{dq}"] = dependent(levels).astype(np.int32) if dq else levels
     return s.gives(values)
 
@@ -163,8 +166,10 @@ def zeros() -> Content:
     "NNR_PT_INT shift_parameter_ids",
 )
 def saturated() -> Content:
-    levels = np.array([0] * 400 + [1] * 400 + [0] * 3 + [-1] * 200)
-    return one([len(levels)], levels, side(2, sig={0: 4, 2: 8}, sign={1: 7}, gtx={0: 3, 1: 5}), unary=1)
+    levels = np.array([0] * 200 + [1] * 150 + [0] * 3 + [-1] * 80)
+    return one(
+        [len(levels)], levels, side(2, sig={0: 4, 2: 8}, sign={1: 7}, gtx={0: 3, 1: 5}), unary=1, data_format=NARROW
+    )
 
 
 @valid("NNR-CAB-019", "the whole range that dependent quantization has", "7.3.2 10.2.1.4", "NNR_PT_INT dq_flag")
@@ -177,3 +182,14 @@ def single() -> Content:
     s = Stream().start()
     s.ndu(ndu("a", [1], kind=NNR_PT_INT), [-7]).ndu(ndu("b", [1, 1, 1], kind=NNR_PT_INT), [8])
     return s.gives({"a": np.array([-7], np.int32), "b": np.full((1, 1, 1), 8, np.int32)})
+
+
+@valid(
+    "NNR-CAB-021",
+    "rare ones among zeros: the outermost entries of both tables",
+    "10.3.4.3.2.1 10.3.4.3.2.2",
+    "NNR_PT_INT shift_parameter_ids",
+)
+def rare() -> Content:
+    levels = [level for k in range(8) for level in [0] * (90 + 7 * k) + [1]]
+    return one([len(levels)], levels, side(2, sig={0: 2, 2: 3}), unary=1, data_format=NARROW)

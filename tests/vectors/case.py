@@ -88,7 +88,9 @@ REGISTRY: dict[str, Case] = {}
 Maker = Callable[[], "Content | list[Content]"]
 
 
-def _register(result: str, id_: str, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
+def _register(
+    result: str, id_: str, title: str, clauses: str, features: str, **fields: Any
+) -> Callable[[Maker], Maker]:
     def keep(make: Maker) -> Maker:
         if id_ in REGISTRY:
             raise ValueError(f"{id_} is taken")

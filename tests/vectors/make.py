@@ -74,9 +74,9 @@ def _described(name: str, content: Content, arrays: dict[str, Tensor]) -> dict[s
     }
     if content.tensors is not None:
         expected: dict[str, Any] = {"tensors": _tensors(content.tensors, arrays)}
-        if content.raw is not None:
-            known = {tensor["sha256"] for tensor in expected["tensors"]}
-            expected["raw"] = _tensors(content.raw, arrays, known)
+        known = {tensor["name"]: tensor["sha256"] for tensor in expected["tensors"]}
+        if content.raw is not None and {name: digest(tensor) for name, tensor in content.raw.items()} != known:
+            expected["raw"] = _tensors(content.raw, arrays, known.values())
         for key, text in (("topology", content.topology), ("quantization", content.quantization)):
             if text is not None:
                 expected[key] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
@@ -99,12 +99,20 @@ def _tensors(
         if facts["sha256"] in known:
             pass
         elif tensor.size <= INLINE and np.isfinite(tensor).all():
-            facts["values"] = tensor.tolist()
+            facts["values"] = _plain(tensor.tolist())
         else:
             facts["npz"] = f"t{len(arrays)}"
             arrays[facts["npz"]] = tensor
         listed.append(facts)
     return listed
+
+
+def _plain(values: Any) -> Any:
+    """Whole numbers without a fraction, all but minus zero."""
+    if isinstance(values, list):
+        return [_plain(value) for value in values]
+    whole = float(values).is_integer() and abs(values) < 1e9 and str(values) != "-0.0"
+    return int(values) if whole else values
 
 
 def _npz(arrays: Mapping[str, Tensor]) -> bytes:
@@ -122,7 +130,9 @@ def _npz(arrays: Mapping[str, Tensor]) -> bytes:
 
 def _json(value: Any, level: int = 0) -> str:
     """Objects, and arrays of objects or texts, one entry a line down to the third level; the rest in one line."""
-    nested = isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, str)))
+    nested = isinstance(value, dict) or (
+        isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, str))
+    )
     if not nested or not value or level > 2 or (level and _is_short(value)):
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     indent = "\n" + " " * (level + 1)
@@ -136,7 +146,7 @@ def _json(value: Any, level: int = 0) -> str:
 
 
 def _is_short(value: Any) -> bool:
-    return len(json.dumps(value, ensure_ascii=False)) < 100
+    return len(json.dumps(value, ensure_ascii=False)) < 200
 
 
 def write(folder: Path) -> None:

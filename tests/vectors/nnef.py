@@ -8,8 +8,8 @@ from nnr_codec.constants import NNR_DFL
 
 from ..builder import ndu
 from .arithmetic import assemble, chosen, floats
-from .byhand import MPS_HEAD, ONE, STR1, TWO, f4, raw
-from .byhand import ndu as ndu_bits
+from .bits import MPS_HEAD, ONE, STR1, TWO, f4, raw
+from .bits import ndu as ndu_bits
 from .case import Content, valid
 from .stream import Stream
 
@@ -55,7 +55,9 @@ def plain() -> Content:
     return with_tensors(s, topology=GRAPH)
 
 
-@valid("NNR-NEF-002", "topology and quantization as they are", "6.4.3.6 A.2 A.4", "NNR_TPL_NNEF NNR_QNT_NNEF NNR_PT_RAW")
+@valid(
+    "NNR-NEF-002", "topology and quantization as they are", "6.4.3.6 A.2 A.4", "NNR_TPL_NNEF NNR_QNT_NNEF NNR_PT_RAW"
+)
 def plain_quantization() -> Content:
     s = Stream()
     s.str_()
@@ -63,7 +65,12 @@ def plain_quantization() -> Content:
     return with_tensors(s, topology=GRAPH, quantization=QUANT)
 
 
-@valid("NNR-NEF-003", "topology and quantization deflated, quantization first", "6.4.3.5 6.4.3.6 A.4", "NNR_TPL_NNEF NNR_QNT_NNEF NNR_DFL")
+@valid(
+    "NNR-NEF-003",
+    "topology and quantization deflated, quantization first",
+    "6.4.3.5 6.4.3.6 A.4",
+    "NNR_TPL_NNEF NNR_QNT_NNEF NNR_DFL",
+)
 def deflated() -> Content:
     s = Stream()
     s.str_()
@@ -72,7 +79,12 @@ def deflated() -> Content:
     return with_tensors(s, topology=GRAPH, quantization=QUANT)
 
 
-@valid("NNR-NEF-004", "topology and a reference list of its labels", "6.4.3.7 A.4", "NNR_TPL_NNEF NNR_TPL_REFLIST topology_elem_id_index")
+@valid(
+    "NNR-NEF-004",
+    "topology and a reference list of its labels",
+    "6.4.3.7 A.4",
+    "NNR_TPL_NNEF NNR_TPL_REFLIST topology_elem_id_index",
+)
 def indexed() -> Content:
     weight, bias = chosen([4, 3], 9), chosen([1, 4], 5)
     s = Stream()
@@ -124,4 +136,3 @@ BITS = (
 @valid("NNR-NEF-006", "deflated topology of one stored block", "6.4.3.5 A.4", "hand NNR_TPL_NNEF NNR_DFL", bits=BITS)
 def stored() -> Content:
     return Content(assemble(*BITS), {"w": f4(1, 2)}, topology=b"graph a")
-

@@ -1,4 +1,4 @@
-"""NNR-SYN-021 on: units, headers, aggregates, parts of tensors, what is parsed and has no effect on values."""
+"""NNR-SYN-016 on: units, headers, aggregates, parts of tensors, what is parsed and has no effect on values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from nnr_codec.syntax.structures import (
 
 from ..builder import aggregate, ndu
 from .arithmetic import chosen, floats
-from .byhand import f4
+from .bits import f4
 from .case import Content, valid
 from .stream import Stream
 
 
-@valid("NNR-SYN-021", "aggregates in an aggregate, and a unit after them", "6.3.3.8 6.4.4.8", "NNR_AGG nested")
+@valid("NNR-SYN-016", "aggregates in an aggregate, and a unit after them", "6.3.3.8 6.4.4.8", "NNR_AGG nested")
 def nested() -> Content:
     s, values = Stream().start(), {}
     for k, name in enumerate("abcdef"):
@@ -41,7 +41,7 @@ def nested() -> Content:
 
 
 @valid(
-    "NNR-SYN-022",
+    "NNR-SYN-017",
     "self-contained aggregate with the types and offsets of its units",
     "6.3.3.8 6.4.3.8",
     "NNR_AGG_SLF entry_points_present_flag",
@@ -64,7 +64,7 @@ def entry_points() -> Content:
     return s.gives({"a": f4(1, 2), "b": f4(3, 4, 5)})
 
 
-@valid("NNR-SYN-023", "arithmetic code string in three parts", "6.4.3.1 7.3.3", "partial_data_counter NNR_PT_FLOAT")
+@valid("NNR-SYN-018", "arithmetic code string in three parts", "6.4.3.1 7.3.3", "partial_data_counter NNR_PT_FLOAT")
 def three_parts() -> Content:
     levels = chosen([5, 4], 9)
     s = Stream().start().ndu(ndu("w", [5, 4]), levels, qp=-7, pieces=3)
@@ -73,7 +73,7 @@ def three_parts() -> Content:
 
 
 @valid(
-    "NNR-SYN-024",
+    "NNR-SYN-019",
     "dimensions from the topology, not from the unit",
     "6.4.3.7",
     "tensor_dimensions_flag=0",
@@ -87,7 +87,7 @@ def dimensions_from_topology() -> Content:
 
 
 @valid(
-    "NNR-SYN-025",
+    "NNR-SYN-020",
     "no input parameters: dimensions from the topology, cabac_unary_length_minus1 9, no parameter types",
     "6.3.3.7 6.4.3.7",
     "input_parameters_present_flag=0",
@@ -102,7 +102,7 @@ def no_input_parameters() -> Content:
 
 
 @valid(
-    "NNR-SYN-026",
+    "NNR-SYN-021",
     "performance maps in the model parameter set, floats at any bit position",
     "6.1.3 6.3.4.3 6.4.4.3",
     "performance_maps base_model_id validation_set_performance",
@@ -158,7 +158,7 @@ def performance_maps() -> Content:
     return s.gives({"w": floats([1, -2, 3], 5)})
 
 
-@valid("NNR-SYN-027", "ids of several bytes a character, a blank, and 300 characters", "6.1.3 6.3.3.7", "st(v)")
+@valid("NNR-SYN-022", "ids of several bytes a character, a blank, and 300 characters", "6.1.3 6.3.3.7", "st(v)")
 def names() -> Content:
     s = Stream().start()
     values = {}
@@ -168,7 +168,9 @@ def names() -> Content:
     return s.gives(values)
 
 
-@valid("NNR-SYN-028", "pruning information leaves the values alone", "6.3.4.5 6.4.4.5", "NNR_TPL_PRUN bit_mask dictionary")
+@valid(
+    "NNR-SYN-023", "pruning information leaves the values alone", "6.3.4.5 6.4.4.5", "NNR_TPL_PRUN bit_mask dictionary"
+)
 def pruning() -> Content:
     s = Stream().start()
     for container in (
@@ -192,7 +194,12 @@ def pruning() -> Content:
     return s.gives({"w": floats([[1, 2, 3], [4, 5, 6]], 4)})
 
 
-@valid("NNR-SYN-029", "topology and quantization of formats that are not recognized", "6.4.3.5 6.4.4.5", "NNR_TPL_UNREC NNR_QNT_UNREC")
+@valid(
+    "NNR-SYN-024",
+    "topology and quantization of formats that are not recognized",
+    "6.4.3.5 6.4.4.5",
+    "NNR_TPL_UNREC NNR_QNT_UNREC",
+)
 def unrecognized() -> Content:
     s = Stream().start()
     s.topology(b"\0", storage=0).topology(b"any bytes \xff\x00 at all", storage=0)
@@ -201,7 +208,12 @@ def unrecognized() -> Content:
     return s.gives({"w": f4(1)})
 
 
-@valid("NNR-SYN-030", "decompressed data format and shift of dimensions of raw parameters", "6.3.3.7 7.2 7.3.4", "NNR_PT_RAW_FLOAT format=9 first_tensor_dimension_shift")
+@valid(
+    "NNR-SYN-025",
+    "decompressed data format and shift of dimensions of raw parameters",
+    "6.3.3.7 7.2 7.3.4",
+    "NNR_PT_RAW_FLOAT format=9 first_tensor_dimension_shift",
+)
 def raw_shifted() -> Content:
     values = np.arange(24, dtype="<f4").reshape(2, 3, 4) / 8
     header = ndu("w", [2, 3, 4], kind=NNR_PT_RAW_FLOAT, data_format=9, first_tensor_dimension_shift=1)
@@ -212,7 +224,7 @@ def raw_shifted() -> Content:
 
 
 @valid(
-    "NNR-SYN-031",
+    "NNR-SYN-026",
     "integers by index, dimensions from the topology by name",
     "6.4.3.7",
     "topology_elem_id_index tensor_dimensions_flag=0",

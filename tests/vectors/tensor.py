@@ -48,7 +48,12 @@ for fmt, (depth, dtype) in FLOATS.items():
         return s.gives({"w": floats(levels, -16, dtype=dtype)})
 
 
-@valid("NNR-TEN-011", "raw parameters to float16, in profile 1", "7.2 7.3.4", "NNR_PT_RAW_FLOAT nnr_decompressed_data_format=8")
+@valid(
+    "NNR-TEN-011",
+    "raw parameters to float16, in profile 1",
+    "7.2 7.3.4",
+    "NNR_PT_RAW_FLOAT nnr_decompressed_data_format=8",
+)
 def raw_float16() -> Content:
     values = [1.0, -0.0, 65504.0, 2.0**-24, -1.5]
     s = Stream().start()
@@ -67,7 +72,7 @@ SCANS: list[tuple[str, Sequence[int], int, dict[str, Any]]] = [
     ("8x8 blocks, ragged on both sides", [19, 13], 1, {}),
     ("8x8 blocks, ragged on both sides", [19, 13], 1, {"dq": 1}),
     ("16x16 blocks, narrower than a block", [35, 9], 2, {}),
-    ("16x16 blocks", [32, 16], 2, {"dq": 1}),
+    ("16x16 blocks, one to a row", [17, 16], 2, {"dq": 1}),
     ("32x32 blocks", [33, 5], 3, {}),
     ("32x32 blocks", [65, 2], 3, {"dq": 1}),
     ("64x64 blocks", [65, 3], 4, {}),
@@ -101,7 +106,9 @@ for number, (title, dims, scan, options) in enumerate(SCANS, 13):
         return s.gives({"w": floats(dependent(levels, scan) if dq else levels, -10)})
 
 
-@valid("NNR-TEN-028", "block scan of integers and of a codebook", "6.3.3.7 7.3.2 7.3.6", "scan_order=1 NNR_PT_INT codebook")
+@valid(
+    "NNR-TEN-028", "block scan of integers and of a codebook", "6.3.3.7 7.3.2 7.3.6", "scan_order=1 NNR_PT_INT codebook"
+)
 def scanned_others() -> Content:
     entries = [-7, -1, 0, 3, 8]
     numbers, indices = chosen([10, 9], 40), chosen([10, 9], 2, 5)
@@ -134,7 +141,12 @@ for number, shift in ((29, 1), (30, 2), (31, 3)):
         return s.gives({"w": moved})
 
 
-@valid("NNR-TEN-032", "a tensor split into two along its first dimension", "4.12 6.4.3.7 7.3.1", "topology_tensor_dimension_mapping TensorSplit")
+@valid(
+    "NNR-TEN-032",
+    "a tensor split into two along its first dimension",
+    "4.12 6.4.3.7 7.3.1",
+    "topology_tensor_dimension_mapping TensorSplit",
+)
 def split_in_two() -> Content:
     levels = chosen([5, 3], 9)
     header = ndu(["a", "b"], [5, 3], concatentation_axis_index=0, split_index=[2], number_of_shifts=[0, 0])
@@ -144,7 +156,12 @@ def split_in_two() -> Content:
     return s.gives({"a": values[:2], "b": values[2:]})
 
 
-@valid("NNR-TEN-033", "integers split into three along the last dimension, ids by index", "4.12 6.4.3.7 7.3.1", "topology_tensor_dimension_mapping topology_elem_id_index_list")
+@valid(
+    "NNR-TEN-033",
+    "integers split into three along the last dimension, ids by index",
+    "4.12 6.4.3.7 7.3.1",
+    "topology_tensor_dimension_mapping topology_elem_id_index_list",
+)
 def split_in_three() -> Content:
     levels = chosen([2, 2, 6], 9)
     header = ndu(
