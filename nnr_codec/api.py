@@ -70,7 +70,7 @@ def load(source: Source, *, format: str | None = None, limits: Limits | None = N
 
 
 def save(
-    model: Model | Mapping[str, Array], target: Source, *, format: str | None = None, overwrite: bool = False
+    model: Model | Mapping[str, Array], target: Target, *, format: str | None = None, overwrite: bool = False
 ) -> None:
     """Write a model file, whole or not at all; see :func:`nnr_codec.formats.save`."""
     formats.save(_as_model(model), target, format=format, overwrite=overwrite)
@@ -225,7 +225,7 @@ def _buffer(data: Bitstream, limits: Limits | None) -> Buffer:
             if stat.S_ISREG(status.st_mode) and status.st_size:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             return _read(file, limits or Limits())
-    return _read(cast(BinaryIO, data), limits or Limits()) if hasattr(data, "read") else cast("Buffer", data)
+    return _read(cast(BinaryIO, data), limits or Limits()) if hasattr(data, "read") else data
 
 
 def _read(file: BinaryIO, limits: Limits) -> Buffer:

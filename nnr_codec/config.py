@@ -21,8 +21,8 @@ class TensorOptions:
     ----------
     qp : int or None
         Quantization parameter of lossy tensors. With ``qp_density`` d the step is
-        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step. None
-        is a step of 2**-10 at any density: -40 at the default one.
+        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step.
+        None is a step of 2**-10 at any density: -40 at the default one.
     dependent_quantization : bool
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
     exact : bool or None

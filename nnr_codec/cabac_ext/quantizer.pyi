@@ -14,5 +14,6 @@ def uniform(x: Real, step: float, levels: npt.NDArray[np.int32]) -> None:
 def dependent(x: Real, step: float, levels: npt.NDArray[np.int32]) -> None:
     """Write the levels whose dependent reconstruction (9.2.3) has the least squared error to `levels`.
 
-    A value of 0 gets level 0 always, so that sparsity survives. An 8-state Viterbi search in coding order from state 0. All are of shape (n,); `|x| / step` must be below 2**30.
+    A value of 0 gets level 0 always, so that sparsity survives. An 8-state Viterbi search in coding order from state 0.
+    All are of shape (n,); `|x| / step` must be below 2**30.
     """

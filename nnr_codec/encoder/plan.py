@@ -135,7 +135,9 @@ class _Planner:
         if self.data_format is F.TENSOR_FLOAT64:
             finite = np.abs(self.array[np.isfinite(self.array)])
             if finite.size and not _in_float32(float(finite.max())):
-                raise EncodeError(f"tensor {self.name!r} has values outside the range of float32, the type of raw parameters (7.3.4)")
+                raise EncodeError(
+                    f"tensor {self.name!r} has values outside the range of float32, the type of raw parameters (7.3.4)"
+                )
         return self._plan(NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32)
 
     def exact(self) -> TensorPlan:

@@ -99,8 +99,8 @@ def load(
     Parameters
     ----------
     source : path, bytes-like or binary file
-        A file, a directory, the bytes of a file, or a file object, as standard input; one that cannot seek is copied to a
-        temporary file.
+        A file, a directory, the bytes of a file, or a file object, as standard input; one that cannot seek is copied
+        to a temporary file.
     format : str, optional
         The name of the format; by default the content decides.
     limits : Limits, optional

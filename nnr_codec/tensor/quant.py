@@ -114,7 +114,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
 def add_update(
     residual: npt.NDArray[Any], cache: npt.NDArray[Any], data_format: DecompressedDataFormat
 ) -> npt.NDArray[Any]:
-    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3); an ElementError or PayloadError when the format does not hold it."""
+    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3); BitstreamError when the format does not hold it."""
     if not data_format.is_float:
         return integers(residual.astype(np.int64) + cache, data_format)
     with np.errstate(over="ignore"):

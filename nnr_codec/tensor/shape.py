@@ -33,7 +33,7 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
 
 
 def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: Sequence[int]) -> npt.NDArray[A]:
-    """The axis shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A view."""
+    """The shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A view."""
     for axis, value in zip(shift_index, shift_value, strict=True):
         if not value <= axis < tensor.ndim:
             raise ElementError(f"axis {axis} of {tensor.ndim} cannot be shifted left by {value} (6.4.3.7)")
