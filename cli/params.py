@@ -76,13 +76,13 @@ def _option(text: str) -> tuple[str, Option]:
 
 
 def _value(key: str, kind: str, text: str) -> Option:
-    if kind == "int":
+    if text == "auto" and "None" in kind:
+        return None
+    if kind.startswith("int"):
         try:
             return int(text)
         except ValueError:
             raise ValueError(f"{key} is a whole number, not {text!r}") from None
-    if text == "auto" and "None" in kind:
-        return None
     if text not in _WORDS:
         raise ValueError(f"{key} is true or false{' or auto' if 'None' in kind else ''}, not {text!r}")
     return _WORDS[text]
