@@ -46,7 +46,11 @@ def output_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
     mode = _replaceable_file(target, overwrite)
     partial = _partial(target)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(partial, flags, 0o666)
+    try:
+        descriptor = os.open(partial, flags, 0o666)
+    except OSError as error:
+        error.filename = os.fspath(path)  # the temporary name would tell the user nothing
+        raise
     try:
         with open(descriptor, "w+b") as file:
             if mode is not None:

@@ -281,7 +281,7 @@ def test_a_folder_that_is_read_only(npz: Path, capsys: Capture, monkeypatch: pyt
 
     monkeypatch.setattr(os, "open", refusing)
     result = call(capsys, "encode", npz, "-o", "folder/x.nnr")
-    assert (result.code, result.err) == (5, "nnr: error: folder: Permission denied\n")
+    assert (result.code, result.err) == (5, "nnr: error: folder/x.nnr: Permission denied\n")
     assert os.listdir("folder") == []
 
 
