@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
-import errno
 import os
 import sys
 from pathlib import Path

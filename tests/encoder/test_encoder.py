@@ -402,7 +402,7 @@ def test_too_many_steps_are_refused(dtype: str) -> None:
 
 
 def test_beyond_float32_is_refused() -> None:
-    with pytest.raises(nnr.EncodeError, match="'w' has values beyond float32"):
+    with pytest.raises(nnr.EncodeError, match=r"'w' has values (beyond|outside the range of) float32"):
         nnr.encode({"w": np.array([1e39, 1.0])})
 
 
@@ -528,7 +528,8 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=9)
 ARRAYS = st.one_of(
     hnp.arrays(np.float32, SHAPES, elements=st.floats(-(2.0**17), 2.0**17, width=32)),
     hnp.arrays(np.float32, SHAPES, elements=st.floats(-1, 1, width=32)),
-    hnp.arrays(np.float64, SHAPES, elements=st.floats(-1000, 1000)),
+    # Below the range of float32, the type of raw parameters, an error is raised; see above.
+    hnp.arrays(np.float64, SHAPES, elements=st.floats(-1000, 1000).map(lambda x: x if abs(x) > 1e-30 else 0.0)),
     hnp.arrays(np.float16, SHAPES, elements=st.floats(-65504, 65504, width=16)),
     *(
         hnp.arrays(
