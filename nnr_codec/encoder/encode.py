@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -154,8 +154,6 @@ def encode_tensor(plan: TensorPlan, array: Array, session: Session) -> bytes:
     coder = PayloadEncoder()
     code_payload(coder, header, session, [syntax], [Coded(levels, plan.qp, side)])
     payload = coder.getvalue()
-    if plan.raw_if_smaller and len(payload) >= 4 * array.size:
-        return encode_tensor(replace(plan, payload_type=NNR_PT_RAW_FLOAT), array, session)
     if syntax.entry_points:
         _add_entry_points(header, session, syntax, payload)
     return write_unit(ndu_header(header), payload, session)

@@ -58,8 +58,6 @@ class TensorPlan:
     dq_flag : int
     step : float
         stepSize; 0 when nothing is quantized.
-    raw_if_smaller : bool
-        Keep the tensor exactly when its coded payload is not smaller.
     """
 
     name: str
@@ -70,7 +68,6 @@ class TensorPlan:
     qp: int = 0
     dq_flag: int = 0
     step: float = 0.0
-    raw_if_smaller: bool = False
 
 
 def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
@@ -155,7 +152,8 @@ class _Planner:
     def fine(self) -> TensorPlan:
         """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
 
-        Values that this does not suit (float16, large, tiny, not finite) are kept as float32.
+        Values that this does not suit (float16, large, tiny, not finite) are kept as float32. Nothing else is, though
+        it were smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
         """
         low, high = (float(bound) for bound in self.bounds)
         largest = max(high, -low)
@@ -166,8 +164,7 @@ class _Planner:
         exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
         if exponent < -32:
             return self.raw()
-        plan = self.lossy(exponent << self.config.qp_density, dependent=False)
-        return replace(plan, raw_if_smaller=True)
+        return self.lossy(exponent << self.config.qp_density, dependent=False)
 
     def lossy(self, qp: int, dependent: bool) -> TensorPlan:
         """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks.
