@@ -73,10 +73,12 @@ class BitReader:
 
     def u(self, n: int) -> int:
         """Read u(n), and f(n)."""
-        self.need(n)
-        value = self.peek(n)
-        self.pos += n
-        return value
+        start = self.pos
+        end = start + n
+        if end > self.end:
+            self.need(n)
+        self.pos = end
+        return (int.from_bytes(self.data[start >> 3 : (end + 7) >> 3], "big") >> (-end & 7)) & ((1 << n) - 1)
 
     def i(self, n: int) -> int:
         """Read i(n), two's complement."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform, overload
 
 from bitarray import bitarray
@@ -52,43 +53,47 @@ class Descriptor:
     __index__ = __int__ = __bool__
 
 
+# The tables ask for the same few descriptors again and again.
+_descriptor = lru_cache(maxsize=1024)(Descriptor)
+
+
 @overload
 def u(n: int) -> int: ...
 @overload
 def u(n: int, values: type[E]) -> E: ...
 def u(n: int, values: Any = None) -> Any:
     """u(n); with ``values`` read as a member of that enumeration where it has one."""
-    return Descriptor("u", n, values)
+    return _descriptor("u", n, values)
 
 
 def i(n: int) -> int:
     """i(n)."""
-    return cast(int, Descriptor("i", n))
+    return cast(int, _descriptor("i", n))
 
 
 def ue(k: int) -> int:
     """ue(k)."""
-    return cast(int, Descriptor("ue", k))
+    return cast(int, _descriptor("ue", k))
 
 
 def ie(k: int) -> int:
     """ie(k)."""
-    return cast(int, Descriptor("ie", k))
+    return cast(int, _descriptor("ie", k))
 
 
 def flt(n: int) -> float:
     """flt(n)."""
-    return cast(float, Descriptor("flt", n))
+    return cast(float, _descriptor("flt", n))
 
 
 def st() -> str:
     """st(v)."""
-    return cast(str, Descriptor("st"))
+    return cast(str, _descriptor("st"))
 
 
 def bs() -> bytes:
     """bs(v)."""
-    return cast(bytes, Descriptor("bs"))
+    return cast(bytes, _descriptor("bs"))
 
 
 def bits(count: int) -> bitarray:
@@ -98,7 +103,7 @@ def bits(count: int) -> bitarray:
 
 def struct(cls: type[S]) -> S:
     """A nested syntax structure."""
-    return cast(S, Descriptor("struct", 0, cls))
+    return cast(S, _descriptor("struct", 0, cls))
 
 
 # ------------------------------------------------------------------------------------------------ structures
