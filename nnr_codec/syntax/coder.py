@@ -103,7 +103,7 @@ def bits(count: int) -> bitarray:
 
 def struct(cls: type[S]) -> S:
     """A nested syntax structure."""
-    return cast(S, _descriptor("struct", 0, cls))
+    return cast(S, Descriptor("struct", 0, cls))
 
 
 # ------------------------------------------------------------------------------------------------ structures

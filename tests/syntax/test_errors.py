@@ -305,7 +305,7 @@ def test_number_of_dimensions_is_bounded() -> None:
         bits.ue(7, (1 << 32) - 1)
     bits.u(4, 4)
     bits.u(8 * 40, 0)
-    with pytest.raises(LimitError, match="count_tensor_dimensions: 100 is more than max_dims=16") as caught:
+    with pytest.raises(LimitError, match="count_tensor_dimensions: 100 is more than max_dims=32") as caught:
         read(bits.getvalue(), NnrCompressedDataUnitHeader)
     assert 0 < caught.value.bit < 64  # before the dimensions themselves
 
