@@ -24,12 +24,15 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import open as open
     from .api import save as save
     from .api import units as units
+    from .bitstream.summary import UnitInfo as UnitInfo
+    from .bitstream.units import Unit as Unit
     from .config import EncoderConfig as EncoderConfig
     from .config import Rule as Rule
     from .decoder.index import NnrFile as NnrFile
     from .decoder.index import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
     from .decoder.update import UpdateDecoder as UpdateDecoder
+    from .encoder.encode import TensorReport as TensorReport
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
     from .errors import EncodeError as EncodeError
@@ -50,10 +53,13 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "api": "EncodeReport decode encode encode_file inspect load open save units",
+    "bitstream.summary": "UnitInfo",
+    "bitstream.units": "Unit",
     "config": "EncoderConfig Rule",
     "decoder.index": "NnrFile TensorInfo",
     "decoder.state": "UpdateState",
     "decoder.update": "UpdateDecoder",
+    "encoder.encode": "TensorReport",
     "errors": "BitstreamError ElementError EncodeError FormatError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
     "limits": "Limits",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import formats
 from .bitstream.summary import UnitInfo, summarise
@@ -24,11 +21,10 @@ from .model import Array, Model
 from .syntax import Session
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from .bitstream.source import Bitstream
 
     Target = str | os.PathLike[str] | BinaryIO
     Source = Target | bytes | bytearray | memoryview
-    Bitstream = Buffer | Target
 
 
 @dataclass
@@ -90,7 +86,7 @@ def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
     Returns
     -------
     bytes
-        The same for the same input and options, on every machine.
+        The same for the same input and options, on every machine that deflates the topology alike.
 
     Raises
     ------
@@ -165,7 +161,8 @@ def decode(
     topology_dimensions : mapping of str to sequence of int, optional
         Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0).
     raw : bool
-        Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling.
+        Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling, no splitting
+        of units with several tensors.
 
     Returns
     -------
@@ -182,7 +179,7 @@ def decode(
     UnsupportedError
         A profile that is not defined.
     """
-    return decode_bitstream(_buffer(data, limits), limits=limits, topology_dimensions=topology_dimensions, raw=raw)[0]
+    return decode_bitstream(data, limits=limits, topology_dimensions=topology_dimensions, raw=raw)[0]
 
 
 def open(  # as in gzip.open
@@ -192,19 +189,19 @@ def open(  # as in gzip.open
 
     Parameters and errors are those of :func:`decode`. A path is mapped into memory, not read.
     """
-    return NnrFile(_buffer(data, limits), limits or Limits(), topology_dimensions)
+    return NnrFile(data, limits or Limits(), topology_dimensions)
 
 
 def units(data: Bitstream, *, limits: Limits | None = None) -> Iterator[Unit]:
     """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes."""
-    return iter(UnitReader(_buffer(data, limits), limits))
+    return iter(UnitReader(data, limits))
 
 
 def inspect(
     data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
 ) -> list[UnitInfo]:
     """Facts about each unit of a bitstream, from headers alone."""
-    return list(summarise(_buffer(data, limits), limits, Session(topology_dimensions or {})))
+    return list(summarise(data, limits, Session(topology_dimensions or {})))
 
 
 def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
@@ -215,22 +212,3 @@ def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
     if isinstance(model, Model):
         return model
     return Model(model) if isinstance(model, Mapping) else formats.load(model)
-
-
-def _buffer(data: Bitstream, limits: Limits | None) -> Buffer:
-    """The bytes of a bitstream; a regular file by its path is mapped."""
-    if isinstance(data, (str, os.PathLike)):
-        with Path(data).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode) and status.st_size:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            return _read(file, limits or Limits())
-    return _read(cast(BinaryIO, data), limits or Limits()) if hasattr(data, "read") else data
-
-
-def _read(file: BinaryIO, limits: Limits) -> Buffer:
-    content = bytearray()
-    while chunk := file.read(1 << 20):
-        content += chunk
-        limits.check("max_total_bytes", len(content), "bytes of the stream")
-    return content

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from numbers import Integral
 from typing import Any
 
 from .errors import EncodeError
@@ -49,7 +50,7 @@ class TensorOptions:
 
     def step_qp(self, qp_density: int) -> int:
         """``qp``, or what stands for the default step at this density."""
-        return self.qp if self.qp is not None else DEFAULT_STEP_EXPONENT << qp_density
+        return int(self.qp) if self.qp is not None else DEFAULT_STEP_EXPONENT << qp_density
 
 
 @dataclass(frozen=True)
@@ -96,20 +97,26 @@ class EncoderConfig(TensorOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
-        for name in ("profile", "qp_density"):
-            if not isinstance(getattr(self, name), int):
-                raise EncodeError(f"{name} is a whole number, not {getattr(self, name)!r}")
+        _check_whole("profile", self.profile)
+        _check_whole("qp_density", self.qp_density)
         if self.profile not in (0, 1):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
-        for options in (TensorOptions(**_tensor_fields(self)), *(self.for_tensor(rule.pattern) for rule in self.rules)):
-            self._check(options)
+        defaults = TensorOptions(**_tensor_fields(self))
+        self._check(defaults)
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise EncodeError(f"rules are Rule objects, not {rule!r}")
+            self._check(replace(defaults, **rule.options))
 
     def _check(self, options: TensorOptions) -> None:
         for name in ("qp", "scan_order", "cabac_unary_length_minus1"):
-            if not isinstance(getattr(options, name), int) and (name, options.qp) != ("qp", None):
-                raise EncodeError(f"{name} is a whole number, not {getattr(options, name)!r}")
+            _check_whole(name, getattr(options, name), optional=name == "qp")
+        for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters"):
+            value = getattr(options, name)
+            if not isinstance(value, bool) and (name, value) != ("exact", None):
+                raise EncodeError(f"{name} is true or false, not {value!r}")
         bound = 1 << (5 + self.qp_density)
         if options.qp is not None and not -bound <= options.qp < bound:
             raise EncodeError(f"qp {options.qp} is outside {-bound}..{bound - 1} of qp_density {self.qp_density}")
@@ -125,6 +132,11 @@ class EncoderConfig(TensorOptions):
             if fnmatchcase(name, rule.pattern):
                 options = replace(options, **rule.options)
         return options
+
+
+def _check_whole(name: str, value: object, optional: bool = False) -> None:
+    if type(value) is bool or not (isinstance(value, Integral) or (optional and value is None)):
+        raise EncodeError(f"{name} is a whole number, not {value!r}")
 
 
 def _tensor_fields(config: EncoderConfig) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Limits:
     max_pending_bytes, max_history_bytes : int
         Parts of tensors that wait for the rest; what an UpdateState keeps.
     max_decomp_elements : int
-        Multiplications of a decomposed tensor.
+        Multiplications of all decomposed tensors together.
     max_archive_bytes : int
         Members of a model archive together.
     """
@@ -52,6 +52,10 @@ class Limits:
     #: Larger than any size that fits a machine.
     NONE: ClassVar[int] = (1 << 63) - 1
 
+    def __post_init__(self) -> None:
+        if self.max_dims > 32:
+            raise ValueError("max_dims is at most 32, the number of dimensions that every numpy has")
+
     @classmethod
     def strict(cls) -> Limits:
         """For input from strangers: a second of work and a few hundred megabytes at most."""
@@ -72,7 +76,7 @@ class Limits:
 
     @classmethod
     def unlimited(cls) -> Limits:
-        """For input that the caller made: only the machine limits."""
+        """For input that the caller made: only what the machine and the code cannot exceed."""
         n = cls.NONE
         return cls(
             max_units=n,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.decoder.decode import Decoder
-from nnr_codec.limits import Limits
+from nnr_codec.decoder.decode import BitstreamParser
+from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
 
 from .interop import ALL, BY_ID, LEVELS, ROUNDS, Stream
@@ -59,21 +59,13 @@ def test_levels(stream: Stream) -> None:
     for path in stream.before:
         decoder.decode(path.read_bytes(), raw=True)
     first_edition = "/nncodec1_" in stream.id
-    reader = Decoder(
-        stream.data,
-        limits=Limits(),
-        topology_dimensions={},
-        state=decoder.state.fork(),
-        raw=True,
-        first_edition=first_edition,
-    )
+    state = decoder.state.fork()
     got = {}
-    for group in reader.groups():
-        for task in group:
-            for rec in task.decode(first_edition):
-                assert rec.levels is not None
-                assert rec.levels.dtype == np.int32
-                got[rec.name] = rec.levels
+    for group in BitstreamParser(stream.data, Limits(), {}).groups():
+        for rec in group.recs(state=state, budget=Budget(Limits()), first_edition=first_edition, raw=True):
+            assert rec.levels is not None
+            assert rec.levels.dtype == np.int32
+            got[rec.name] = rec.levels
     assert_equal(got, stream.levels)
 
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 MILLION = 1_000_000
 ENCODE = "import sys, nnr_codec; nnr_codec.encode_file(sys.argv[1], sys.argv[2])"
 DECODE = "import sys, nnr_codec; nnr_codec.save(nnr_codec.decode(sys.argv[1]), sys.argv[2])"
-PEAK = "\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+# Of the process's own memory: ru_maxrss would count what the process that started it had at that moment.
+PEAK = "\nprint(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
 
 
 def peak(script: str, *arguments: Path) -> float:

@@ -37,7 +37,7 @@ from ..syntax.structures import (
 from .units import Unit, UnitReader
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from .source import Bitstream
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class UnitInfo:
         tensor_dimensions.
     detail : str
         Coding tools, or what the parameter set or header says.
+    partial_data_counter : int
+        0 for a complete unit.
     """
 
     index: int
@@ -66,15 +68,17 @@ class UnitInfo:
     names: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     detail: str = ""
+    partial_data_counter: int = 0
 
     @property
     def bits_per_parameter(self) -> float | None:
-        """Bits of the unit for each parameter of its shape; None for other units."""
+        """Bits of the unit for each parameter of its shape; None for other units, and for parts of a tensor."""
         parameters = prod(self.shape)
-        return 8 * self.size / parameters if self.shape and parameters else None
+        whole = self.shape and parameters and not self.partial_data_counter
+        return 8 * self.size / parameters if whole else None
 
 
-def summarise(data: Buffer, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:
+def summarise(data: Bitstream, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:
     """Facts about each unit in order; raises BitstreamError where the bitstream is malformed."""
     reader = UnitReader(data, limits, session)
     if not reader.data:
@@ -87,7 +91,15 @@ def summarise(data: Buffer, limits: Limits | None = None, session: Session | Non
             shape = tuple(reader.session.tensor_dimensions(unit.ndu))
         detail = ", ".join(_detail(unit))
         yield UnitInfo(
-            unit.index, unit.offset, unit.size.nnr_unit_size, unit.depth, unit.type_name, names, shape, detail
+            unit.index,
+            unit.offset,
+            unit.size.nnr_unit_size,
+            unit.depth,
+            unit.type_name,
+            names,
+            shape,
+            detail,
+            unit.header.partial_data_counter,
         )
 
 

@@ -25,9 +25,12 @@ from ..syntax.structures import (
     NnrUnitHeader,
     NnrUnitSize,
 )
+from .source import read_bitstream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from .source import Bitstream
 
 PAYLOADS: dict[int, type[Structure]] = {
     NNR_MPS: NnrModelParameterSetUnitPayload,
@@ -91,7 +94,7 @@ class UnitReader:
 
     Parameters
     ----------
-    data : bytes-like
+    data : bytes-like, path or binary file
         A whole bitstream.
     limits : Limits
     session : Session
@@ -102,13 +105,12 @@ class UnitReader:
 
     def __init__(
         self,
-        data: Buffer,
+        data: Bitstream,
         limits: Limits | None = None,
         session: Session | None = None,
         trace: Trace | None = None,
     ) -> None:
-        view = memoryview(data)
-        self.data = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+        self.data = read_bitstream(data, limits or Limits())
         self.limits = limits or Limits()
         self.session = session or Session()
         self.trace = trace

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, cast
 
 from ..bitstream.payload import codebook_array, parts
 from ..bitstream.units import Unit, UnitReader
@@ -18,6 +15,7 @@ from ..constants import (
     NNR_MPS,
     NNR_NDU,
     NNR_PT_BLOCK,
+    NNR_PT_FLOAT,
     NNR_PT_RAW,
     NNR_PT_RAW_FLOAT,
     NNR_QNT,
@@ -31,14 +29,11 @@ from ..constants import (
 from ..errors import (
     BitstreamError,
     ElementError,
-    LimitError,
     MissingReferenceError,
-    NnrError,
-    PayloadError,
     UnsupportedError,
 )
 from ..limits import Budget, Limits
-from ..model import Array, Model, Topology
+from ..model import Model, Topology
 from ..syntax import Session
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
@@ -48,83 +43,57 @@ from ..syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
-from ..tensor.quant import add_update
-from .reconstruct import Rec, reconstruct
-from .state import Node, UpdateState, node_key
+from .group import Group, decode_groups, is_first_edition
+from .state import UpdateState
 from .task import NduTask, data_format
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from ..bitstream.source import Bitstream
 
 
 @dataclass
-class _Group:
+class _Partial:
     """Units of one partial-data group (errata N4)."""
 
     header: NnrCompressedDataUnitHeader
     counter: int
     payloads: list[memoryview] = field(default_factory=list)
+    nbytes: int = 0
 
 
-class Decoder:
-    """Decodes one bitstream against a state, which is changed only as far as decoding gets.
+class BitstreamParser:
+    """Takes a bitstream apart into groups, each of which can be decoded for itself; nothing is decoded here.
 
     Parameters
     ----------
-    data : bytes-like
+    data : bytes-like, path or binary file
     limits : Limits
     topology_dimensions : mapping of str to sequence of int
         Dimensions of tensors whose units leave them out.
-    state : UpdateState
-    raw : bool
-        Give the Rec* tensors as coded: no recomposition, no scaling, no WeightUpdateCache.
-    first_edition : bool
-        Read profile 0 as the first edition's software wrote it (errata K1, K4).
+
+    Attributes
+    ----------
+    topology : Topology or None
+        Of the units so far.
     """
 
-    def __init__(
-        self,
-        data: Buffer,
-        *,
-        limits: Limits,
-        topology_dimensions: Mapping[str, Sequence[int]],
-        state: UpdateState,
-        raw: bool,
-        first_edition: bool = False,
-    ) -> None:
+    def __init__(self, data: Bitstream, limits: Limits, topology_dimensions: Mapping[str, Sequence[int]]) -> None:
         self.reader = UnitReader(data, limits, Session(topology_dimensions))
         self.budget = Budget(limits)
-        self.limits, self.state, self.raw, self.first_edition = limits, state, raw, first_edition
+        self.limits = limits
         self.topology: Topology | None = None
         self._quantization_text: bytes | None = None
         self._names: set[str] = set()
-        self._group: _Group | None = None
-        self._g: list[NduTask] = []
+        self._partial: _Partial | None = None
+        self._g: NduTask | None = None
 
-    # ------------------------------------------------------------------------------------------ units
-    def __iter__(self) -> Iterator[tuple[str, Array]]:
-        """Names and tensors in the order of the bitstream."""
-        for group in self.groups():
-            yield from self.decode(group).items()
+    @property
+    def profile(self) -> int:
+        """general_profile_idc."""
+        return self.reader.session.general_profile_idc
 
-    def decode(self, group: list[NduTask]) -> dict[str, Array]:
-        """The tensors of one unit, or of a G and an H unit; the state takes over what later updates refer to."""
-        first, last, recs = group[0], group[-1], []
-        try:
-            for task in group:
-                task.charge(self.budget)
-                decoded = task.decode(self.first_edition)
-                self._remember(task, decoded)
-                recs += decoded
-            return reconstruct(recs, last.header, first.names, last.dims, self.limits, self.raw)
-        except BitstreamError as error:
-            error.unit = error.unit or last.label
-            raise
-        except MemoryError:
-            raise LimitError("there is not enough memory for the tensor", unit=last.label) from None
-
-    def groups(self) -> Iterator[list[NduTask]]:
-        """The units that carry tensors, none of them decoded yet; a G unit comes with its H unit."""
+    def groups(self) -> Iterator[Group]:
+        """The units that carry tensors, in order; a G unit comes with its H unit."""
         seen_str = False
         for unit in self.reader:
             kind = unit.header.nnr_unit_type
@@ -152,10 +121,10 @@ class Decoder:
                     raise
         if not seen_str:
             raise ElementError("the bitstream has no unit (6.2.3)")
-        if self._group:
-            raise ElementError(f"the last {self._group.counter - 1} parts of a tensor are missing (6.4.3.1)")
+        if self._partial:
+            raise ElementError(f"the last {self._partial.counter - 1} parts of a tensor are missing (6.4.3.1)")
         if self._g:
-            raise ElementError(f"the bitstream ends before H of {self._g[0].names[0]!r} (6.4.3.7)")
+            raise ElementError(f"the bitstream ends before H of {self._g.names[0]!r} (6.4.3.7)")
 
     def _start(self, unit: Unit) -> None:
         profile = cast(NnrStartUnitHeader, unit.header.detail).general_profile_idc
@@ -206,55 +175,51 @@ class Decoder:
         return text
 
     # ------------------------------------------------------------------------------------------ compressed data units
-    def _ndu(self, unit: Unit) -> Iterator[list[NduTask]]:
+    def _ndu(self, unit: Unit) -> Iterator[Group]:
         if not self.reader.session.has_mps:
             raise ElementError("an NNR_NDU before the NNR_MPS (6.2.3)")
-        payload = self._joined(unit)
-        if payload is None:
+        joined = self._joined(unit)
+        if joined is None:
             return
-        task = self._task(unit, payload)
-        if self._g:
-            (g,) = self._g
-            if task.role != "h":
-                raise ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
-            if any(
-                getattr(task.header, name) != getattr(g.header, name)
-                for name in ("tensor_dimensions", "decomposition_rank", "g_number_of_rows")
-            ):
-                raise ElementError(f"G and H of {g.names[0]!r} differ in their dimensions (6.4.3.7)")
+        task, g = self._task(unit, *joined), self._g
+        if g and task.role != "h":
+            raise ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
         if task.role == "g":
-            self._g = [task]
-        else:
-            group, self._g = [*self._g, task], []
-            yield group
+            self._g = task
+            return
+        self._g = None
+        if g and (difference := _difference(g, task)):
+            raise ElementError(f"G and H of {g.names[0]!r} differ in {difference} (6.4.3.7)")
+        yield Group((g, task) if g else (task,), self.limits)
 
-    def _joined(self, unit: Unit) -> memoryview | None:
-        """The payload, or None while parts of it are to come."""
+    def _joined(self, unit: Unit) -> tuple[memoryview, int] | None:
+        """The payload and the bytes of its units, or None while parts of it are to come."""
         counter, payload = unit.header.partial_data_counter, cast(memoryview, unit.payload)
-        if counter == 0 and not self._group:
-            return payload
-        if not self._group:
-            self._group = _Group(unit.ndu, counter + 1)
-        group = self._group
-        if counter != group.counter - 1 or unit.ndu != group.header:
+        if counter == 0 and not self._partial:
+            return payload, unit.size.nnr_unit_size
+        if not self._partial:
+            self._partial = _Partial(unit.ndu, counter + 1)
+        partial = self._partial
+        if counter != partial.counter - 1 or unit.ndu != partial.header:
             raise ElementError(
-                f"partial_data_counter is {counter}, or another tensor's: part {group.counter - 1} of "
-                f"{self.reader.session.names(group.header)[0]!r} is expected (6.4.3.1)"
+                f"partial_data_counter is {counter}, or another tensor's: part {partial.counter - 1} of "
+                f"{self.reader.session.names(partial.header)[0]!r} is expected (6.4.3.1)"
             )
         self.budget.charge("max_pending_bytes", len(payload), "parts of a tensor")
-        group.counter = counter
-        group.payloads.append(payload)
+        partial.counter = counter
+        partial.payloads.append(payload)
+        partial.nbytes += unit.size.nnr_unit_size
         if counter > 1:
             return None
-        self._group = None
+        self._partial = None
         self.budget.spent.pop("max_pending_bytes", None)
-        return memoryview(b"".join(group.payloads))
+        return memoryview(b"".join(partial.payloads)), partial.nbytes
 
-    def _task(self, unit: Unit, payload: memoryview) -> NduTask:
+    def _task(self, unit: Unit, payload: memoryview, nbytes: int) -> NduTask:
         session, header = self.reader.session, unit.ndu
         names = session.names(header)
         for name in names:
-            if name in self._names and not session.g_header:
+            if name in self._names and not (self._g and name in self._g.names):  # a pair counts once (errata N4)
                 raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
             self._names.add(name)
         label = unit.label(names)
@@ -269,8 +234,10 @@ class Decoder:
                 f"dimensions {len(dims)} (6.4.3.7)",
                 unit=label,
             )
-        if kind == NNR_PT_RAW_FLOAT and header.compressed_parameter_types & NNR_CPT_DC:
-            raise ElementError("raw parameters are not decomposed (7.3.4)", unit=label)
+        if header.compressed_parameter_types & NNR_CPT_DC and kind not in (NNR_PT_FLOAT, NNR_PT_BLOCK):
+            raise ElementError("only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed (7.3.5)", unit=label)
+        if header.compressed_parameter_types & NNR_CPT_DC and kind == NNR_PT_FLOAT and len(names) > 1:
+            raise ElementError("a decomposed tensor has one topology element (7.3.1)", unit=label)
         if kind == NNR_PT_BLOCK and not header.compressed_parameter_types:
             raise ElementError("a block has no parameters beside its weight (Table 9, errata N7)", unit=label)
         task = NduTask(
@@ -283,7 +250,7 @@ class Decoder:
             replace(session),
             data_format(header, session),
             dims,
-            *self._references(header, names[0]),
+            nbytes,
             self.limits,
         )
         task.charge(Budget(self.limits))
@@ -292,52 +259,29 @@ class Decoder:
                 codebook_array(part.codebook, self.limits)
         return task
 
-    def _references(self, header: NnrCompressedDataUnitHeader, name: str) -> tuple[Any, Any]:
-        """coLocParam and AnySigBeforeFlag of the unit's parts, empty where there are none."""
-        parent, before = self.state.parent(header, name), self._history(header)
-        temporal = parent and header.temporal_context_modeling_flag
-        return (parent.levels if parent and temporal else ()), (before.any_sig if before else ())
 
-    def _history(self, header: NnrCompressedDataUnitHeader) -> Node | None:
-        """What earlier updates of the same parameter left, whatever their depth (errata D4)."""
-        key = node_key(header)
-        return self.state.node(key) if key and header.parent_node_id_present_flag else None
-
-    def _remember(self, task: NduTask, recs: list[Rec]) -> None:
-        """Store what later updates refer to, and undo predictive residual encoding (7.3.2, 7.3.3, 9.2.4)."""
-        header, key, before = task.header, node_key(task.header), self._history(task.header)
-        if key is None:
-            return
-        node = Node(header.put_node_depth)
-        if header.parent_node_id_present_flag:
-            # The caller owns what is returned, so the state keeps copies of what the two would share.
-            levels = tuple(
-                rec.levels.copy() if np.may_share_memory(rec.levels, rec.values) else rec.levels
-                for rec in recs
-                if rec.levels is not None
-            )
-            any_sig = tuple(level != 0 for level in levels)
-            if before and before.any_sig:
-                any_sig = tuple(old | new for old, new in zip(before.any_sig, any_sig, strict=True))
-            update: npt.NDArray[Any] | None = None
-            if header.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK and not self.raw:
-                if self.reader.session.nnr_pre_flag and before and before.update is not None:
-                    if before.update.shape != recs[0].values.shape:
-                        raise MissingReferenceError(f"{task.label}: the update before it has another shape (9.2.4)")
-                    recs[0].values = add_update(recs[0].values, before.update, task.data_format)
-                update = recs[0].values.copy()
-            node = Node(header.put_node_depth, levels, any_sig, update)
-        self.state.put(key, node, self.limits)
+def _difference(g: NduTask, h: NduTask) -> str:
+    """What the two units of a decomposed tensor do not agree about; empty when they do."""
+    for name, one, other in (
+        ("tensor_dimensions", g.dims, h.dims),
+        ("nnr_decompressed_data_format", g.data_format, h.data_format),
+        *(
+            (name, getattr(g.header, name), getattr(h.header, name))
+            for name in ("decomposition_rank", "g_number_of_rows", "first_tensor_dimension_shift")
+        ),
+    ):
+        if one != other:
+            return name
+    return ""
 
 
 def decode_bitstream(
-    data: Buffer,
+    data: Bitstream,
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     state: UpdateState | None = None,
     raw: bool = False,
-    progress: Callable[[str], None] | None = None,
 ) -> tuple[Model, UpdateState]:
     """Decode a whole bitstream.
 
@@ -347,41 +291,10 @@ def decode_bitstream(
     -------
     Model, UpdateState
         The tensors with the topology, and the state after them.
-
-    Notes
-    -----
-    Profile 0 has two readings (errata K1, K4), and a payload can be legal in both. So the whole bitstream is read as
-    the 2024 text says, and when a payload does not fit, the whole of it is read again as the first edition's software
-    wrote.
     """
-
-    def decoder(first_edition: bool) -> Decoder:
-        return Decoder(
-            data,
-            limits=limits or Limits(),
-            topology_dimensions=topology_dimensions or {},
-            state=(state or UpdateState()).fork(),
-            raw=raw,
-            first_edition=first_edition,
-        )
-
-    def tensors_of(attempt: Decoder) -> dict[str, Array]:
-        tensors = {}
-        for name, array in attempt:
-            tensors[name] = array
-            if progress:
-                progress(name)
-        return tensors
-
-    attempt = decoder(first_edition=False)
-    try:
-        tensors = tensors_of(attempt)
-    except PayloadError as error:
-        if attempt.reader.session.general_profile_idc != 0:
-            raise
-        attempt = decoder(first_edition=True)
-        try:
-            tensors = tensors_of(attempt)
-        except NnrError:
-            raise error from None
-    return Model(tensors, attempt.topology), attempt.state
+    parser = BitstreamParser(data, limits or Limits(), topology_dimensions or {})
+    groups = list(parser.groups())
+    fork = (state or UpdateState()).fork()
+    first_edition = parser.profile == 0 and is_first_edition(groups)
+    tensors = decode_groups(groups, parser.limits, first_edition=first_edition, state=fork, raw=raw)
+    return Model(tensors, parser.topology), fork

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..bitstream.summary import tools
-from ..constants import NNR_PT_BLOCK, PayloadType
-from ..errors import BitstreamError, NnrError, PayloadError
+from ..constants import PayloadType
+from ..errors import BitstreamError
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
-from .decode import Decoder, decode_bitstream
+from .decode import BitstreamParser
+from .group import Group, decode_groups, is_first_edition
 from .reconstruct import split
 from .state import UpdateState
-from .task import NduTask
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from ..bitstream.source import Bitstream
 
 
 @dataclass(frozen=True)
@@ -59,79 +60,80 @@ class TensorInfo:
 
 
 class NnrFile(Mapping[str, Array]):
-    """A bitstream whose tensors are decoded one at a time, on access.
+    """A bitstream whose tensors are decoded one at a time, on access; several threads may do so.
 
     Made by :func:`nnr_codec.open`. Iterating gives names; ``f[name]`` decodes; ``f.info[name]`` does not.
     """
 
     def __init__(
-        self, data: Buffer, limits: Limits, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+        self, data: Bitstream, limits: Limits, topology_dimensions: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        self._decoder = Decoder(
-            data,
-            limits=limits,
-            topology_dimensions=topology_dimensions or {},
-            state=UpdateState(),
-            raw=False,
-        )
-        self._limits = limits
-        groups: dict[str, list[NduTask]] = {}
+        self._parser = BitstreamParser(data, limits, topology_dimensions or {})
+        self._groups: list[Group] | None = []
+        self._group_of: dict[str, Group] = {}
+        self._first_edition: bool | None = None
+        self._lock = Lock()
         self.info: dict[str, TensorInfo] = {}
-        for group in self._decoder.groups():
+        for group in self._parser.groups():
+            self._groups.append(group)
             try:
-                for info in _describe(group):
-                    groups[info.name], self.info[info.name] = group, info
+                infos = list(_describe(group))
             except BitstreamError as error:
-                error.unit = error.unit or group[0].label
+                error.unit = error.unit or group.first.label
                 raise
-        self._groups: dict[str, list[NduTask]] | None = groups
+            for info in infos:
+                self._group_of[info.name], self.info[info.name] = group, info
+        self.nbytes = len(self._parser.reader.data)
 
     @property
     def topology(self) -> Topology | None:
         """The topology that the bitstream carries."""
-        return self._decoder.topology
+        return self._parser.topology
 
     def decode(self, progress: Callable[[str], None] | None = None) -> Model:
-        """All tensors, with the topology: what :func:`nnr_codec.decode` gives, each name told to ``progress``."""
-        return decode_bitstream(
-            self._decoder.reader.data,
-            limits=self._limits,
-            topology_dimensions=self._decoder.reader.session.topology_dimensions,
+        """All tensors, with the topology: what :func:`nnr_codec.decode` gives. Each name is told to ``progress``."""
+        tensors = decode_groups(
+            self._open(),
+            self._parser.limits,
+            first_edition=self._reading(),
+            state=UpdateState(),
             progress=progress,
-        )[0]
+        )
+        return Model(tensors, self.topology)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the bitstream."""
-        return len(self._decoder.reader.data)
+    def __getitem__(self, name: str) -> Array:
+        self._open()
+        group = self._group_of[name]
+        budget = Budget(self._parser.limits)
+        return group.decode(state=UpdateState(), budget=budget, first_edition=self._reading())[name]
+
+    def _open(self) -> list[Group]:
+        if self._groups is None:
+            raise ValueError("the file is closed")
+        return self._groups
+
+    def _reading(self) -> bool:
+        """Which of its two readings a bitstream of profile 0 has; found out once."""
+        with self._lock:
+            if self._first_edition is None:
+                self._first_edition = self._parser.profile == 0 and is_first_edition(self._open())
+            return self._first_edition
+
+    def close(self) -> None:
+        """Let go of the payloads; names and infos stay."""
+        self._groups = None
+        self._group_of.clear()
+        self._parser.reader.data.release()
 
     def __enter__(self) -> NnrFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the payloads; headers stay."""
-        self._groups = None
+        """Close the file."""
+        self.close()
 
-    def __getitem__(self, name: str) -> Array:
-        if self._groups is None:
-            raise ValueError("the file is closed")
-        group = self._groups[name]
-        try:
-            return self._decode(group)[name]
-        except PayloadError as error:
-            if self._decoder.first_edition or self._decoder.reader.session.general_profile_idc != 0:
-                raise
-            self._decoder.first_edition = True  # errata K1, K4
-            try:
-                return self._decode(group)[name]
-            except NnrError:
-                self._decoder.first_edition = False
-                raise error from None
-
-    def _decode(self, group: list[NduTask]) -> dict[str, Array]:
-        """One access, with an account and a state of its own: tensors can be read in any order, and again."""
-        self._decoder.budget, self._decoder.state = Budget(self._limits), UpdateState()
-        return self._decoder.decode(group)
+    def __contains__(self, name: object) -> bool:
+        return name in self.info
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.info)
@@ -143,19 +145,17 @@ class NnrFile(Mapping[str, Array]):
     __hash__ = object.__hash__
 
 
-def _describe(group: list[NduTask]) -> Iterator[TensorInfo]:
-    first = group[0]
-    header = first.header
-    nbytes = sum(task.unit.size.nnr_unit_size for task in group)
+def _describe(group: Group) -> Iterator[TensorInfo]:
+    first, header = group.first, group.first.header
     kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
     shape = np.broadcast_to(np.int8(0), first.dims)  # has the shape and takes no memory
     if first.dims:
         shape = np.moveaxis(shape, 0, header.first_tensor_dimension_shift)
-    if header.nnr_multiple_topology_elements_present_flag and kind != NNR_PT_BLOCK:
+    if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
         for k, (name, piece) in enumerate(zip(first.names, split(shape, header, first.names), strict=True)):
-            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else nbytes)
+            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else group.nbytes)
         return
-    yield TensorInfo(first.names[0], shape.shape, first.dtype, kind, used, nbytes)
+    yield TensorInfo(first.names[0], shape.shape, first.dtype, kind, used, group.nbytes)
     for part in first.parts:
         if part.name != first.names[0] and part.role not in ("h", "ls"):
             yield TensorInfo(part.name, part.dims, first.dtype, kind, used, 0)

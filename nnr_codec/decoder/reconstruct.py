@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from ..constants import NNR_PT_BLOCK
 from ..errors import ElementError
-from ..limits import Limits
 from ..model import Array
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import cast_floats
@@ -36,7 +35,6 @@ def reconstruct(
     header: NnrCompressedDataUnitHeader,
     names: Sequence[str],
     dims: Sequence[int],
-    limits: Limits,
     raw: bool,
 ) -> dict[str, Array]:
     """The named tensors of one unit (or of a G unit and its H unit).
@@ -59,7 +57,7 @@ def reconstruct(
         one_name = len(recs) == 2 and recs[0].name == recs[1].name
         return {
             f"{rec.name}_H" if one_name and rec.role == "h" else rec.name: dimension_shift(
-                rec.values, shift if rec.role == "weight" else 0
+                rec.values, shift if rec.role == "weight" and len(recs) > 1 else 0
             )
             for rec in recs
         }
@@ -67,15 +65,16 @@ def reconstruct(
     weight = main.values
     with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
         if "g" in by_role:
-            weight = product(by_role["g"].values, by_role["h"].values, dims, limits)
+            weight = product(by_role["g"].values, by_role["h"].values, dims)
         if "ls" in by_role:
             weight = local_scaling(weight, by_role["ls"].values)
     if weight is not main.values:
         if not np.isfinite(weight).all():
             raise ElementError("a recomposed value is not finite (7.3.5)")
         weight = cast_floats(weight, main.values.dtype)
-    weight = dimension_shift(weight, shift)
     is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
+    if is_block or "g" in by_role:  # other tensors come shifted
+        weight = dimension_shift(weight, shift)
     if header.nnr_multiple_topology_elements_present_flag and not is_block:
         return {
             name: np.ascontiguousarray(piece) for name, piece in zip(names, split(weight, header, names), strict=True)

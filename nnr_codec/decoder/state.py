@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..constants import ICNN_NDU_EXT
 from ..errors import MissingReferenceError
 from ..limits import Limits
 from ..syntax.structures import NnrCompressedDataUnitHeader
 
 Key = tuple[int, int]
+
+#: What a node and an array weigh beside their numbers, roughly.
+NODE_BYTES, ARRAY_BYTES = 512, 256
 
 
 @dataclass(frozen=True)
@@ -26,20 +30,19 @@ class Node:
         QuantParam of each tensor of the unit, row-major, in coding order; empty for a unit that is not an update.
     any_sig : tuple of ndarray of bool
         AnySigBeforeFlag of each tensor: whether any update so far had a level other than 0 there (errata D4, N8).
-    update : ndarray or None
-        WeightUpdateCache (7.3.2, 7.3.3).
+    updates : tuple of ndarray
+        WeightUpdateCache (7.3.2, 7.3.3) of each tensor.
     """
 
     put_node_depth: int
     levels: tuple[npt.NDArray[np.int32], ...] = ()
     any_sig: tuple[npt.NDArray[np.bool_], ...] = ()
-    update: npt.NDArray[Any] | None = None
+    updates: tuple[npt.NDArray[Any], ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the node keeps."""
-        arrays = (*self.levels, *self.any_sig, *(() if self.update is None else (self.update,)))
-        return sum(array.nbytes for array in arrays)
+        """Bytes that the node keeps, those of its objects included."""
+        return NODE_BYTES + sum(ARRAY_BYTES + a.nbytes for a in (*self.levels, *self.any_sig, *self.updates))
 
 
 class UpdateState:
@@ -66,29 +69,35 @@ class UpdateState:
         """The last node of a parameter."""
         return self._nodes.get(key)
 
-    def parent(self, header: NnrCompressedDataUnitHeader, name: str) -> Node | None:
-        """The node that an update continues; None for an update of a base model that need not be known (errata N8).
-
-        Raises MissingReferenceError when the update before it has not been decoded.
-        """
-        key = node_key(header)
-        if not header.parent_node_id_present_flag or key is None or header.put_node_depth <= 1:
-            return None
-        node = self._nodes.get(key)
-        if node is None or node.put_node_depth != header.put_node_depth - 1:
-            found = "none is known" if node is None else f"the last known one has depth {node.put_node_depth}"
-            raise MissingReferenceError(
-                f"{name!r} is update {header.put_node_depth} of device_id {key[0]}, parameter_id {key[1]}; its parent "
-                f"has put_node_depth {header.put_node_depth - 1}, but {found} (6.4.3.7)"
-            )
-        return node
-
     def put(self, key: Key, node: Node, limits: Limits) -> None:
         """Make ``node`` the last one of its parameter; LimitError when the state would outgrow max_history_bytes."""
         old = self._nodes.get(key)
         total = self._nbytes + node.nbytes - (old.nbytes if old else 0)
         limits.check("max_history_bytes", total, "bytes kept for later updates")
         self._nodes[key], self._nbytes = node, total
+
+
+def check_parent(header: NnrCompressedDataUnitHeader, before: Node | None, name: str) -> None:
+    """Raise MissingReferenceError when the update that this one continues was not the last one decoded (6.4.3.7).
+
+    The first update of a parameter continues a base model, which need not be known (errata N8).
+    """
+    if not header.parent_node_id_present_flag or header.parent_node_id_type == ICNN_NDU_EXT:
+        return
+    key = node_key(header)
+    if key is None:
+        if header.temporal_context_modeling_flag:
+            raise MissingReferenceError(
+                f"{name!r} uses contexts of a parent that only a hash of its payload names; such parents are not kept"
+            )
+        return
+    if header.put_node_depth <= 1 or (before and before.put_node_depth == header.put_node_depth - 1):
+        return
+    found = f"the last known one has depth {before.put_node_depth}" if before else "none is known"
+    raise MissingReferenceError(
+        f"{name!r} is update {header.put_node_depth} of device_id {key[0]}, parameter_id {key[1]}; its parent has "
+        f"put_node_depth {header.put_node_depth - 1}, but {found} (6.4.3.7)"
+    )
 
 
 def node_key(header: NnrCompressedDataUnitHeader) -> Key | None:

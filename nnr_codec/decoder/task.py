@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +12,19 @@ import numpy.typing as npt
 from ..bitstream.payload import Coded, Part, code_payload, codebook_array, qp_density, tensor_syntax
 from ..bitstream.units import Unit
 from ..cabac_ext.kernel import PayloadDecoder
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
-from ..errors import BitstreamError, ElementError, MissingReferenceError, PayloadError
+from ..constants import NNR_PT_BLOCK, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..errors import BitstreamError, ElementError, LimitError, MissingReferenceError, PayloadError
 from ..limits import Budget, Limits
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, cast_floats, integers, look_up, scale, step_size
+from ..tensor.shape import dimension_shift
 from .reconstruct import Rec
 
-A = TypeVar("A", bound=np.generic)
+Arrays = tuple[npt.NDArray[Any], ...]
+
+#: Time that one term of a product of G and H takes beside its multiplications, as a number of these.
+TERM_OVERHEAD = 2048
 
 
 def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> DecompressedDataFormat:
@@ -51,34 +55,62 @@ class NduTask:
     session: Session
     data_format: DecompressedDataFormat
     dims: list[int]
-    co_loc: tuple[npt.NDArray[np.int32], ...]  # coLocParam of each part, or nothing
-    any_sig: tuple[npt.NDArray[np.bool_], ...]  # AnySigBeforeFlag of each part, or nothing
+    nbytes: int
     limits: Limits
 
     @property
     def role(self) -> str:
-        """``g`` or ``h`` for one half of a decomposed tensor, else what the unit holds last."""
-        return self.parts[-1].role if len(self.parts) == 1 else "block"
+        """``g`` or ``h`` for one half of a decomposed tensor, ``weight`` for a whole one, ``block``."""
+        return "block" if self.is_block else self.parts[0].role
 
     def charge(self, budget: Budget) -> None:
-        """Charge what decoding allocates, before it does."""
-        for part in self.parts:
-            budget.tensor(part.dims, max(4, self.dtype.itemsize), f"{self.label}: tensor")
-        if self.parts[-1].role == "h":
-            budget.tensor(tuple(self.dims), 8, f"{self.label}: recomposed tensor")
+        """Charge what decoding allocates and how long it multiplies, before it does."""
+        try:
+            for part in self.parts:
+                budget.tensor(part.dims, max(4, self.dtype.itemsize), "tensor")
+            if self.parts[-1].role == "h":
+                size = budget.tensor(tuple(self.dims), 8, "recomposed tensor")
+                work = self.parts[-1].dims[0] * (size + TERM_OVERHEAD)
+                budget.charge("max_decomp_elements", work, "multiplications of decomposed tensors")
+        except LimitError as error:
+            error.unit = error.unit or self.label
+            raise
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the decoded tensors."""
         return DTYPES[self.data_format]
 
-    def decode(self, first_edition: bool = False) -> list[Rec]:
-        """The Rec* tensors of the unit, before dimension shifts (7.3.2 to 7.3.5)."""
+    @property
+    def is_block(self) -> bool:
+        """Whether the unit is of NNR_PT_BLOCK."""
+        return self.header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
+
+    def decode(self, first_edition: bool, co_loc: Arrays, any_sig: Arrays) -> list[Rec]:
+        """The Rec* tensors of the unit (7.3.2 to 7.3.5).
+
+        Parameters
+        ----------
+        first_edition : bool
+            Read profile 0 as the first edition's software wrote it (errata K1, K4).
+        co_loc, any_sig : tuple of ndarray
+            coLocParam and AnySigBeforeFlag of each part, or nothing.
+
+        Returns
+        -------
+        list of Rec
+            In coding order. DimensionShift() is done but for the weight of a block and for G and H, which are not
+            complete yet.
+        """
         try:
             if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
-                return [self._raw_float()]
-            coded = self._coded(first_edition)
-            return [self._rec(part, value) for part, value in zip(self.parts, coded, strict=True)]
+                recs = [self._raw_float()]
+            else:
+                coded = self._coded(first_edition, co_loc, any_sig)
+                recs = [self._rec(part, value) for part, value in zip(self.parts, coded, strict=True)]
+            if self.role == "weight":
+                recs[0].values = dimension_shift(recs[0].values, self.header.first_tensor_dimension_shift)
+            return recs
         except BitstreamError as error:
             error.unit = error.unit or self.label
             if isinstance(error, PayloadError) and error.bit >= 0:
@@ -91,22 +123,22 @@ class NduTask:
         values = cast_floats(np.frombuffer(self.payload, "<f4").reshape(self.dims), self.dtype)
         return Rec(self.parts[0].name, self.parts[0].role, values)
 
-    def _coded(self, first_edition: bool) -> list[Coded]:
+    def _coded(self, first_edition: bool, co_loc: Arrays, any_sig: Arrays) -> list[Coded]:
         syntaxes = [
             tensor_syntax(
                 self.header,
                 self.session,
                 part,
                 first_edition=first_edition,
-                co_loc=self._reference(self.co_loc, i),
-                any_sig=self._reference(self.any_sig, i),
+                co_loc=self._reference(co_loc, i),
+                any_sig=self._reference(any_sig, i),
             )
             for i, part in enumerate(self.parts)
         ]
         decoder = PayloadDecoder(self.payload, first_edition=first_edition)
         return code_payload(decoder, self.header, self.session, syntaxes, [None] * len(syntaxes))
 
-    def _reference(self, arrays: tuple[npt.NDArray[A], ...], i: int) -> npt.NDArray[A] | None:
+    def _reference(self, arrays: Arrays, i: int) -> npt.NDArray[Any] | None:
         if not arrays:
             return None
         if len(arrays) != len(self.parts) or arrays[i].shape != self.parts[i].dims:

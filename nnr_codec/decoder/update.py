@@ -11,7 +11,7 @@ from .decode import decode_bitstream
 from .state import UpdateState
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from ..bitstream.source import Bitstream
 
 
 class UpdateDecoder:
@@ -35,12 +35,12 @@ class UpdateDecoder:
         self.state = UpdateState()
         self._limits, self._dimensions = limits, topology_dimensions
 
-    def decode(self, data: Buffer, *, raw: bool = False) -> dict[str, Array]:
+    def decode(self, data: Bitstream, *, raw: bool = False) -> dict[str, Array]:
         """The tensors of one bitstream, by name: full tensors of a base model, differences of an update.
 
         Parameters
         ----------
-        data : bytes-like
+        data : bytes-like, path or binary file
             A whole bitstream.
         raw : bool
             Give the Rec* tensors as coded: no recomposition or scaling, and no WeightUpdateCache added (7.3.3).

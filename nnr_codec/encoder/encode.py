@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -201,7 +202,9 @@ def _levels(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> npt.NDArray
 
 def _side(plan: TensorPlan, levels: npt.NDArray[np.int32], syntax: TensorSyntax, session: Session) -> TensorSide:
     side = TensorSide()
-    if plan.options.row_skipping and syntax.can_skip_rows:
+    # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.
+    agreed = not (plan.dq_flag and plan.options.scan_order and prod(plan.dims[1:]) % 4)
+    if plan.options.row_skipping and syntax.can_skip_rows and agreed:
         rows = levels.reshape(plan.dims[0], -1)
         side.row_skip_enabled_flag = int(not rows.any(axis=1).all())
     if plan.options.choose_shift_parameters:

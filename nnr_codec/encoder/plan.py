@@ -72,6 +72,8 @@ class TensorPlan:
 
 def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
     """Decide how ``array`` is coded; EncodeError names the tensor when it cannot be coded as asked."""
+    if not isinstance(name, str):
+        raise EncodeError(f"tensor {name!r}: a name is a string")
     if "\0" in name:
         raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
     if len(name.encode(errors="replace")) > READABLE.max_name_bytes or array.ndim > READABLE.max_dims:

@@ -111,12 +111,15 @@ class BitReader:
         if self.pos & 7:
             raise ElementError("st(v) begins inside a byte", bit=self.pos)
         start, longest = self.pos >> 3, self.limits.max_name_bytes
-        text = bytes(self.data[start : start + longest + 1])
-        length = text.find(0)
-        if length < 0:
-            if len(text) > longest:
+        text, length = b"", -1
+        while length < 0:
+            more = bytes(self.data[start + len(text) : start + min(2 * len(text) + 64, longest + 1)])
+            if not more and len(text) > longest:
                 raise LimitError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
-            raise TruncatedError("the string has no terminating zero", bit=self.pos)
+            if not more:
+                raise TruncatedError("the string has no terminating zero", bit=self.pos)
+            text += more
+            length = text.find(0)
         try:
             value = text[:length].decode()
         except UnicodeDecodeError as error:

@@ -104,7 +104,7 @@ def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> n
 
 def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> npt.NDArray[np.floating[Any]]:
     """A copy of ``values`` of type ``dtype``; ElementError when a finite value does not fit."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
     if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
         raise ElementError(f"a value exceeds {dtype} (7.3.3)")
