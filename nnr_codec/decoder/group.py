@@ -86,7 +86,8 @@ class Group:
         """The tensors of one unit, and what to remember of them."""
         header, key = task.header, node_key(task.header)
         before = state.node(key) if key and header.parent_node_id_present_flag else None
-        check_parent(header, before, task.names[0])
+        predictable = header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT)
+        check_parent(header, before, task.names[0], bool(task.session.nnr_pre_flag and predictable))
         if key is None:
             return task.decode(first_edition, (), ())
         remembered = memory.setdefault(key, _Memory(header.put_node_depth, before))
@@ -98,7 +99,7 @@ class Group:
         recs = task.decode(first_edition, before.levels[own] if follows else (), before.any_sig[own])
         if header.parent_node_id_present_flag:
             remembered.keep(recs)
-            if header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT):
+            if predictable:
                 cache = before.updates[own] if task.session.nnr_pre_flag else ()
                 update = self._update(task, recs[0].values, cache)
                 remembered.updates.append(update.copy())  # the caller owns what is returned

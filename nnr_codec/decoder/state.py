@@ -77,18 +77,19 @@ class UpdateState:
         self._nodes[key], self._nbytes = node, total
 
 
-def check_parent(header: NnrCompressedDataUnitHeader, before: Node | None, name: str) -> None:
+def check_parent(header: NnrCompressedDataUnitHeader, before: Node | None, name: str, residual: bool) -> None:
     """Raise MissingReferenceError when the update that this one continues was not the last one decoded (6.4.3.7).
 
-    The first update of a parameter continues a base model, which need not be known (errata N8).
+    The first update of a parameter continues a base model, which need not be known (errata N8). ``residual``: the unit
+    is coded predictively (9.2.4).
     """
     if not header.parent_node_id_present_flag or header.parent_node_id_type == ICNN_NDU_EXT:
         return
     key = node_key(header)
     if key is None:
-        if header.temporal_context_modeling_flag:
+        if header.temporal_context_modeling_flag or residual:
             raise MissingReferenceError(
-                f"{name!r} uses contexts of a parent that only a hash of its payload names; such parents are not kept"
+                f"{name!r} needs a parent that only a hash of its payload names; such parents are not kept"
             )
         return
     if header.put_node_depth <= 1 or (before and before.put_node_depth == header.put_node_depth - 1):
