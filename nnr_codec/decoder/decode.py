@@ -44,7 +44,7 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
 )
 from .group import Group, decode_groups, is_first_edition
-from .state import UpdateState
+from .state import Key, UpdateState, node_key
 from .task import NduTask, data_format
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class BitstreamParser:
         self.topology: Topology | None = None
         self._quantization_text: bytes | None = None
         self._names: set[str] = set()
+        self._keys: set[Key] = set()
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 
@@ -223,6 +224,11 @@ class BitstreamParser:
                 raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
             self._names.add(name)
         label = unit.label(names)
+        key = node_key(header)
+        if key in self._keys and not (self._g and key == node_key(self._g.header)):
+            raise ElementError(f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)", unit=label)
+        if key:
+            self._keys.add(key)
         kind, dims = header.nnr_compressed_data_unit_payload_type, session.tensor_dimensions(header)
         if kind > NNR_PT_BLOCK:
             raise ElementError(f"payload type {kind} is reserved (Table 16)", unit=label)

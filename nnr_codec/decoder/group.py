@@ -145,7 +145,9 @@ class _Memory:
             if [a.shape for a in old] != [a.shape for a in any_sig]:
                 raise MissingReferenceError("the updates of one parameter differ in shape (10.2.1.5)")
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
-        return Node(self.put_node_depth, tuple(self.levels), any_sig, tuple(self.updates))
+        # Nor do raw parameters touch WeightUpdateCache (7.3.4).
+        updates = tuple(self.updates) or (self.before.updates if self.before else ())
+        return Node(self.put_node_depth, tuple(self.levels), any_sig, updates)
 
 
 def is_first_edition(groups: Iterable[Group]) -> bool:

@@ -183,7 +183,7 @@ def _levels(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> npt.NDArray
     if plan.payload_type == NNR_PT_INT:
         return np.ascontiguousarray(array, np.int32).reshape(plan.dims)
     values: quantizer.Real
-    if array.dtype == np.float64:
+    if array.dtype.itemsize == 8:
         values = np.ascontiguousarray(array, np.float64).reshape(-1)
     else:
         values = np.ascontiguousarray(array, np.float32).reshape(-1)
