@@ -151,7 +151,7 @@ def encode_tensor(plan: TensorPlan, array: Array, session: Session) -> bytes:
     (part,) = parts(header, session)
     syntax = tensor_syntax(header, session, part)
     levels = _levels(plan, array, syntax)
-    side = _side(plan, levels, syntax, session)
+    side = _side(plan, levels, syntax)
     coder = PayloadEncoder()
     code_payload(coder, header, session, [syntax], [Coded(levels, plan.qp, side)])
     payload = coder.getvalue()
@@ -200,7 +200,7 @@ def _levels(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> npt.NDArray
     return levels.reshape(plan.dims)
 
 
-def _side(plan: TensorPlan, levels: npt.NDArray[np.int32], syntax: TensorSyntax, session: Session) -> TensorSide:
+def _side(plan: TensorPlan, levels: npt.NDArray[np.int32], syntax: TensorSyntax) -> TensorSide:
     side = TensorSide()
     # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.
     agreed = not (plan.dq_flag and plan.options.scan_order and prod(plan.dims[1:]) % 4)
