@@ -35,9 +35,7 @@ Examples:
     shell_complete=params.format_names,
     help="Format of MODEL (default: by its name).",
 )
-@click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor.")
+@params.conversion
 def decode(bitstream: str, target: str, model_format: str | None, force: bool, quiet: bool, verbose: bool) -> None:
     """Decode BITSTREAM (- for standard input) into a model.
 

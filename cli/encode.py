@@ -69,9 +69,7 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     help="Format of MODEL (default: by its content).",
 )
 @click.option("--check", is_flag=True, help="Decode what was written and print the largest error and the SNR.")
-@click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor.")
+@params.conversion
 def encode(
     model: str,
     target: str,

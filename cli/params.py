@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -13,6 +14,7 @@ from . import output
 if TYPE_CHECKING:
     import nnr_codec as nnr
 
+F = TypeVar("F", bound=Callable[..., None])
 Option = bool | int | None
 _WORDS: dict[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -86,6 +88,17 @@ def _value(key: str, kind: str, text: str) -> Option:
     if text not in _WORDS:
         raise ValueError(f"{key} is true or false{' or auto' if 'None' in kind else ''}, not {text!r}")
     return _WORDS[text]
+
+
+def conversion(command: F) -> F:
+    """The options that all commands share that make one file from another."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor."),
+        click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+        click.option("-f", "--force", is_flag=True, help="Replace an existing output."),
+    ):
+        command = option(command)
+    return command
 
 
 def open_target(target: str, source: str, *, force: bool, folder: bool) -> BinaryIO | None:

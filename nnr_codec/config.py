@@ -29,7 +29,7 @@ class TensorOptions:
     exact : bool or None
         True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it with ``qp``. None: tensors with at
         least two extents above 1 are quantized with ``qp``; all others, such as biases and normalizations, finely,
-        with a step of at most 2**-19 and at most 2**-16 of their largest value, or exactly.
+        with a step of at most 2**-19 and at most 2**-16 of their largest value, or as float32.
     scan_order : int
         0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points.
     row_skipping : bool

@@ -155,7 +155,7 @@ class UnitReader:
                     f"the unit is {length} bytes long, {end - position} are left", path="nnr_unit_size", bit=0
                 )
             self.limits.check("max_unit_bytes", length, "nnr_unit_size")
-            return self._content(self.data[position : position + length], size, reader.io.pos, index, position, depth)
+            return self._content(self.data[position : position + length], size, index, position, depth)
         except BitstreamError as error:
             if index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
@@ -165,7 +165,7 @@ class UnitReader:
             error.args = (f"{label}: {error}",)
             raise
 
-    def _content(self, data: memoryview, size: NnrUnitSize, bit: int, index: int, offset: int, depth: int) -> Unit:
+    def _content(self, data: memoryview, size: NnrUnitSize, index: int, offset: int, depth: int) -> Unit:
         reader = Reader(self.session, BitReader(data, 0, self.limits), self.trace)
         reader.read(NnrUnitSize)
         header = reader.read(NnrUnitHeader)

@@ -23,8 +23,6 @@ from ..constants import (
     NNR_STR,
     NNR_TPL,
     NNR_TPL_NNEF,
-    NNR_TPL_PRUN,
-    NNR_TPL_REFLIST,
 )
 from ..errors import (
     BitstreamError,
@@ -134,10 +132,10 @@ class BitstreamParser:
 
     def _topology(self, unit: Unit) -> None:
         header = cast(NnrTopologyUnitHeader, unit.header.detail)
-        if header.topology_storage_format in (NNR_TPL_PRUN, NNR_TPL_REFLIST):
+        if header.topology_storage_format != NNR_TPL_NNEF:
             return
         data = cast(NnrTopologyUnitPayload, unit.payload).topology_data
-        if header.topology_storage_format == NNR_TPL_NNEF and data.rstrip(b"\0"):
+        if data.rstrip(b"\0"):
             text = self._text(unit, header.topology_compression_format, data)
             self.topology = Topology("nnef", text, self._quantization_text)
 
