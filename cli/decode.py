@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import click
 
 from . import output, params
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
 
 
 @click.command(
@@ -15,6 +21,7 @@ from . import output, params
 Examples:
   nnr decode model.nnr -o model.nnef
   nnr decode - -o weights.npz < weights.nnr
+  nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
 """,
 )
 @click.argument("bitstream", type=params.FileName())
@@ -35,8 +42,25 @@ Examples:
     shell_complete=params.format_names,
     help="Format of MODEL (default: by its name).",
 )
+@click.option(
+    "--only", multiple=True, metavar="GLOB", help="Decode the tensors whose names match, and nothing else; repeatable."
+)
+@click.option("--allow-missing", is_flag=True, help="Take a bitstream that lacks tensors which its topology names.")
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
+@params.limits
 @params.conversion
-def decode(bitstream: str, target: str, model_format: str | None, force: bool, quiet: bool, verbose: bool) -> None:
+def decode(
+    bitstream: str,
+    target: str,
+    model_format: str | None,
+    only: tuple[str, ...],
+    allow_missing: bool,
+    jobs: int,
+    limits: nnr.Limits,
+    force: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
     """Decode BITSTREAM (- for standard input) into a model.
 
     The name of MODEL decides on its format: a folder (name.nnef), .tar, .tgz or .nnef.tgz for NNEF, or .npz. Standard
@@ -53,17 +77,29 @@ def decode(bitstream: str, target: str, model_format: str | None, force: bool, q
             raise click.UsageError(str(error)) from None
     stream = params.open_target(target, bitstream, force=force, folder=True)
     started = time.perf_counter()
-    with output.source(bitstream) as data, nnr.open(data) as file, printer.progress("decoding", len(file)) as advance:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(nnr.open(stack.enter_context(output.source(bitstream)), limits=limits))
+        names = _matching(file, only) if only else None
+        advance = stack.enter_context(printer.progress("decoding", len(names or file)))
 
         def note(name: str) -> None:
             info = file.info[name]
             printer.detail(f"{name}: {info.dtype.name} {output.dims(info.shape)}")
             advance()
 
-        model, nbytes = file.decode(note), file.nbytes
+        model = file.decode(note, names=names, allow_missing=allow_missing, jobs=jobs)
+        nbytes = file.nbytes
     nnr.save(model, stream or target, format=model_format, overwrite=force)
     size = sum(array.nbytes for array in model.tensors.values())
     printer.note(
         f"{bitstream} -> {target}: {nbytes:,} -> {size:,} bytes, {output.tensors(len(model))} "
         f"in {time.perf_counter() - started:.2f} s"
     )
+
+
+def _matching(file: nnr.NnrFile, globs: tuple[str, ...]) -> list[str]:
+    """The names that match; a glob that matches none is a mistake of the user's."""
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in file):
+            raise click.UsageError(f"--only {glob!r} matches no tensor")
+    return [name for name in file if any(fnmatchcase(name, glob) for glob in globs)]

@@ -90,6 +90,45 @@ def _value(key: str, kind: str, text: str) -> Option:
     return _WORDS[text]
 
 
+def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> nnr.Limits:
+    """Presets and NAME=VALUE, the later over the earlier."""
+    from dataclasses import replace
+
+    from nnr_codec import Limits
+
+    result = Limits()
+    for text in values:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        try:
+            if not equals:
+                result = {"strict": Limits.strict, "default": Limits, "unlimited": Limits.unlimited}[name]()
+                continue
+            change: dict[str, Any] = {name: _WORDS[value.lower()] if name == "allow_trailing" else int(value, 0)}
+            if name not in (*Limits.names(), "allow_trailing"):
+                raise KeyError(name)
+            result = replace(result, **change)
+        except KeyError:
+            raise click.BadParameter(
+                f"{text!r}: there are strict, default, unlimited, allow_trailing=true, and a number for each of "
+                f"{', '.join(Limits.names())}"
+            ) from None
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}: {error}") from None
+    return result
+
+
+def limits(command: F) -> F:
+    """The option ``--limit``, which gives Limits."""
+    return click.option(
+        "--limit",
+        "limits",
+        multiple=True,
+        callback=_limits,
+        metavar="NAME=VALUE",
+        help="What the input may cost: strict, unlimited, or a limit by name (see: nnr explain Limits); repeatable.",
+    )(command)
+
+
 def conversion(command: F) -> F:
     """The options that all commands share that make one file from another."""
     for option in (

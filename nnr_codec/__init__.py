@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import EncodeReport as EncodeReport
+    from .api import StreamDecoder as StreamDecoder
     from .api import decode as decode
     from .api import encode as encode
     from .api import encode_file as encode_file
@@ -24,12 +25,14 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import open as open
     from .api import save as save
     from .api import units as units
+    from .api import write_units as write_units
     from .bitstream.summary import UnitInfo as UnitInfo
     from .bitstream.units import Unit as Unit
     from .config import EncoderConfig as EncoderConfig
     from .config import Rule as Rule
+    from .conformance.digest import digest as digest
     from .decoder.index import NnrFile as NnrFile
-    from .decoder.index import TensorInfo as TensorInfo
+    from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
     from .decoder.update import UpdateDecoder as UpdateDecoder
     from .encoder.encode import TensorReport as TensorReport
@@ -37,6 +40,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .errors import ElementError as ElementError
     from .errors import EncodeError as EncodeError
     from .errors import FormatError as FormatError
+    from .errors import IncompleteError as IncompleteError
     from .errors import LimitError as LimitError
     from .errors import MissingDependencyError as MissingDependencyError
     from .errors import MissingReferenceError as MissingReferenceError
@@ -52,15 +56,17 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "EncodeReport decode encode encode_file inspect load open save units",
+    "api": "EncodeReport StreamDecoder decode encode encode_file inspect load open save units write_units",
     "bitstream.summary": "UnitInfo",
     "bitstream.units": "Unit",
     "config": "EncoderConfig Rule",
-    "decoder.index": "NnrFile TensorInfo",
+    "conformance.digest": "digest",
+    "decoder.index": "NnrFile",
+    "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",
     "decoder.update": "UpdateDecoder",
     "encoder.encode": "TensorReport",
-    "errors": "BitstreamError ElementError EncodeError FormatError LimitError MissingDependencyError "
+    "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
     "limits": "Limits",
     "model": "Block Model Topology",

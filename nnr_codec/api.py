@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import formats
 from .bitstream.summary import UnitInfo, summarise
 from .bitstream.units import Unit, UnitReader
+from .bitstream.units import write_units as write
 from .config import EncoderConfig
-from .decoder.decode import decode_bitstream
+from .decoder import stream
 from .decoder.index import NnrFile
 from .encoder.encode import Progress, TensorReport, encode_units
 from .files import output_file
@@ -149,6 +151,9 @@ def decode(
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     raw: bool = False,
+    allow_missing: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
 ) -> Model:
     """Decode an NNR bitstream.
 
@@ -163,23 +168,31 @@ def decode(
     raw : bool
         Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling, no splitting
         of units with several tensors.
+    allow_missing : bool
+        Whether tensors may be missing that the topology or the reference list names; an update may always lack some.
+    jobs : int
+        Threads to use. The result is the same for any number.
+    executor : concurrent.futures.Executor, optional
+        Used in the place of threads of our own.
 
     Returns
     -------
     Model
-        Tensors by topology element id, in bitstream order, of the types of Table 15; the topology when it is NNEF.
+        Tensors by topology element id, in bitstream order, of the types of Table 15; the topology, if there is one.
 
     Raises
     ------
     BitstreamError
-        The bitstream is malformed (TruncatedError, ElementError, PayloadError) or asks for more than the limits permit
-        (LimitError); the error says in which unit, which syntax element and at which bit.
+        The bitstream is malformed (TruncatedError, ElementError, PayloadError), lacks tensors (IncompleteError) or asks
+        for more than the limits permit (LimitError); the error says in which unit, which syntax element and at which
+        bit.
     MissingReferenceError
         It refers to something that it does not carry, such as an earlier update: see UpdateDecoder.
     UnsupportedError
         A profile that is not defined.
     """
-    return decode_bitstream(data, limits=limits, topology_dimensions=topology_dimensions, raw=raw)[0]
+    file = open(data, limits=limits, topology_dimensions=topology_dimensions)
+    return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
 
 
 def open(  # as in gzip.open
@@ -187,14 +200,43 @@ def open(  # as in gzip.open
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
 
-    Parameters and errors are those of :func:`decode`. A path is mapped into memory, not read.
+    Parameters and errors are those of :func:`decode`. A path is mapped into memory; of a seekable file only headers are
+    read, and the units of the tensors that are asked for.
     """
-    return NnrFile(data, limits or Limits(), topology_dimensions)
+    return NnrFile(data, limits, topology_dimensions, formats.tensor_names)
 
 
-def units(data: Bitstream, *, limits: Limits | None = None) -> Iterator[Unit]:
-    """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes."""
-    return iter(UnitReader(data, limits))
+class StreamDecoder(stream.StreamDecoder):
+    __doc__ = stream.StreamDecoder.__doc__
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        allow_missing: bool = False,
+    ) -> None:
+        super().__init__(
+            limits=limits,
+            topology_dimensions=topology_dimensions,
+            allow_missing=allow_missing,
+            named=formats.tensor_names,
+        )
+
+
+def units(
+    data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+) -> Iterator[Unit]:
+    """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes.
+
+    They may be changed, and written by :func:`write_units`.
+    """
+    return iter(UnitReader(data, limits, Session(topology_dimensions or {})))
+
+
+def write_units(units: Iterable[Unit], *, topology_dimensions: Mapping[str, Sequence[int]] | None = None) -> bytes:
+    """The bitstream of units; see :func:`nnr_codec.bitstream.units.write_units`."""
+    return write(units, Session(topology_dimensions or {}))
 
 
 def inspect(

@@ -8,90 +8,90 @@ from enum import IntEnum, IntFlag
 class NnrUnitType(IntEnum):
     """nnr_unit_type, Table 3. 7..31 are reserved, 32..63 unspecified."""
 
-    NNR_STR = 0
-    NNR_MPS = 1
-    NNR_LPS = 2
-    NNR_TPL = 3
-    NNR_QNT = 4
-    NNR_NDU = 5
-    NNR_AGG = 6
+    NNR_STR = 0  #: start of a bitstream
+    NNR_MPS = 1  #: model parameter set: what holds for the whole network
+    NNR_LPS = 2  #: layer parameter set: what holds for the units that follow
+    NNR_TPL = 3  #: topology
+    NNR_QNT = 4  #: quantization information
+    NNR_NDU = 5  #: compressed data: one tensor, or several that belong together
+    NNR_AGG = 6  #: aggregate: units inside a unit
 
 
 class TopologyStorageFormat(IntEnum):
     """topology_storage_format, Table 4 and Annexes A to D (errata I14)."""
 
-    NNR_TPL_UNREC = 0
-    NNR_TPL_NNEF = 1
-    NNR_TPL_ONNX = 2
-    NNR_TPL_PYT = 3
-    NNR_TPL_TEF = 4
-    NNR_TPL_PRUN = 5
-    NNR_TPL_REFLIST = 6
+    NNR_TPL_UNREC = 0  #: a format without a number
+    NNR_TPL_NNEF = 1  #: NNEF, Annex A
+    NNR_TPL_ONNX = 2  #: ONNX, Annex B
+    NNR_TPL_PYT = 3  #: PyTorch, Annex C
+    NNR_TPL_TEF = 4  #: TensorFlow, Annex D
+    NNR_TPL_PRUN = 5  #: what pruning removed
+    NNR_TPL_REFLIST = 6  #: names of the tensors, to which units refer by index
 
 
 class CompressionFormat(IntEnum):
     """topology_compression_format and quantization_compression_format, Tables 5 and 7."""
 
-    NNR_PT_RAW = 0
-    NNR_DFL = 1
+    NNR_PT_RAW = 0  #: not compressed
+    NNR_DFL = 1  #: deflated, RFC 1950
 
 
 class QuantizationStorageFormat(IntEnum):
     """quantization_storage_format, Table 6 and Annexes A to D (errata I14)."""
 
-    NNR_QNT_UNREC = 0
-    NNR_QNT_NNEF = 1
-    NNR_QNT_ONNX = 2
-    NNR_QNT_PYT = 3
-    NNR_QNT_TEF = 4
+    NNR_QNT_UNREC = 0  #: a format without a number
+    NNR_QNT_NNEF = 1  #: NNEF, Annex A
+    NNR_QNT_ONNX = 2  #: ONNX, Annex B
+    NNR_QNT_PYT = 3  #: PyTorch, Annex C
+    NNR_QNT_TEF = 4  #: TensorFlow, Annex D
 
 
 class ParentNodeIdType(IntEnum):
     """parent_node_id_type, Table 8."""
 
-    ICNN_NDU_ID = 0
-    ICNN_NDU_PL_SHA256 = 1
-    ICNN_NDU_PL_SHA512 = 2
-    ICNN_NDU_EXT = 3
+    ICNN_NDU_ID = 0  #: device_id, parameter_id and put_node_depth name the parent
+    ICNN_NDU_PL_SHA256 = 1  #: the SHA-256 of the parent's payload names it
+    ICNN_NDU_PL_SHA512 = 2  #: the SHA-512 of the parent's payload names it
+    ICNN_NDU_EXT = 3  #: the parent is in no NNR bitstream: a tensor of the base model
 
 
 class CompressedParameterType(IntFlag):
     """Bits of compressed_parameter_types, Table 9."""
 
-    NNR_CPT_DC = 0x01
-    NNR_CPT_LS = 0x02
-    NNR_CPT_BN = 0x04
-    NNR_CPT_BI = 0x08
+    NNR_CPT_DC = 0x01  #: decomposed into G and H
+    NNR_CPT_LS = 0x02  #: local scaling
+    NNR_CPT_BN = 0x04  #: batch normalization: beta, gamma, mean, variance
+    NNR_CPT_BI = 0x08  #: bias
 
 
 class NnrAggregateUnitType(IntEnum):
     """nnr_aggregate_unit_type, Table 10."""
 
-    NNR_AGG_GEN = 0
-    NNR_AGG_SLF = 1
+    NNR_AGG_GEN = 0  #: any units
+    NNR_AGG_SLF = 1  #: self-contained: decodes with an NNR_STR and an NNR_MPS before it
 
 
 class QuantizationMethod(IntFlag):
-    """Bits of mps_quantization_method_flags and lps_quantization_method_flags, Table 11."""
+    """Bits of mps_quantization_method_flags and lps_quantization_method_flags, Tables 11 and 12."""
 
-    NNR_QSU = 0x01
-    NNR_QCB = 0x02
+    NNR_QSU = 0x01  #: uniform, scalar
+    NNR_QCB = 0x02  #: codebook
 
 
 class NnrRepType(IntEnum):
     """nnr_rep_type, Table 13."""
 
-    NNR_TPL_BMSK = 0
-    NNR_TPL_DICT = 1
+    NNR_TPL_BMSK = 0  #: bit mask
+    NNR_TPL_DICT = 1  #: new dimensions by tensor
 
 
 class PayloadType(IntEnum):
     """nnr_compressed_data_unit_payload_type, Table 16."""
 
-    NNR_PT_INT = 0
-    NNR_PT_FLOAT = 1
-    NNR_PT_RAW_FLOAT = 2
-    NNR_PT_BLOCK = 3
+    NNR_PT_INT = 0  #: integers (7.3.2)
+    NNR_PT_FLOAT = 1  #: quantized floats (7.3.3)
+    NNR_PT_RAW_FLOAT = 2  #: floats as they are (7.3.4)
+    NNR_PT_BLOCK = 3  #: a weight with its scaling, bias or batch normalization (7.3.5)
 
 
 class DecompressedDataFormat(IntEnum):
@@ -118,6 +118,15 @@ class DecompressedDataFormat(IntEnum):
         """Bits of one parameter."""
         return int(self.name.removeprefix("TENSOR_").lstrip("INTFLOA"))
 
+
+#: What a Topology calls the storage formats of Tables 4 and 6, which have one numbering (errata I14).
+TOPOLOGY_FORMATS: dict[int, str] = {
+    TopologyStorageFormat.NNR_TPL_UNREC: "",
+    TopologyStorageFormat.NNR_TPL_NNEF: "nnef",
+    TopologyStorageFormat.NNR_TPL_ONNX: "onnx",
+    TopologyStorageFormat.NNR_TPL_PYT: "pytorch",
+    TopologyStorageFormat.NNR_TPL_TEF: "tensorflow",
+}
 
 NNR_STR, NNR_MPS, NNR_LPS, NNR_TPL, NNR_QNT, NNR_NDU, NNR_AGG = NnrUnitType
 NNR_TPL_UNREC, NNR_TPL_NNEF, NNR_TPL_ONNX, NNR_TPL_PYT, NNR_TPL_TEF, NNR_TPL_PRUN, NNR_TPL_REFLIST = (

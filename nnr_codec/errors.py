@@ -6,6 +6,7 @@ A message says what is wrong, where (unit, syntax element, bit) and by which cla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -41,13 +42,31 @@ class BitstreamError(NnrError, ValueError):
 
 
 def _restore(cls: type[BitstreamError], message: str, state: dict[str, Any]) -> BitstreamError:
-    error = cls(message)
+    error = cls.__new__(cls, message)
+    error.args = (message,)
     error.__dict__.update(state)
     return error
 
 
 class TruncatedError(BitstreamError):
     """The bitstream ends inside a unit or a payload."""
+
+
+class IncompleteError(TruncatedError):
+    """The bitstream ends, between two units, before all tensors were there that its topology or reference list names.
+
+    Parameters
+    ----------
+    named : int
+        How many tensors are named.
+    missing : sequence of str
+        Those that are not there, in order.
+    """
+
+    def __init__(self, named: int, missing: Sequence[str]) -> None:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        super().__init__(f"incomplete: {named - len(missing)} of {named} tensors; {missing[0]!r}{more} missing")
+        self.named, self.missing = named, tuple(missing)
 
 
 class ElementError(BitstreamError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from .errors import LimitError
 
@@ -30,6 +32,11 @@ class Limits:
         Multiplications of all decomposed tensors together.
     max_archive_bytes : int
         Members of a model archive together.
+    allow_trailing : bool
+        Whether another bitstream may follow; it is not looked at.
+    expected : mapping of str to ndarray, or to (shape, dtype)
+        The only tensors that a bitstream may hold, with their shapes and dtypes: the strongest limit where one knows
+        them, as for an update of a model that is there. The model's own tensors will do.
     """
 
     max_unit_bytes: int = (1 << 31) - 1
@@ -48,6 +55,8 @@ class Limits:
     max_history_bytes: int = 1 << 30
     max_decomp_elements: int = 1 << 31
     max_archive_bytes: int = 64 << 30
+    allow_trailing: bool = False
+    expected: Mapping[str, Any] | None = None
 
     #: Larger than any size that fits a machine.
     NONE: ClassVar[int] = (1 << 63) - 1
@@ -55,6 +64,14 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_dims > 32:
             raise ValueError("max_dims is at most 32, the number of dimensions that every numpy has")
+        if self.expected is not None:
+            schema = {name: _schema(tensor) for name, tensor in self.expected.items()}
+            object.__setattr__(self, "expected", MappingProxyType(schema))
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The limits that are numbers."""
+        return [limit.name for limit in fields(cls) if limit.type == "int"]
 
     @classmethod
     def strict(cls) -> Limits:
@@ -101,6 +118,24 @@ class Limits:
             raise LimitError(
                 f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
             )
+
+    def check_expected(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """Raise LimitError when ``expected`` has no such tensor."""
+        if self.expected is None:
+            return
+        if name not in self.expected:
+            raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected")
+        if self.expected[name] != (shape, dtype):
+            wanted, kind = self.expected[name]
+            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}")
+
+
+def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and name of the dtype."""
+    shape, dtype = (tensor.shape, tensor.dtype) if hasattr(tensor, "shape") else tensor
+    if not isinstance(dtype, str):
+        dtype = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    return tuple(int(extent) for extent in shape), dtype
 
 
 class Budget:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import nnr_codec as nnr
-from nnr_codec.decoder.decode import decode_bitstream
 from nnr_codec.errors import NnrError
 from nnr_codec.limits import Limits
 
@@ -81,7 +80,7 @@ def outcome(data: bytes, state: nnr.UpdateState | None = None, limits: Limits = 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            decode_bitstream(data, limits=limits, state=state)
+            nnr.open(data, limits=limits).decode(state=state.fork() if state else None, allow_missing=True)
         except NnrError as error:
             return type(error).__name__
     return "valid"

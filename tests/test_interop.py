@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
@@ -61,7 +62,7 @@ def test_levels(stream: Stream) -> None:
     first_edition = "/nncodec1_" in stream.id
     state = decoder.state.fork()
     got = {}
-    for group in BitstreamParser(stream.data, Limits(), {}).groups():
+    for group in BitstreamParser(UnitReader(stream.data)).groups():
         for rec in group.recs(state=state, budget=Budget(Limits()), first_edition=first_edition, raw=True):
             assert rec.levels is not None
             assert rec.levels.dtype == np.int32

@@ -74,7 +74,7 @@ def assert_topology(model: nnr.Model, expected: Mapping[str, Any]) -> None:
     """The texts are the expected ones, or absent alike."""
     assert (model.topology is not None) == ("topology" in expected)
     if model.topology:
-        assert model.topology.format == "nnef"
+        assert model.topology.format == expected["topology"].get("format", "nnef")
         texts = {"topology": model.topology.data, "quantization": model.topology.quantization}
         for key, text in texts.items():
             assert (text is not None) == (key in expected)

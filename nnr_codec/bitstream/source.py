@@ -1,4 +1,4 @@
-"""Where the bytes of a bitstream come from: memory, a file by its path, or an open file."""
+"""Where the bytes of a bitstream come from: memory, a file by its path, an open file, or chunks that arrive."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from threading import Lock
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
+from ..errors import TruncatedError
 from ..limits import Limits
 
 if TYPE_CHECKING:
@@ -18,30 +20,166 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
-def read_bitstream(data: Bitstream, limits: Limits) -> memoryview:
-    """The bytes of a bitstream; a regular file by its path is mapped, not read.
+class MoreNeededError(Exception):
+    """Bytes were asked for that have not arrived yet; never leaves the package."""
 
-    Raises LimitError for a stream of more than max_total_bytes, OSError for a file that cannot be read, and TypeError
-    for anything else.
+
+class Source(Protocol):
+    """Random access to the bytes of a bitstream.
+
+    ``size`` is their number; ``window`` is how many bytes of a unit to fetch at first for its header; ``in_order`` says
+    that units can only be taken whole, one after another.
+    """
+
+    size: int
+    window: int
+    in_order: bool
+
+    def peek(self, start: int, stop: int) -> memoryview:
+        """The bytes from ``start``, at most up to ``stop``; fewer when no more are there yet."""
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """The bytes from ``start`` to ``stop``, which lie within the bitstream."""
+
+    def span(self, start: int, stop: int) -> memoryview | Span:
+        """The same for later: bytes that a decoder may want."""
+
+    def close(self) -> None:
+        """Let go of the bytes; views that were handed out stay valid."""
+
+
+class Span:
+    """Bytes of a source that are fetched each time they are asked for."""
+
+    __slots__ = ("_source", "_start", "_stop")
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self._source, self._start, self._stop = source, start, stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def view(self) -> memoryview:
+        """The bytes."""
+        return self._source.view(self._start, self._stop)
+
+
+class MemorySource:
+    """Bytes in memory, or mapped into it."""
+
+    window, in_order = Limits.NONE, False
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self.size = data, len(data)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """See Source."""
+        return self._data[start:stop]
+
+    peek = span = view
+
+    def close(self) -> None:
+        """See Source."""
+        self._data.release()
+
+
+class FileSource:
+    """A seekable file, from where it stands; only what is asked for is read. It stays the caller's to close."""
+
+    window, in_order = 64, False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._lock = file, Lock()
+        self._start = file.tell()
+        self.size = max(file.seek(0, os.SEEK_END) - self._start, 0)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """See Source; TruncatedError when the file has become shorter."""
+        content = bytearray()
+        with self._lock:
+            self._file.seek(self._start + start)
+            while len(content) < stop - start:
+                part = self._file.read(stop - start - len(content))
+                if not part:
+                    raise TruncatedError(f"the file has become shorter than {self.size} bytes")
+                content += part
+        return memoryview(content).toreadonly()
+
+    peek = view
+
+    def span(self, start: int, stop: int) -> Span:
+        """See Source."""
+        return Span(self, start, stop)
+
+    def close(self) -> None:
+        """See Source."""
+
+
+class ChunkSource:
+    """Bytes that arrive in chunks and are forgotten when they have been used."""
+
+    window, in_order = 64, True
+
+    def __init__(self) -> None:
+        self.size = Limits.NONE  # until the end is known
+        self._content, self._start = bytearray(), 0
+
+    def feed(self, chunk: Buffer) -> None:
+        """Append bytes."""
+        self._content += memoryview(chunk).cast("B") if memoryview(chunk).nbytes else b""
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self.size = self._start + len(self._content)
+
+    def forget(self, start: int) -> None:
+        """Let go of all bytes before ``start``."""
+        del self._content[: start - self._start]
+        self._start = start
+
+    def peek(self, start: int, stop: int) -> memoryview:
+        """See Source; a copy."""
+        return memoryview(bytes(self._content[start - self._start : stop - self._start]))
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """See Source; a copy. MoreNeededError when bytes are to come."""
+        if stop > self._start + len(self._content):
+            raise MoreNeededError
+        return self.peek(start, stop)
+
+    span = view
+
+    def close(self) -> None:
+        """See Source."""
+        self._content.clear()
+
+
+def open_source(data: Bitstream, limits: Limits) -> Source:
+    """The source of a bitstream: a regular file by its path is mapped, a seekable file read in places.
+
+    Raises LimitError for a stream that cannot be sought and has more than max_total_bytes, OSError for a file that
+    cannot be read, and TypeError for anything else.
     """
     if isinstance(data, (str, os.PathLike)):
         with Path(data).open("rb") as file:
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_size:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return MemorySource(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
             return _read(file, limits)
     try:
         view = memoryview(cast("Buffer", data))
     except TypeError:
         if not hasattr(data, "read"):
             raise
-        return _read(cast(BinaryIO, data), limits)
-    return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
+        file = cast(BinaryIO, data)
+        seekable = getattr(file, "seekable", None)
+        return FileSource(file) if seekable and seekable() else _read(file, limits)
+    return MemorySource(view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes()))
 
 
-def _read(file: BinaryIO, limits: Limits) -> memoryview:
+def _read(file: BinaryIO, limits: Limits) -> MemorySource:
     content = bytearray()
     while chunk := file.read(_CHUNK):
         content += chunk
         limits.check("max_total_bytes", len(content), "bytes of the stream")
-    return memoryview(content)
+    return MemorySource(memoryview(content))

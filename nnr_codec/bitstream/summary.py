@@ -81,7 +81,7 @@ class UnitInfo:
 def summarise(data: Bitstream, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:
     """Facts about each unit in order; raises BitstreamError where the bitstream is malformed."""
     reader = UnitReader(data, limits, session)
-    if not reader.data:
+    if not reader.source.size:
         raise TruncatedError("the bitstream is empty")
     for unit in reader:
         names: tuple[str, ...] = ()

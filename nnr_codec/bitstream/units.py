@@ -6,14 +6,16 @@ compressed data unit stays bytes. Clause numbers refer to ISO/IEC 15938-17:2024.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, WriteError
 from ..limits import Budget, Limits
-from ..syntax import BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
+from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
     NnrCompressedDataUnitHeader,
@@ -25,7 +27,7 @@ from ..syntax.structures import (
     NnrUnitHeader,
     NnrUnitSize,
 )
-from .source import read_bitstream
+from .source import ChunkSource, MoreNeededError, Source, Span, open_source
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,28 +44,52 @@ PAYLOADS: dict[int, type[Structure]] = {
 
 @dataclass
 class Unit:
-    """One NNR unit.
+    """One NNR unit; what is changed in it is written by :func:`write_units`.
 
     Parameters
     ----------
     size : NnrUnitSize
     header : NnrUnitHeader
-    payload : Structure or memoryview
-        A structure for MPS, LPS, TPL and QNT units; otherwise the payload's bytes.
+    content : Structure, bytes-like or Span
+        A structure for MPS, LPS, TPL and QNT units; otherwise the payload's bytes, or where they are to be found.
     index, offset, depth : int
         Number of the unit in the bitstream (aggregates and their units alike), its first byte, and the number of
         aggregates around it.
     payload_offset : int
         First byte of the payload, relative to the unit.
+    raw : Span or memoryview
+        The unit as it was read; empty for one that was not.
     """
 
     size: NnrUnitSize
     header: NnrUnitHeader
-    payload: Structure | memoryview
+    content: Structure | Buffer | Span
     index: int = 0
     offset: int = 0
     depth: int = 0
     payload_offset: int = 0
+    raw: Span | memoryview = memoryview(b"")
+
+    @property
+    def payload(self) -> Structure | memoryview:
+        """The payload: a structure, or bytes."""
+        if isinstance(self.content, Structure):
+            return self.content
+        return self.content.view() if isinstance(self.content, Span) else memoryview(self.content)
+
+    @payload.setter
+    def payload(self, value: Structure | Buffer) -> None:
+        self.content = value
+
+    @property
+    def structure(self) -> Structure | None:
+        """The payload of a unit that has one described by a table, None for others."""
+        return self.content if isinstance(self.content, Structure) else None
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes of the unit as it was read."""
+        return self.raw.view() if isinstance(self.raw, Span) else self.raw
 
     @property
     def type_name(self) -> str:
@@ -87,6 +113,38 @@ def unit_type_name(nnr_unit_type: int) -> str:
     return "NNR_RSVD" if nnr_unit_type < 32 else "NNR_UNSP"
 
 
+@dataclass
+class _Aggregate:
+    """An aggregate that is being read."""
+
+    unit: Unit
+    seen: int = 0  # units of it so far
+
+    @property
+    def header(self) -> NnrAggregateUnitHeader:
+        return cast(NnrAggregateUnitHeader, self.unit.header.detail)
+
+    @property
+    def end(self) -> int:
+        return self.unit.offset + self.unit.size.nnr_unit_size
+
+    def check(self, unit: Unit) -> None:
+        """Raise ElementError when the aggregate's list says anything else about its next unit (6.4.3.8)."""
+        if not self.header.entry_points_present_flag or self.seen == len(self.header.nnr_unit_type):
+            return
+        for name, is_ in (
+            ("nnr_unit_type", unit.header.nnr_unit_type),
+            ("nnr_unit_entry_point", unit.offset - self.unit.offset),
+        ):
+            says = getattr(self.header, name)[self.seen]
+            if says != is_:
+                raise ElementError(
+                    f"the list of the aggregate says {says}, the unit has {is_} (6.4.3.8)",
+                    unit=self.unit.label(),
+                    path=f"nnr_aggregate_unit_header.{name}[{self.seen}]",
+                )
+
+
 class UnitReader:
     """Iterates over the units of a bitstream, those of aggregates after their aggregate.
 
@@ -94,8 +152,8 @@ class UnitReader:
 
     Parameters
     ----------
-    data : bytes-like, path or binary file
-        A whole bitstream.
+    data : bytes-like, path, binary file or ChunkSource
+        A whole bitstream, or what has arrived of it.
     limits : Limits
     session : Session
         With ``topology_dimensions`` when the caller knows any.
@@ -105,47 +163,71 @@ class UnitReader:
 
     def __init__(
         self,
-        data: Bitstream,
+        data: Bitstream | ChunkSource,
         limits: Limits | None = None,
         session: Session | None = None,
         trace: Trace | None = None,
     ) -> None:
-        self.data = read_bitstream(data, limits or Limits())
         self.limits = limits or Limits()
+        self.source: Source = data if isinstance(data, ChunkSource) else open_source(data, self.limits)
         self.session = session or Session()
         self.trace = trace
         self.budget = Budget(self.limits)
+        self.position = 0  # of the next unit
+        self._index = 0
+        self._aggregates: list[_Aggregate] = []
+        self._last: Unit | None = None
 
     def __iter__(self) -> Iterator[Unit]:
-        position, index = 0, 0
-        ends: list[tuple[int, int]] = []  # where each open aggregate ends, and how many units it still holds
-        while position < len(self.data):
-            end = ends[-1][0] if ends else len(self.data)
-            self.budget.charge("max_units", 1, "units of the bitstream")
-            unit = self._unit(position, end, index, len(ends))
+        while unit := self.next():
             yield unit
-            index += 1
-            is_aggregate = unit.header.nnr_unit_type == NNR_AGG
-            self.session.activate(unit.header, unit.payload if isinstance(unit.payload, Structure) else None)
-            if ends:
-                ends[-1] = (ends[-1][0], ends[-1][1] - 1)
-            position += unit.payload_offset if is_aggregate else unit.size.nnr_unit_size
-            if is_aggregate:
-                self.limits.check("max_agg_depth", len(ends) + 1, f"{unit.label()}: depth of aggregates")
-                count = cast(NnrAggregateUnitHeader, unit.header.detail).num_of_nnr_units_minus2 + 2
-                ends.append((unit.offset + unit.size.nnr_unit_size, count))
-            while ends and position >= ends[-1][0]:
-                if ends.pop()[1]:
-                    raise ElementError(
-                        "an aggregate does not hold num_of_nnr_units_minus2 + 2 units (6.4.4.8)", unit=unit.label()
-                    )
+
+    def next(self) -> Unit | None:
+        """The next unit; None at the end, or when more bytes have to arrive first."""
+        if self._last:
+            self.session.activate(self._last.header, self._last.structure, self._last.depth)
+            self._leave(self._last)
+            self._last = None
+        if self.position >= self.source.size:
+            return None
+        try:
+            unit = self._unit()
+        except MoreNeededError:
+            return None
+        self.budget.charge("max_units", 1, "units of the bitstream")
+        if self._aggregates:
+            self._aggregates[-1].check(unit)
+            self._aggregates[-1].seen += 1
+        self._index += 1
+        if unit.header.nnr_unit_type == NNR_AGG:
+            self.limits.check("max_agg_depth", len(self._aggregates) + 1, f"{unit.label()}: depth of aggregates")
+            self._aggregates.append(_Aggregate(unit))
+            self.position += unit.payload_offset
+        else:
+            self.position += unit.size.nnr_unit_size
+        self._last = unit
+        return unit
+
+    def _leave(self, unit: Unit) -> None:
+        """Close the aggregates that end here."""
+        while self._aggregates and self.position >= self._aggregates[-1].end:
+            aggregate = self._aggregates.pop()
+            if aggregate.seen != aggregate.header.num_of_nnr_units_minus2 + 2:
+                raise ElementError(
+                    "an aggregate does not hold num_of_nnr_units_minus2 + 2 units (6.4.4.8)", unit=unit.label()
+                )
+            if self.session.lps_depth > len(self._aggregates):
                 self.session.end_aggregate()
 
-    def _unit(self, position: int, end: int, index: int, depth: int) -> Unit:
-        header_type = self.data[position + 2 + 2 * (self.data[position] >> 7)] >> 2 if end - position > 4 else -1
-        label = f"unit {index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
+    def _unit(self) -> Unit:
+        position, limits = self.position, self.limits
+        end = self._aggregates[-1].end if self._aggregates else self.source.size
+        start = self.source.peek(position, min(end, position + self.source.window))
+        if len(start) < min(5, end - position):  # the longest nnr_unit_size() and the type, or all there is
+            raise MoreNeededError
+        header_type = start[2 + 2 * (start[0] >> 7)] >> 2 if len(start) > 4 else -1
         try:
-            reader = Reader(self.session, BitReader(self.data[position : min(end, position + 4)], 0, self.limits))
+            reader = Reader(self.session, BitReader(start[:4], 0, limits))
             size = reader.read(NnrUnitSize, "nnr_unit_size()")
             length = size.nnr_unit_size
             if length < reader.io.pos // 8 + 1:
@@ -154,44 +236,73 @@ class UnitReader:
                 raise TruncatedError(
                     f"the unit is {length} bytes long, {end - position} are left", path="nnr_unit_size", bit=0
                 )
-            self.limits.check("max_unit_bytes", length, "nnr_unit_size")
-            return self._content(self.data[position : position + length], size, index, position, depth)
+            limits.check("max_unit_bytes", length, "nnr_unit_size")
+            return self._content(start[:length], size, header_type)
         except BitstreamError as error:
-            if index == 0 and header_type not in (-1, NNR_STR):
+            if self._index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
-            error.unit = error.unit or label
+            error.unit = error.unit or self._label(header_type)
             raise
         except NnrError as error:
-            error.args = (f"{label}: {error}",)
+            error.args = (f"{self._label(header_type)}: {error}",)
             raise
 
-    def _content(self, data: memoryview, size: NnrUnitSize, index: int, offset: int, depth: int) -> Unit:
-        reader = Reader(self.session, BitReader(data, 0, self.limits), self.trace)
-        reader.read(NnrUnitSize)
-        header = reader.read(NnrUnitHeader)
+    def _label(self, header_type: int) -> str:
+        return f"unit {self._index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
+
+    def _content(self, start: memoryview, size: NnrUnitSize, header_type: int) -> Unit:
+        """The unit whose first bytes are ``start``; as much of it is fetched as its structures need."""
+        offset, length = self.position, size.nnr_unit_size
+        whole = header_type in PAYLOADS or self.trace or (self.source.in_order and header_type != NNR_AGG)
+        if len(start) < length and whole:
+            start = self.source.view(offset, offset + length)
+        while True:
+            reader = Reader(self.session, BitReader(start, 0, self.limits), self.trace)
+            try:
+                reader.read(NnrUnitSize)
+                header = reader.read(NnrUnitHeader)
+                break
+            except TruncatedError:
+                if len(start) == length:
+                    raise
+                more = self.source.peek(offset, offset + min(length, 8 * len(start)))
+                if len(more) == len(start):
+                    raise MoreNeededError from None
+                start = more
         cls = PAYLOADS.get(header.nnr_unit_type)
-        payload: Structure | memoryview
+        content: Structure | memoryview | Span
         payload_offset = reader.io.pos >> 3
         if cls:
             if header.nnr_unit_type == NNR_TPL:
                 self.session.topology_storage_format = cast(
                     NnrTopologyUnitHeader, header.detail
                 ).topology_storage_format
-            payload = reader.read(cls)
+            content = reader.read(cls)
             if reader.io.pos != reader.io.end:
                 raise ElementError(
                     f"{(reader.io.end - reader.io.pos) // 8} bytes follow the end of the payload", bit=reader.io.pos
                 )
+        elif header.nnr_unit_type == NNR_AGG:
+            content = memoryview(b"")
         else:
-            payload = data[payload_offset:]
+            content = self.source.span(offset + payload_offset, offset + length)
         self.budget.charge("max_names", reader.items, "list entries of all headers")
-        return Unit(size, header, payload, index, offset, depth, payload_offset)
+        raw: Span | memoryview = memoryview(b"") if self.source.in_order else Span(self.source, offset, offset + length)
+        return Unit(size, header, content, self._index, offset, len(self._aggregates), payload_offset, raw)
 
 
-def write_unit(header: NnrUnitHeader, payload: Structure | Buffer | None, session: Session) -> bytes:
+def write_unit(
+    header: NnrUnitHeader,
+    payload: Structure | Buffer | None,
+    session: Session,
+    *,
+    long_size: bool = False,
+    depth: int = 0,
+) -> bytes:
     """The bytes of a unit; ``session`` is what it sees, and takes over what it leaves.
 
-    Raises WriteError for a structure that its table cannot represent, or a unit of 2 GiB and more.
+    ``long_size`` asks for the 31 bits of nnr_unit_size where 15 would do, ``depth`` is the number of aggregates around
+    the unit. Raises WriteError for a structure that its table cannot represent, or a unit of 2 GiB and more.
     """
     writer = Writer(session, BitWriter())
     writer.write(header)
@@ -205,13 +316,81 @@ def write_unit(header: NnrUnitHeader, payload: Structure | Buffer | None, sessio
     elif payload is not None:
         body.append(bytes(payload))
     length = sum(map(len, body)) + 2
-    size = NnrUnitSize(nnr_unit_size=length if length <= 0x7FFF else length + 2)
+    long_size = long_size or length > 0x7FFF
+    size = NnrUnitSize(nnr_unit_size_flag=int(long_size), nnr_unit_size=length + 2 * long_size)
     if size.nnr_unit_size > 0x7FFFFFFF:
         raise WriteError(f"a unit of {size.nnr_unit_size:,} bytes exceeds the 31 bits of nnr_unit_size (6.3.2)")
     prefix = BitWriter()
     Writer(session, prefix).write(size)
-    session.activate(header, payload if isinstance(payload, Structure) else None)
+    session.activate(header, payload if isinstance(payload, Structure) else None, depth)
     return b"".join([prefix.getvalue(), *body])
+
+
+def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
+    """The bitstream of units in the order and depths in which a UnitReader gives them.
+
+    What nobody changed comes back bit by bit, units of reserved types included. Sizes follow from the contents, and so
+    do the counts, types and entry points of aggregates.
+
+    Parameters
+    ----------
+    units : iterable of Unit
+    session : Session
+        What the first unit sees, such as ``topology_dimensions``.
+
+    Raises
+    ------
+    WriteError
+        A structure does not fit its table, or the depths do not make a tree.
+    """
+    left = list(units)[::-1]
+    session = session or Session()
+    session = replace(session, pruned_dimensions=dict(session.pruned_dimensions))
+    written = _write_level(left, session, 0)
+    if left:
+        raise WriteError(f"{left[-1].label()} has depth {left[-1].depth} without aggregates around it (6.3.4.8)")
+    return b"".join(data for _, data in written)
+
+
+def _write_level(left: list[Unit], session: Session, depth: int) -> list[tuple[int, bytes]]:
+    """Take the units of one depth, with what they hold, from the end of ``left``; each with its type."""
+    written = []
+    while left and left[-1].depth == depth:
+        unit = left.pop()
+        kind, long_size = unit.header.nnr_unit_type, bool(unit.size.nnr_unit_size_flag)
+        if kind == NNR_AGG:
+            outside = replace(session)
+            inside = _write_level(left, session, depth + 1)
+            if session.lps_depth > depth:
+                session.end_aggregate()
+            header = aggregate_header(unit.header, inside, outside, long_size)
+            content: Structure | Buffer = b"".join(data for _, data in inside)
+            data = write_unit(header, content, outside, long_size=long_size)
+        else:
+            data = write_unit(unit.header, unit.payload, session, long_size=long_size, depth=depth)
+        written.append((int(kind), data))
+    return written
+
+
+def aggregate_header(
+    header: NnrUnitHeader, inside: list[tuple[int, bytes]], session: Session, long_size: bool
+) -> NnrUnitHeader:
+    """The header of an aggregate with the count, types and entry points of what it holds."""
+    header = copy.copy(header)
+    header.detail = detail = copy.copy(cast(NnrAggregateUnitHeader, header.detail))
+    if len(inside) < 2:
+        raise WriteError(f"an aggregate holds at least two units, not {len(inside)} (6.4.3.8)")
+    detail.num_of_nnr_units_minus2 = len(inside) - 2
+    if detail.entry_points_present_flag:
+        detail.nnr_unit_type = [kind for kind, _ in inside]
+        detail.nnr_unit_entry_point = [0] * len(inside)  # they take as much room whatever they are
+        counter = BitCounter()
+        Writer(session, counter).write(header)
+        sizes = [len(data) for _, data in inside]
+        first = 2 + counter.pos // 8
+        first += 2 * (long_size or first + sum(sizes) > 0x7FFF)
+        detail.nnr_unit_entry_point = list(accumulate(sizes[:-1], initial=first))
+    return header
 
 
 def ndu_header(detail: NnrCompressedDataUnitHeader) -> NnrUnitHeader:

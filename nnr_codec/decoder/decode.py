@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from ..bitstream.payload import codebook_array, parts
+from ..bitstream.source import Span
 from ..bitstream.units import Unit, UnitReader
 from ..constants import (
     NNR_CPT_DC,
@@ -19,20 +20,19 @@ from ..constants import (
     NNR_PT_RAW,
     NNR_PT_RAW_FLOAT,
     NNR_QNT,
-    NNR_QNT_NNEF,
     NNR_STR,
     NNR_TPL,
-    NNR_TPL_NNEF,
+    TOPOLOGY_FORMATS,
 )
 from ..errors import (
     BitstreamError,
     ElementError,
+    IncompleteError,
     MissingReferenceError,
     UnsupportedError,
 )
 from ..limits import Budget, Limits
-from ..model import Model, Topology
-from ..syntax import Session
+from ..model import Topology
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
     NnrQuantizationUnitHeader,
@@ -41,12 +41,13 @@ from ..syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
-from .group import Group, decode_groups, is_first_edition
-from .state import Key, UpdateState, node_key
+from .group import Group
+from .info import describe
+from .state import Key, node_key
 from .task import NduTask, data_format
 
-if TYPE_CHECKING:
-    from ..bitstream.source import Bitstream
+#: Tells the names of the tensors that a topology wants.
+Named = Callable[[Topology], Iterable[str]]
 
 
 @dataclass
@@ -55,7 +56,7 @@ class _Partial:
 
     header: NnrCompressedDataUnitHeader
     counter: int
-    payloads: list[memoryview] = field(default_factory=list)
+    spans: list[memoryview | Span] = field(default_factory=list)
     nbytes: int = 0
 
 
@@ -64,24 +65,26 @@ class BitstreamParser:
 
     Parameters
     ----------
-    data : bytes-like, path or binary file
-    limits : Limits
-    topology_dimensions : mapping of str to sequence of int
-        Dimensions of tensors whose units leave them out.
+    reader : UnitReader
+        At the start of a bitstream.
 
     Attributes
     ----------
+    started : bool
+        Whether the NNR_STR was seen.
     topology : Topology or None
         Of the units so far.
+    names : set of str
+        All topology element ids so far.
     """
 
-    def __init__(self, data: Bitstream, limits: Limits, topology_dimensions: Mapping[str, Sequence[int]]) -> None:
-        self.reader = UnitReader(data, limits, Session(topology_dimensions))
-        self.budget = Budget(limits)
-        self.limits = limits
+    def __init__(self, reader: UnitReader) -> None:
+        self.reader, self.limits = reader, reader.limits
+        self.budget = Budget(self.limits)
+        self.started = False
         self.topology: Topology | None = None
-        self._quantization_text: bytes | None = None
-        self._names: set[str] = set()
+        self._quantization: dict[str, bytes] = {}
+        self.names: set[str] = set()
         self._keys: set[Key] = set()
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
@@ -91,34 +94,62 @@ class BitstreamParser:
         """general_profile_idc."""
         return self.reader.session.general_profile_idc
 
+    def check_complete(self, named: Named | None) -> None:
+        """Raise IncompleteError when tensors are missing at the end.
+
+        Those that the topology wants, as ``named`` tells, those of the reference list, and the expected ones ought to
+        be there. An update need not hold what it does not change (errata H4).
+        """
+        session = self.reader.session
+        if session.mps_parent_signalling_enabled_flag:
+            return
+        labels = named(self.topology) if named and self.topology else ()
+        wanted = dict.fromkeys([*session.reference_list, *labels, *(self.limits.expected or ())])
+        there = {name.casefold() for name in self.names}  # spellings are one label (NNEF 1.0, 4.1.3)
+        missing = [name for name in wanted if name.casefold() not in there]
+        if missing:
+            raise IncompleteError(len(wanted), missing)
+
     def groups(self) -> Iterator[Group]:
         """The units that carry tensors, in order; a G unit comes with its H unit."""
-        seen_str = False
         for unit in self.reader:
-            kind = unit.header.nnr_unit_type
-            if kind == NNR_STR:
-                if seen_str:
-                    raise ElementError("a second NNR_STR: one bitstream is expected (7.1)", unit=unit.label())
-                seen_str = True
-                self._start(unit)
-            elif not seen_str:
-                raise ElementError("a bitstream starts with an NNR_STR (6.2.3)", unit=unit.label())
-            elif kind == NNR_MPS and self.reader.session.has_mps:
-                raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
-            elif kind == NNR_TPL:
-                self._topology(unit)
-            elif kind == NNR_QNT:
-                self._quantization(unit)
-            elif kind == NNR_NDU:
-                try:
-                    yield from self._ndu(unit)
-                except BitstreamError as error:
-                    error.unit = error.unit or unit.label()
-                    raise
-                except MissingReferenceError as error:
-                    error.args = (f"{unit.label()}: {error}",)
-                    raise
-        if not seen_str:
+            if unit.header.nnr_unit_type == NNR_STR and self.started and self.limits.allow_trailing:
+                break
+            yield from self.take(unit)
+        self.finish()
+
+    def take(self, unit: Unit) -> Iterator[Group]:
+        """The group that the next unit completes, if it does."""
+        kind = unit.header.nnr_unit_type
+        if kind == NNR_STR:
+            if self.started:
+                raise ElementError(
+                    "a second NNR_STR: one bitstream is expected, unless allow_trailing says otherwise (7.1)",
+                    unit=unit.label(),
+                )
+            self.started = True
+            self._start(unit)
+        elif not self.started:
+            raise ElementError("a bitstream starts with an NNR_STR (6.2.3)", unit=unit.label())
+        elif kind == NNR_MPS and self.reader.session.has_mps:
+            raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
+        elif kind == NNR_TPL:
+            self._topology(unit)
+        elif kind == NNR_QNT:
+            self._quantization_data(unit)
+        elif kind == NNR_NDU:
+            try:
+                yield from self._ndu(unit)
+            except BitstreamError as error:
+                error.unit = error.unit or unit.label()
+                raise
+            except MissingReferenceError as error:
+                error.args = (f"{unit.label()}: {error}",)
+                raise
+
+    def finish(self) -> None:
+        """Raise ElementError when something that has begun is not complete at the end of the bitstream."""
+        if not self.started:
             raise ElementError("the bitstream has no unit (6.2.3)")
         if self._partial:
             raise ElementError(f"the last {self._partial.counter - 1} parts of a tensor are missing (6.4.3.1)")
@@ -132,28 +163,47 @@ class BitstreamParser:
 
     def _topology(self, unit: Unit) -> None:
         header = cast(NnrTopologyUnitHeader, unit.header.detail)
-        if header.topology_storage_format != NNR_TPL_NNEF:
+        payload = cast(NnrTopologyUnitPayload, unit.payload)
+        name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
+        # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
+        if name is None or (name == "" and self.topology) or not payload.topology_data.rstrip(b"\0"):
             return
-        data = cast(NnrTopologyUnitPayload, unit.payload).topology_data
-        if data.rstrip(b"\0"):
-            text = self._text(unit, header.topology_compression_format, data)
-            self.topology = Topology("nnef", text, self._quantization_text)
+        data = self._data(unit, name, header.topology_compression_format, payload.topology_data)
+        if data is None:
+            return
+        self.topology = Topology(name, data, self._quantization.get(name))
 
-    def _quantization(self, unit: Unit) -> None:
+    def _quantization_data(self, unit: Unit) -> None:
         header = cast(NnrQuantizationUnitHeader, unit.header.detail)
-        if header.quantization_storage_format == NNR_QNT_NNEF:
-            data = cast(NnrQuantizationUnitPayload, unit.payload).quantization_data
-            self._quantization_text = self._text(unit, header.quantization_compression_format, data)
-            if self.topology:
-                self.topology = replace(self.topology, quantization=self._quantization_text)
+        name = TOPOLOGY_FORMATS.get(header.quantization_storage_format)
+        if name is None:
+            return
+        payload = cast(NnrQuantizationUnitPayload, unit.payload)
+        data = self._data(unit, name, header.quantization_compression_format, payload.quantization_data)
+        if data is None:
+            return
+        self._quantization[name] = data
+        if self.topology and self.topology.format == name:
+            self.topology = replace(self.topology, quantization=data)
 
-    def _text(self, unit: Unit, compression: int, data: bytes) -> bytes:
-        """A null-terminated string of Annex A.4, inflated where it is deflated, without its zero."""
+    def _data(self, unit: Unit, name: str, compression: int, data: bytes) -> bytes | None:
+        """What a unit of a format holds; None for what cannot be read of an unrecognized one, which may be anything."""
+        try:
+            return self._text(unit, name, compression, data)
+        except ElementError:
+            if name:
+                raise
+            return None
+
+    def _text(self, unit: Unit, name: str, compression: int, data: bytes) -> bytes:
+        """The data, inflated where it is deflated; for NNEF without the zero that ends its string (A.4)."""
         if compression == NNR_DFL:
             data = self._inflate(unit, data)
         elif compression != NNR_PT_RAW:
             raise ElementError(f"compression format {compression} is reserved (Table 5)", unit=unit.label())
         self.budget.charge("max_topology_bytes", len(data), f"{unit.label()}: topology data")
+        if name != "nnef":
+            return data
         if data.find(0) != len(data) - 1:
             raise ElementError(
                 "topology or quantization data is not one null-terminated string (A.4)", unit=unit.label()
@@ -189,13 +239,17 @@ class BitstreamParser:
         self._g = None
         if g and (difference := _difference(g, task)):
             raise ElementError(f"G and H of {g.names[0]!r} differ in {difference} (6.4.3.7)")
-        yield Group((g, task) if g else (task,), self.limits)
+        group = Group((g, task) if g else (task,), self.limits)
+        if self.limits.expected is not None:
+            for info in describe(group):
+                self.limits.check_expected(info.name, info.shape, info.dtype.name)
+        yield group
 
-    def _joined(self, unit: Unit) -> tuple[memoryview, int] | None:
+    def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
         """The payload and the bytes of its units, or None while parts of it are to come."""
-        counter, payload = unit.header.partial_data_counter, cast(memoryview, unit.payload)
+        counter, span = unit.header.partial_data_counter, cast("memoryview | Span", unit.content)
         if counter == 0 and not self._partial:
-            return payload, unit.size.nnr_unit_size
+            return (span,), unit.size.nnr_unit_size
         if not self._partial:
             self._partial = _Partial(unit.ndu, counter + 1)
         partial = self._partial
@@ -204,23 +258,23 @@ class BitstreamParser:
                 f"partial_data_counter is {counter}, or another tensor's: part {partial.counter - 1} of "
                 f"{self.reader.session.names(partial.header)[0]!r} is expected (6.4.3.1)"
             )
-        self.budget.charge("max_pending_bytes", len(payload), "parts of a tensor")
+        self.budget.charge("max_pending_bytes", len(span), "parts of a tensor")
         partial.counter = counter
-        partial.payloads.append(payload)
+        partial.spans.append(span)
         partial.nbytes += unit.size.nnr_unit_size
         if counter > 1:
             return None
         self._partial = None
         self.budget.spent.pop("max_pending_bytes", None)
-        return memoryview(b"".join(partial.payloads)), partial.nbytes
+        return tuple(partial.spans), partial.nbytes
 
-    def _task(self, unit: Unit, payload: memoryview, nbytes: int) -> NduTask:
+    def _task(self, unit: Unit, spans: tuple[memoryview | Span, ...], nbytes: int) -> NduTask:
         session, header = self.reader.session, unit.ndu
         names = session.names(header)
         for name in names:
-            if name in self._names and not (self._g and name in self._g.names):  # a pair counts once (errata N4)
+            if name in self.names and not (self._g and name in self._g.names):  # a pair counts once (errata N4)
                 raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
-            self._names.add(name)
+            self.names.add(name)
         label = unit.label(names)
         key = node_key(header)
         if key in self._keys and not (self._g and key == node_key(self._g.header)):
@@ -250,7 +304,7 @@ class BitstreamParser:
             unit,
             header,
             parts(header, session),
-            payload,
+            spans,
             replace(session),
             data_format(header, session),
             dims,
@@ -277,28 +331,3 @@ def _difference(g: NduTask, h: NduTask) -> str:
         if one != other:
             return name
     return ""
-
-
-def decode_bitstream(
-    data: Bitstream,
-    *,
-    limits: Limits | None = None,
-    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    state: UpdateState | None = None,
-    raw: bool = False,
-) -> tuple[Model, UpdateState]:
-    """Decode a whole bitstream.
-
-    Parameters and errors are those of :func:`nnr_codec.decode`; ``state`` is not changed.
-
-    Returns
-    -------
-    Model, UpdateState
-        The tensors with the topology, and the state after them.
-    """
-    parser = BitstreamParser(data, limits or Limits(), topology_dimensions or {})
-    groups = list(parser.groups())
-    fork = (state or UpdateState()).fork()
-    first_edition = parser.profile == 0 and is_first_edition(groups)
-    tensors = decode_groups(groups, parser.limits, first_edition=first_edition, state=fork, raw=raw)
-    return Model(tensors, parser.topology), fork

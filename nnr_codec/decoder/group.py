@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,6 +178,8 @@ def decode_groups(
     state: UpdateState,
     raw: bool = False,
     progress: Callable[[str], None] | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
 ) -> dict[str, Array]:
     """The tensors of all groups; each name is told to ``progress``."""
     budget = Budget(limits)

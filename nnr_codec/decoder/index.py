@@ -2,73 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..bitstream.summary import tools
-from ..constants import PayloadType
-from ..errors import BitstreamError
+from ..bitstream.units import UnitReader
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
-from .decode import BitstreamParser
+from ..syntax import Session
+from .decode import BitstreamParser, Named
 from .group import Group, decode_groups, is_first_edition
-from .reconstruct import split
+from .info import TensorInfo, describe
 from .state import UpdateState
 
 if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """What the headers tell of one tensor.
-
-    Parameters
-    ----------
-    name : str
-    shape : tuple of int
-        After decoding.
-    dtype : numpy dtype
-    payload_type : PayloadType
-    tools : tuple of str
-        The coding tools that its unit uses.
-    nbytes : int
-        Bytes of its unit (or units); 0 for the other tensors of a block, which share the unit of the weight.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    payload_type: PayloadType
-    tools: tuple[str, ...]
-    nbytes: int
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters."""
-        return prod(self.shape)
-
-    @property
-    def bits_per_parameter(self) -> float:
-        """Bits of the unit for each parameter."""
-        return 8 * self.nbytes / self.parameters
-
-
 class NnrFile(Mapping[str, Array]):
     """A bitstream whose tensors are decoded one at a time, on access; several threads may do so.
 
     Made by :func:`nnr_codec.open`. Iterating gives names; ``f[name]`` decodes; ``f.info[name]`` does not.
+
+    Attributes
+    ----------
+    info : dict of str to TensorInfo
+        Facts about each tensor from headers, in bitstream order.
+    nbytes : int
+        Bytes of the bitstream.
     """
 
     def __init__(
-        self, data: Bitstream, limits: Limits, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+        self,
+        data: Bitstream,
+        limits: Limits | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        named: Named | None = None,
     ) -> None:
-        self._parser = BitstreamParser(data, limits, topology_dimensions or {})
+        self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
+        self._parser = BitstreamParser(self._reader)
         self._groups: list[Group] | None = []
         self._group_of: dict[str, Group] = {}
         self._first_edition: bool | None = None
@@ -76,35 +49,64 @@ class NnrFile(Mapping[str, Array]):
         self.info: dict[str, TensorInfo] = {}
         for group in self._parser.groups():
             self._groups.append(group)
-            try:
-                infos = list(_describe(group))
-            except BitstreamError as error:
-                error.unit = error.unit or group.first.label
-                raise
-            for info in infos:
+            for info in describe(group):
                 self._group_of[info.name], self.info[info.name] = group, info
-        self.nbytes = len(self._parser.reader.data)
+        self.nbytes = self._reader.source.size
+        self._named = named
 
     @property
     def topology(self) -> Topology | None:
         """The topology that the bitstream carries."""
         return self._parser.topology
 
-    def decode(self, progress: Callable[[str], None] | None = None) -> Model:
-        """All tensors, with the topology: what :func:`nnr_codec.decode` gives. Each name is told to ``progress``."""
+    def decode(
+        self,
+        progress: Callable[[str], None] | None = None,
+        *,
+        names: Collection[str] | None = None,
+        raw: bool = False,
+        allow_missing: bool = False,
+        jobs: int = 1,
+        executor: Executor | None = None,
+        state: UpdateState | None = None,
+    ) -> Model:
+        """All tensors, or those called ``names``, with the topology: what :func:`nnr_codec.decode` gives.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Told each name.
+        names : collection of str, optional
+            Which tensors; the units of others are not decoded. Without all of them there is no topology either.
+        raw, allow_missing, jobs, executor
+            As for :func:`nnr_codec.decode`.
+        state : UpdateState, optional
+            What earlier updates left; it takes over what later ones refer to, also where this fails half-way.
+        """
+        if names is None and not allow_missing:
+            self._parser.check_complete(self._named)
+        groups = self._open()
+        if names is not None:
+            chosen = {id(self._group_of[name]) for name in names}
+            groups = [group for group in groups if id(group) in chosen]
         tensors = decode_groups(
-            self._open(),
-            self._parser.limits,
+            groups,
+            self._reader.limits,
             first_edition=self._reading(),
-            state=UpdateState(),
+            state=UpdateState() if state is None else state,
+            raw=raw,
             progress=progress,
+            jobs=jobs,
+            executor=executor,
         )
-        return Model(tensors, self.topology)
+        if names is not None:
+            tensors = {name: tensor for name, tensor in tensors.items() if name in names}
+        return Model(tensors, self.topology if names is None or len(tensors) == len(self) else None)
 
     def __getitem__(self, name: str) -> Array:
         self._open()
         group = self._group_of[name]
-        budget = Budget(self._parser.limits)
+        budget = Budget(self._reader.limits)
         return group.decode(state=UpdateState(), budget=budget, first_edition=self._reading())[name]
 
     def _open(self) -> list[Group]:
@@ -123,7 +125,7 @@ class NnrFile(Mapping[str, Array]):
         """Let go of the payloads; names and infos stay."""
         self._groups = None
         self._group_of.clear()
-        self._parser.reader.data.release()
+        self._reader.source.close()
 
     def __enter__(self) -> NnrFile:
         return self
@@ -143,19 +145,3 @@ class NnrFile(Mapping[str, Array]):
 
     __eq__ = object.__eq__  # comparing arrays by name is not what a file is for
     __hash__ = object.__hash__
-
-
-def _describe(group: Group) -> Iterator[TensorInfo]:
-    first, header = group.first, group.first.header
-    kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
-    shape = np.broadcast_to(np.int8(0), first.dims)  # has the shape and takes no memory
-    if first.dims:
-        shape = np.moveaxis(shape, 0, header.first_tensor_dimension_shift)
-    if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
-        for k, (name, piece) in enumerate(zip(first.names, split(shape, header, first.names), strict=True)):
-            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else group.nbytes)
-        return
-    yield TensorInfo(first.names[0], shape.shape, first.dtype, kind, used, group.nbytes)
-    for part in first.parts:
-        if part.name != first.names[0] and part.role not in ("h", "ls"):
-            yield TensorInfo(part.name, part.dims, first.dtype, kind, used, 0)

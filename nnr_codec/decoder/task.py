@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..bitstream.payload import Coded, Part, code_payload, codebook_array, qp_density, tensor_syntax
+from ..bitstream.source import Span
 from ..bitstream.units import Unit
 from ..cabac_ext.kernel import PayloadDecoder
 from ..constants import NNR_PT_BLOCK, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
@@ -51,12 +52,18 @@ class NduTask:
     unit: Unit
     header: NnrCompressedDataUnitHeader
     parts: list[Part]
-    payload: memoryview
+    spans: tuple[memoryview | Span, ...]
     session: Session
     data_format: DecompressedDataFormat
     dims: list[int]
     nbytes: int
     limits: Limits
+
+    @property
+    def payload(self) -> memoryview:
+        """The bytes of the payload, those of all parts of partial data."""
+        parts = [span.view() if isinstance(span, Span) else span for span in self.spans]
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     @property
     def role(self) -> str:
@@ -118,9 +125,10 @@ class NduTask:
             raise
 
     def _raw_float(self) -> Rec:
-        if len(self.payload) != 4 * prod(self.dims):
-            raise PayloadError(f"{len(self.payload)} bytes of raw_float32_parameter are not {self.dims} (6.3.4.7)")
-        values = cast_floats(np.frombuffer(self.payload, "<f4").reshape(self.dims), self.dtype)
+        payload = self.payload
+        if len(payload) != 4 * prod(self.dims):
+            raise PayloadError(f"{len(payload)} bytes of raw_float32_parameter are not {self.dims} (6.3.4.7)")
+        values = cast_floats(np.frombuffer(payload, "<f4").reshape(self.dims), self.dtype)
         return Rec(self.parts[0].name, self.parts[0].role, values)
 
     def _coded(self, first_edition: bool, co_loc: Arrays, any_sig: Arrays) -> list[Coded]:

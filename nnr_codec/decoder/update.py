@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..limits import Limits
 from ..model import Array
-from .decode import decode_bitstream
+from .index import NnrFile
 from .state import UpdateState
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class UpdateDecoder:
         MissingReferenceError
             The update that this one continues was not decoded here.
         """
-        model, self.state = decode_bitstream(
-            data, limits=self._limits, topology_dimensions=self._dimensions, state=self.state, raw=raw
-        )
+        fork = self.state.fork()
+        model = NnrFile(data, self._limits, self._dimensions).decode(raw=raw, state=fork, allow_missing=True)
+        self.state = fork
         return dict(model.tensors)

@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from ..errors import FormatError, LimitError
 from ..limits import Limits
-from ..model import Model
+from ..model import Model, Topology
 
 #: Format names and their modules, in the order in which content is tried.
 _MODULES = {"nnef": ".nnef", "npz": ".npz"}
@@ -86,6 +86,18 @@ def by_suffix(path: str | os.PathLike[str]) -> Format:
             return module
     known = "; ".join(f"{module.NAME}: {' '.join(module.SUFFIXES)}" for module in map(get, _MODULES))
     raise FormatError(f"the name {name!r} does not say which model format to write; known endings are {known}")
+
+
+def tensor_names(topology: Topology) -> list[str]:
+    """The tensors that a topology wants; none when its format does not tell, or its text cannot be read."""
+    if topology.format != "nnef":
+        return []
+    from .nnef import variable_labels
+
+    try:
+        return variable_labels(topology.data)
+    except (FormatError, LimitError):
+        return []
 
 
 def load(

@@ -17,7 +17,7 @@ from .structures import NnrLayerParameterSetUnitPayload, NnrModelParameterSetUni
 
 if TYPE_CHECKING:
     from .coder import Structure
-    from .structures import NnrCompressedDataUnitHeader, NnrUnitHeader
+    from .structures import NnrCompressedDataUnitHeader, NnrPruningTopologyContainer, NnrUnitHeader
 
 
 @dataclass
@@ -38,10 +38,14 @@ class Session:
     lps_unification_flag: int = 0
     nnr_pre_flag: int = 0
     has_mps: bool = False
+    mps: NnrModelParameterSetUnitPayload | None = field(default=None, compare=False)  # the active parameter sets
+    lps: NnrLayerParameterSetUnitPayload | None = field(default=None, compare=False)
     topology_storage_format: int = 0  # of the unit whose payload is coded
     reference_list: list[str] = field(default_factory=list)
+    pruned_dimensions: dict[str, list[int]] = field(default_factory=dict)  # by name, see new_dimensions
     mps_quantization: tuple[int, int] | None = None
     lps_quantization: tuple[int, int] | None = None
+    lps_depth: int = 0  # aggregates around the active LPS
     g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
 
     # ------------------------------------------------------------------------------------------ derived variables
@@ -52,23 +56,38 @@ class Session:
 
     def names(self, t: NnrCompressedDataUnitHeader) -> list[str]:
         """The topology element ids of an NDU, indices looked up in the reference list."""
-        names = []
-        for key in t.topology_elem_ids:
-            if isinstance(key, str):
-                names.append(key)
-                continue
-            if key >= len(self.reference_list):
-                raise MissingReferenceError(
-                    f"topology_elem_id_index {key} is not in the reference list of {len(self.reference_list)} (6.4.3.7)"
-                )
-            names.append(self.reference_list[key])
-        return names
+        return [self._name(key, "topology_elem_id_index") for key in t.topology_elem_ids]
+
+    def _name(self, key: str | int, element: str) -> str:
+        if isinstance(key, str):
+            return key
+        if key >= len(self.reference_list):
+            raise MissingReferenceError(
+                f"{element} {key} is not in the reference list of {len(self.reference_list)} (6.4.3.7)"
+            )
+        return self.reference_list[key]
+
+    def new_dimensions(self, t: NnrPruningTopologyContainer) -> dict[str, list[int]]:
+        """What a dictionary of pruning information says by name, indices looked up in the reference list (6.4.4.5).
+
+        Raises MissingReferenceError for an index that is not in the list, ElementError for a count or extent of 0 and
+        for an element that has got other dimensions before.
+        """
+        new: dict[str, list[int]] = {}
+        for j, key in enumerate(t.element_id or t.element_id_index):
+            name, dims = self._name(key, "element_id_index"), t.dim[j] if j < len(t.dim) else []
+            if not dims or not all(dims) or new.get(name, self.pruned_dimensions.get(name, dims)) != dims:
+                raise ElementError(f"{name!r} cannot have the new dimensions {dims} (6.4.4.5)")
+            new[name] = dims
+        return new
 
     def tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[int]:
-        """tensor_dimensions, from the header or else from the topology (6.4.3.7)."""
+        """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, 6.4.4.5)."""
         if t.tensor_dimensions_flag:
             return t.tensor_dimensions
         name = self.names(t)[0]
+        if name in self.pruned_dimensions:
+            return self.pruned_dimensions[name]
         if name not in self.topology_dimensions:
             raise MissingReferenceError(
                 f"the dimensions of {name!r} are not in the bitstream and no topology gives them"
@@ -105,8 +124,8 @@ class Session:
         return sum(((dims[0] + (4 << scan) - 1) >> (2 + scan)) - 1 for dims in self.coded_dimensions(t))
 
     # ------------------------------------------------------------------------------------------ activation
-    def activate(self, header: NnrUnitHeader, payload: Structure | None) -> None:
-        """Take over what a complete unit leaves for the units after it."""
+    def activate(self, header: NnrUnitHeader, payload: Structure | None, depth: int = 0) -> None:
+        """Take over what a complete unit, in ``depth`` aggregates, leaves for the units after it."""
         if header.nnr_unit_type == NNR_STR:
             self.__dict__.update(vars(Session(self.topology_dimensions)))
             self.general_profile_idc = header.detail.general_profile_idc  # type: ignore[attr-defined]
@@ -119,20 +138,23 @@ class Session:
         if payload is None:
             return
         if isinstance(payload, NnrModelParameterSetUnitPayload):
-            self.has_mps = True
+            self.has_mps, self.mps = True, payload
             for name in ("topology_indexed_reference_flag", "parent_signalling_enabled_flag", "unification_flag"):
                 setattr(self, f"mps_{name}", getattr(payload, f"mps_{name}"))
             self.nnr_pre_flag = payload.nnr_pre_flag
             self.mps_quantization = _quantization(payload, "mps")
         elif isinstance(payload, NnrLayerParameterSetUnitPayload):
-            self.lps_unification_flag = payload.lps_unification_flag
-            self.lps_quantization = _quantization(payload, "lps")
-        elif isinstance(payload, NnrTopologyUnitPayload) and payload.topology_elem_id_list:
-            self.reference_list = list(payload.topology_elem_id_list)
+            self.lps, self.lps_unification_flag = payload, payload.lps_unification_flag
+            self.lps_quantization, self.lps_depth = _quantization(payload, "lps"), depth
+        elif isinstance(payload, NnrTopologyUnitPayload):
+            if payload.topology_elem_id_list:
+                self.reference_list = list(payload.topology_elem_id_list)
+            if "pruning" in payload:
+                self.pruned_dimensions |= self.new_dimensions(payload.pruning)
 
     def end_aggregate(self) -> None:
-        """The boundary of an aggregate unit ends the scope of an LPS (6.2.3)."""
-        self.lps_quantization, self.lps_unification_flag = None, 0
+        """The end of the aggregate unit around an LPS ends its scope (6.2.3)."""
+        self.lps, self.lps_quantization, self.lps_unification_flag, self.lps_depth = None, None, 0, 0
 
 
 def _quantization(payload: Structure, prefix: str) -> tuple[int, int] | None:

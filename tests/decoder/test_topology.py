@@ -44,10 +44,29 @@ def test_quantization_without_topology_is_no_topology() -> None:
     assert nnr.decode(start().quantization(QUANT + b"\0").data).topology is None
 
 
-@pytest.mark.parametrize("storage", [0, 2, 3, 4, 7, 255])
+@pytest.mark.parametrize("storage", [7, 127, 128, 255])
 @pytest.mark.parametrize("data", [b"\0", b"", TEXT, b"\xff\0\xfe"])
-def test_other_storage_formats_are_passed_over(storage: int, data: bytes) -> None:
+def test_reserved_and_unspecified_formats_are_passed_over(storage: int, data: bytes) -> None:
     assert nnr.decode(start().topology(data, storage=storage).data).topology is None
+
+
+@pytest.mark.parametrize(("storage", "name"), [(0, ""), (2, "onnx"), (3, "pytorch"), (4, "tensorflow")])
+@pytest.mark.parametrize("compression", [0, 1])
+@pytest.mark.parametrize("data", [TEXT, TEXT + b"\0", b"\xff\0\xfe"])
+def test_other_formats_are_handed_on_byte_by_byte(storage: int, name: str, compression: int, data: bytes) -> None:
+    stored = zlib.compress(data) if compression else data
+    stream = start().topology(stored, storage=storage, compression=compression).quantization(QUANT, storage=storage)
+    assert nnr.decode(stream.data).topology == nnr.Topology(name, data, QUANT)
+
+
+def test_a_recognized_format_stands_over_an_unrecognized_one() -> None:
+    both = start().topology(TEXT + b"\0").topology(b"anything", storage=0)
+    assert nnr.decode(both.data).topology == nnr.Topology("nnef", TEXT)
+
+
+def test_what_cannot_be_read_of_an_unrecognized_format_is_passed_over() -> None:
+    assert nnr.decode(start().topology(b"\xff", storage=0, compression=1).data).topology is None
+    refused(start().topology(b"\xff", storage=2, compression=1).data, nnr.ElementError, "deflated data")
 
 
 @pytest.mark.parametrize("data", [b"\0", b"", b"\0\0"])
@@ -85,7 +104,7 @@ def test_damaged_deflated_data_is_refused() -> None:
             outcomes.add("refused")
     assert "refused" in outcomes
     refused(start().topology(good + b"!", compression=1).data, nnr.ElementError, "does not end with its unit")
-    refused(start().topology(zlib.compress(TEXT)[2:], compression=1).data, nnr.ElementError, "is damaged")
+    refused(start().topology(zlib.compress(TEXT)[2:], compression=1).data, nnr.ElementError, "deflated data")
     refused(start().topology(good * 2, compression=1).data, nnr.ElementError, "does not end with its unit")
 
 

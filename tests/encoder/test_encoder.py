@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 import nnr_codec as nnr
 from nnr_codec.cabac_ext.kernel import PayloadDecoder
 from nnr_codec.constants import NNR_NDU, PayloadType
+from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
@@ -205,7 +206,7 @@ def test_float16_is_never_rounded(dq: bool, qp: int, scale: float) -> None:
 
 def recs_of(data: bytes) -> list[Rec]:
     """The decoder's tensors and integers of the only unit."""
-    (group,) = BitstreamParser(data, Limits(), {}).groups()
+    (group,) = BitstreamParser(UnitReader(data)).groups()
     return group.recs(state=UpdateState(), budget=Budget(Limits()))
 
 

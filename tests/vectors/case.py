@@ -46,7 +46,9 @@ class Content:
     raw : mapping of str to ndarray or None
         The Rec* variables of 7.3, where they differ from ``tensors``.
     topology, quantization : bytes or None
-        Texts of Annex A without their terminating zero.
+        Texts of Annex A without their terminating zero, or the data of another format.
+    topology_format : str
+        What Topology.format says.
     """
 
     data: bytes
@@ -54,6 +56,7 @@ class Content:
     raw: Mapping[str, Tensor] | None = None
     topology: bytes | None = None
     quantization: bytes | None = None
+    topology_format: str = "nnef"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def files(case: Case) -> dict[str, bytes]:
     if arrays:
         made["expected.npz"] = _npz(arrays)
     kept = {key: value for key, value in facts.items() if value not in ({}, [], (), None)}
-    made["case.json"] = _json(kept).encode()
+    made["case.json"] = to_json(kept).encode()
     return made
 
 
@@ -80,6 +80,8 @@ def _described(name: str, content: Content, arrays: dict[str, Tensor]) -> dict[s
         for key, text in (("topology", content.topology), ("quantization", content.quantization)):
             if text is not None:
                 expected[key] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+                if content.topology_format != "nnef":
+                    expected[key]["format"] = content.topology_format
         facts["expected"] = expected
     return facts
 
@@ -128,7 +130,7 @@ def _npz(arrays: Mapping[str, Tensor]) -> bytes:
     return buffer.getvalue()
 
 
-def _json(value: Any, level: int = 0) -> str:
+def to_json(value: Any, level: int = 0) -> str:
     """Objects, and arrays of objects or texts, one entry a line down to the third level; the rest in one line."""
     nested = isinstance(value, dict) or (
         isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, str))
@@ -137,9 +139,9 @@ def _json(value: Any, level: int = 0) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     indent = "\n" + " " * (level + 1)
     if isinstance(value, dict):
-        rows = [f"{json.dumps(key, ensure_ascii=False)}: {_json(item, level + 1)}" for key, item in value.items()]
+        rows = [f"{json.dumps(key, ensure_ascii=False)}: {to_json(item, level + 1)}" for key, item in value.items()]
     else:
-        rows = [_json(item, level + 1) for item in value]
+        rows = [to_json(item, level + 1) for item in value]
     left, right = "{}" if isinstance(value, dict) else "[]"
     end = "\n" + " " * level + right
     return left + indent + ("," + indent).join(rows) + end + ("\n" if not level else "")

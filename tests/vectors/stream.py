@@ -139,9 +139,10 @@ class Stream(Bitstream):
         raw: Mapping[str, Tensor] | None = None,
         topology: bytes | None = None,
         quantization: bytes | None = None,
+        topology_format: str = "nnef",
     ) -> Content:
         """The bitstream with what it decodes to."""
-        return Content(self.data, tensors or {}, raw, topology, quantization)
+        return Content(self.data, tensors or {}, raw, topology, quantization, topology_format)
 
     def refused(self) -> Content:
         """The bitstream as it is, of which nothing is expected."""

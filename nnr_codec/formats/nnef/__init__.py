@@ -136,6 +136,11 @@ def write(model: Model, file: BinaryIO) -> None:
     write_tar(file, _outputs(model))
 
 
+def variable_labels(graph: bytes) -> list[str]:
+    """The labels of the variables of a ``graph.nnef``, each in its first spelling; FormatError if it is malformed."""
+    return [labels[0] for labels in _spellings(parse_graph(graph, Limits()).variables).values()]
+
+
 def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:
     """The spellings of every label in order, under the first of them."""
     groups: dict[str, dict[str, None]] = {}

@@ -1,0 +1,139 @@
+"""Digests of decoded tensors and of whole models, and manifests of them.
+
+The digest of a tensor is SHA-256 of ``NNRT1``, one byte for the type, one byte for the number of dimensions, the
+dimensions as 64-bit numbers and the values in row-major order, all little-endian. The byte for the type is the number
+of the format in Table 15 of ISO/IEC 15938-17:2024; integers below a byte count as int8.
+
+The digest of a model is SHA-256 of ``NNRM1`` and, for each tensor by ascending name (UTF-8), the number of bytes of its
+name in 32 bits, the name, and the 32 bytes of the tensor's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import FormatError
+from ..model import Array
+from ..tensor.quant import DTYPES
+
+#: Number of the format of each type; of those that have one type, the widest, which holds it in full.
+_CODES = {dtype: int(data_format) for data_format, dtype in DTYPES.items()}
+
+
+def digest(tensor: Array) -> str:
+    """The digest of a tensor.
+
+    Parameters
+    ----------
+    tensor : ndarray
+        int8, int16, int32, int64, float16, float32 or float64, in any byte order and layout.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    FormatError
+        The type is none that a bitstream decodes to (Table 15).
+    """
+    code = _CODES.get(tensor.dtype.newbyteorder("="))
+    if code is None:
+        raise FormatError(f"a tensor of {tensor.dtype} has no digest: it is no type of Table 15")
+    plain = np.asarray(tensor, tensor.dtype.newbyteorder("<"), order="C")
+    found = hashlib.sha256(b"NNRT1" + struct.pack(f"<BB{plain.ndim}Q", code, plain.ndim, *plain.shape))
+    found.update(plain.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class TensorDigest:
+    """A tensor by its name, the name of its dtype, its shape and its digest."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+    @classmethod
+    def of(cls, name: str, tensor: Array) -> TensorDigest:
+        """The digest of a tensor with its name."""
+        return cls(name, tensor.dtype.name, tensor.shape, digest(tensor))
+
+    @classmethod
+    def read(cls, entry: Any) -> TensorDigest:
+        """An entry of a JSON file, which may have other fields as well; FormatError when it is none."""
+        try:
+            read = cls(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["sha256"])
+            texts = all(isinstance(text, str) for text in (read.name, read.dtype, read.sha256))
+            sizes = all(type(extent) is int and extent >= 0 for extent in read.shape)
+            read.name.encode()
+        except (TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
+            raise FormatError(f"not an object with name, dtype, shape and sha256: {error}") from None
+        if not texts or not sizes or not re.fullmatch("[0-9a-f]{64}", read.sha256):
+            raise FormatError("name, dtype, shape or sha256 of a tensor is not what it should be")
+        return read
+
+
+def manifest(tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """The digests of all tensors in order and that of the model, for JSON; one tensor is read at a time."""
+    entries = [TensorDigest.of(name, tensors[name]) for name in tensors]
+    return {"tensors": [asdict(entry) for entry in entries], "model_sha256": model_digest(entries)}
+
+
+def model_digest(entries: Iterable[TensorDigest]) -> str:
+    """The digest of a model from those of its tensors, whose names are unique."""
+    found = hashlib.sha256(b"NNRM1")
+    for name, sha256 in sorted((entry.name.encode(), entry.sha256) for entry in entries):
+        found.update(struct.pack("<I", len(name)) + name + bytes.fromhex(sha256))
+    return found.hexdigest()
+
+
+def read_manifest(text: str | bytes) -> list[TensorDigest]:
+    """The entries of a manifest.
+
+    Raises
+    ------
+    FormatError
+        The text is no manifest, names a tensor twice, or its ``model_sha256`` is not that of its tensors.
+    """
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not a manifest: {error}") from None
+    listed = parsed.get("tensors") if isinstance(parsed, dict) else None
+    if not isinstance(listed, list):
+        raise FormatError("not a manifest: there is no list of tensors")
+    entries = [TensorDigest.read(entry) for entry in listed]
+    if len({entry.name for entry in entries}) < len(entries):
+        raise FormatError("the manifest names a tensor twice")
+    if parsed.get("model_sha256") != model_digest(entries):
+        raise FormatError("model_sha256 of the manifest is not the digest of its tensors")
+    return entries
+
+
+def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array]) -> dict[str, str]:
+    """What is wrong with each tensor that is not as expected, by name; nothing when all are."""
+    wrong = dict.fromkeys(tensors, "is not expected")
+    for entry in expected:
+        wrong.pop(entry.name, None)
+        if entry.name not in tensors:
+            wrong[entry.name] = "is missing"
+            continue
+        tensor = tensors[entry.name]
+        if tensor.shape != entry.shape:
+            wrong[entry.name] = f"has shape {tensor.shape}, not {entry.shape}"
+        elif tensor.dtype.name != entry.dtype:
+            wrong[entry.name] = f"is {tensor.dtype.name}, not {entry.dtype}"
+        elif digest(tensor) != entry.sha256:
+            wrong[entry.name] = "has other values"
+    return wrong

@@ -1,0 +1,184 @@
+"""Into the payloads: the bins one by one, and what precedes the levels (ISO/IEC 15938-17:2024, 10.2.1).
+
+Bins are decoded by the plain implementation of clause 10, `nnr_codec.syntax.deepcabac`: slow, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from bitarray import bitarray
+
+from ..bitstream.payload import Part, qp_density, tensor_syntax
+from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
+from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..errors import BitstreamError, UnsupportedError
+from ..syntax.deepcabac import ArithmeticDecoder, Bin, QuantTensorSyntax, index_to_xy, quant_tensor, terminate
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from .state import check_parent
+from .task import NduTask
+
+#: Larger tensors are not decoded here: the plain implementation keeps 16 bytes for each parameter.
+MAX_PARAMETERS = 1 << 24
+
+
+class TensorBin(NamedTuple):
+    """One bin of a payload, with what :class:`~nnr_codec.syntax.deepcabac.Bin` says of it.
+
+    ``number`` counts the bins of the payload, ``part`` is the tensor, and ``parameter`` the index of the parameter in
+    its coded dimensions; None for bins before the levels and after them.
+    """
+
+    number: int
+    part: Part
+    parameter: tuple[int, ...] | None
+    bin: Bin
+
+
+class Element(NamedTuple):
+    """A syntax element that precedes the levels of a tensor."""
+
+    name: str
+    descriptor: str
+    value: int | bitarray
+
+
+class StopTracing(Exception):  # noqa: N818  # no error: a callback has seen enough
+    """Raise it in a callback to end a trace."""
+
+
+def trace_bins(task: NduTask, emit: Callable[[TensorBin], None], first_edition: bool = False) -> None:
+    """Call ``emit`` with each bin of a unit's payload in order, until it raises StopTracing.
+
+    Raises
+    ------
+    PayloadError
+        The payload is malformed, after its bins up to there.
+    MissingReferenceError
+        Contexts depend on updates in earlier bitstreams.
+    UnsupportedError
+        A tensor has more than MAX_PARAMETERS parameters, or its payload has no bins.
+    """
+    header = task.header
+    if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+        raise UnsupportedError(f"{task.label}: an NNR_PT_RAW_FLOAT payload has no bins (6.3.4.7)")
+    check_parent(header, None, task.names[0], residual=False)
+    syntaxes = [plain_syntax(task, part, first_edition) for part in task.parts]
+    for s in syntaxes:
+        if s.tensor_2d_height * s.tensor_2d_width > MAX_PARAMETERS:
+            raise UnsupportedError(f"{task.label}: bins are told of tensors of at most {MAX_PARAMETERS:,} parameters")
+    number = 0
+
+    def count(part: Part, parameter: tuple[int, ...] | None, bin_: Bin) -> None:
+        nonlocal number
+        number += 1
+        emit(TensorBin(number - 1, part, parameter, bin_))
+
+    try:
+        decoder = ArithmeticDecoder(bytes(task.payload))
+        for part, s in zip(task.parts, syntaxes, strict=True):
+            decoder.trace = _Follower(part, s, count)
+            quant_tensor(decoder, s)
+        decoder.trace = lambda bin_: count(part, None, bin_)
+        terminate(decoder)
+    except StopTracing:
+        return
+    except BitstreamError as error:
+        error.unit = error.unit or task.label
+        raise
+
+
+def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[Element]]]:
+    """What precedes the levels of each tensor of a unit. Only levels that other tensors follow are decoded.
+
+    Raises PayloadError when the payload is malformed, MissingReferenceError when levels that have to be decoded depend
+    on updates in earlier bitstreams.
+    """
+    header, found = task.header, []
+    if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+        return []
+    if len(task.parts) > 1:
+        check_parent(header, None, task.names[0], residual=False)
+    try:
+        decoder = PayloadDecoder(task.payload, first_edition=first_edition)
+        for part in task.parts:
+            syntax = tensor_syntax(header, task.session, part, first_edition=first_edition)
+            elements = []
+            if header.nnr_compressed_data_unit_payload_type != NNR_PT_INT:
+                n = 6 + qp_density(task.session)
+                elements.append(Element("qp_value", f"iae({n})", decoder.quant_param(n)))
+            reader = decoder.head(syntax)
+            found.append((part, elements + _flags(header, syntax, reader.side())))
+            if part is not task.parts[-1]:
+                reader.read(np.empty(syntax.size, np.int32))
+    except BitstreamError as error:
+        error.unit = error.unit or task.label
+        raise
+    return found
+
+
+def _flags(header: NnrCompressedDataUnitHeader, syntax: TensorSyntax, side: TensorSide) -> list[Element]:
+    if not syntax.can_skip_rows:  # the condition of both flags (errata A6)
+        return []
+    flags = ["row_skip_enabled_flag"]
+    if header.parent_node_id_present_flag:
+        flags.insert(0, "hist_dep_sig_prob_enabled_flag")
+    elements = [Element(name, "uae(1)", getattr(side, name)) for name in flags]
+    if side.row_skip_list is not None:
+        elements.append(Element("row_skip_list", "ae(v)", bitarray(side.row_skip_list.tolist())))
+    return elements
+
+
+def plain_syntax(task: NduTask, part: Part, first_edition: bool) -> QuantTensorSyntax:
+    """What the headers say about one part, for the plain implementation."""
+    header, codebook = task.header, part.codebook
+    is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
+    return QuantTensorSyntax(
+        part.dims,
+        dq_flag=header.dq_flag,
+        general_profile_idc=task.session.general_profile_idc,
+        cabac_unary_length_minus1=header.cabac_unary_length_minus1,
+        scan_order=header.scan_order if part.role in ("weight", "g", "h") else 0,
+        codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
+        parent_node_id_present_flag=header.parent_node_id_present_flag,
+        temporal_context_modeling_flag=header.temporal_context_modeling_flag,
+        qp_bits=0 if is_int else 6 + qp_density(task.session),
+        first_edition=first_edition,
+    )
+
+
+class _Follower:
+    """Knows which parameter the bins of one tensor belong to: each parameter that is coded begins with its sig_flag."""
+
+    def __init__(
+        self, part: Part, s: QuantTensorSyntax, emit: Callable[[Part, tuple[int, ...] | None, Bin], None]
+    ) -> None:
+        self.part, self.s, self.emit = part, s, emit
+        self.row_skip_list: list[int] = []
+        self.position = -1  # in coding order
+        self.parameter: tuple[int, ...] | None = None
+
+    def __call__(self, bin_: Bin) -> None:
+        if bin_.element == "row_skip_list":
+            self.row_skip_list.append(bin_.bin)
+        elif bin_.element == "sig_flag":
+            self._advance()
+        self.emit(self.part, self.parameter, bin_)
+
+    def _advance(self) -> None:
+        w, h = self.s.tensor_2d_width, self.s.tensor_2d_height
+        blocks = self.s.scan_order > 0 and w > 1 and h > 1
+        while True:
+            self.position += 1
+            y, x = divmod(self.position, w)
+            if blocks:
+                x, y = index_to_xy(w, h, self.position, 4 << self.s.scan_order)
+            if not self.row_skip_list or not self.row_skip_list[y]:
+                break
+        index = []
+        for extent in reversed(self.part.dims[1:]):
+            x, i = divmod(x, extent)
+            index.append(i)
+        self.parameter = (y, *reversed(index))

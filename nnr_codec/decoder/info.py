@@ -1,0 +1,77 @@
+"""What the headers tell of the tensors of a group, without a look at the payload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..bitstream.summary import tools
+from ..constants import PayloadType
+from ..errors import BitstreamError
+from .group import Group
+from .reconstruct import split
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What the headers tell of one tensor.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+        After decoding.
+    dtype : numpy dtype
+    payload_type : PayloadType
+    tools : tuple of str
+        The coding tools that its unit uses.
+    nbytes : int
+        Bytes of its unit (or units); 0 for the other tensors of a block, which share the unit of the weight.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    payload_type: PayloadType
+    tools: tuple[str, ...]
+    nbytes: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return prod(self.shape)
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits of the unit for each parameter."""
+        return 8 * self.nbytes / self.parameters
+
+
+def describe(group: Group) -> list[TensorInfo]:
+    """Facts about the tensors of a group; ElementError when they cannot be told apart."""
+    try:
+        return list(_infos(group))
+    except BitstreamError as error:
+        error.unit = error.unit or group.first.label
+        raise
+
+
+def _infos(group: Group) -> Iterator[TensorInfo]:
+    first, header = group.first, group.first.header
+    kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
+    shift = header.first_tensor_dimension_shift
+    shape = (*first.dims[1 : shift + 1], *first.dims[:1], *first.dims[shift + 1 :])
+    if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
+        whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory
+        for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True)):
+            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else group.nbytes)
+        return
+    yield TensorInfo(first.names[0], shape, first.dtype, kind, used, group.nbytes)
+    if first.is_block:
+        for part in first.parts:
+            if part.name != first.names[0] and part.role not in ("h", "ls"):
+                yield TensorInfo(part.name, part.dims, first.dtype, kind, used, 0)

@@ -1,0 +1,163 @@
+"""Pruning information, NNR_TPL_PRUN: what it makes zero, and the dimensions that it gives (6.4.4.5, 8.3.3).
+
+Where the standard's text leaves a choice, this is how it is read:
+
+- 1 means preserved, 0 means zero (errata N1).
+- The bits of a mask run over all tensors of the bitstream that have two or more dimensions, in the order of their
+  units: as they are coded, before first_tensor_dimension_shift moves the output channels away from the front. Tensors
+  that share a unit count each for itself, with the shape that it gets by the split (errata N1).
+- A sparse_mask has a bit for each parameter. A prune_mask has a bit for each parameter, or else for each output
+  channel, an index of the first coded dimension. The number of bits tells which; where it fits both, both mean the
+  same.
+- order_flag says how the parameters of each tensor are counted: 1 with the last dimension moving fastest, 0 with the
+  first.
+- A mask of another number of bits is not applied: a PruningWarning tells of it.
+- Of several masks each makes zero what it does not preserve.
+- A dictionary gives tensor_dimensions to units that leave them out, before any topology; others have to agree.
+
+Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from bitarray import bitarray
+
+from ..constants import NNR_TPL_DICT
+from ..errors import ElementError
+from ..syntax import Session
+from ..syntax.structures import NnrPruningTopologyContainer
+
+A = TypeVar("A", bound=np.generic)
+
+
+class PruningWarning(UserWarning):
+    """A mask that does not fit the tensors of its bitstream, and so is not applied."""
+
+
+class Pruning:
+    """The pruning information of one bitstream; after :meth:`plan`, several threads may :meth:`apply` it.
+
+    Attributes
+    ----------
+    dimensions : dict of str to list of int
+        New tensor_dimensions by name, from dictionaries.
+    """
+
+    def __init__(self) -> None:
+        self.dimensions: dict[str, list[int]] = {}
+        self._masks: dict[tuple[str, int, int], bitarray] = {}  # by element, order_flag and number of bits
+        self._fitting: dict[str, bitarray] = {}  # by numpy's name of the order, or "channels"
+        self._places: dict[str, tuple[int, int, int]] = {}  # first bit for parameters, for channels, and the shift
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether tensors of two or more dimensions are final only when all of them are known."""
+        return bool(self._masks)
+
+    def add(self, container: NnrPruningTopologyContainer, session: Session) -> None:
+        """Take in a container; ``session`` is what its unit sees.
+
+        Raises ElementError for reserved or impossible values, MissingReferenceError for an index that is not in the
+        reference list.
+        """
+        if container.nnr_rep_type > NNR_TPL_DICT:
+            raise ElementError(f"nnr_rep_type {container.nnr_rep_type} is reserved (Table 13)")
+        if container.prune_flag and container.nnr_rep_type == NNR_TPL_DICT:
+            new = session.new_dimensions(container)
+            if not new:
+                raise ElementError("count_ids is 0, but shall be greater (6.4.4.5)")
+            self.dimensions |= new
+        for element in ("prune_mask", "sparse_mask"):
+            if element in container:
+                bits: bitarray = getattr(container, element).bit_mask_value
+                if not bits:
+                    raise ElementError(f"count_bits of {element} is 0, but shall be greater (6.4.4.5)")
+                self._add_mask((element, container.order_flag, len(bits)), bits)
+
+    def _add_mask(self, key: tuple[str, int, int], bits: bitarray) -> None:
+        if key in self._masks:
+            self._masks[key] &= bits
+        else:
+            self._masks[key] = bitarray(bits, endian="big")
+
+    def check(self, name: str, tensor_dimensions: Sequence[int]) -> None:
+        """Raise ElementError when a dictionary gives a tensor other dimensions than its unit does."""
+        new = self.dimensions.get(name)
+        if new is not None and list(tensor_dimensions) != new:
+            raise ElementError(
+                f"tensor_dimensions of {name!r} are {list(tensor_dimensions)}, pruning made them {new} (6.4.4.5)"
+            )
+
+    def plan(self, tensors: Iterable[tuple[str, Sequence[int], int]]) -> None:
+        """Find out which bits are whose, once the tensors of the bitstream are known.
+
+        Parameters
+        ----------
+        tensors : iterable of (str, sequence of int, int)
+            Name, shape as decoded and first_tensor_dimension_shift (0 for those that share a unit) of all tensors, in
+            bitstream order.
+
+        Raises
+        ------
+        ElementError
+            A dictionary has other dimensions.
+
+        Warns
+        -----
+        PruningWarning
+            Masks have another number of bits, and are ignored.
+        """
+        parameters = channels = 0
+        for name, shape, shift in tensors:
+            coded = [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
+            self.check(name, coded)
+            if len(coded) > 1:
+                self._places[name] = parameters, channels, shift
+                parameters += prod(coded)
+                channels += coded[0]
+        ignored = []
+        for (element, order_flag, count), bits in self._masks.items():
+            if count == parameters:
+                self._keep("C" if order_flag else "F", bits)
+            elif count == channels and element == "prune_mask":
+                self._keep("channels", bits)
+            else:
+                ignored.append(f"a {element} of {count:,} bits")
+        if ignored:
+            more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
+            warnings.warn(
+                f"pruning information is not applied: {ignored[0]}{more}, where the tensors of two or more dimensions "
+                f"have {parameters:,} parameters and {channels:,} output channels (6.4.4.5)",
+                PruningWarning,
+                stacklevel=2,
+            )
+
+    def _keep(self, kind: str, bits: bitarray) -> None:
+        self._fitting[kind] = self._fitting[kind] & bits if kind in self._fitting else bits
+
+    def apply(self, name: str, tensor: npt.NDArray[A]) -> npt.NDArray[A]:
+        """Make zero what the masks do not preserve of a decoded tensor: in place, or in a copy of a read-only one."""
+        if name not in self._places:
+            return tensor
+        parameter, channel, shift = self._places[name]
+        for kind, mask in self._fitting.items():
+            first, count = (channel, tensor.shape[shift]) if kind == "channels" else (parameter, tensor.size)
+            removed = ~mask[first : first + count]
+            if not removed.any():
+                continue
+            if not tensor.flags.writeable:
+                tensor = tensor.copy()
+            coded = np.moveaxis(tensor, shift, 0)  # a view
+            where = np.unpackbits(np.frombuffer(removed.tobytes(), np.uint8), count=count).view(np.bool_)
+            if kind == "channels":
+                coded[where] = 0
+            else:
+                coded[where.reshape(coded.shape, order="C" if kind == "C" else "F")] = 0
+        return tensor

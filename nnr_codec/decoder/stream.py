@@ -1,0 +1,155 @@
+"""Decoding while the bitstream arrives: each tensor as soon as its last byte is there (7.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..bitstream.source import ChunkSource
+from ..bitstream.units import UnitReader
+from ..constants import NNR_STR
+from ..errors import NnrError
+from ..limits import Budget, Limits
+from ..model import Array, Topology
+from ..syntax import Session
+from .decode import BitstreamParser, Named
+from .group import Group
+from .state import UpdateState
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class StreamDecoder:
+    """Decodes one or more bitstreams, one after another, from chunks of any size.
+
+    A further NNR_STR starts the next bitstream; what updates refer to outlives it. Nothing is taken after an error.
+
+    Parameters
+    ----------
+    limits : Limits, optional
+        Bounds on each bitstream; max_units on all of them together.
+    topology_dimensions : mapping of str to sequence of int, optional
+        Dimensions of tensors whose units leave them out.
+    allow_missing : bool
+        Whether a bitstream may end before the tensors that its topology or reference list names.
+
+    Attributes
+    ----------
+    state : UpdateState
+        What later updates may refer to.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        allow_missing: bool = False,
+        named: Named | None = None,
+    ) -> None:
+        self.state = UpdateState()
+        self._source = ChunkSource()
+        self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
+        self._allow_missing, self._named = allow_missing, named
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = BitstreamParser(self._reader)
+        self._budget = Budget(self._reader.limits)
+        self._first_edition: bool | None = None  # not known yet
+        self._held: list[Group] = []  # until it is known
+
+    @property
+    def topology(self) -> Topology | None:
+        """The topology of the present bitstream, as far as it has arrived."""
+        return self._parser.topology
+
+    def feed(self, chunk: Buffer) -> list[tuple[str, Array]]:
+        """Take the next bytes.
+
+        Returns
+        -------
+        list of (str, ndarray)
+            The tensors that are complete now, in bitstream order.
+
+        Raises
+        ------
+        BitstreamError, MissingReferenceError, UnsupportedError
+            As for :func:`nnr_codec.decode`.
+        """
+        return self._run(chunk)
+
+    def finish(self) -> list[tuple[str, Array]]:
+        """The end of the stream has come; the tensors that could not be told before.
+
+        Raises TruncatedError inside a unit, and IncompleteError between two when tensors are missing.
+        """
+        return self._run(None)
+
+    def _run(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
+        if self._closed:
+            raise ValueError("the stream has ended, or failed")
+        self._closed = True  # unless all goes well
+        if chunk is None:
+            self._source.end()
+        else:
+            self._source.feed(chunk)
+        ready = list(self._tensors())
+        if chunk is None:
+            ready += self._end()
+        self._closed = chunk is None
+        return ready
+
+    def _tensors(self) -> Iterator[tuple[str, Array]]:
+        while unit := self._reader.next():
+            self._source.forget(self._reader.position)
+            if unit.header.nnr_unit_type == NNR_STR and self._parser.started:
+                yield from self._end()
+                self._begin()
+            for group in self._parser.take(unit):
+                yield from self._decode(group)
+
+    def _end(self) -> Iterator[tuple[str, Array]]:
+        """What is left to say of a bitstream at its end."""
+        self._parser.finish()
+        if not self._allow_missing:
+            self._parser.check_complete(self._named)
+        yield from self._flush(False)
+
+    def _decode(self, group: Group) -> Iterator[tuple[str, Array]]:
+        if self._parser.profile == 0 and self._first_edition is None:
+            yield from self._undecided(group)
+        else:
+            yield from group.decode(
+                state=self.state, budget=self._budget, first_edition=bool(self._first_edition)
+            ).items()
+
+    def _undecided(self, group: Group) -> Iterator[tuple[str, Array]]:
+        """A tensor of profile 0 while both of its readings are possible (errata K1, K4)."""
+        readings: list[dict[str, Array] | NnrError] = []
+        for first_edition in (False, True):
+            budget = Budget(self._reader.limits)
+            try:
+                readings.append(group.decode(state=UpdateState(), budget=budget, first_edition=first_edition))
+            except NnrError as error:
+                readings.append(error)
+        text, first = readings
+        if isinstance(text, NnrError) and isinstance(first, NnrError):
+            raise text
+        self._held.append(group)
+        if isinstance(text, NnrError) or isinstance(first, NnrError):
+            yield from self._flush(isinstance(text, NnrError))
+        elif len(self._held) == 1 and all(np.array_equal(text[name], first[name], equal_nan=True) for name in text):
+            self._held.clear()
+            yield from text.items()
+
+    def _flush(self, first_edition: bool) -> Iterator[tuple[str, Array]]:
+        """The tensors that were held, in the reading that holds from here on."""
+        self._first_edition = first_edition
+        held, self._held = self._held, []
+        for group in held:
+            yield from self._decode(group)

@@ -1,0 +1,1 @@
+"""Tests of units and parameter sets as objects."""

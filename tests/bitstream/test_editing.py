@@ -1,0 +1,168 @@
+"""Reading, changing and writing units: what is not changed comes back bit by bit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.bitstream.source import FileSource
+from nnr_codec.constants import NNR_PT_INT
+from nnr_codec.errors import WriteError
+from nnr_codec.syntax.structures import NnrAggregateUnitHeader
+
+from ..builder import Bitstream, ndu
+from ..interop import BY_ID
+from ..test_vectors import each, facts
+
+
+@pytest.mark.parametrize("folder", each("valid", "acceptable"))
+def test_vectors_come_back(folder: Path) -> None:
+    dims = facts(folder).get("topology_dimensions")
+    for path in folder.glob("*.nnr"):
+        data = path.read_bytes()
+        units = list(nnr.units(data, topology_dimensions=dims))
+        assert nnr.write_units(units, topology_dimensions=dims) == data
+        for unit in units:
+            assert bytes(unit.data) == data[unit.offset : unit.offset + unit.size.nnr_unit_size]
+
+
+def test_foreign_streams_come_back() -> None:
+    for stream in BY_ID.values():
+        assert nnr.write_units(nnr.units(stream.data)) == stream.data
+
+
+def nested() -> bytes:
+    """STR MPS AGG(a AGG(b c)) with entry points in both aggregates."""
+    stream = Bitstream().str_().mps()
+    for name in "abc":
+        stream.ndu(ndu(name, [300], kind=NNR_PT_INT), np.arange(300))
+    data = stream.aggregate(3).aggregate(2).data
+    units = list(nnr.units(data))
+    for unit in units:
+        if isinstance(unit.header.detail, NnrAggregateUnitHeader):
+            unit.header.detail.entry_points_present_flag = 1
+    return nnr.write_units(units)
+
+
+def test_sizes_and_entry_points_follow() -> None:
+    data = nested()
+    units = list(nnr.units(data))  # which checks the entry points
+    assert [(unit.type_name, unit.depth) for unit in units][2:] == [
+        ("NNR_AGG", 0),
+        ("NNR_NDU", 1),
+        ("NNR_AGG", 1),
+        ("NNR_NDU", 2),
+        ("NNR_NDU", 2),
+    ]
+    units[5].ndu.topology_elem_id = "a longer name"
+    longer = nnr.write_units(units)
+    assert len(longer) == len(data) + len("a longer name") - 1
+    again = list(nnr.units(longer))
+    header = again[4].header.detail
+    assert isinstance(header, NnrAggregateUnitHeader)
+    starts = [unit.offset - again[4].offset for unit in again[5:]]
+    assert header.nnr_unit_entry_point == starts
+    assert [bytes(unit.data) for unit in again[:2] + again[3:4] + again[6:]] == [
+        bytes(unit.data) for unit in units[:2] + units[3:4] + units[6:]
+    ]
+    assert list(nnr.decode(longer)) == ["a", "a longer name", "c"]
+
+
+def test_units_can_be_taken_out_of_an_aggregate() -> None:
+    units = list(nnr.units(nested()))
+    inner = units[4].header.detail
+    assert isinstance(inner, NnrAggregateUnitHeader)
+    with pytest.raises(WriteError, match="at least two units, not 1"):
+        nnr.write_units(units[:-1])
+    outside = [*units[:4], *units[5:]]
+    for unit in outside[4:]:
+        unit.depth = 1
+    outer = outside[2].header.detail
+    assert isinstance(outer, NnrAggregateUnitHeader)
+    outer.quant_bitdepth, outer.nnr_reserved_zero_3bits = [0] * 3, [0] * 3
+    flat = nnr.write_units(outside)
+    assert [unit.depth for unit in nnr.units(flat)] == [0, 0, 0, 1, 1, 1]
+    assert list(nnr.decode(flat)) == ["a", "b", "c"]
+
+
+def test_depths_have_to_make_a_tree() -> None:
+    units = list(nnr.units(nested()))
+    units[0].depth = 1
+    with pytest.raises(WriteError, match="depth 1 without aggregates"):
+        nnr.write_units(units)
+
+
+def test_a_size_that_was_long_stays_long() -> None:
+    stream = Bitstream().str_().mps().ndu(ndu("w", [3], kind=NNR_PT_INT), [1, 2, 3])
+    units = list(nnr.units(stream.data))
+    units[2].size.nnr_unit_size_flag = 1
+    longer = nnr.write_units(units)
+    assert len(longer) == len(stream.data) + 2
+    assert nnr.write_units(nnr.units(longer)) == longer
+
+
+def test_a_payload_may_be_replaced() -> None:
+    one = Bitstream().str_().mps().ndu(ndu("w", [3], kind=NNR_PT_INT), [1, 2, 3]).data
+    two = Bitstream().str_().mps().ndu(ndu("w", [3], kind=NNR_PT_INT), [7, 8, 900]).data
+    units, others = list(nnr.units(one)), list(nnr.units(two))
+    units[2].payload = bytes(others[2].payload)  # type: ignore[arg-type]  # bytes of an NDU
+    assert nnr.write_units(units) == two
+
+
+def test_an_element_without_a_place_is_refused() -> None:
+    units = list(nnr.units(nnr.encode({"w": np.ones((3, 3), "f4")})))
+    units[2].ndu.device_id = 3
+    with pytest.raises(WriteError, match="device_id=3 is set"):
+        nnr.write_units(units)
+
+
+class Counting(io.BytesIO):
+    """A file that counts what is read."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        part = super().read(size)
+        self.count += len(part)
+        return part
+
+
+def test_of_a_file_little_more_is_read_than_is_asked_for() -> None:
+    rng = np.random.default_rng(1)
+    data = nnr.encode({f"t{k}": rng.normal(size=(100, 200)).astype("f4") for k in range(20)}, exact=True)
+    file = Counting(data)
+    opened = nnr.open(file)
+    sizes = {info.name: info.nbytes for info in opened.info.values()}
+    assert file.count <= (len(sizes) + 2) * FileSource.window
+    file.count = 0
+    np.testing.assert_array_equal(opened["t7"], nnr.decode(data)["t7"])
+    assert file.count <= sizes["t7"]
+
+
+def test_a_file_is_read_from_where_it_stands() -> None:
+    data = nnr.encode({"w": np.ones((5, 5), "f4")})
+    file = io.BytesIO(b"before" + data)
+    file.seek(6)
+    assert nnr.decode(file)["w"].shape == (5, 5)
+
+
+def test_headers_longer_than_the_window() -> None:
+    name = "a" * 3000
+    data = nnr.encode({name: np.ones((5, 5), "f4"), "b": np.ones((3, 3), "f4")})
+    assert list(nnr.open(io.BytesIO(data))) == [name, "b"]
+    assert [bytes(unit.data) for unit in nnr.units(io.BytesIO(data))] == [bytes(unit.data) for unit in nnr.units(data)]
+
+
+def test_a_file_that_becomes_shorter() -> None:
+    data = nnr.encode({"w": np.ones((50, 50), "f4")}, exact=True)
+    file = io.BytesIO(data)
+    opened = nnr.open(file)
+    file.truncate(100)
+    with pytest.raises(nnr.TruncatedError, match="has become shorter"):
+        opened["w"]

@@ -1,0 +1,147 @@
+"""StreamDecoder: each tensor as soon as its last byte has arrived, whatever the chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.constants import NNR_CPT_DC, NNR_PT_INT
+from nnr_codec.limits import Limits
+from nnr_codec.model import Array
+
+from ..builder import Bitstream, ndu
+from ..interop import BY_ID
+from ..test_vectors import each, facts, limits
+
+
+def feed(data: bytes, size: int, decoder: nnr.StreamDecoder) -> dict[str, Array]:
+    """All tensors from chunks of ``size`` bytes."""
+    got: dict[str, Array] = {}
+    for start in range(0, len(data), size):
+        got.update(decoder.feed(data[start : start + size]))
+    got.update(decoder.finish())
+    return got
+
+
+@pytest.mark.parametrize("folder", each("valid"))
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_vectors(folder: Path, size: int) -> None:
+    """The same as decode() gives, for every vector that needs no other before it."""
+    case = facts(folder)
+    if "inputs" in case:
+        return
+    options = {"limits": limits(case), "topology_dimensions": case.get("topology_dimensions")}
+    data = (folder / "stream.nnr").read_bytes()
+    want = nnr.decode(data, **options, allow_missing=True)
+    got = feed(data, size, nnr.StreamDecoder(**options, allow_missing=True))
+    assert list(got) == list(want)
+    for name, tensor in got.items():
+        assert tensor.dtype == want[name].dtype
+        np.testing.assert_array_equal(tensor, want[name])
+
+
+def test_sequences_of_updates() -> None:
+    """A further NNR_STR starts the next bitstream, and updates go on from those before."""
+    streams = [BY_ID[name] for name in BY_ID if BY_ID[name].before][:3]
+    assert streams
+    for stream in streams:
+        plain, decoder = nnr.UpdateDecoder(), nnr.StreamDecoder()
+        got = []
+        for data in [*(path.read_bytes() for path in stream.before), stream.data]:
+            want = plain.decode(data)
+            got = decoder.feed(data)
+            assert [name for name, _ in got] == list(want)
+            for name, tensor in got:
+                np.testing.assert_array_equal(tensor, want[name])
+        assert decoder.finish() == []
+
+
+def test_with_the_last_byte_and_not_before() -> None:
+    stream = Bitstream().str_().mps()
+    for name in "ab":
+        stream.ndu(ndu(name, [20, 10], kind=NNR_PT_INT), np.full((20, 10), ord(name)))
+    stream.ndu(ndu("c", [4], kind=NNR_PT_INT), [1, 2, 3, 4]).aggregate(3)  # b and c
+    units = list(nnr.units(stream.data))
+    ends = {unit.offset + unit.size.nnr_unit_size: unit for unit in units if unit.type_name == "NNR_NDU"}
+    assert units[3].type_name == "NNR_AGG"
+    decoder = nnr.StreamDecoder()
+    for position, byte in enumerate(stream.data, 1):
+        got = decoder.feed(bytes([byte]))
+        assert [name for name, _ in got] == ([ends[position].ndu.topology_elem_id] if position in ends else [])
+    assert decoder.finish() == []
+
+
+def test_h_completes_g_and_parts_complete_a_tensor() -> None:
+    rank = {"compressed_parameter_types": NNR_CPT_DC, "decomposition_rank": 1, "g_number_of_rows": 2}
+    stream = (
+        Bitstream().str_().mps().ndu(ndu("w", [2, 3], **rank), [[1], [2]]).ndu(ndu("w", [2, 3], **rank), [[1, 2, 3]])
+    )
+    units = list(nnr.units(stream.data))
+    decoder = nnr.StreamDecoder()
+    assert decoder.feed(stream.data[: units[-1].offset]) == []
+    ((name, tensor),) = decoder.feed(stream.data[units[-1].offset :])
+    assert (name, tensor.shape) == ("w", (2, 3))
+
+
+def test_the_end() -> None:
+    data = nnr.encode({"w": np.ones((4, 4), "f4")})
+    decoder = nnr.StreamDecoder()
+    decoder.feed(data[:-1])
+    with pytest.raises(nnr.TruncatedError):
+        decoder.finish()
+    with pytest.raises(ValueError, match="has ended, or failed"):
+        decoder.feed(data[-1:])
+    with pytest.raises(nnr.ElementError, match="no unit"):
+        nnr.StreamDecoder().finish()
+
+
+def test_what_is_missing_shows_at_the_end() -> None:
+    stream = Bitstream().str_().mps(indexed=1).reference_list("a", "b", "c")
+    stream.ndu(ndu(2, [1], kind=NNR_PT_INT), [5])
+    decoder = nnr.StreamDecoder()
+    assert [name for name, _ in decoder.feed(stream.data)] == ["c"]
+    with pytest.raises(nnr.IncompleteError, match="incomplete: 1 of 3 tensors"):
+        decoder.finish()
+    assert nnr.StreamDecoder(allow_missing=True).feed(stream.data)
+
+
+def test_an_error_is_the_same_as_of_decode() -> None:
+    data = bytearray(nnr.encode({name: np.arange(64, dtype="f4").reshape(8, 8) for name in "abc"}))
+    units = list(nnr.units(bytes(data)))
+    data[units[3].offset + units[3].size.nnr_unit_size - 1] ^= 0xFF
+    with pytest.raises(nnr.PayloadError) as whole:
+        nnr.decode(bytes(data))
+    decoder = nnr.StreamDecoder()
+    end = units[3].offset + units[3].size.nnr_unit_size
+    assert [name for name, _ in decoder.feed(data[: end - 1])] == ["a"]
+    with pytest.raises(nnr.PayloadError) as fed:
+        decoder.feed(data[end - 1 :])
+    assert str(fed.value) == str(whole.value)
+
+
+def test_memory_is_that_of_one_unit() -> None:
+    """Bytes that were used are forgotten."""
+    data = nnr.encode({str(k): np.arange(400, dtype="f4").reshape(20, 20) for k in range(50)})
+    decoder = nnr.StreamDecoder()
+    largest = max(unit.size.nnr_unit_size for unit in nnr.units(data))
+    for start in range(0, len(data), 10):
+        decoder.feed(data[start : start + 10])
+        assert len(decoder._source._content) <= largest + 10
+
+
+def test_a_bitstream_of_the_first_edition() -> None:
+    """Nothing is given out before it is clear which of its readings a bitstream of profile 0 has (errata K1, K4)."""
+    for name, stream in BY_ID.items():
+        if "nncodec-v1" in name or "/nncodec1_" in name:
+            got = feed(stream.data, 100, nnr.StreamDecoder())
+            for tensor in stream.values:
+                np.testing.assert_array_equal(got[tensor], stream.values[tensor])
+
+
+def test_limits() -> None:
+    data = nnr.encode({"w": np.ones((40, 40), "f4")})
+    with pytest.raises(nnr.LimitError, match="max_tensor_elements"):
+        nnr.StreamDecoder(limits=Limits(max_tensor_elements=100)).feed(data)
