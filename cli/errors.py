@@ -87,4 +87,6 @@ def say(text: str) -> None:
 
 def one_line(text: str) -> str:
     """The text with everything escaped that a terminal would act on (names come from files)."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

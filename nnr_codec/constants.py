@@ -135,8 +135,9 @@ NNR_TPL_UNREC, NNR_TPL_NNEF, NNR_TPL_ONNX, NNR_TPL_PYT, NNR_TPL_TEF, NNR_TPL_PRU
 NNR_PT_RAW, NNR_DFL = CompressionFormat
 NNR_QNT_UNREC, NNR_QNT_NNEF, NNR_QNT_ONNX, NNR_QNT_PYT, NNR_QNT_TEF = QuantizationStorageFormat
 ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512, ICNN_NDU_EXT = ParentNodeIdType
-NNR_CPT_DC, NNR_CPT_LS, NNR_CPT_BN, NNR_CPT_BI = CompressedParameterType
+# Bits as plain integers: `&` with a member of an IntFlag takes a microsecond.
+NNR_CPT_DC, NNR_CPT_LS, NNR_CPT_BN, NNR_CPT_BI = map(int, CompressedParameterType)
 NNR_AGG_GEN, NNR_AGG_SLF = NnrAggregateUnitType
-NNR_QSU, NNR_QCB = QuantizationMethod
+NNR_QSU, NNR_QCB = map(int, QuantizationMethod)
 NNR_TPL_BMSK, NNR_TPL_DICT = NnrRepType
 NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, NNR_PT_BLOCK = PayloadType

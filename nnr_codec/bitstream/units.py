@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
@@ -237,7 +237,7 @@ class UnitReader:
                     f"the unit is {length} bytes long, {end - position} are left", path="nnr_unit_size", bit=0
                 )
             limits.check("max_unit_bytes", length, "nnr_unit_size")
-            return self._content(start[:length], size, header_type)
+            return self._content(start[:length], size, header_type, reader.io.pos)
         except BitstreamError as error:
             if self._index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
@@ -250,7 +250,7 @@ class UnitReader:
     def _label(self, header_type: int) -> str:
         return f"unit {self._index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
 
-    def _content(self, start: memoryview, size: NnrUnitSize, header_type: int) -> Unit:
+    def _content(self, start: memoryview, size: NnrUnitSize, header_type: int, header_bit: int) -> Unit:
         """The unit whose first bytes are ``start``; as much of it is fetched as its structures need."""
         offset, length = self.position, size.nnr_unit_size
         whole = header_type in PAYLOADS or self.trace or (self.source.in_order and header_type != NNR_AGG)
@@ -259,7 +259,9 @@ class UnitReader:
         while True:
             reader = Reader(self.session, BitReader(start, 0, self.limits), self.trace)
             try:
-                reader.read(NnrUnitSize)
+                if self.trace:
+                    reader.read(NnrUnitSize)
+                reader.io.pos = header_bit
                 header = reader.read(NnrUnitHeader)
                 break
             except TruncatedError:
@@ -344,8 +346,7 @@ def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
         A structure does not fit its table, or the depths do not make a tree.
     """
     left = list(units)[::-1]
-    session = session or Session()
-    session = replace(session, pruned_dimensions=dict(session.pruned_dimensions))
+    session = session.snapshot() if session else Session()
     written = _write_level(left, session, 0)
     if left:
         raise WriteError(f"{left[-1].label()} has depth {left[-1].depth} without aggregates around it (6.3.4.8)")
@@ -359,7 +360,7 @@ def _write_level(left: list[Unit], session: Session, depth: int) -> list[tuple[i
         unit = left.pop()
         kind, long_size = unit.header.nnr_unit_type, bool(unit.size.nnr_unit_size_flag)
         if kind == NNR_AGG:
-            outside = replace(session)
+            outside = session.snapshot()
             inside = _write_level(left, session, depth + 1)
             if session.lps_depth > depth:
                 session.end_aggregate()
@@ -391,8 +392,3 @@ def aggregate_header(
         first += 2 * (long_size or first + sum(sizes) > 0x7FFF)
         detail.nnr_unit_entry_point = list(accumulate(sizes[:-1], initial=first))
     return header
-
-
-def ndu_header(detail: NnrCompressedDataUnitHeader) -> NnrUnitHeader:
-    """The header of a complete, independently decodable compressed data unit."""
-    return NnrUnitHeader(nnr_unit_type=NNR_NDU, detail=detail)

@@ -24,6 +24,25 @@ from .task import NduTask
 MAX_PARAMETERS = 1 << 24
 
 
+#: The syntax elements of payloads: clause, descriptor, meaning.
+ELEMENTS = {
+    "raw_float32_parameter": ("6.3.4.7", "flt(32)", "one parameter"),
+    "qp_value": ("10.2.1.3", "iae(6 + QpDensity)", "quantization parameter, less QuantizationParameter"),
+    "hist_dep_sig_prob_enabled_flag": ("10.2.1.4", "uae(1)", "contexts look at all earlier updates"),
+    "row_skip_enabled_flag": ("10.2.1.4", "uae(1)", "row_skip_list is present"),
+    "row_skip_list": ("10.2.1.4", "ae(v)", "1 for each row of zeros, whose levels are not coded"),
+    "shift_idx_minus_1_present_flag": ("10.2.1.7", "ae(v)", "a context has other adaptation rates than the usual ones"),
+    "shift_idx_minus_1": ("10.2.1.7", "uae(3)", "which rates, and the state to begin with"),
+    "sig_flag": ("10.2.1.5", "ae(v)", "the level is not 0"),
+    "sign_flag": ("10.2.1.5", "ae(v)", "the level is negative"),
+    "abs_level_greater_x": ("10.2.1.5", "ae(v)", "the magnitude is greater than what was coded of it, in steps of 1"),
+    "abs_level_greater_x2": ("10.2.1.5", "ae(v)", "the magnitude is greater, in steps that double"),
+    "abs_remainder": ("10.2.1.5", "uae(RemBits)", "the rest of the magnitude"),
+    "terminating_one_bit": ("10.2.1.2", "at(v)", "the arithmetic code string ends"),
+    "nesting_zero_bit": ("10.2.1.2", "f(1)", "0, up to the end of the byte"),
+}
+
+
 class TensorBin(NamedTuple):
     """One bin of a payload, with what :class:`~nnr_codec.syntax.deepcabac.Bin` says of it.
 

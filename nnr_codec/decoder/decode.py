@@ -22,6 +22,7 @@ from ..constants import (
     NNR_QNT,
     NNR_STR,
     NNR_TPL,
+    NNR_TPL_PRUN,
     TOPOLOGY_FORMATS,
 )
 from ..errors import (
@@ -42,7 +43,8 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
 )
 from .group import Group
-from .info import describe
+from .info import TensorInfo, describe
+from .pruning import Pruning
 from .state import Key, node_key
 from .task import NduTask, data_format
 
@@ -76,6 +78,10 @@ class BitstreamParser:
         Of the units so far.
     names : set of str
         All topology element ids so far.
+    info : dict of str to TensorInfo
+        Facts about each tensor so far.
+    pruning : Pruning
+        What pruning information does to the tensors.
     """
 
     def __init__(self, reader: UnitReader) -> None:
@@ -85,6 +91,8 @@ class BitstreamParser:
         self.topology: Topology | None = None
         self._quantization: dict[str, bytes] = {}
         self.names: set[str] = set()
+        self.info: dict[str, TensorInfo] = {}
+        self.pruning = Pruning()
         self._keys: set[Key] = set()
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
@@ -133,19 +141,19 @@ class BitstreamParser:
             raise ElementError("a bitstream starts with an NNR_STR (6.2.3)", unit=unit.label())
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
-        elif kind == NNR_TPL:
-            self._topology(unit)
-        elif kind == NNR_QNT:
-            self._quantization_data(unit)
-        elif kind == NNR_NDU:
-            try:
+        try:
+            if kind == NNR_TPL:
+                self._topology(unit)
+            elif kind == NNR_QNT:
+                self._quantization_data(unit)
+            elif kind == NNR_NDU:
                 yield from self._ndu(unit)
-            except BitstreamError as error:
-                error.unit = error.unit or unit.label()
-                raise
-            except MissingReferenceError as error:
-                error.args = (f"{unit.label()}: {error}",)
-                raise
+        except BitstreamError as error:
+            error.unit = error.unit or unit.label()
+            raise
+        except MissingReferenceError as error:
+            error.args = (f"{unit.label()}: {error}",)
+            raise
 
     def finish(self) -> None:
         """Raise ElementError when something that has begun is not complete at the end of the bitstream."""
@@ -161,9 +169,15 @@ class BitstreamParser:
         if profile > 1:
             raise UnsupportedError(f"{unit.label()}: general_profile_idc {profile} is not defined (6.4.3.2)")
 
+    def plan_pruning(self) -> None:
+        """Find out what pruning information does, once all tensors are known; see Pruning.plan."""
+        self.pruning.plan((info.name, info.shape, info.first_tensor_dimension_shift) for info in self.info.values())
+
     def _topology(self, unit: Unit) -> None:
         header = cast(NnrTopologyUnitHeader, unit.header.detail)
         payload = cast(NnrTopologyUnitPayload, unit.payload)
+        if header.topology_storage_format == NNR_TPL_PRUN:
+            self.pruning.add(payload.pruning, self.reader.session)
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
         # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
         if name is None or (name == "" and self.topology) or not payload.topology_data.rstrip(b"\0"):
@@ -239,11 +253,12 @@ class BitstreamParser:
         self._g = None
         if g and (difference := _difference(g, task)):
             raise ElementError(f"G and H of {g.names[0]!r} differ in {difference} (6.4.3.7)")
-        group = Group((g, task) if g else (task,), self.limits)
-        if self.limits.expected is not None:
-            for info in describe(group):
-                self.limits.check_expected(info.name, info.shape, info.dtype.name)
-        yield group
+        tasks = (g, task) if g else (task,)
+        infos = describe(tasks)
+        for info in infos:
+            self.limits.check_expected(info.name, info.shape, info.dtype.name)
+            self.info[info.name] = info
+        yield Group(tasks, infos, self.limits)
 
     def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
         """The payload and the bytes of its units, or None while parts of it are to come."""
@@ -305,7 +320,7 @@ class BitstreamParser:
             header,
             parts(header, session),
             spans,
-            replace(session),
+            session.snapshot(),
             data_format(header, session),
             dims,
             nbytes,

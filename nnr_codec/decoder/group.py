@@ -15,6 +15,7 @@ from ..errors import BitstreamError, LimitError, MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array
 from ..tensor.quant import add_update
+from .info import TensorInfo
 from .reconstruct import Rec, reconstruct
 from .state import Key, Node, UpdateState, check_parent, node_key
 from .task import Arrays, NduTask
@@ -28,17 +29,13 @@ class Group:
     """
 
     tasks: tuple[NduTask, ...]
+    infos: tuple[TensorInfo, ...]
     limits: Limits
 
     @property
     def first(self) -> NduTask:
         """The unit that names the tensor."""
         return self.tasks[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the units."""
-        return sum(task.nbytes for task in self.tasks)
 
     def decode(
         self, *, state: UpdateState, budget: Budget, first_edition: bool = False, raw: bool = False

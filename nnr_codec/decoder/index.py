@@ -7,13 +7,14 @@ from concurrent.futures import Executor
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..bitstream.performance import Performance, PerformanceMaps, maps_for
 from ..bitstream.units import UnitReader
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
 from ..syntax import Session
 from .decode import BitstreamParser, Named
 from .group import Group, decode_groups, is_first_edition
-from .info import TensorInfo, describe
+from .info import TensorInfo
 from .state import UpdateState
 
 if TYPE_CHECKING:
@@ -46,13 +47,24 @@ class NnrFile(Mapping[str, Array]):
         self._group_of: dict[str, Group] = {}
         self._first_edition: bool | None = None
         self._lock = Lock()
-        self.info: dict[str, TensorInfo] = {}
         for group in self._parser.groups():
             self._groups.append(group)
-            for info in describe(group):
-                self._group_of[info.name], self.info[info.name] = group, info
+            for info in group.infos:
+                self._group_of[info.name] = group
+        self.info: dict[str, TensorInfo] = self._parser.info
+        self._parser.plan_pruning()
         self.nbytes = self._reader.source.size
         self._named = named
+
+    @property
+    def performance(self) -> Performance:
+        """What the model parameter set tells of the network's performance, and of its base model (6.4.4.3)."""
+        return Performance.of(self._reader.session.mps)
+
+    def performance_of(self, name: str) -> PerformanceMaps:
+        """The performance maps that hold for an operation on the layer of one tensor alone (6.4.4.4)."""
+        self._open()
+        return maps_for(self._group_of[name].first.session, layer=True)
 
     @property
     def topology(self) -> Topology | None:
@@ -99,6 +111,8 @@ class NnrFile(Mapping[str, Array]):
             jobs=jobs,
             executor=executor,
         )
+        if not raw:
+            tensors = {name: self._parser.pruning.apply(name, tensor) for name, tensor in tensors.items()}
         if names is not None:
             tensors = {name: tensor for name, tensor in tensors.items() if name in names}
         return Model(tensors, self.topology if names is None or len(tensors) == len(self) else None)
@@ -107,7 +121,8 @@ class NnrFile(Mapping[str, Array]):
         self._open()
         group = self._group_of[name]
         budget = Budget(self._reader.limits)
-        return group.decode(state=UpdateState(), budget=budget, first_edition=self._reading())[name]
+        tensor = group.decode(state=UpdateState(), budget=budget, first_edition=self._reading())[name]
+        return self._parser.pruning.apply(name, tensor)
 
     def _open(self) -> list[Group]:
         if self._groups is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,8 +12,8 @@ import numpy as np
 from ..bitstream.summary import tools
 from ..constants import PayloadType
 from ..errors import BitstreamError
-from .group import Group
 from .reconstruct import split
+from .task import NduTask
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class TensorInfo:
         The coding tools that its unit uses.
     nbytes : int
         Bytes of its unit (or units); 0 for the other tensors of a block, which share the unit of the weight.
+    first_tensor_dimension_shift : int
+        Which axis was coded as the first one.
     """
 
     name: str
@@ -39,6 +41,7 @@ class TensorInfo:
     payload_type: PayloadType
     tools: tuple[str, ...]
     nbytes: int
+    first_tensor_dimension_shift: int = 0
 
     @property
     def parameters(self) -> int:
@@ -51,26 +54,26 @@ class TensorInfo:
         return 8 * self.nbytes / self.parameters
 
 
-def describe(group: Group) -> list[TensorInfo]:
-    """Facts about the tensors of a group; ElementError when they cannot be told apart."""
+def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
+    """Facts about the tensors of a group of units; ElementError when they cannot be told apart."""
     try:
-        return list(_infos(group))
+        return tuple(_infos(tasks))
     except BitstreamError as error:
-        error.unit = error.unit or group.first.label
+        error.unit = error.unit or tasks[0].label
         raise
 
 
-def _infos(group: Group) -> Iterator[TensorInfo]:
-    first, header = group.first, group.first.header
+def _infos(tasks: Sequence[NduTask]) -> Iterator[TensorInfo]:
+    first, header, nbytes = tasks[0], tasks[0].header, sum(task.nbytes for task in tasks)
     kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
     shift = header.first_tensor_dimension_shift
     shape = (*first.dims[1 : shift + 1], *first.dims[:1], *first.dims[shift + 1 :])
     if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
         whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory
         for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True)):
-            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else group.nbytes)
+            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else nbytes)
         return
-    yield TensorInfo(first.names[0], shape, first.dtype, kind, used, group.nbytes)
+    yield TensorInfo(first.names[0], shape, first.dtype, kind, used, nbytes, shift)
     if first.is_block:
         for part in first.parts:
             if part.name != first.names[0] and part.role not in ("h", "ls"):

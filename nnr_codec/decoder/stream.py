@@ -62,6 +62,7 @@ class StreamDecoder:
         self._budget = Budget(self._reader.limits)
         self._first_edition: bool | None = None  # not known yet
         self._held: list[Group] = []  # until it is known
+        self._masked: list[tuple[str, Array]] = []  # until all tensors are known that a mask runs over
 
     @property
     def topology(self) -> Topology | None:
@@ -118,18 +119,31 @@ class StreamDecoder:
         self._parser.finish()
         if not self._allow_missing:
             self._parser.check_complete(self._named)
-        yield from self._flush(False)
+        yield from self._ready(self._flush(False))
+        self._parser.plan_pruning()
+        for name, tensor in self._masked:
+            yield name, self._parser.pruning.apply(name, tensor)
 
     def _decode(self, group: Group) -> Iterator[tuple[str, Array]]:
-        if self._parser.profile == 0 and self._first_edition is None:
-            yield from self._undecided(group)
+        yield from self._ready(self._undecided(group) if self._first_edition is None else self._tensors_of(group))
+
+    def _ready(self, ready: Iterator[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
+        """Tensors to hand out; with masks of pruning information there are none before the end."""
+        if self._parser.pruning.has_masks:
+            self._masked += ready
         else:
-            yield from group.decode(
-                state=self.state, budget=self._budget, first_edition=bool(self._first_edition)
-            ).items()
+            yield from ready
+
+    def _tensors_of(self, group: Group) -> Iterator[tuple[str, Array]]:
+        decoded = group.decode(state=self.state, budget=self._budget, first_edition=bool(self._first_edition))
+        yield from decoded.items()
 
     def _undecided(self, group: Group) -> Iterator[tuple[str, Array]]:
-        """A tensor of profile 0 while both of its readings are possible (errata K1, K4)."""
+        """A tensor while both readings of profile 0 are possible (errata K1, K4)."""
+        if self._parser.profile != 0:
+            self._first_edition = False
+            yield from self._tensors_of(group)
+            return
         readings: list[dict[str, Array] | NnrError] = []
         for first_edition in (False, True):
             budget = Budget(self._reader.limits)
@@ -152,4 +166,4 @@ class StreamDecoder:
         self._first_edition = first_edition
         held, self._held = self._held, []
         for group in held:
-            yield from self._decode(group)
+            yield from self._tensors_of(group)

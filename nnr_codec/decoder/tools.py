@@ -1,28 +1,200 @@
-"""The tools that a decoder needs for a bitstream, by the syntax elements that ask for them."""
+"""A bitstream as a tree with what its payloads begin with, and the tools that a decoder needs for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
+from typing import TYPE_CHECKING
 
-from ..bitstream.nodes import Node, bare
+from ..bitstream.nodes import Node, UnitNode, bare
 from ..bitstream.tree import trees
 from ..bitstream.units import Unit, UnitReader
-from ..errors import BitstreamError, NnrError, TruncatedError
+from ..errors import NnrError
+from ..limits import Limits
+from ..syntax import Session
 from ..syntax.docs import value_meaning, values_of
-from .bins import heads
+from .bins import ELEMENTS, heads
 from .decode import BitstreamParser
-from .task import NduTask
+from .group import Group, is_first_edition
 
-#: Elements that ask for a tool when they are not 0, and with each value that a table lists.
-TOOLS = """
+if TYPE_CHECKING:
+    from ..bitstream.source import Bitstream
+
+#: Elements that ask for a tool unless they are 0; where a table lists their values, each value is one.
+_ELEMENTS = """
 general_profile_idc nnr_unit_type partial_data_counter_present_flag nnr_aggregate_unit_type entry_points_present_flag
-topology_storage_format topology_compression_format quantization_storage_format quantization_compression_format
-nnr_rep_type prune_flag sparse_flag mps_topology_indexed_reference_flag mps_parent_signalling_enabled_flag nnr_pre_flag
-lps_self_contained_flag lps_quantization_method_flags mps_quantization_method_flags
-nnr_compressed_data_unit_payload_type nnr_multiple_topology_elements_present_flag parent_node_id_present_flag
-parent_node_id_type temporal_context_modeling_flag codebook_present_flag dq_flag nnr_decompressed_data_format
-compressed_parameter_types first_tensor_dimension_shift scan_order cabac_offset_list
-hist_dep_sig_prob_enabled_flag row_skip_enabled_flag
-""".split()
+topology_storage_format topology_compression_format nnr_rep_type prune_flag sparse_flag quantization_storage_format
+quantization_compression_format mps_topology_indexed_reference_flag mps_quantization_method_flags
+lps_quantization_method_flags lps_self_contained_flag mps_parent_signalling_enabled_flag nnr_pre_flag
+nnr_compressed_data_unit_payload_type nnr_multiple_topology_elements_present_flag compressed_parameter_types
+nnr_decompressed_data_format tensor_dimensions_flag first_tensor_dimension_shift scan_order cabac_offset_list
+codebook_present_flag dq_flag row_skip_enabled_flag parent_node_id_present_flag parent_node_id_type
+temporal_context_modeling_flag hist_dep_sig_prob_enabled_flag
+"""
+ORDER = _ELEMENTS.split()
+
+#: Those that ask for it when they are 0: the dimensions are not in the bitstream then.
+ZEROS = frozenset({"tensor_dimensions_flag"})
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What a decoder needs.
+
+    Parameters
+    ----------
+    element : str
+        The syntax element that asks for it.
+    value : int or None
+        Its value, or one bit of it; None where any value does, and where it is not known.
+    meaning : str
+    clause : str
+        Where the element stands.
+    units : int
+        How many units ask for it.
+    first : int
+        Number of the first one.
+    """
+
+    element: str
+    value: int | None
+    meaning: str
+    clause: str
+    units: int
+    first: int
+
+
+class Payloads:
+    """Adds what precedes the levels to the nodes of payloads, for :func:`~nnr_codec.bitstream.tree.trees`.
+
+    Attributes
+    ----------
+    error : NnrError or None
+        What is wrong with the bitstream besides its syntax; nothing is added from there on.
+    unknown : dict of int to NnrError
+        Why nothing could be added, by unit.
+    """
+
+    def __init__(self, reader: UnitReader) -> None:
+        self.parser = BitstreamParser(reader)
+        self.error: NnrError | None = None
+        self.unknown: dict[int, NnrError] = {}
+        self._nodes: dict[int, Node] = {}  # of units whose group is not complete yet
+
+    def __call__(self, unit: Unit, node: Node) -> None:
+        if self.error:
+            return
+        self._nodes[unit.index] = node
+        try:
+            for group in self.parser.take(unit):
+                self._add(group)
+                self._nodes.clear()
+        except NnrError as error:
+            self.error = error
+
+    def _add(self, group: Group) -> None:
+        first_edition = self.parser.profile == 0 and group.first.is_block and is_first_edition([group])
+        for task in group.tasks:
+            payload = self._nodes[task.unit.index]
+            try:
+                for part, elements in heads(task, first_edition):
+                    tensor = _inner(payload, part.role, "quant_tensor()", "10.2.1.4")
+                    tensor.meaning = part.name
+                    for element in elements:
+                        clause, _, meaning = ELEMENTS[element.name]
+                        leaf = _inner(tensor, element.name, element.descriptor, clause)
+                        leaf.value, leaf.meaning = element.value, meaning
+            except NnrError as error:
+                payload.meaning += f", its head is not known: {error}"
+                self.unknown[task.unit.index] = error
+
+
+def _inner(owner: Node, name: str, descriptor: str, clause: str) -> Node:
+    """A node of 0 bits: elements of an arithmetic code string have none of their own."""
+    node = Node(owner.unit, name, f"{owner.path}.{name}", descriptor, clause, owner.bit, owner.offset)
+    owner.children.append(node)
+    return node
+
+
+def tree(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    inferred: bool = False,
+    payloads: bool = False,
+) -> list[UnitNode]:
+    """The syntax elements of a bitstream, a tree for each unit; the units of an aggregate are in its tree.
+
+    Parameters
+    ----------
+    data : bytes-like, path or binary file
+        A whole bitstream of either profile.
+    limits : Limits, optional
+    topology_dimensions : mapping of str to sequence of int, optional
+        Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0).
+    inferred : bool
+        Add elements that are not present and have an inferred value.
+    payloads : bool
+        Add what precedes the levels in payloads.
+
+    Raises
+    ------
+    BitstreamError, MissingReferenceError
+        The bitstream is malformed; :func:`~nnr_codec.bitstream.tree.trees` gives what can be read of it.
+    """
+    reader = UnitReader(data, limits, Session(topology_dimensions or {}))
+    inside = Payloads(reader) if payloads else None
+    roots = list(trees(reader, inferred=inferred, inside=inside))
+    if inside and inside.error:
+        raise inside.error
+    return roots
+
+
+def requirements(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+) -> list[Tool]:
+    """The tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
+
+    Of payloads only what precedes the levels is decoded, and in a block the levels before it.
+    """
+    reader = UnitReader(data, limits, Session(topology_dimensions or {}))
+    payloads = Payloads(reader)
+    found: dict[tuple[str, int | None], Tool] = {}
+    last: dict[tuple[str, int | None], int] = {}  # unit that was counted
+    for root in trees(reader, inferred=True, inside=payloads):
+        for node in root.walk():
+            for element, value, meaning in _asked(node):
+                key = element, value
+                tool = found.get(key) or Tool(element, value, meaning, node.clause, 0, node.unit)
+                found[key] = replace(tool, units=tool.units + (last.get(key) != node.unit))
+                last[key] = node.unit
+    if payloads.error:
+        raise payloads.error
+    tools = sorted(found.values(), key=lambda tool: (ORDER.index(tool.element), tool.value or 0))
+    if payloads.unknown:
+        unit, error = next(iter(payloads.unknown.items()))
+        clause, _, _ = ELEMENTS["row_skip_enabled_flag"]
+        tools.append(Tool("row_skip_enabled_flag", None, f"not known: {error}", clause, len(payloads.unknown), unit))
+    return tools
+
+
+def _asked(node: Node) -> Iterator[tuple[str, int | None, str]]:
+    """The tools that an element asks for: element, value, meaning."""
+    name, is_entry = bare(node.name), "[" in node.name
+    if name not in ORDER or node.value is None:
+        return
+    values = values_of(name)
+    if is_entry:
+        if name == "cabac_offset_list":
+            yield name, None, node.meaning
+    elif values and issubclass(values, IntFlag):
+        for bit in values:
+            if bit & node.value:
+                yield name, int(bit), value_meaning(name, bit)
+    elif values or (node.value == 0) == (name in ZEROS) or name == "general_profile_idc":
+        yield name, int(node.value), node.meaning

@@ -276,9 +276,8 @@ class Coder:
         structure.__dict__["_coder"] = self
         type(structure).table(structure, self.ctx)
 
-    def _emit(self, name: str, descriptor: Descriptor, start: int, value: Any) -> None:
-        if self.trace:
-            self.trace(f"{self.path}.{name}" if self.path else name, descriptor, start, self.io.pos - start, value)
+    def _emit(self, trace: Trace, name: str, descriptor: Descriptor, start: int, value: Any) -> None:
+        trace(f"{self.path}.{name}" if self.path else name, descriptor, start, self.io.pos - start, value)
 
 
 class Reader(Coder):
@@ -320,9 +319,7 @@ class Reader(Coder):
         except BitstreamError as error:
             error.path, error.bit = f"{self.path}.{name}" if self.path else name, start
             raise
-        if cls is not None and value in cls._value2member_map_:
-            value = cls(value)  # a reserved value stays a plain int
-        return value
+        return value if cls is None else cls._value2member_map_.get(value, value)  # a reserved value stays an int
 
     def element(self, structure: Structure, name: str, descriptor: Descriptor) -> None:
         """Do ``t.name = descriptor``."""
@@ -333,7 +330,8 @@ class Reader(Coder):
         if name in LIMITED:
             limit, more = LIMITED[name]
             self.io.limits.check(limit, value + more, name)
-        self._emit(name, descriptor, start, value)
+        if self.trace:
+            self._emit(self.trace, name, descriptor, start, value)
 
     def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
         """Do ``t.name[j] = descriptor``."""
@@ -349,7 +347,8 @@ class Reader(Coder):
                 values[name] = values.pop(name)  # from here on, elements stand in the order of the bits
         list.append(target, value)
         target.cursor = j + 1
-        self._emit(f"{target.name}[{j}]", descriptor, start, value)
+        if self.trace:
+            self._emit(self.trace, f"{target.name}[{j}]", descriptor, start, value)
 
     def alignment(self) -> None:
         """Read byte_alignment(), 6.3.5."""
@@ -358,7 +357,8 @@ class Reader(Coder):
         value = self.io.u(n)
         if value != 1 << (n - 1):
             raise ElementError(f"byte_alignment() is {value:0{n}b}, not a one and then zeros (6.3.5)", bit=start)
-        self._emit("byte_alignment()", Descriptor("f", n), start, value)
+        if self.trace:
+            self._emit(self.trace, "byte_alignment()", Descriptor("f", n), start, value)
 
 
 class Writer(Coder):
@@ -400,7 +400,8 @@ class Writer(Coder):
             if isinstance(error, WriteError):
                 raise
             raise WriteError(f"{owner.table_name}().{name}: {error}") from None
-        self._emit(name, descriptor, start, value)
+        if self.trace:
+            self._emit(self.trace, name, descriptor, start, value)
 
     def element(self, structure: Structure, name: str, descriptor: Descriptor) -> None:
         """Do ``t.name = descriptor``."""
@@ -427,7 +428,8 @@ class Writer(Coder):
         start = self.io.pos
         n = 8 - (start & 7)
         self.io.u(n, 1 << (n - 1))
-        self._emit("byte_alignment()", Descriptor("f", n), start, 1 << (n - 1))
+        if self.trace:
+            self._emit(self.trace, "byte_alignment()", Descriptor("f", n), start, 1 << (n - 1))
 
 
 class Sampler:

@@ -48,6 +48,12 @@ class Session:
     lps_depth: int = 0  # aggregates around the active LPS
     g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
 
+    def snapshot(self) -> Session:
+        """What is active now, untouched by later units."""
+        copy = object.__new__(Session)
+        copy.__dict__.update(self.__dict__)
+        return copy
+
     # ------------------------------------------------------------------------------------------ derived variables
     @property
     def quantization(self) -> tuple[int, int] | None:
@@ -150,7 +156,7 @@ class Session:
             if payload.topology_elem_id_list:
                 self.reference_list = list(payload.topology_elem_id_list)
             if "pruning" in payload:
-                self.pruned_dimensions |= self.new_dimensions(payload.pruning)
+                self.pruned_dimensions = self.pruned_dimensions | self.new_dimensions(payload.pruning)
 
     def end_aggregate(self) -> None:
         """The end of the aggregate unit around an LPS ends its scope (6.2.3)."""

@@ -93,7 +93,7 @@ class NnrCompressedDataUnitHeader(Structure):
     codebook: IntegerCodebook = absent()  #: of the weight, or of G
     dq_flag: int = inferred(0)  #: 1: dependent scalar quantization (9.2.3), 0: uniform (9.2.1)
     nnr_decompressed_data_format: int = absent()  #: Table 15
-    tensor_dimensions_flag: int = inferred(0)  #: the dimensions are present
+    tensor_dimensions_flag: int = inferred(0)  #: 1: the dimensions are present, 0: the topology has them
     cabac_unary_length_flag: int = inferred(0)  #: cabac_unary_length_minus1 is present
     compressed_parameter_types: int = inferred(0)  #: Table 9
     decomposition_rank: int = absent()  #: rank of G and H
@@ -234,7 +234,7 @@ class NnrLayerParameterSetUnitPayload(Structure):
     lps_sparsification_flag: int = inferred(0)  #: sparsification was applied, its map is present
     lps_pruning_flag: int = inferred(0)  #: pruning was applied, its map is present
     lps_unification_flag: int = inferred(0)  #: unification was applied, its map is present
-    lps_quantization_method_flags: int = inferred(0)  #: Table 11
+    lps_quantization_method_flags: int = inferred(0)  #: Table 12
     nnr_reserved_zero_1bit: int = inferred(0)  #: reserved
     lps_qp_density: int = absent()  #: QpDensity
     lps_quantization_parameter: int = absent()  #: QuantizationParameter, added to every qp_value

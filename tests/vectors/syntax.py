@@ -169,7 +169,11 @@ def names() -> Content:
 
 
 @valid(
-    "NNR-SYN-023", "pruning information leaves the values alone", "6.3.4.5 6.4.4.5", "NNR_TPL_PRUN bit_mask dictionary"
+    "NNR-SYN-023",
+    "pruning information that preserves everything",
+    "6.3.4.5 6.4.4.5",
+    "NNR_TPL_PRUN bit_mask dictionary",
+    rev=2,
 )
 def pruning() -> Content:
     s = Stream().start()
@@ -179,8 +183,8 @@ def pruning() -> Content:
             prune_flag=1,
             order_flag=1,
             sparse_flag=1,
-            prune_mask=BitMask(bit_mask_value=bitarray("101")),
-            sparse_mask=BitMask(bit_mask_value=bitarray("110100")),
+            prune_mask=BitMask(bit_mask_value=bitarray("11")),
+            sparse_mask=BitMask(bit_mask_value=bitarray("111111")),
         ),
         NnrPruningTopologyContainer(
             nnr_rep_type=1, prune_flag=1, count_ids=1, element_id=["w"], count_dims=[2], dim=[[2, 3]]

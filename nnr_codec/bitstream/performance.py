@@ -1,0 +1,305 @@
+"""What parameter sets say about performance: the four performance maps, the base model, a validation result.
+
+Maps are plain objects here, converted from and to the structures of 6.3.4.3 without loss: ``Map.of(structure)`` and
+``map.structure()``. Accuracies are rounded to float32 when they are written, and nowhere else. Clause numbers refer to
+ISO/IEC 15938-17:2024.
+
+>>> row = SparsificationRow(0.5, 0.25, 0.75, class_bitmask=0b101, class_accuracies=(1.0, 0.5))
+>>> row.by_class(3)
+{0: 1.0, 2: 0.5}
+>>> SparsificationMap.of(SparsificationMap((row,)).structure()).rows == (row,)
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from ..errors import ElementError, WriteError
+from ..syntax import Session, Structure
+from ..syntax.structures import (
+    DecompositionPerformanceMap,
+    NnrLayerParameterSetUnitPayload,
+    NnrModelParameterSetUnitPayload,
+    PruningPerformanceMap,
+    SparsificationPerformanceMap,
+    UnificationPerformanceMap,
+)
+
+Numbers = tuple[float, ...]
+Dimensions = tuple[int, ...] | None
+
+
+def _coded(element: str, *, count: str = "", surplus: int = 0) -> dict[str, Any]:
+    """Which syntax element carries a field of a row; ``count`` is the one that counts its entries and ``surplus``."""
+    return {"element": element, "count": count, "surplus": surplus}
+
+
+class _ClassMask:
+    """Rows that say by a bit mask which classes their accuracies are of."""
+
+    class_bitmask: int
+    class_accuracies: Numbers
+
+    def by_class(self, classes: int) -> dict[int, float]:
+        """The accuracies by index of their class; ElementError when the mask does not fit them or ``classes``.
+
+        The most significant bit stands for the first of the network's ``classes``. The bitstream does not tell their
+        number, and codes the mask without its leading zeros.
+        """
+        marked = [k for k in range(classes) if self.class_bitmask >> (classes - 1 - k) & 1]
+        if self.class_bitmask >> classes or len(marked) != len(self.class_accuracies):
+            raise ElementError(
+                f"class bit mask {self.class_bitmask:#b} does not mark {len(self.class_accuracies)} of {classes} "
+                "classes (6.4.4.3)"
+            )
+        return dict(zip(marked, self.class_accuracies, strict=True))
+
+
+@dataclass(frozen=True)
+class SparsificationRow(_ClassMask):
+    """The share of weights that are not zero, and accuracies, when a threshold is applied."""
+
+    threshold: float = field(metadata=_coded("sparsification_threshold"))
+    non_zero_ratio: float = field(metadata=_coded("non_zero_ratio"))
+    nn_accuracy: float = field(metadata=_coded("spm_nn_accuracy"))
+    class_bitmask: int = field(default=0, metadata=_coded("spm_class_bitmask"))
+    class_accuracies: Numbers = field(default=(), metadata=_coded("spm_nn_class_accuracy", count="spm_count_classes"))
+
+
+@dataclass(frozen=True)
+class PruningRow(_ClassMask):
+    """Accuracies at a pruning ratio."""
+
+    pruning_ratio: float = field(metadata=_coded("pruning_ratio"))
+    nn_accuracy: float = field(metadata=_coded("ppm_nn_accuracy"))
+    class_bitmask: int = field(default=0, metadata=_coded("ppm_class_bitmask"))
+    class_accuracies: Numbers = field(default=(), metadata=_coded("ppm_nn_class_accuracy", count="ppm_count_classes"))
+
+
+@dataclass(frozen=True)
+class UnificationRow(_ClassMask):
+    """Accuracies when weights are unified in blocks; dimensions are None where even their count is 0 (errata I16)."""
+
+    threshold: float = field(metadata=_coded("unification_threshold"))
+    nn_accuracy: float = field(metadata=_coded("upm_nn_accuracy"))
+    reshaped_tensor_dimensions: Dimensions = field(
+        default=(), metadata=_coded("reshaped_tensor_dimensions", count="count_resaped_tensor_dimension", surplus=1)
+    )
+    super_block_dimensions: Dimensions = field(
+        default=(), metadata=_coded("super_block_dimensions", count="count_super_block_dimension", surplus=1)
+    )
+    block_dimensions: Dimensions = field(
+        default=(), metadata=_coded("block_dimensions", count="count_block_dimension", surplus=1)
+    )
+    class_bitmask: int = field(default=0, metadata=_coded("upm_class_bitmask"))
+    class_accuracies: Numbers = field(default=(), metadata=_coded("upm_nn_class_accuracy", count="upm_count_classes"))
+
+
+@dataclass(frozen=True)
+class DecompositionRow:
+    """The share of parameters that remain, and accuracies, at a mean square error of decomposed tensors."""
+
+    mse_threshold: float = field(metadata=_coded("mse_threshold"))
+    nn_accuracy: float = field(metadata=_coded("dpm_nn_accuracy"))
+    nn_reduction_ratio: float = field(metadata=_coded("nn_reduction_ratio"))
+    class_accuracies: Numbers = field(default=(), metadata=_coded("dpm_nn_class_accuracy", count="dpm_count_classes"))
+
+
+@dataclass(frozen=True)
+class _Map:
+    """A table of rows; its structure counts one more of them than there are (errata I16)."""
+
+    rows: tuple[Any, ...] = ()
+
+    _row: ClassVar[type[Any]]
+    _structure: ClassVar[type[Structure]]
+    _count: ClassVar[str]
+
+    @classmethod
+    def of(cls, structure: Structure) -> Self:
+        """The map in a structure; ElementError when it counts 0 rows (6.4.4.3) or its lists are not as it counts."""
+        count = getattr(structure, cls._count)
+        if count < 1:
+            raise ElementError(f"{cls._count} is 0, but shall be non-zero (6.4.4.3)")
+        columns = {member.name: _column(structure, member, count - 1) for member in fields(cls._row)}
+        return cls(tuple(cls._row(**{name: column[k] for name, column in columns.items()}) for k in range(count - 1)))
+
+    def structure(self) -> Structure:
+        """The structure that carries the map."""
+        elements: dict[str, Any] = {}
+        for member in fields(self._row):
+            about, values = member.metadata, [getattr(row, member.name) for row in self.rows]
+            if about["count"]:
+                elements[about["count"]] = [0 if value is None else len(value) + about["surplus"] for value in values]
+                values = [list(value or ()) for value in values]
+                while values and not values[-1]:  # as a reader leaves it
+                    values.pop()
+            elements[about["element"]] = values
+        present = {name: values for name, values in elements.items() if values}
+        return self._structure(**{self._count: len(self.rows) + 1}, **present)
+
+
+def _column(structure: Structure, member: Field[Any], rows: int) -> list[Any]:
+    """The values of one field for all rows."""
+    name, about = member.metadata["element"], member.metadata
+    values = list(getattr(structure, name))
+    if not about["count"]:
+        counts, sizes = [0] * rows, [0] * len(values)
+    else:
+        counts = list(getattr(structure, about["count"]))
+        values += [[]] * (len(counts) - len(values))
+        sizes = [len(value) for value in values]
+    wanted = [max(count - about["surplus"], 0) for count in counts]
+    if len(wanted) != rows or sizes != wanted:
+        raise ElementError(f"{name} does not have the entries that {structure.table_name}() counts (6.3.4.3)")
+    if not about["count"]:
+        return values
+    return [tuple(value) if count >= about["surplus"] else None for count, value in zip(counts, values, strict=True)]
+
+
+@dataclass(frozen=True)
+class SparsificationMap(_Map):
+    """sparsification_performance_map(), 6.4.4.3."""
+
+    rows: tuple[SparsificationRow, ...] = ()
+    _row, _structure, _count = SparsificationRow, SparsificationPerformanceMap, "spm_count_thresholds"
+
+
+@dataclass(frozen=True)
+class PruningMap(_Map):
+    """pruning_performance_map(), 6.4.4.3."""
+
+    rows: tuple[PruningRow, ...] = ()
+    _row, _structure, _count = PruningRow, PruningPerformanceMap, "ppm_count_pruning_ratios"
+
+
+@dataclass(frozen=True)
+class UnificationMap(_Map):
+    """unification_performance_map(), 6.4.4.3."""
+
+    rows: tuple[UnificationRow, ...] = ()
+    _row, _structure, _count = UnificationRow, UnificationPerformanceMap, "upm_count_thresholds"
+
+
+@dataclass(frozen=True)
+class DecompositionMap(_Map):
+    """decomposition_performance_map(), 6.4.4.3."""
+
+    rows: tuple[DecompositionRow, ...] = ()
+    _row, _structure, _count = DecompositionRow, DecompositionPerformanceMap, "dpm_count_thresholds"
+
+
+@dataclass(frozen=True)
+class PerformanceMaps:
+    """The maps of one parameter set; None where it has none."""
+
+    sparsification: SparsificationMap | None = None
+    pruning: PruningMap | None = None
+    unification: UnificationMap | None = None
+    decomposition: DecompositionMap | None = None
+
+    @classmethod
+    def of(cls, payload: NnrModelParameterSetUnitPayload | NnrLayerParameterSetUnitPayload | None) -> PerformanceMaps:
+        """The maps of a model or layer parameter set, none of None; ElementError as for the maps."""
+        tables: dict[str, Any] = {
+            name: kind.of(getattr(payload, name)) for name, kind in _MAPS.items() if payload and name in payload
+        }
+        return cls(**tables)
+
+    def elements(self, prefix: str) -> dict[str, Any]:
+        """Syntax elements of a parameter set, ``prefix`` being ``mps`` or ``lps``, its flags among them.
+
+        Raises WriteError for a decomposition map in a layer parameter set, which has no place for it.
+        """
+        if self.decomposition and prefix == "lps":
+            raise WriteError("a layer parameter set has no decomposition performance map (6.3.4.4)")
+        elements: dict[str, Any] = {}
+        for name in _MAPS:
+            if (table := getattr(self, name)) is not None:
+                flag = f"{name}_performance_map" if name == "decomposition" else name
+                elements |= {f"{prefix}_{flag}_flag": 1, name: table.structure()}
+        return elements
+
+
+_MAPS: dict[str, type[_Map]] = {
+    "sparsification": SparsificationMap,
+    "pruning": PruningMap,
+    "unification": UnificationMap,
+    "decomposition": DecompositionMap,
+}
+
+
+def maps_for(session: Session, *, layer: bool = False) -> PerformanceMaps:
+    """The maps that hold where the session stands, 6.4.4.4.
+
+    Parameters
+    ----------
+    session : Session
+    layer : bool
+        For an operation on one layer alone these are the maps of its active layer parameter set; for one on the whole
+        model they are those of the model parameter set, also where a layer has its own.
+    """
+    return PerformanceMaps.of(session.lps if layer else session.mps)
+
+
+@dataclass(frozen=True)
+class Performance:
+    """What the model parameter set tells of the model as a whole, 6.4.4.3.
+
+    Parameters
+    ----------
+    base_model_id : str or None
+        The model that the bitstream builds on, in the application's own terms.
+    performance_metric_type : str or None
+        The metric of ``validation_set_performance`` (Annex F).
+    metric_type_performance_map_valid_flag : bool
+        The metric is that of the performance maps as well.
+    validation_set_performance : float or None
+        Of the model with this update, on a validation set.
+    maps : PerformanceMaps
+        For operations on the whole model.
+    """
+
+    base_model_id: str | None = None
+    performance_metric_type: str | None = None
+    metric_type_performance_map_valid_flag: bool = False
+    validation_set_performance: float | None = None
+    maps: PerformanceMaps = PerformanceMaps()
+
+    @classmethod
+    def of(cls, payload: NnrModelParameterSetUnitPayload | None) -> Performance:
+        """What a model parameter set says, nothing if None; ElementError as for the maps."""
+        if payload is None:
+            return cls()
+        optional = ("base_model_id", "performance_metric_type", "validation_set_performance")
+        return cls(
+            **{name: getattr(payload, name) for name in optional if name in payload},
+            metric_type_performance_map_valid_flag=bool(payload.metric_type_performance_map_valid_flag),
+            maps=PerformanceMaps.of(payload),
+        )
+
+    def elements(self) -> dict[str, Any]:
+        """Syntax elements of a model parameter set, flags among them; all but ``maps`` need profile 1.
+
+        Raises WriteError for a metric of nothing, or for a result without its metric (6.3.4.3).
+        """
+        measured = self.validation_set_performance is not None
+        valid = self.metric_type_performance_map_valid_flag
+        if (self.performance_metric_type is not None) != (measured or valid):
+            raise WriteError(
+                "performance_metric_type goes with validation_set_performance, or with "
+                "metric_type_performance_map_valid_flag (6.3.4.3)"
+            )
+        elements = self.maps.elements("mps")
+        if self.base_model_id is not None:
+            elements |= {"base_model_id_present_flag": 1, "base_model_id": self.base_model_id}
+        if self.performance_metric_type is not None:
+            elements["performance_metric_type"] = self.performance_metric_type
+        if valid:
+            elements["metric_type_performance_map_valid_flag"] = 1
+        if measured:
+            elements["validation_set_performance_present_flag"] = 1
+            elements["validation_set_performance"] = self.validation_set_performance
+        return elements

@@ -1,0 +1,238 @@
+"""The syntax as documentation, taken from its source: rows from `tables`, meanings from the ``#:`` comments beside the
+elements of `structures` and the members of `nnr_codec.constants`.
+
+``python -m nnr_codec.syntax.docs`` prints docs/syntax.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from functools import lru_cache
+from types import ModuleType
+
+from .. import constants
+from . import structures, tables
+from .coder import TABLES, Structure, byte_alignment
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Parameters
+    ----------
+    text : str
+        What stands in it: an element with its index, a condition, a loop, a table that is invoked.
+    element : str
+        The element that it codes; empty for conditions and loops.
+    descriptor : str
+        Of 6.1.3; empty for rows that code nothing themselves.
+    within : tuple of str
+        The conditions and loops around it, outermost first.
+    """
+
+    text: str
+    element: str = ""
+    descriptor: str = ""
+    within: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of 6.3.
+
+    Parameters
+    ----------
+    name, clause : str
+        As printed, and where.
+    structures : tuple of str
+        Classes of `structures` that hold its elements.
+    rows : tuple of Row
+    """
+
+    name: str
+    clause: str
+    structures: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def note(self) -> str:
+        """What the structure's docstring says beside name and clause."""
+        documentation = CLASSES[self.structures[0]].__doc__ or ""
+        return documentation.partition(f"{self.name}(), {self.clause}")[2].strip(" .;")
+
+
+#: The structures by the names of their classes.
+CLASSES: dict[str, type[Structure]] = {cls.__name__: cls for cls in TABLES.values()}
+
+
+@lru_cache
+def _lines(module: ModuleType) -> list[str]:
+    return inspect.getsource(module).splitlines()
+
+
+@lru_cache
+def comments(module: ModuleType) -> dict[str, dict[str, str]]:
+    """The ``#:`` comment of each attribute, by class."""
+    lines = _lines(module)
+    found: dict[str, dict[str, str]] = {}
+    for definition in ast.parse("\n".join(lines)).body:
+        if not isinstance(definition, ast.ClassDef):
+            continue
+        of_class = found[definition.name] = {}
+        for node in definition.body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
+                    of_class[name] = lines[(node.end_lineno or node.lineno) - 1].partition("#:")[2].strip()
+    return found
+
+
+@lru_cache
+def syntax_tables() -> dict[str, Table]:
+    """All tables in printed order, by name."""
+    found: dict[str, Table] = {}
+    clause = ""
+    for definition in ast.parse("\n".join(_lines(tables))).body:
+        if not isinstance(definition, ast.FunctionDef):
+            continue
+        name, annotation = definition.name, definition.args.args[0].annotation
+        clause = TABLES[name].clause if name in TABLES else clause  # the others belong to the one before them
+        classes = tuple(node.id for node in ast.walk(annotation or definition) if isinstance(node, ast.Name))
+        found[name] = Table(name, clause, classes, tuple(_rows(definition.body, ())))
+    return found
+
+
+def _rows(body: list[ast.stmt], within: tuple[str, ...]) -> Iterator[Row]:
+    for node in body:
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(ast.Name(kind), arguments)) | ast.Expr(
+                ast.Call(ast.Attribute(value=target, attr="append"), [ast.Call(ast.Name(kind), arguments)])
+            ):
+                element = next(part.attr for part in ast.walk(target) if isinstance(part, ast.Attribute))
+                descriptor = _descriptor(kind, arguments)
+                if kind == "struct":
+                    yield Row(descriptor, element, within=within)
+                else:
+                    yield Row(_plain(target), element, descriptor, within)
+            case ast.Expr(ast.Call(ast.Name(name), [ast.Name("t"), *arguments])):
+                yield Row(f"{name}({', '.join(map(_plain, arguments))})", within=within)
+            case ast.If():
+                yield from _if(node, "if", within)
+            case ast.For(ast.Name(name), values, inner):
+                yield from _block(f"for {name.lstrip('_')} in {_plain(values)}", inner, within)
+
+
+def _if(node: ast.If, word: str, within: tuple[str, ...]) -> Iterator[Row]:
+    yield from _block(f"{word} {_plain(node.test)}", node.body, within)
+    match node.orelse:
+        case [ast.If() as other]:
+            yield from _if(other, "else if", within)
+        case [_, *_] as otherwise:
+            yield from _block("else", otherwise, within)
+
+
+def _block(head: str, body: list[ast.stmt], within: tuple[str, ...]) -> Iterator[Row]:
+    yield Row(head, within=within)
+    yield from _rows(body, (*within, head))
+
+
+def _descriptor(kind: str, arguments: Sequence[ast.expr]) -> str:
+    if kind == "struct":
+        return f"{CLASSES[_plain(arguments[0])].table_name}()"
+    if kind == "bits":
+        return f"u(1) x {_plain(arguments[0])}"
+    return f"{kind}({_plain(arguments[0]) if arguments else 'v'})"
+
+
+def _plain(expression: ast.expr) -> str:
+    """An expression as written, but for ``t.x``, ``ctx.x`` and ``ctx.x(t)``: the standard prints x."""
+    lines = _lines(tables)[expression.lineno - 1 : expression.end_lineno]
+    lines[-1] = lines[-1][: expression.end_col_offset]  # first, where this is the only line
+    lines[0] = lines[0][expression.col_offset :]
+    return re.sub(r"\b(?:t|ctx)\.(\w+)(?:\(t\))?", r"\1", " ".join(map(str.strip, lines)))
+
+
+# ------------------------------------------------------------------------------------------------ values
+#: The values that a meaning tells apart: ``0: rows, 1..4: blocks``.
+_CASES = re.compile(r"(?:^|, )(\d+)(?:\.\.(\d+))?: (.*?)(?=, \d+(?:\.\.\d+)?: |$)")
+
+
+@lru_cache
+def value_tables() -> dict[str, type[IntEnum] | type[IntFlag]]:
+    """The enumerations of `nnr_codec.constants` by the numbers of their tables."""
+    found: dict[int, type[IntEnum] | type[IntFlag]] = {}
+    for cls in vars(constants).values():
+        if isinstance(cls, type) and issubclass(cls, (IntEnum, IntFlag)) and cls.__module__ == constants.__name__:
+            numbers = re.search(r"Tables? (\d+)(?: and (\d+))?", cls.__doc__ or "")
+            found |= {int(n): cls for n in (numbers.groups() if numbers else ()) if n}
+    return {str(n): found[n] for n in sorted(found)}
+
+
+@lru_cache
+def meaning_of(element: str) -> str:
+    """What an element stands for, in whichever structure it is; empty where nothing is said."""
+    found = (comments(structures)[name].get(element, "") for name in CLASSES)
+    return next(filter(None, found), "")
+
+
+@lru_cache
+def values_of(element: str) -> type[IntEnum] | type[IntFlag] | None:
+    """The enumeration of the table to which the meaning of an element refers."""
+    number = re.match(r"Table (\d+)", meaning_of(element))
+    return value_tables().get(number[1]) if number else None
+
+
+@lru_cache(maxsize=4096)
+def value_meaning(element: str, value: int) -> str:
+    """What an element stands for when it has this value: ``NNR_PT_INT: integers (7.3.2)``."""
+    meaning, values = meaning_of(element), values_of(element)
+    if not values:
+        for low, high, case in _CASES.findall(meaning):
+            if int(low) <= value <= int(high or low):
+                return str(case)
+        return f"1: {meaning}" if element.endswith("_flag") and not value and not _CASES.search(meaning) else meaning
+    said = comments(constants)[values.__name__]
+    if issubclass(values, IntFlag):
+        return ", ".join(f"{m.name}: {said[m.name]}" for m in values if m.name and m & value) or "none"
+    if value not in values.__members__.values():
+        return f"not in {meaning}"
+    name = values(value).name
+    return f"{name}: {said[name]}".rstrip(": ")
+
+
+# ------------------------------------------------------------------------------------------------ the page
+def markdown() -> str:
+    """The page docs/syntax.md."""
+    lines = [
+        "# Syntax",
+        "The tables of ISO/IEC 15938-17:2024, 6.3, as `nnr_codec/syntax/tables.py` has them, with what each element",
+        "stands for. This page is generated: `make docs`.",
+    ]
+    for table in syntax_tables().values():
+        lines += ["", f"## {table.name}(), {table.clause}", *([table.note + ".", ""] if table.note else [])]
+        lines += ["| syntax | descriptor | meaning |", "|---|---|---|"]
+        for row in table.rows:
+            meaning = re.sub(r"Table (\d+)", r"[Table \1](#table-\1)", meaning_of(row.element))
+            lines.append(f"| {'&emsp;' * len(row.within)}`{row.text}` | {row.descriptor} | {meaning} |")
+    lines += ["", "## byte_alignment(), 6.3.5", (byte_alignment.__doc__ or "").partition(": ")[2].capitalize()]
+    for number, values in value_tables().items():
+        said = comments(constants)[values.__name__]
+        lines += [
+            "",
+            f"## Table {number}",
+            values.__doc__ or "",
+            "",
+            "| value | identifier | meaning |",
+            "|---|---|---|",
+        ]
+        lines += [f"| {member.value} | `{name}` | {said[name]} |" for name, member in values.__members__.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
