@@ -194,3 +194,65 @@ def test_types_come_back(capsys: Capture) -> None:
         "f2": np.dtype("f2"),
         "f8": np.dtype("f8"),
     }
+
+
+@pytest.mark.parametrize(
+    ("globs", "names"),
+    [
+        (["a.*"], ["a.weight", "a.bias"]),
+        (["*.weight"], ["a.weight", "b.weight"]),
+        (["b.*", "*bias"], ["a.bias", "b.weight"]),
+    ],
+)
+def test_only(bitstream: Path, capsys: Capture, globs: list[str], names: list[str]) -> None:
+    options = [word for glob in globs for word in ("--only", glob)]
+    result = call(capsys, "decode", bitstream, "-o", "out.npz", *options)
+    assert result.code == 0, result.err
+    expected = nnr.decode(bitstream)
+    with np.load("out.npz") as arrays:
+        assert list(arrays) == names
+        for name in arrays:
+            assert np.array_equal(arrays[name], expected[name])
+
+
+def test_only_leaves_damaged_units_alone(bitstream: Path, capsys: Capture) -> None:
+    data = bytearray(bitstream.read_bytes())
+    unit = list(nnr.units(bytes(data)))[2]
+    data[unit.offset + unit.size.nnr_unit_size - 1] ^= 0xFF
+    Path("damaged.nnr").write_bytes(data)
+    assert call(capsys, "decode", "damaged.nnr", "-o", "out.npz").code == 3
+    assert call(capsys, "decode", "damaged.nnr", "-o", "out.npz", "--only", "b.*").code == 0
+
+
+def test_only_what_is_there(bitstream: Path, capsys: Capture) -> None:
+    result = call(capsys, "decode", bitstream, "-o", "out.npz", "--only", "c.*")
+    assert result.code == 2
+    assert "--only 'c.*' matches no tensor" in result.err
+
+
+def test_some_tensors_are_no_network(capsys: Capture) -> None:
+    nnr.encode_file(DIGITS, "digits.nnr")
+    result = call(capsys, "decode", "digits.nnr", "-o", "out.nnef", "--only", "conv1/*")
+    assert result.code == 3
+    assert "no NNEF graph" in result.err
+    assert call(capsys, "decode", "digits.nnr", "-o", "out.nnef", "--only", "*").code == 0
+
+
+@pytest.mark.parametrize("jobs", ["1", "2", "5"])
+def test_jobs(bitstream: Path, capsys: Capture, jobs: str) -> None:
+    assert call(capsys, "decode", bitstream, "-o", "one.npz").code == 0
+    assert call(capsys, "decode", bitstream, "-o", "out.npz", "-j", jobs).code == 0
+    assert Path("out.npz").read_bytes() == Path("one.npz").read_bytes()
+
+
+def test_a_bitstream_that_ends_early_between_units(capsys: Capture) -> None:
+    nnr.encode_file(DIGITS, "digits.nnr")
+    units = list(nnr.units("digits.nnr"))
+    Path("some.nnr").write_bytes(Path("digits.nnr").read_bytes()[: units[-4].offset])
+    result = call(capsys, "decode", "some.nnr", "-o", "out.npz")
+    assert result.code == 3
+    assert result.err == "nnr: error: some.nnr: incomplete: 12 of 16 tensors; 'fc1/weight' and 3 more missing\n"
+    assert not Path("out.npz").exists()
+    assert call(capsys, "decode", "some.nnr", "-o", "out.npz", "--allow-missing").code == 0
+    with np.load("out.npz") as arrays:
+        assert len(arrays) == 12
