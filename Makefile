@@ -1,7 +1,7 @@
 # What a contributor needs; `make check` is what every change has to pass. PYTHON names the interpreter.
 PYTHON ?= python3
 
-.PHONY: help install build check lint types fmt test test-all bench clean
+.PHONY: help install build check lint types fmt docs test test-all bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -26,6 +26,10 @@ types:
 fmt: ## format, and mend what ruff can mend
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format
+
+docs: ## write the pages of docs that come from the source
+	$(PYTHON) -m nnr_codec.syntax.docs > docs/syntax.md
+	$(PYTHON) -m nnr_codec.conformance.page > docs/requirements.md
 
 test: ## the fast tests
 	$(PYTHON) -m pytest

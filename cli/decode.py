@@ -79,6 +79,9 @@ def decode(
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(nnr.open(stack.enter_context(output.source(bitstream)), limits=limits))
+        if file.ignored:
+            more = f" and {len(file.ignored) - 1} more" if len(file.ignored) > 1 else ""
+            printer.warning(f"passed over, as of no known type or format: {file.ignored[0]}{more}")
         names = _matching(file, only) if only else None
         advance = stack.enter_context(printer.progress("decoding", len(names or file)))
 

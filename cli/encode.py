@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import output, params
-from .check import compare
+from .diff import errors_told
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -52,6 +52,13 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     help="0: row by row (default); 1 to 4: blocks of 8, 16, 32, 64 with entry points.",
 )
 @click.option("--row-skipping/--no-row-skipping", default=None, help="Code rows of zeros as one flag each.")
+@click.option(
+    "--max-unit-size",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Spread tensors over units of at most so many bytes (up to 255 each).",
+)
+@click.option("--indexed-references", is_flag=True, default=None, help="Name the tensors once, in a list.")
 @click.option(
     "--rule",
     "rules",
@@ -114,8 +121,8 @@ def encode(
     printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
     if check:
         with printer.progress("checking", len(source)) as advance:
-            result = compare(source, nnr.open(kept.getvalue() if kept else target), advance)
-        printer.note(result)
+            found = nnr.compare_models(source, nnr.open(kept.getvalue() if kept else target), advance)
+        printer.note(f"check: {errors_told(found)}")
 
 
 def summary(report: nnr.EncodeReport) -> str:

@@ -103,9 +103,9 @@ def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
             if not equals:
                 result = {"strict": Limits.strict, "default": Limits, "unlimited": Limits.unlimited}[name]()
                 continue
-            change: dict[str, Any] = {name: _WORDS[value.lower()] if name == "allow_trailing" else int(value, 0)}
             if name not in (*Limits.names(), "allow_trailing"):
                 raise KeyError(name)
+            change: dict[str, Any] = {name: _WORDS[value.lower()] if name == "allow_trailing" else int(value, 0)}
             result = replace(result, **change)
         except KeyError:
             raise click.BadParameter(

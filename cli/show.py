@@ -1,4 +1,4 @@
-"""``nnr ls`` and ``nnr inspect``: what a bitstream holds, from headers alone."""
+"""``nnr ls``: the tensors of a bitstream, from headers alone."""
 
 from __future__ import annotations
 
@@ -62,50 +62,3 @@ def ls(bitstream: str, as_json: bool) -> None:
     parameters, nbytes = sum(info.parameters for info in infos), sum(info.nbytes for info in infos)
     each = f", {8 * nbytes / parameters:.2f} bits/parameter" if parameters else ""
     click.echo(f"{output.tensors(len(infos))}, {parameters:,} parameters, {nbytes:,} bytes{each}")
-
-
-@click.command(
-    short_help="Print a line for each unit of a bitstream.",
-    epilog="""\b
-Examples:
-  nnr inspect model.nnr
-  nnr inspect --json - < model.nnr
-""",
-)
-@click.argument("bitstream", type=params.FileName())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(bitstream: str, as_json: bool) -> None:
-    """Print one line for each unit of BITSTREAM (- for standard input).
-
-    Offset and size in bytes, type, name, shape, coding tools, bits per parameter; units of an aggregate are indented.
-    """
-    from dataclasses import asdict
-
-    import nnr_codec as nnr
-
-    with output.source(bitstream) as data:
-        infos = nnr.inspect(data)
-        if not infos:
-            raise nnr.BitstreamError("the bitstream has no unit (6.2.3)")
-    if as_json:
-        rows = [{**asdict(info), "bits_per_parameter": info.bits_per_parameter} for info in infos]
-        click.echo(json.dumps(rows, indent=1))
-        return
-    output.table(
-        ("unit", "offset", "size", "type", "name", "shape", "detail", "bits/par"),
-        (
-            (
-                "  " * info.depth + str(info.index),
-                str(info.offset),
-                str(info.size),
-                info.type,
-                " ".join(info.names),
-                output.dims(info.shape),
-                info.detail,
-                f"{info.bits_per_parameter:.2f}" if info.bits_per_parameter else "",
-            )
-            for info in infos
-        ),
-        right=("offset", "size", "bits/par"),
-        fold=("name", "detail"),
-    )

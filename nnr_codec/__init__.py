@@ -25,16 +25,38 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import open as open
     from .api import save as save
     from .api import units as units
+    from .api import verify as verify
     from .api import write_units as write_units
+    from .bitstream.aggregate import extract as extract
+    from .bitstream.ndu import write_ndu as write_ndu
+    from .bitstream.nodes import Node as Node
+    from .bitstream.nodes import UnitNode as UnitNode
+    from .bitstream.performance import DecompositionMap as DecompositionMap
+    from .bitstream.performance import DecompositionRow as DecompositionRow
+    from .bitstream.performance import Performance as Performance
+    from .bitstream.performance import PerformanceMaps as PerformanceMaps
+    from .bitstream.performance import PruningMap as PruningMap
+    from .bitstream.performance import PruningRow as PruningRow
+    from .bitstream.performance import SparsificationMap as SparsificationMap
+    from .bitstream.performance import SparsificationRow as SparsificationRow
+    from .bitstream.performance import UnificationMap as UnificationMap
+    from .bitstream.performance import UnificationRow as UnificationRow
     from .bitstream.summary import UnitInfo as UnitInfo
     from .bitstream.units import Unit as Unit
+    from .compare import compare_models as compare_models
     from .config import EncoderConfig as EncoderConfig
     from .config import Rule as Rule
     from .conformance.digest import digest as digest
+    from .conformance.violation import Report as Report
+    from .conformance.violation import Violation as Violation
     from .decoder.index import NnrFile as NnrFile
     from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
+    from .decoder.tools import Tool as Tool
+    from .decoder.tools import requirements as requirements
+    from .decoder.tools import tree as tree
     from .decoder.update import UpdateDecoder as UpdateDecoder
+    from .difference import diff as diff
     from .encoder.encode import TensorReport as TensorReport
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
@@ -52,24 +74,38 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .model import Block as Block
     from .model import Model as Model
     from .model import Topology as Topology
+    from .syntax import Session as Session
+    from .topics import Topic as Topic
+    from .topics import explain as explain
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "EncodeReport StreamDecoder decode encode encode_file inspect load open save units write_units",
+    "api": "EncodeReport StreamDecoder decode encode encode_file inspect load open save units verify write_units",
+    "bitstream.aggregate": "extract",
+    "bitstream.ndu": "write_ndu",
+    "bitstream.nodes": "Node UnitNode",
+    "bitstream.performance": "DecompositionMap DecompositionRow Performance PerformanceMaps PruningMap PruningRow "
+    "SparsificationMap SparsificationRow UnificationMap UnificationRow",
     "bitstream.summary": "UnitInfo",
     "bitstream.units": "Unit",
+    "compare": "compare_models",
     "config": "EncoderConfig Rule",
     "conformance.digest": "digest",
+    "conformance.violation": "Report Violation",
     "decoder.index": "NnrFile",
     "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",
+    "decoder.tools": "Tool requirements tree",
     "decoder.update": "UpdateDecoder",
+    "difference": "diff",
     "encoder.encode": "TensorReport",
     "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
     "limits": "Limits",
     "model": "Block Model Topology",
+    "syntax": "Session",
+    "topics": "Topic explain",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -24,6 +24,7 @@ from .syntax import Session
 
 if TYPE_CHECKING:
     from .bitstream.source import Bitstream
+    from .conformance.violation import Report
 
     Target = str | os.PathLike[str] | BinaryIO
     Source = Target | bytes | bytearray | memoryview
@@ -244,6 +245,29 @@ def inspect(
 ) -> list[UnitInfo]:
     """Facts about each unit of a bitstream, from headers alone."""
     return list(summarise(data, limits, Session(topology_dimensions or {})))
+
+
+def verify(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    inputs: Iterable[Bitstream] = (),
+) -> Report:
+    """Check a bitstream against every rule of the standard that a program can check, and report all violations.
+
+    See :func:`nnr_codec.conformance.verify.verify`; an NNEF topology in the bitstream is read as well.
+    """
+    from .conformance.verify import verify as check
+    from .formats.nnef import variable_labels
+
+    return check(
+        data,
+        limits=limits,
+        topology_dimensions=topology_dimensions,
+        inputs=inputs,
+        labels=lambda topology: variable_labels(topology.data),
+    )
 
 
 def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:

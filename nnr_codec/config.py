@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 from .errors import EncodeError
 
@@ -73,6 +73,13 @@ class Rule:
         object.__setattr__(self, "options", options)
 
 
+class ParameterSetElements(Protocol):
+    """What gives syntax elements of the model parameter set."""
+
+    def elements(self) -> dict[str, Any]:
+        """The elements by name, flags of their presence among them."""
+
+
 @dataclass(frozen=True)
 class EncoderConfig(TensorOptions):
     """Options of the encoder: those of :class:`TensorOptions` for all tensors, and the ones of the bitstream.
@@ -88,12 +95,24 @@ class EncoderConfig(TensorOptions):
         In order; where several match, the last one wins for each option.
     deflate_topology : bool
         Deflate the topology where that makes it smaller.
+    max_unit_size : int or None
+        Bytes of a unit at most. A larger compressed data unit is spread over up to 255 units (6.4.3.1); the other
+        units cannot be, and a topology that is larger is refused.
+    indexed_references : bool
+        Name the tensors in one list, to which their units refer by index (NNR_TPL_REFLIST). A model of one tensor has
+        no such list.
+    performance : Performance or None
+        What the model parameter set tells of the base model, of a validation result and of the effects of parameter
+        reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
     """
 
     profile: int = 1
     qp_density: int = 2
     rules: tuple[Rule, ...] = field(default=())
     deflate_topology: bool = True
+    max_unit_size: int | None = None
+    indexed_references: bool = False
+    performance: ParameterSetElements | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -103,6 +122,11 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
+        _check_whole("max_unit_size", self.max_unit_size, optional=True)
+        if self.max_unit_size is not None and self.max_unit_size < 1:
+            raise EncodeError(f"max_unit_size {self.max_unit_size} is no number of bytes")
+        if self.performance is not None and not hasattr(self.performance, "elements"):
+            raise EncodeError(f"performance is a Performance, not {self.performance!r}")
         defaults = TensorOptions(**_tensor_fields(self))
         self._check(defaults)
         for rule in self.rules:

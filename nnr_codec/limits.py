@@ -83,7 +83,7 @@ class Limits:
             max_tensor_elements=16 << 20,
             max_tensor_bytes=64 << 20,
             max_total_bytes=256 << 20,
-            max_topology_bytes=4 << 20,
+            max_topology_bytes=1 << 20,
             max_codebook=4096,
             max_pending_bytes=64 << 20,
             max_history_bytes=64 << 20,

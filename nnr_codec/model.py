@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +32,21 @@ class Topology:
 
 @dataclass(frozen=True)
 class Block:
-    """The names of the tensors that form one block of the network (weight, bias, batch normalization, scale)."""
+    """The names of the tensors that form one block of the network: a weight and what belongs to it.
+
+    Parameters
+    ----------
+    weight : str
+        The weight; with ``g`` and ``h`` the name of their product, which no other tensor of the model has.
+    bias, beta, gamma, mean, var : str or None
+        Bias and batch normalization: one number for each index of the weight's first dimension.
+    scale : str or None
+        Local scaling: the weight of the network is ``weight`` with each index of its first dimension multiplied by it.
+    g, h : str or None
+        Two matrices whose product is the weight, reshaped to ``shape``.
+    shape : tuple of int or None
+        Of the product of ``g`` and ``h``; None for the matrix that it is.
+    """
 
     weight: str
     bias: str | None = None
@@ -41,6 +55,9 @@ class Block:
     mean: str | None = None
     var: str | None = None
     scale: str | None = None
+    g: str | None = None
+    h: str | None = None
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -57,12 +74,15 @@ class Model:
         Which tensors belong together, when the format knows.
     metadata : dict of str to str
         What else the format wants back.
+    pruned : collection of str
+        Tensors that pruning gave other dimensions than the topology says: the tensors are right.
     """
 
     tensors: Mapping[str, Array]
     topology: Topology | None = None
     blocks: list[Block] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
+    pruned: Collection[str] = ()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

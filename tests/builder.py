@@ -9,21 +9,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nnr_codec.bitstream.payload import Coded, code_payload, parts, tensor_syntax
+from nnr_codec.bitstream.aggregate import write_aggregate
+from nnr_codec.bitstream.ndu import code_levels, ndu_header, write_payload
+from nnr_codec.bitstream.payload import parts
 from nnr_codec.bitstream.units import write_unit
-from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide
+from nnr_codec.cabac_ext.kernel import TensorSide
 from nnr_codec.constants import (
     NNR_AGG,
     NNR_AGG_GEN,
     NNR_LPS,
     NNR_MPS,
-    NNR_NDU,
     NNR_PT_FLOAT,
     NNR_PT_INT,
     NNR_PT_RAW_FLOAT,
@@ -66,6 +66,7 @@ class Bitstream:
     def __init__(self, topology_dimensions: Mapping[str, Sequence[int]] | None = None) -> None:
         self.session = Session(topology_dimensions or {})
         self.units: list[bytes] = []
+        self.lps_at = -1  # which of them is the last NNR_LPS
 
     @property
     def data(self) -> bytes:
@@ -105,12 +106,17 @@ class Bitstream:
             payload.mps_parent_signalling_enabled_flag, payload.nnr_pre_flag = 1, pre
         return self.unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), payload)
 
-    def lps(self, density: int = 2, parameter: int = 0, *, methods: int = NNR_QSU) -> Bitstream:
-        """NNR_LPS."""
+    def lps(
+        self, density: int = 2, parameter: int = 0, *, methods: int = NNR_QSU, alone: int = 0, **elements: Any
+    ) -> Bitstream:
+        """NNR_LPS; ``alone`` is lps_self_contained_flag, ``elements`` are any others."""
         payload = NnrLayerParameterSetUnitPayload(lps_quantization_method_flags=methods)
         if methods:
             payload.lps_qp_density, payload.lps_quantization_parameter = density, parameter
-        detail = NnrLayerParameterSetUnitHeader(lps_self_contained_flag=0)
+        for name, value in elements.items():
+            setattr(payload, name, value)
+        detail = NnrLayerParameterSetUnitHeader(lps_self_contained_flag=alone)
+        self.lps_at = len(self.units)
         return self.unit(NnrUnitHeader(nnr_unit_type=NNR_LPS, detail=detail), payload)
 
     def topology(self, data: bytes, *, storage: int = NNR_TPL_NNEF, compression: int = 0) -> Bitstream:
@@ -165,25 +171,12 @@ class Bitstream:
         """
         if payload is None:
             payload = self.payload(header, levels, qp, sides, co_loc, any_sig)
-        if pieces == 1:
-            return self.unit(NnrUnitHeader(nnr_unit_type=NNR_NDU, detail=header), payload)
-        cuts = [len(payload) * k // pieces for k in range(pieces + 1)]
-        for k, (start, stop) in enumerate(pairwise(cuts)):
-            self.part(header, pieces - k, payload[start:stop])
+        self.units += write_payload(header, payload, self.session, pieces=pieces)
         return self
 
     def part(self, header: NnrCompressedDataUnitHeader, counter: int, payload: bytes) -> Bitstream:
         """NNR_NDU with one part of a payload (6.4.3.1)."""
-        return self.unit(
-            NnrUnitHeader(
-                nnr_unit_type=NNR_NDU,
-                independently_decodable_flag=0,
-                partial_data_counter_present_flag=1,
-                partial_data_counter=counter,
-                detail=header,
-            ),
-            payload,
-        )
+        return self.unit(ndu_header(header, counter), payload)
 
     def payload(
         self,
@@ -195,62 +188,44 @@ class Bitstream:
         any_sig: Sequence[npt.NDArray[np.bool_]] = (),
     ) -> bytes:
         """The payload of an NNR_NDU; see `ndu`. Completes the entry points of ``header``."""
-        syntaxes, values = [], []
-        for k, part in enumerate(parts(header, self.session)):
-            syntaxes.append(
-                tensor_syntax(
-                    header,
-                    self.session,
-                    part,
-                    co_loc=np.asarray(co_loc[k], np.int32).reshape(part.dims) if co_loc else None,
-                    any_sig=np.asarray(any_sig[k], bool).reshape(part.dims) if any_sig else None,
-                )
-            )
-            values.append(
-                Coded(
-                    np.asarray(levels[k], np.int32).reshape(part.dims),
-                    qp if isinstance(qp, int) else qp[k],
-                    sides[k] if sides else None,
-                )
-            )
-        coder = PayloadEncoder()
-        code_payload(coder, header, self.session, syntaxes, values)
-        payload = coder.getvalue()
-        count = self.session.num_block_rows_minus1(header) if header.scan_order else 0
-        if count:
-            decoded = code_payload(PayloadDecoder(payload), header, self.session, syntaxes, [None] * len(syntaxes))
-            points = [point for coded in decoded if coded.side for point in coded.side.entry_points]
-            points += [(0, 0, 0)] * (count - len(points))  # of a matrix of one column: parsed, never used (errata G2)
-            header.cabac_offset_list = [point[0] for point in points]
-            if header.dq_flag:
-                header.dq_state_list = [point[1] for point in points]
-            header.bit_offset_delta1 = points[0][2]
-            header.bit_offset_delta2 = [b[2] - a[2] for a, b in pairwise(points)]
-        return payload
+        dims = [part.dims for part in parts(header, self.session)]
+        completed, payload = code_levels(
+            header,
+            [np.asarray(level, np.int32).reshape(shape) for level, shape in zip(levels, dims, strict=True)],
+            self.session,
+            qp=qp,
+            sides=sides or (),
+            co_loc=[np.asarray(array, np.int32) for array in co_loc],
+            any_sig=[np.asarray(array, bool) for array in any_sig],
+        )
+        vars(header).update(vars(completed))
+        return bytes(payload)
 
     def raw(self, header: NnrCompressedDataUnitHeader, values: Any) -> Bitstream:
         """NNR_NDU of type NNR_PT_RAW_FLOAT."""
         return self.ndu(header, payload=np.asarray(values, "<f4").tobytes())
 
-    def aggregate(self, first: int, *, count: int | None = None, kind: int = NNR_AGG_GEN) -> Bitstream:
+    def aggregate(self, first: int, *, count: int | None = None, kind: int = NNR_AGG_GEN, **options: Any) -> Bitstream:
         """Put the units from number ``first`` on into one NNR_AGG that declares ``count`` units.
 
-        Nothing of an aggregate's own is active while its units are written, so an LPS in it stays active until here.
+        ``options`` are those of `write_aggregate`. A parameter set among the units stays active until here.
         """
         inside, self.units = self.units[first:], self.units[:first]
-        self.add(aggregate(inside, count=count, kind=kind))
-        self.session.end_aggregate()
+        if self.lps_at >= first:
+            self.session.end_aggregate()
+        self.add(aggregate(inside, count=count, kind=kind, session=self.session, **options))
         return self
 
 
-def aggregate(units: Sequence[bytes], *, count: int | None = None, kind: int = NNR_AGG_GEN) -> bytes:
-    """One NNR_AGG around ``units``, which declares ``count`` of them."""
-    number = len(units) if count is None else count
+def aggregate(units: Sequence[bytes], *, count: int | None = None, kind: int = NNR_AGG_GEN, **options: Any) -> bytes:
+    """One NNR_AGG around ``units``, which declares ``count`` of them; ``options`` are those of `write_aggregate`."""
+    if count is None:
+        return write_aggregate(units, nnr_aggregate_unit_type=kind, **options)
     detail = NnrAggregateUnitHeader(
         nnr_aggregate_unit_type=kind,
-        num_of_nnr_units_minus2=number - 2,
-        quant_bitdepth=[0] * number,
-        nnr_reserved_zero_3bits=[0] * number,
+        num_of_nnr_units_minus2=count - 2,
+        quant_bitdepth=[0] * count,
+        nnr_reserved_zero_3bits=[0] * count,
     )
     return write_unit(NnrUnitHeader(nnr_unit_type=NNR_AGG, detail=detail), b"".join(units), Session())
 

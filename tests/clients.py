@@ -12,16 +12,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from nnr_codec.runtime import run_folder
+
 Array = npt.NDArray[np.generic]
-Run = Callable[[Array], Sequence[Array]]
+Floats = npt.NDArray[np.float32]
 
 
 class ClientError(Exception):
@@ -36,100 +36,60 @@ def input_shape(model: Path) -> tuple[int, ...]:
     return tuple(int(extent) for extent in found[0].split(","))
 
 
-class Client(ABC):
-    """Another implementation that can run an NNEF folder."""
+class TractClient:
+    """The inference engine ``tract`` (PyPI): optimizes the graph first, 20 ms for one SqueezeNet image."""
 
-    package: ClassVar[str]
-
-    def __init__(self, timeout: float = 600.0) -> None:
-        self.timeout = timeout
+    package: ClassVar[str] = "tract"
 
     @classmethod
     def installed(cls) -> bool:
         return importlib.util.find_spec(cls.package) is not None
 
-    @staticmethod
-    @abstractmethod
-    def prepare(model: Path) -> Run:
-        """The function that runs `model` on one portion; called in the worker process only."""
+    def run(self, model_dir: Path, inputs: Floats) -> list[Array]:
+        """The outputs of the graph, in its order, for all `inputs`, of shape [n, ...] for an input of shape [b, ...].
 
-    def run(self, model_dir: Path, inputs: npt.NDArray[np.float32]) -> list[Array]:
-        """The outputs of the graph, in its order, for all `inputs`.
-
-        Parameters
-        ----------
-        model_dir : Path
-            NNEF folder with one input of shape [b, ...].
-        inputs : ndarray of float32, shape [n, ...]
-            n is a multiple of b.
-
-        Returns
-        -------
-        list of ndarray
-            One array for each result of the graph, the portions joined along axis 0.
-
-        Raises
-        ------
-        ClientError
-            When the client fails.
+        n is a multiple of b; the outputs of the portions are joined along axis 0.
         """
+        return list(run_folder(model_dir, {"input": inputs}).values())
+
+
+class NnefClient(TractClient):
+    """Khronos' reference interpreter, from PyPI's ``nnef``: exact and slow (1.5 s for one SqueezeNet image)."""
+
+    package = "nnef"
+
+    def run(self, model_dir: Path, inputs: Floats) -> list[Array]:
+        """As above; ClientError when the client fails."""
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder, "inputs.npy"), Path(folder, "outputs.npz")
             np.save(source, np.ascontiguousarray(inputs, np.float32))
             # -P: the tests folder must not shadow installed packages in the worker.
-            command = [sys.executable, "-P", __file__, self.package, str(model_dir), str(source), str(target)]
+            command = [sys.executable, "-P", __file__, str(model_dir), str(source), str(target)]
             try:
                 done = subprocess.run(
-                    command, check=False, capture_output=True, text=True, errors="replace", timeout=self.timeout
+                    command, check=False, capture_output=True, text=True, errors="replace", timeout=600
                 )
             except subprocess.TimeoutExpired as error:
-                raise ClientError(f"{self.package} took more than {self.timeout:g} s for {model_dir}") from error
+                raise ClientError(f"{self.package} took too long for {model_dir}") from error
             if done.returncode != 0:
                 raise ClientError(f"{self.package} ended with {done.returncode} on {model_dir}: {done.stderr[-2000:]}")
             with np.load(target) as outputs:
                 return [outputs[name] for name in outputs.files]
 
 
-class NnefClient(Client):
-    """Khronos' reference interpreter, from PyPI's ``nnef``: exact and slow (1.5 s for one SqueezeNet image)."""
-
-    package = "nnef"
-
-    @staticmethod
-    def prepare(model: Path) -> Run:
-        import nnef
-
-        # The interpreter has no kernel for batch_normalization: it must be lowered to the arithmetic it stands for.
-        session = nnef.Session(str(model), lowered=["batch_normalization"])
-        return session
-
-
-class TractClient(Client):
-    """The inference engine ``tract`` (PyPI): optimizes the graph first, 20 ms for one SqueezeNet image."""
-
-    package = "tract"
-
-    @staticmethod
-    def prepare(model: Path) -> Run:
-        import tract
-
-        state = tract.nnef().load(model).into_runnable().spawn_state()
-        return lambda portion: [tensor.to_numpy() for tensor in state.run([portion])]
-
-
-CLIENTS: dict[str, type[Client]] = {client.package: client for client in (NnefClient, TractClient)}
-
-
-def work(package: str, model: Path, source: Path, target: Path) -> None:
+def work(model: Path, source: Path, target: Path) -> None:
     """The worker: runs `model` on all inputs in `source` and writes the outputs to `target`."""
+    import nnef
+
     inputs = np.load(source)
     batch = input_shape(model)[0]
     if len(inputs) % batch:
         raise ClientError(f"{len(inputs)} inputs do not fill portions of {batch}")
-    run = CLIENTS[package].prepare(model)
-    portions = [run(inputs[start : start + batch]) for start in range(0, len(inputs), batch)]
+    # The interpreter has no kernel for batch_normalization: it must be lowered to the arithmetic it stands for.
+    session = nnef.Session(str(model), lowered=["batch_normalization"])
+    portions = [session(inputs[start : start + batch]) for start in range(0, len(inputs), batch)]
     np.savez(target, *(np.concatenate(output) for output in zip(*portions, strict=True)))
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], *(Path(argument) for argument in sys.argv[2:5]))
+    work(*(Path(argument) for argument in sys.argv[1:4]))

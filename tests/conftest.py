@@ -44,6 +44,21 @@ def pytest_report_header() -> list[str]:
     return [f"nnr_codec {nnr_codec.__version__}: {Path(nnr_codec.__file__).parent}", f"reference material: {SHARED}"]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests recorded as "figure: what it is"; numbers of the same thing are added up."""
+    figures: dict[str, object] = {}
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        for name, value in getattr(report, "user_properties", ()):
+            if name.startswith("figure: ") and getattr(report, "when", "") == "call":
+                before = figures.get(name, 0)
+                figures[name] = before + value if isinstance(before, int) and isinstance(value, int) else value
+    if figures:
+        terminalreporter.section("figures")
+    for name, value in figures.items():
+        number = f"{value:,}" if isinstance(value, int) else value
+        terminalreporter.write_line(f"{name.removeprefix('figure: ')}: {number}")
+
+
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
     """Turn a skip into a failure where ``--no-skips`` asks for it."""
     if not config.getoption("--no-skips") or SHARED is None or not report.skipped or hasattr(report, "wasxfail"):

@@ -14,3 +14,16 @@ SHARED: Path | None = _FOLDER if _FOLDER.is_dir() else None
 
 #: Marks a test that reads `SHARED`.
 needs_shared = pytest.mark.skipif(SHARED is None, reason=f"no reference material at {_FOLDER} (set NNR_SHARED)")
+
+
+def standard_text() -> str:
+    """The text of the standard: the file that NNR_STANDARD_TEXT names, or the shared one; skips without it."""
+    if "NNR_STANDARD_TEXT" in os.environ:
+        path = Path(os.environ["NNR_STANDARD_TEXT"])
+    elif SHARED:
+        path = SHARED / "spec" / "iso-iec-15938-17-2024-nnr.txt"
+    else:
+        pytest.skip("needs the text of the standard (NNR_STANDARD_TEXT) or the shared folder")
+    if not path.is_file():
+        pytest.skip(f"the text of the standard is not at {path}")
+    return path.read_text(encoding="utf-8")

@@ -19,8 +19,10 @@ PACKAGE = ROOT / "nnr_codec"
 LAYERS = {
     "errors": 0,
     "constants": 0,
+    "child": 0,
     "limits": 1,
     "model": 1,
+    "compare": 1,
     "config": 1,
     "files": 1,
     "syntax": 1,
@@ -31,7 +33,10 @@ LAYERS = {
     "decoder": 3,
     "federated": 3,
     "conformance": 3,
+    "difference": 3,
+    "runtime": 3,
     "formats": 3,
+    "topics": 4,
     "api": 4,
     "nnr_cli": 4,
 }
@@ -45,8 +50,12 @@ SIDEWAYS = {
     "config": {"limits", "model"},
     "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
     "federated": {"encoder", "decoder"},
-    "conformance": {"decoder"},
-    "nnr_cli": {"api"},
+    "compare": {"model"},
+    "conformance": {"decoder", "formats"},
+    "difference": {"decoder"},
+    "runtime": {"formats"},
+    "api": {"topics"},
+    "nnr_cli": {"api", "topics"},
 }
 
 #: Where the imports go no further than this, in spite of the layers.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,59 +14,46 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import errors
+from nnr_codec.conformance.cases import Case, Stream, load_cases
+from nnr_codec.conformance.digest import TensorDigest
 from nnr_codec.model import Array
 
 from .vectors.case import GROUPS, digest
 from .vectors.cases import CASES
+from .vectors.interop import case_files
 from .vectors.make import ROOT, files
 
-FOLDERS = {folder.name: folder for group in GROUPS.values() for folder in sorted((ROOT / group).iterdir())}
+INTEROP = dict(case_files())
+ON_DISK = {case.id: case for case in load_cases(ROOT) if case.group in GROUPS.values()}
 
 
-def facts(folder: Path) -> dict[str, Any]:
-    """case.json."""
-    parsed: dict[str, Any] = json.loads((folder / "case.json").read_text("utf-8"))
+def facts(case: Case) -> dict[str, Any]:
+    """The case file."""
+    parsed: dict[str, Any] = json.loads(case.file.read_text("utf-8"))
     return parsed
 
 
 def each(*results: str) -> list[object]:
     """The cases on disk with one of these results, for parametrize."""
-    return [pytest.param(folder, id=name) for name, folder in FOLDERS.items() if facts(folder)["result"] in results]
+    return [pytest.param(case, id=case.id) for case in ON_DISK.values() if case.result in results]
 
 
-def limits(case: Mapping[str, Any]) -> nnr.Limits:
-    """The limits that a case is for."""
-    given = dict(case.get("limits", {}))
-    base = nnr.Limits.strict() if given.pop("preset", "") == "strict" else nnr.Limits()
-    return replace(base, **given)
+def options(case: Case) -> dict[str, Any]:
+    """What a decoder is told beside the bitstream."""
+    return {"limits": case.limits, "topology_dimensions": case.topology_dimensions}
 
 
-def streams(case: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The bitstreams of a case in order, the case's own last."""
-    yield from case.get("inputs", [])
-    yield case
-
-
-def written(tensor: Mapping[str, Any], folder: Path) -> Array:
-    """The expected values."""
-    if "values" in tensor:
-        return np.array(tensor["values"], tensor["dtype"]).reshape(tensor["shape"])
-    with np.load(folder / "expected.npz") as arrays:
-        array: Array = arrays[tensor["npz"]]
-    return array
-
-
-def assert_tensors(got: Mapping[str, Array], want: list[dict[str, Any]], folder: Path) -> None:
+def assert_tensors(got: Mapping[str, Array], want: Sequence[TensorDigest] | None, stream: Stream) -> None:
     """Names, types, shapes, digests and, bit by bit, values."""
-    assert sorted(got) == sorted(tensor["name"] for tensor in want)
+    assert want is not None
+    assert sorted(got) == sorted(tensor.name for tensor in want)
     for tensor in want:
-        values = got[tensor["name"]]
-        assert (values.dtype.name, list(values.shape)) == (tensor["dtype"], tensor["shape"]), tensor["name"]
-        if "values" in tensor or "npz" in tensor:
-            expected = written(tensor, folder)
-            assert digest(expected) == tensor["sha256"], "the digest is not that of the expected values"
-            np.testing.assert_array_equal(values, expected, err_msg=tensor["name"])
-        assert digest(values) == tensor["sha256"], tensor["name"]
+        values, expected = got[tensor.name], stream.values(tensor)
+        assert (values.dtype.name, values.shape) == (tensor.dtype, tensor.shape), tensor.name
+        if expected is not None:
+            assert digest(expected) == tensor.sha256, "the digest is not that of the expected values"
+            np.testing.assert_array_equal(values, expected, err_msg=tensor.name)
+        assert digest(values) == tensor.sha256, tensor.name
 
 
 def assert_topology(model: nnr.Model, expected: Mapping[str, Any]) -> None:
@@ -82,52 +68,48 @@ def assert_topology(model: nnr.Model, expected: Mapping[str, Any]) -> None:
                 assert hashlib.sha256(text).hexdigest() == expected[key]["sha256"]
 
 
-@pytest.mark.parametrize("folder", each("valid", "acceptable"))
-def test_decodes(folder: Path) -> None:
+@pytest.mark.filterwarnings("ignore:pruning information is not applied")
+@pytest.mark.parametrize("case", each("valid", "acceptable"))
+def test_decodes(case: Case) -> None:
     """Also each alone where nothing comes before it, and the Rec* variables of 7.3."""
-    case = facts(folder)
-    options: dict[str, Any] = {"limits": limits(case), "topology_dimensions": case.get("topology_dimensions")}
-    decoder = nnr.UpdateDecoder(**options)
-    for stream in streams(case):
-        data, expected = (folder / stream["stream"]["file"]).read_bytes(), stream["expected"]
-        assert_tensors(decoder.decode(data), expected["tensors"], folder)
-    if "inputs" not in case:
-        model = nnr.decode(data, **options)
-        assert_tensors(model.tensors, expected["tensors"], folder)
-        assert_topology(model, expected)
-        assert list(model) == list(nnr.open(data, **options))
-        raw = nnr.decode(data, raw=True, **options)
-        if "raw" in expected:
-            assert_tensors(raw.tensors, expected["raw"], folder)
+    decoder = nnr.UpdateDecoder(**options(case))
+    for stream in case.streams:
+        assert_tensors(decoder.decode(stream.path.read_bytes()), stream.tensors, stream)
+    if len(case.streams) == 1:
+        data = stream.path.read_bytes()
+        model = nnr.decode(data, **options(case))
+        assert_tensors(model.tensors, stream.tensors, stream)
+        assert_topology(model, facts(case)["expected"])
+        assert list(model) == list(nnr.open(data, **options(case)))
+        if stream.raw is not None:
+            assert_tensors(nnr.decode(data, raw=True, **options(case)).tensors, stream.raw, stream)
 
 
-@pytest.mark.parametrize("folder", each("invalid"))
-def test_is_refused(folder: Path) -> None:
-    case = facts(folder)
-    options: dict[str, Any] = {"limits": limits(case), "topology_dimensions": case.get("topology_dimensions")}
-    decoder = nnr.UpdateDecoder(**options)
-    for stream in case.get("inputs", []):
-        got = decoder.decode((folder / stream["stream"]["file"]).read_bytes())
-        assert_tensors(got, stream["expected"]["tensors"], folder)
-    data, error = (folder / "stream.nnr").read_bytes(), getattr(errors, case["error"]["class"])
+@pytest.mark.parametrize("case", each("invalid"))
+def test_is_refused(case: Case) -> None:
+    decoder = nnr.UpdateDecoder(**options(case))
+    *before, last = case.streams
+    for stream in before:
+        assert_tensors(decoder.decode(stream.path.read_bytes()), stream.tensors, stream)
+    data, error = last.path.read_bytes(), getattr(errors, facts(case)["error"]["class"])
     with pytest.raises(error) as caught:
         decoder.decode(data)
     named = re.search(r"\bunit (\d+)\b", str(caught.value))
-    assert (int(named[1]) if named else None) == case["error"]["unit"], str(caught.value)
-    if "inputs" not in case:
+    assert (int(named[1]) if named else None) == facts(case)["error"]["unit"], str(caught.value)
+    if not before:
         with pytest.raises(error):
-            nnr.decode(data, **options)
+            nnr.decode(data, **options(case))
         with pytest.raises(error):
-            dict(nnr.open(data, **options))
+            dict(nnr.open(data, **options(case)))
 
 
-@pytest.mark.parametrize("folder", each("valid", "acceptable"))
-def test_units(folder: Path) -> None:
+@pytest.mark.parametrize("case", each("valid", "acceptable"))
+def test_units(case: Case) -> None:
     """The units listed are those that the library finds."""
-    case = facts(folder)
-    for stream in streams(case):
-        data = (folder / stream["stream"]["file"]).read_bytes()
-        found = nnr.inspect(data, topology_dimensions=case.get("topology_dimensions"))
+    described = facts(case)
+    for stream in (*described.get("inputs", []), described):
+        data = (case.file.parent / stream["stream"]["file"]).read_bytes()
+        found = nnr.inspect(data, topology_dimensions=case.topology_dimensions)
         listed = [tuple(unit[1:]) for unit in stream["units"]]
         assert [(unit.offset, unit.size) for unit in found] == listed
 
@@ -135,26 +117,26 @@ def test_units(folder: Path) -> None:
 def test_ids_are_folders() -> None:
     """Each id once, in the folder of its group, and nothing else there."""
     on_disk = [path for group in GROUPS.values() for path in (ROOT / group).iterdir()]
-    assert sorted(path.name for path in on_disk) == sorted(CASES)
+    assert sorted(path.name for path in on_disk) == sorted(CASES) == sorted(ON_DISK)
     assert all(ROOT / CASES[path.name].folder == path for path in on_disk)
 
 
-@pytest.mark.parametrize("folder", each("valid", "acceptable", "invalid"))
-def test_is_consistent(folder: Path) -> None:
+@pytest.mark.parametrize("case", each("valid", "acceptable", "invalid"))
+def test_is_consistent(case: Case) -> None:
     """case.json tells the truth about the files beside it."""
-    case = facts(folder)
-    assert case["id"] == folder.name
-    assert (case["origin"], case["license"], case["spec"]) == ("nnr_codec", "CC0-1.0", "ISO/IEC 15938-17:2024")
-    assert case["clauses"]
-    assert (case["result"] == "invalid") == ("error" in case) == ("expected" not in case)
-    present = {"case.json", *(["expected.npz"] if '"npz":' in (folder / "case.json").read_text("utf-8") else [])}
-    for stream in streams(case):
-        name = stream["stream"]["file"]
-        present.add(name)
-        data = (folder / name).read_bytes()
-        assert len(data) == stream["stream"]["bytes"] < 8192
-        assert hashlib.sha256(data).hexdigest() == stream["stream"]["sha256"]
-        assert all(offset + size <= len(data) for _, offset, size in stream.get("units", []))
+    described, folder = facts(case), case.file.parent
+    assert case.id == folder.name
+    assert described["origin"] == "nnr_codec"
+    assert (described["license"], described["spec"]) == ("CC0-1.0", "ISO/IEC 15938-17:2024")
+    assert described["clauses"]
+    assert (case.result == "invalid") == ("error" in described) == ("expected" not in described)
+    present = {"case.json", *(["expected.npz"] if '"npz":' in case.file.read_text("utf-8") else [])}
+    for stream, listed in zip(case.streams, (*described.get("inputs", []), described), strict=True):
+        data = stream.path.read_bytes()
+        present.add(stream.path.name)
+        assert len(data) == listed["stream"]["bytes"] < 8192
+        assert hashlib.sha256(data).hexdigest() == stream.sha256
+        assert all(offset + size <= len(data) for _, offset, size in listed.get("units", []))
     assert {path.name for path in folder.iterdir()} == present
 
 
@@ -164,3 +146,13 @@ def test_is_reproduced(name: str) -> None:
     case = CASES[name]
     made = files(case)
     assert {path.name: path.read_bytes() for path in (ROOT / case.folder).iterdir()} == made
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in INTEROP])
+def test_interop_case_is_reproduced(path: Path) -> None:
+    """`python -m tests.vectors.interop` writes what is there, and there is nothing else that looks like a case."""
+    assert path.read_bytes() == INTEROP[path]
+
+
+def test_every_interop_case_is_made() -> None:
+    assert {case.file for case in load_cases(ROOT / "interop")} == set(INTEROP)

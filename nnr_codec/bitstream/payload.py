@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,11 @@ from ..syntax.structures import IntegerCodebook, NnrCompressedDataUnitHeader
 from ..tensor.quant import codebook_values
 
 Levels = npt.NDArray[np.int32]
+
+#: Roles of the tensors that scan_order is for.
+SCANNED = ("weight", "g", "h")
+#: More bits than a payload has.
+BEYOND = 1 << 60
 
 
 class PayloadCoder(Protocol):
@@ -107,22 +113,50 @@ def tensor_syntax(
     first_edition: bool = False,
     co_loc: Levels | None = None,
     any_sig: npt.NDArray[np.bool_] | None = None,
+    entry_points: npt.NDArray[np.int64] | None = None,
+    entry_point_offset: int = 0,
 ) -> TensorSyntax:
-    """What the headers say about one part, for the kernel."""
+    """What the headers say about one part, for the kernel. Its entry points are checked where they are given."""
     codebook = part.codebook
     return TensorSyntax(
         part.dims,
         general_profile_idc=session.general_profile_idc,
         dq_flag=header.dq_flag,
         cabac_unary_length_minus1=header.cabac_unary_length_minus1,
-        scan_order=header.scan_order if part.role in ("weight", "g", "h") else 0,
+        scan_order=header.scan_order if part.role in SCANNED else 0,
         codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
         parent_node_id_present_flag=header.parent_node_id_present_flag,
         temporal_context_modeling_flag=header.temporal_context_modeling_flag,
         first_edition=first_edition,
         co_loc=co_loc,
         any_sig=any_sig,
+        entry_point_list=entry_points,
+        entry_point_offset=entry_point_offset,
     )
+
+
+def entry_points(
+    header: NnrCompressedDataUnitHeader, parts: Sequence[Part]
+) -> tuple[npt.NDArray[np.int64] | None, list[int]]:
+    """The lists of entry points, and which of them is the first of each part (6.4.3.7, errata G4 and G5).
+
+    Returns
+    -------
+    ndarray of int64, shape (n, 3), or None
+        cabac_offset_list, dq_state_list (0 without dependent quantization), BitOffsetList; None where there are none.
+    list of int
+    """
+    if not header.cabac_offset_list:
+        return None, [0] * len(parts)
+    lists = np.zeros((len(header.cabac_offset_list), 3), np.int64)
+    lists[:, 0] = header.cabac_offset_list
+    if header.dq_flag:
+        lists[:, 1] = header.dq_state_list
+    bits = accumulate([header.bit_offset_delta1, *header.bit_offset_delta2])
+    lists[:, 2] = [max(-BEYOND, min(bit, BEYOND)) for bit in bits]
+    edge = 4 << header.scan_order
+    rows = [-(-part.dims[0] // edge) if part.role in SCANNED else 1 for part in parts]
+    return lists, list(accumulate((n - 1 for n in rows[:-1]), initial=0))
 
 
 def code_payload(
@@ -139,13 +173,18 @@ def code_payload(
     """
     coded = []
     for syntax, value in zip(syntaxes, values, strict=True):
-        qp_value = value.qp_value if value else 0
-        if header.nnr_compressed_data_unit_payload_type != NNR_PT_INT:
-            qp_value = coder.quant_param(6 + qp_density(session), qp_value)
+        qp_value = code_qp_value(coder, header, session, value.qp_value if value else 0)
         levels, side = coder.quant_tensor(syntax, value.levels if value else None, value.side if value else None)
         coded.append(Coded(levels, qp_value, side))
     coder.terminate()
     return coded
+
+
+def code_qp_value(coder: PayloadCoder, header: NnrCompressedDataUnitHeader, session: Session, qp_value: int = 0) -> int:
+    """quant_param() of a part, unless the payload is one of integers (7.3.2, 7.3.3)."""
+    if header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
+        return qp_value
+    return coder.quant_param(6 + qp_density(session), qp_value)
 
 
 def qp_density(session: Session) -> int:

@@ -70,7 +70,7 @@ class MemorySource:
     window, in_order = Limits.NONE, False
 
     def __init__(self, data: memoryview) -> None:
-        self._data, self.size = data, len(data)
+        self._data, self.size = data.toreadonly(), len(data)
 
     def view(self, start: int, stop: int) -> memoryview:
         """See Source."""
@@ -171,9 +171,9 @@ def open_source(data: Bitstream, limits: Limits) -> Source:
     except TypeError:
         if not hasattr(data, "read"):
             raise
-        file = cast(BinaryIO, data)
-        seekable = getattr(file, "seekable", None)
-        return FileSource(file) if seekable and seekable() else _read(file, limits)
+        stream = cast(BinaryIO, data)
+        seekable = getattr(stream, "seekable", None)
+        return FileSource(stream) if seekable and seekable() else _read(stream, limits)
     return MemorySource(view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes()))
 
 

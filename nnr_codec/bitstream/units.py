@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
-from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
+from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, WriteError
 from ..limits import Budget, Limits
 from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .source import Bitstream
+
+_NO_BYTES = memoryview(b"")
 
 PAYLOADS: dict[int, type[Structure]] = {
     NNR_MPS: NnrModelParameterSetUnitPayload,
@@ -68,7 +70,7 @@ class Unit:
     offset: int = 0
     depth: int = 0
     payload_offset: int = 0
-    raw: Span | memoryview = memoryview(b"")
+    raw: Span | memoryview = _NO_BYTES
 
     @property
     def payload(self) -> Structure | memoryview:
@@ -185,9 +187,16 @@ class UnitReader:
     def next(self) -> Unit | None:
         """The next unit; None at the end, or when more bytes have to arrive first."""
         if self._last:
-            self.session.activate(self._last.header, self._last.structure, self._last.depth)
-            self._leave(self._last)
-            self._last = None
+            unit, self._last = self._last, None
+            try:
+                self.session.activate(unit.header, unit.structure, unit.depth)
+            except BitstreamError as error:
+                error.unit = error.unit or unit.label()
+                raise
+            except NnrError as error:
+                error.args = (f"{unit.label()}: {error}",)
+                raise
+            self._leave(unit)
         if self.position >= self.source.size:
             return None
         try:
@@ -285,11 +294,11 @@ class UnitReader:
                     f"{(reader.io.end - reader.io.pos) // 8} bytes follow the end of the payload", bit=reader.io.pos
                 )
         elif header.nnr_unit_type == NNR_AGG:
-            content = memoryview(b"")
+            content = _NO_BYTES
         else:
             content = self.source.span(offset + payload_offset, offset + length)
         self.budget.charge("max_names", reader.items, "list entries of all headers")
-        raw: Span | memoryview = memoryview(b"") if self.source.in_order else Span(self.source, offset, offset + length)
+        raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + length)
         return Unit(size, header, content, self._index, offset, len(self._aggregates), payload_offset, raw)
 
 
@@ -347,6 +356,7 @@ def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
     """
     left = list(units)[::-1]
     session = session.snapshot() if session else Session()
+    session.pruned_dimensions = dict(session.pruned_dimensions)
     written = _write_level(left, session, 0)
     if left:
         raise WriteError(f"{left[-1].label()} has depth {left[-1].depth} without aggregates around it (6.3.4.8)")

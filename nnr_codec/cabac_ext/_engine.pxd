@@ -115,6 +115,19 @@ cdef inline void init_decoder(Decoder *d, const uint8_t *data, size_t n) noexcep
     d.invalid = (d.value >> d.bits) >= 510
 
 
+cdef inline void seek(Decoder *d, int64_t bit, uint32_t ivl_offset) noexcept nogil:
+    """Go to an entry point: the next bit to read, which is in the payload or its end, and IvlOffset (errata G4)."""
+    cdef int k = -bit & 7
+    d.pos = d.start + (bit >> 3)
+    d.value = ivl_offset
+    d.range = 256
+    d.bits = k
+    d.overrun = 0
+    if k:
+        d.value = (d.value << k) | (d.pos[0] & ((1 << k) - 1))
+        d.pos += 1
+
+
 cdef inline int64_t consumed(const Decoder *d) noexcept nogil:
     """Bits read by the engine, the 9 of its register included."""
     return 8 * ((d.pos - d.start) + d.overrun) - d.bits

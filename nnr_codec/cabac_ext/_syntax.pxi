@@ -33,11 +33,15 @@ cdef enum:
     INVALID_OFFSET = 2
     LEVEL_RANGE = 3
     NO_MEMORY = 4
+    CABAC_OFFSET = 5          # an entry point is not what the header says
+    DQ_STATE = 6
+    BIT_OFFSET = 7
 
 ctypedef struct EntryPoint:
     int32_t cabac_offset      # IvlOffset
     int32_t dq_state          # stateId
-    int64_t bits              # since the entry point before, or the first level
+    int64_t bits              # since the entry point before, or the first level: BitOffsetList
+    int64_t total             # since the first level; -1 when that is not a place
 
 ctypedef struct Tensor:
     # what the headers say
@@ -54,17 +58,21 @@ ctypedef struct Tensor:
     int empty                 # a codebook of one entry: nothing is coded
     int64_t max_positive      # with limited: the largest level, and the largest magnitude of a negative one
     int64_t max_negative
+    const EntryPoint *listed  # what the header says of the entry points, or NULL
     # what the payload says
     int hist
     int row_skip
     uint8_t *row_skip_list    # height flags
     uint8_t *ids              # shift parameter ids, by context number
-    int32_t *levels           # row-major
+    int32_t *levels           # row-major, from parameter `first` on
+    int64_t first
     const int32_t *co_loc     # coLocParam, or NULL
     const uint8_t *any_sig    # AnySigBeforeFlag, or NULL
     # where coding stands
     Context *contexts
-    EntryPoint *entry_points
+    EntryPoint *entry_points  # those that a decoder has met, or NULL
+    EntryPoint met            # the last of them
+    int64_t done              # parameters
     int64_t block_row, column, row
     int64_t entry_bits
     int state_id
@@ -197,7 +205,7 @@ cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcep
     cdef int32_t co_loc = 0
     cdef int sig, sign_context, state_id = t.state_id, prev = t.prev
     cdef int plain = t.co_loc == NULL and not t.hist
-    cdef int32_t *x = t.levels + start
+    cdef int32_t *x = t.levels + (start - t.first)
     for i in range(n):
         sig = 3 * state_id + prev
         sign_context = prev
@@ -249,10 +257,17 @@ cdef inline int check(Coder *c, Tensor *t) noexcept nogil:
     return t.error
 
 
+cdef inline void clear(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
+    """Levels that are not coded."""
+    if Coder is Decoder or Coder is Tracer:
+        memset(t.levels + (start - t.first), 0, n * sizeof(int32_t))
+
+
 cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
     """A run in pieces, so that a bad payload is noticed soon and a large tensor is sampled by the chooser."""
     cdef int64_t m, i
     if t.empty:  # a codebook of one entry leaves nothing to code
+        clear(c, t, start, n)
         check(c, t)
         return
     while n > 0 and not t.error:
@@ -287,58 +302,64 @@ cdef inline void init_prob_est_param(Coder *c, Tensor *t) noexcept nogil:
     t.prev = 0
 
 
+cdef inline int compare(Tensor *t) noexcept nogil:
+    """What the header says of an entry point against what is there (6.4.3.7, errata G4)."""
+    cdef const EntryPoint *listed = t.listed + (t.block_row - 1)
+    if listed.cabac_offset != t.met.cabac_offset:
+        return CABAC_OFFSET
+    if t.dq and listed.dq_state != t.met.dq_state:
+        return DQ_STATE
+    return BIT_OFFSET if listed.bits != t.met.bits else OK
+
+
 cdef inline void begin_block_row(Coder *c, Tensor *t) noexcept nogil:
     """An entry point, 10.2.1.4 with errata A7, G3 and K4; the first block row has none, but its range is set too."""
-    cdef EntryPoint *p
     if t.height > t.block or t.first_edition:
-        if Coder is Decoder or Coder is Tracer:
-            if Coder is Decoder:
-                c.range = 256
-                c.invalid |= offset(c) >= 256
-                if t.block_row > 0:
-                    p = t.entry_points + (t.block_row - 1)
-                    p.cabac_offset = <int32_t>offset(c)
-                    p.dq_state = t.state_id
-                    p.bits = consumed(c) - t.entry_bits
-                t.entry_bits = consumed(c)
-            else:
-                c.d.range = 256
-                c.d.invalid |= offset(&c.d) >= 256
+        if Coder is Decoder:
+            c.range = 256
+            c.invalid |= offset(c) >= 256
+        elif Coder is Tracer:
+            c.d.range = 256
+            c.d.invalid |= offset(&c.d) >= 256
         elif Coder is Encoder:
             c.range = 256
     check(c, t)
     if t.block_row > 0:
         init_prob_est_param(c, t)
+    if Coder is Decoder:
+        if t.block_row > 0:
+            t.met.cabac_offset = <int32_t>offset(c)
+            t.met.dq_state = t.state_id
+            t.met.bits = consumed(c) - t.entry_bits
+            if t.entry_points != NULL:
+                t.entry_points[t.block_row - 1] = t.met
+            if t.listed != NULL and not t.error:
+                t.error = compare(t)
+        t.entry_bits = consumed(c)
 
 
 cdef inline void code_rows(Coder *c, Tensor *t, int64_t budget) noexcept nogil:
-    """quant_tensor(), 10.2.1.4: the levels from where coding stands, until at least `budget` of them are coded.
+    """quant_tensor(), 10.2.1.4: the levels from where coding stands, `budget` of them or, in blocks, a few more.
 
-    Coding is over when t.row has reached t.height. Rows in order without a block scan; with one, blocks from left to
-    right and from top to bottom, and rows within a block (IndexToXY, 4.12).
+    Rows in order without a block scan; with one, blocks from left to right and from top to bottom, and rows within a
+    block (IndexToXY, 4.12). The entry point that follows a block row belongs to it.
     """
     cdef int64_t start, n
     if t.block == 0 and not t.row_skip:  # all rows are one run
-        n = min(budget, t.height * t.width - t.column)
-        code_piecewise(c, t, t.column, n)
-        t.column += n
-        if t.column == t.height * t.width:
-            t.row = t.height
+        code_piecewise(c, t, t.done, budget)
+        t.done += budget
         return
-    while t.row < t.height and budget > 0 and not t.error:
+    while budget > 0 and not t.error:
         n = t.width - t.column
         start = t.row * t.width + t.column
-        if t.block:
-            if t.column == 0 and t.row == t.block_row * t.block:
-                begin_block_row(c, t)
-            n = min(n, t.block)
-        else:
-            n = min(n, budget)
+        n = min(n, t.block) if t.block else min(n, budget)
         if t.row_skip and t.row_skip_list[t.row]:
+            clear(c, t, start, n)
             skip_levels(t, n)
         else:
             code_piecewise(c, t, start, n)
         budget -= n
+        t.done += n
         if not t.block:
             t.column += n
             if t.column == t.width:
@@ -353,6 +374,8 @@ cdef inline void code_rows(Coder *c, Tensor *t, int64_t budget) noexcept nogil:
             else:
                 t.block_row += 1
                 t.column = 0
+                if t.row < t.height and not t.error:
+                    begin_block_row(c, t)
 
 
 # ---------------------------------------------------------------------------------------------------- side information
@@ -413,5 +436,5 @@ cdef inline void code_head(Coder *c, Tensor *t) noexcept nogil:
     shift_parameter_ids(c, t)
     check(c, t)
     init_prob_est_param(c, t)
-    if Coder is Decoder:
-        t.entry_bits = consumed(c)
+    if t.block:
+        begin_block_row(c, t)

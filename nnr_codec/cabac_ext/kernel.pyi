@@ -4,7 +4,7 @@ Four payload coders share one set of methods, since several tensors share one ar
 7.3.5): `quant_param`, `quant_tensor` for each tensor, then `terminate`. All of them release the GIL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,11 @@ class TensorSyntax:
         AnySigBeforeFlag of each parameter, row-major.
     first_edition : bool
         Read as the first edition's software wrote profile 0 (errata K1, K4).
+    entry_point_list : ndarray of int64, shape (n, 3), or None
+        cabac_offset_list, dq_state_list (or anything) and BitOffsetList of the header. What a decoder meets has to
+        agree with them. Not looked at where a tensor has no entry points that count (errata G2).
+    entry_point_offset : int
+        Which of them is this tensor's first.
 
     Raises ValueError for values that no header can carry.
     """
@@ -35,6 +40,9 @@ class TensorSyntax:
     size: int
     can_skip_rows: bool
     entry_points: int
+    rows_together: int
+    """Rows of a row of blocks, of which only the last one may have fewer; 1 without a block scan."""
+    entry_point_offset: int
     def __init__(
         self,
         dims: Sequence[int],
@@ -49,6 +57,8 @@ class TensorSyntax:
         first_edition: bool = False,
         co_loc: npt.NDArray[np.int32] | None = None,
         any_sig: npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | None = None,
+        entry_point_list: npt.NDArray[np.int64] | None = None,
+        entry_point_offset: int = 0,
     ) -> None: ...
 
 class TensorSide:
@@ -75,7 +85,10 @@ class TensorSide:
     ) -> None: ...
 
 class PayloadDecoder:
-    """Decodes a payload; raises PayloadError (bit: in the payload) where it is malformed."""
+    """Decodes a payload; raises PayloadError (bit: in the payload) where it is malformed.
+
+    Where it contradicts the list of entry points: ElementError (path: the element of the list).
+    """
 
     first_edition: bool
     @property
@@ -91,8 +104,35 @@ class PayloadDecoder:
     ) -> tuple[Levels, TensorSide]:
         """QuantParam of shape `syntax.dims` (dependent quantization resolved, 10.2.1.4), and the rest."""
 
+    def head(self, syntax: TensorSyntax) -> LevelReader:
+        """Decode what precedes the levels; `quant_tensor` in steps."""
+
     def terminate(self) -> None:
         """terminate_cabac(), 10.2.1.2; the payload must end here."""
+
+class LevelReader:
+    """The levels of one tensor, in order or, with a list of entry points, from any of them on.
+
+    Forks may be made and read in several threads, each reader by one of them.
+    """
+
+    decoder: PayloadDecoder
+    """Stands where reading has come to."""
+
+    def read(self, levels: Levels, check: Callable[[], object] | None = None) -> None:
+        """Fill `levels`, of shape (n,), with the next n QuantParam: in a block scan, those of whole rows of blocks.
+
+        The entry point at their end is checked. `check` is called about each 2**20 parameters; what it raises ends it.
+        A reader that has raised cannot go on. Raises ValueError where n levels cannot be read.
+        """
+
+    def fork(self, row: int) -> LevelReader:
+        """A reader, with a decoder of its own, at the entry point of this row.
+
+        Raises ElementError when the list's place is not in the payload, ValueError when the row has no entry point.
+        """
+
+    def side(self) -> TensorSide: ...
 
 class PayloadTracer:
     """A decoder that records every bin; it checks less than PayloadDecoder and is slower."""

@@ -4,6 +4,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 
 from ._engine cimport *
 
@@ -11,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ..errors import EncodeError, PayloadError
+from ..errors import ElementError, EncodeError, PayloadError
 
 include "_syntax.pxi"
 
@@ -27,12 +28,14 @@ MESSAGES = {
 
 cdef class TensorSyntax:
     cdef Tensor t
+    cdef EntryPoint *listed
     cdef readonly tuple dims
+    cdef readonly int64_t entry_point_offset
     cdef object co_loc, any_sig
 
     def __init__(self, dims, *, general_profile_idc=1, dq_flag=0, cabac_unary_length_minus1=9, scan_order=0,
                  codebook=None, parent_node_id_present_flag=0, temporal_context_modeling_flag=0,
-                 first_edition=False, co_loc=None, any_sig=None):
+                 first_edition=False, co_loc=None, any_sig=None, entry_point_list=None, entry_point_offset=0):
         cdef Tensor *t = &self.t
         cdef int64_t n, size, zero
         dims = tuple(int(extent) for extent in dims)
@@ -71,6 +74,37 @@ cdef class TensorSyntax:
             self.co_loc = np.ascontiguousarray(co_loc).reshape(-1)
         if any_sig is not None:
             self.any_sig = np.ascontiguousarray(any_sig != 0).reshape(-1).view(np.uint8)
+        if entry_point_list is not None and self.entry_points:
+            self._list(np.ascontiguousarray(entry_point_list, np.int64), entry_point_offset)
+
+    cdef _list(self, const int64_t[:, ::1] given, int64_t offset):
+        """Take over what the header says of this tensor's entry points."""
+        cdef int64_t i, total = 0, n = self.entry_points
+        cdef EntryPoint *p
+        if given.shape[1] != 3 or not 0 <= offset <= given.shape[0] - n:
+            raise ValueError(f"entry_point_list has no three numbers for each of {n} entry points from {offset} on")
+        self.listed = <EntryPoint *>malloc(n * sizeof(EntryPoint))
+        if self.listed == NULL:
+            raise MemoryError
+        self.entry_point_offset = offset
+        for i in range(n):
+            p = self.listed + i
+            if not 0 <= given[offset + i, 0] < 256 or not 0 <= given[offset + i, 1] < 8:
+                raise ValueError("an IvlOffset or stateId is out of range")
+            p.cabac_offset = <int32_t>given[offset + i, 0]
+            p.dq_state = <int32_t>given[offset + i, 1]
+            p.bits = given[offset + i, 2]
+            # 2**40 is beyond every payload, and no sum of two such numbers overflows
+            total = total + p.bits if 0 <= total < 1 << 40 and 0 <= p.bits < 1 << 40 else -1
+            p.total = total
+        self.t.listed = self.listed
+
+    def __dealloc__(self):
+        free(self.listed)
+
+    @property
+    def rows_together(self):
+        return self.t.block or 1
 
     @property
     def size(self):
@@ -96,26 +130,33 @@ cdef class Job:
     cdef uint8_t[::1] ids
     cdef object row_skip_array, ids_array
 
-    def __cinit__(self, TensorSyntax syntax, levels):
+    def __cinit__(self, TensorSyntax syntax, levels=None, Job head=None):
         self.t = syntax.t
         self.syntax = syntax
-        self.levels = levels.reshape(-1)
-        self.t.levels = &self.levels[0]
+        if levels is not None:
+            self.levels = levels.reshape(-1)
+            self.t.levels = &self.levels[0]
         if syntax.co_loc is not None:
             self.co_loc = syntax.co_loc
             self.t.co_loc = &self.co_loc[0]
         if syntax.any_sig is not None:
             self.any_sig = syntax.any_sig
             self.t.any_sig = &self.any_sig[0]
-        self.row_skip_array = np.zeros(self.t.height if self.t.has_flags else 1, np.uint8)
+        if head is None:
+            self.row_skip_array = np.zeros(self.t.height if self.t.has_flags else 1, np.uint8)
+            self.ids_array = np.zeros(ABS_LEVEL_GREATER_X + 4 * self.t.unary_length, np.uint8)
+            self.t.entry_points = <EntryPoint *>calloc(syntax.entry_points + 1, sizeof(EntryPoint))
+            if self.t.entry_points == NULL:
+                raise MemoryError
+        else:  # what is decoded once stays as it is, so that several threads may look at it
+            self.row_skip_array, self.ids_array = head.row_skip_array, head.ids_array
+            self.t.row_skip, self.t.hist = head.t.row_skip, head.t.hist
         self.row_skip_list = self.row_skip_array
         self.t.row_skip_list = &self.row_skip_list[0]
-        self.ids_array = np.zeros(ABS_LEVEL_GREATER_X + 4 * self.t.unary_length, np.uint8)
         self.ids = self.ids_array
         self.t.ids = &self.ids[0]
         self.t.contexts = <Context *>malloc(self.ids.shape[0] * sizeof(Context))
-        self.t.entry_points = <EntryPoint *>calloc(syntax.entry_points + 1, sizeof(EntryPoint))
-        if self.t.contexts == NULL or self.t.entry_points == NULL:
+        if self.t.contexts == NULL:
             raise MemoryError
 
     def __dealloc__(self):
@@ -162,14 +203,21 @@ class TensorSide:
         self.entry_points = entry_points
 
 
+cdef run_rows(Coder *c, Tensor *t, int64_t stop, check):
+    """Code levels until `stop` of them are; pending signals (Ctrl-C) are handled in between, and `check` is called."""
+    while t.done < stop and not t.error:
+        with nogil:
+            code_rows(c, t, min(STEP, stop - t.done))
+        PyErr_CheckSignals()
+        if check is not None:
+            check()
+
+
 cdef run(Coder *c, Tensor *t):
-    """Code a whole tensor; pending signals (Ctrl-C) are handled in between."""
+    """Code a whole tensor."""
     with nogil:
         code_head(c, t)
-    while t.row < t.height and not t.error:
-        with nogil:
-            code_rows(c, t, STEP)
-        PyErr_CheckSignals()
+    run_rows(c, t, t.height * t.width, None)
 
 
 cdef class PayloadDecoder:
@@ -198,11 +246,18 @@ cdef class PayloadDecoder:
         self._check(OVERRUN if consumed(&self.c) > 8 * self.data.shape[0] else OK)
         return <int>v - (1 << bits) if v >> (bits - 1) else <int>v
 
-    def quant_tensor(self, TensorSyntax syntax not None, levels=None, side=None):
-        cdef Job job = Job(syntax, np.zeros(syntax.dims, np.int32))
-        run(&self.c, &job.t)
+    def head(self, TensorSyntax syntax not None):
+        cdef Job job = Job(syntax)
+        with nogil:
+            code_head(&self.c, &job.t)
         self._check(job.t.error)
-        return np.asarray(job.levels).reshape(syntax.dims), job.side()
+        return LevelReader(self, job, consumed(&self.c))
+
+    def quant_tensor(self, TensorSyntax syntax not None, levels=None, side=None):
+        cdef LevelReader reader = self.head(syntax)
+        levels = np.empty(syntax.size, np.int32)
+        reader.read(levels)
+        return levels.reshape(syntax.dims), reader.side()
 
     def terminate(self):
         cdef int64_t end
@@ -217,6 +272,76 @@ cdef class PayloadDecoder:
             raise PayloadError("nesting_zero_bit is 1 (10.2.1.2)", bit=end)
         if (end + 7) >> 3 != self.data.shape[0]:
             raise PayloadError(f"{self.data.shape[0] - ((end + 7) >> 3)} bytes follow the end of the payload", bit=end)
+
+
+cdef class LevelReader:
+    cdef readonly PayloadDecoder decoder
+    cdef Job job
+    cdef int64_t base  # bits before the first level
+
+    def __cinit__(self, PayloadDecoder decoder not None, Job job not None, int64_t base):
+        self.decoder, self.job, self.base = decoder, job, base
+
+    def side(self):
+        return self.job.side()
+
+    def read(self, int32_t[::1] levels not None, check=None):
+        cdef Tensor *t = &self.job.t
+        cdef int64_t n = levels.shape[0], stop = t.done + n
+        if n < 1 or stop > t.height * t.width or t.error:
+            raise ValueError(f"{n} levels cannot be read here")
+        if t.block and stop % (t.block * t.width) and stop < t.height * t.width:
+            raise ValueError(f"{n} levels do not end with a row of blocks")
+        t.levels, t.first = &levels[0], t.done
+        run_rows(&self.decoder.c, t, stop, check)
+        if t.error >= CABAC_OFFSET:
+            raise contradiction(t, self.job.syntax.entry_point_offset)
+        self.decoder._check(t.error)
+
+    def fork(self, int64_t row):
+        cdef Tensor *t = &self.job.t  # another thread may be reading; what is looked at here does not change
+        cdef LevelReader reader
+        cdef PayloadDecoder decoder = PayloadDecoder.__new__(PayloadDecoder)
+        cdef EntryPoint listed
+        if t.listed == NULL or row % t.block or not 0 < row < t.height:
+            raise ValueError(f"row {row} has no entry point in a list")
+        listed = t.listed[row // t.block - 1]
+        if not 0 <= listed.total <= 8 * self.decoder.data.shape[0] - self.base:
+            path = list_element(BIT_OFFSET, self.job.syntax.entry_point_offset + row // t.block - 1)
+            raise ElementError("the entry point lies outside the payload (6.4.3.7)", path=path)
+        decoder.data, decoder.first_edition = self.decoder.data, self.decoder.first_edition
+        decoder.c.start, decoder.c.end = self.decoder.c.start, self.decoder.c.end
+        seek(&decoder.c, self.base + listed.total, listed.cabac_offset)
+        reader = LevelReader(decoder, Job(self.job.syntax, None, self.job), self.base)
+        t = &reader.job.t
+        t.row = row
+        t.done = row * t.width
+        t.block_row = row // t.block
+        t.state_id = listed.dq_state if t.dq else 0
+        t.entry_bits = consumed(&decoder.c)
+        with nogil:
+            init_prob_est_param(&decoder.c, t)
+        return reader
+
+
+cdef list_element(int error, int64_t j):
+    """The path of the syntax element that describes entry point j."""
+    name = {CABAC_OFFSET: "cabac_offset_list", DQ_STATE: "dq_state_list"}.get(error)
+    delta = f"bit_offset_delta2[{j - 1}]" if j else "bit_offset_delta1"
+    return "nnr_compressed_data_unit_header." + (f"{name}[{j}]" if name else delta)
+
+
+cdef contradiction(Tensor *t, int64_t entry_point_offset):
+    """The error of an entry point where the header says something else than the payload."""
+    cdef EntryPoint listed = t.listed[t.block_row - 1]
+    cdef int64_t j = entry_point_offset + t.block_row - 1
+    if t.error == CABAC_OFFSET:
+        what = f"IvlOffset is {listed.cabac_offset} here, {t.met.cabac_offset}"
+    elif t.error == DQ_STATE:
+        what = f"stateId is {listed.dq_state} here, {t.met.dq_state}"
+    else:
+        what = f"BitOffsetList[{j}] is {listed.bits} here, {t.met.bits}"
+    return ElementError(f"{what} at the entry point in the payload (6.4.3.7)", path=list_element(t.error, j))
 
 
 cdef class PayloadTracer:
@@ -351,10 +476,7 @@ def choose_shift_parameter_ids(TensorSyntax syntax not None, levels, side=None):
         job.ids_array[:] = 0
         with nogil:
             init_prob_est_param(&c, &job.t)
-        while job.t.row < job.t.height:
-            with nogil:
-                code_rows(&c, &job.t, STEP)
-            PyErr_CheckSignals()
+        run_rows(&c, &job.t, job.t.height * job.t.width, None)
         for i in range(job.ids.shape[0]):
             if i == ROW_SKIP_LIST or i == SHIFT_IDX:
                 continue

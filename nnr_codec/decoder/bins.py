@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from bitarray import bitarray
 
-from ..bitstream.payload import Part, qp_density, tensor_syntax
+from ..bitstream.payload import SCANNED, Part, qp_density, tensor_syntax
 from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, UnsupportedError
@@ -44,10 +44,19 @@ ELEMENTS = {
 
 
 class TensorBin(NamedTuple):
-    """One bin of a payload, with what :class:`~nnr_codec.syntax.deepcabac.Bin` says of it.
+    """One bin of a payload.
 
-    ``number`` counts the bins of the payload, ``part`` is the tensor, and ``parameter`` the index of the parameter in
-    its coded dimensions; None for bins before the levels and after them.
+    Parameters
+    ----------
+    number : int
+        Of the bin in its payload.
+    part : Part
+        The tensor; in JSON ``tensor`` and ``role``.
+    parameter : tuple of int or None
+        Index in the coded dimensions; None for bins before the levels and after them.
+    bin : Bin
+        In JSON its fields: element, ctx_inc (-1 for bypass and the end), bin, and what is there after it:
+        ivl_curr_range, ivl_offset, p0 and p1 (pStateIdx0 and pStateIdx1 of the context).
     """
 
     number: int
@@ -95,6 +104,7 @@ def trace_bins(task: NduTask, emit: Callable[[TensorBin], None], first_edition: 
         number += 1
         emit(TensorBin(number - 1, part, parameter, bin_))
 
+    decoder = None
     try:
         decoder = ArithmeticDecoder(bytes(task.payload))
         for part, s in zip(task.parts, syntaxes, strict=True):
@@ -106,6 +116,7 @@ def trace_bins(task: NduTask, emit: Callable[[TensorBin], None], first_edition: 
         return
     except BitstreamError as error:
         error.unit = error.unit or task.label
+        error.bit = 8 * task.unit.payload_offset + (decoder.bit_pointer if decoder else 0)
         raise
 
 
@@ -159,7 +170,7 @@ def plain_syntax(task: NduTask, part: Part, first_edition: bool) -> QuantTensorS
         dq_flag=header.dq_flag,
         general_profile_idc=task.session.general_profile_idc,
         cabac_unary_length_minus1=header.cabac_unary_length_minus1,
-        scan_order=header.scan_order if part.role in ("weight", "g", "h") else 0,
+        scan_order=header.scan_order if part.role in SCANNED else 0,
         codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
         parent_node_id_present_flag=header.parent_node_id_present_flag,
         temporal_context_modeling_flag=header.temporal_context_modeling_flag,

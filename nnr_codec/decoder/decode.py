@@ -11,6 +11,7 @@ from ..bitstream.payload import codebook_array, parts
 from ..bitstream.source import Span
 from ..bitstream.units import Unit, UnitReader
 from ..constants import (
+    NNR_AGG,
     NNR_CPT_DC,
     NNR_DFL,
     NNR_MPS,
@@ -23,6 +24,7 @@ from ..constants import (
     NNR_STR,
     NNR_TPL,
     NNR_TPL_PRUN,
+    NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
 from ..errors import (
@@ -82,6 +84,8 @@ class BitstreamParser:
         Facts about each tensor so far.
     pruning : Pruning
         What pruning information does to the tensors.
+    ignored : list of str
+        Units of reserved and unspecified types and formats, which are passed over (6.4.3.1, 6.4.3.5, 6.4.3.6).
     """
 
     def __init__(self, reader: UnitReader) -> None:
@@ -93,6 +97,7 @@ class BitstreamParser:
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
         self.pruning = Pruning()
+        self.ignored: list[str] = []
         self._keys: set[Key] = set()
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
@@ -148,6 +153,8 @@ class BitstreamParser:
                 self._quantization_data(unit)
             elif kind == NNR_NDU:
                 yield from self._ndu(unit)
+            elif kind > NNR_AGG:
+                self.ignored.append(f"unit {unit.index} (nnr_unit_type {kind})")
         except BitstreamError as error:
             error.unit = error.unit or unit.label()
             raise
@@ -177,7 +184,11 @@ class BitstreamParser:
         header = cast(NnrTopologyUnitHeader, unit.header.detail)
         payload = cast(NnrTopologyUnitPayload, unit.payload)
         if header.topology_storage_format == NNR_TPL_PRUN:
+            if self.info:
+                raise ElementError("pruning information comes after tensors that it may be about (6.2.3)")
             self.pruning.add(payload.pruning, self.reader.session)
+        elif header.topology_storage_format > NNR_TPL_REFLIST:
+            self.ignored.append(f"unit {unit.index} (topology_storage_format {header.topology_storage_format})")
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
         # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
         if name is None or (name == "" and self.topology) or not payload.topology_data.rstrip(b"\0"):
@@ -191,6 +202,7 @@ class BitstreamParser:
         header = cast(NnrQuantizationUnitHeader, unit.header.detail)
         name = TOPOLOGY_FORMATS.get(header.quantization_storage_format)
         if name is None:
+            self.ignored.append(f"unit {unit.index} (quantization_storage_format {header.quantization_storage_format})")
             return
         payload = cast(NnrQuantizationUnitPayload, unit.payload)
         data = self._data(unit, name, header.quantization_compression_format, payload.quantization_data)
@@ -215,7 +227,7 @@ class BitstreamParser:
             data = self._inflate(unit, data)
         elif compression != NNR_PT_RAW:
             raise ElementError(f"compression format {compression} is reserved (Table 5)", unit=unit.label())
-        self.budget.charge("max_topology_bytes", len(data), f"{unit.label()}: topology data")
+        self.budget.charge("max_topology_bytes", len(data), "topology and quantization data")
         if name != "nnef":
             return data
         if data.find(0) != len(data) - 1:
@@ -232,7 +244,7 @@ class BitstreamParser:
         except zlib.error as error:
             raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", unit=unit.label()) from None
         if len(text) > room:
-            self.budget.charge("max_topology_bytes", len(text), f"{unit.label()}: topology data")
+            self.budget.charge("max_topology_bytes", len(text), "topology and quantization data")
         if not inflater.eof or inflater.unused_data:
             raise ElementError("deflated data does not end with its unit (RFC 1950)", unit=unit.label())
         return text
@@ -257,6 +269,7 @@ class BitstreamParser:
         infos = describe(tasks)
         for info in infos:
             self.limits.check_expected(info.name, info.shape, info.dtype.name)
+            self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
             self.info[info.name] = info
         yield Group(tasks, infos, self.limits)
 

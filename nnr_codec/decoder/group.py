@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT
-from ..errors import BitstreamError, LimitError, MissingReferenceError, NnrError
+from ..errors import MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array
 from ..tensor.quant import add_update
@@ -19,6 +19,9 @@ from .info import TensorInfo
 from .reconstruct import Rec, reconstruct
 from .state import Key, Node, UpdateState, check_parent, node_key
 from .task import Arrays, NduTask
+from .unit import Check, Piece, UnitDecoder, located
+
+Nodes = Mapping[Key, Node]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,16 @@ class Group:
         """The unit that names the tensor."""
         return self.tasks[0]
 
+    @property
+    def cost(self) -> int:
+        """How long decoding takes, roughly: parameters and bits."""
+        return sum(8 * task.nbytes + sum(prod(part.dims) for part in task.parts) for task in self.tasks)
+
+    def charge(self, budget: Budget) -> None:
+        """Charge what decoding costs, before it does."""
+        for task in self.tasks:
+            task.charge(budget)
+
     def decode(
         self, *, state: UpdateState, budget: Budget, first_edition: bool = False, raw: bool = False
     ) -> dict[str, Array]:
@@ -53,66 +66,184 @@ class Group:
         raw : bool
             Give the Rec* tensors as coded: no recomposition, no scaling, no WeightUpdateCache.
         """
-        last = self.tasks[-1]
-        try:
-            recs = self.recs(state=state, budget=budget, first_edition=first_edition, raw=raw)
-            return reconstruct(recs, last.header, self.first.names, self.first.dims, raw)
-        except BitstreamError as error:
-            error.unit = error.unit or last.label
-            raise
-        except MemoryError:
-            raise LimitError("there is not enough memory for the tensor", unit=last.label) from None
+        self.charge(budget)
+        tensors, nodes = GroupDecoder(self, state, first_edition=first_edition, raw=raw).run()
+        self.commit(state, nodes)
+        return tensors
 
     def recs(self, *, state: UpdateState, budget: Budget, first_edition: bool = False, raw: bool = False) -> list[Rec]:
         """The Rec* tensors in coding order, with their integers; parameters as for :meth:`decode`."""
-        recs: list[Rec] = []
-        memory: dict[Key, _Memory] = {}
-        for task in self.tasks:
-            try:
-                task.charge(budget)
-                recs += self._task(task, state, memory, first_edition, raw)
-            except MissingReferenceError as error:
-                error.args = (f"{task.label}: {error}",)
-                raise
-        for key, remembered in memory.items():
-            state.put(key, remembered.node(), self.limits)
+        self.charge(budget)
+        decoder = GroupDecoder(self, state, first_edition=first_edition, raw=raw, keep_levels=True)
+        for piece in decoder.whole():
+            piece()
+        recs = decoder.recs()
+        self.commit(state, decoder.nodes())
         return recs
 
-    def _task(
-        self, task: NduTask, state: UpdateState, memory: dict[Key, _Memory], first_edition: bool, raw: bool
-    ) -> list[Rec]:
-        """The tensors of one unit, and what to remember of them."""
-        header, key = task.header, node_key(task.header)
-        before = state.node(key) if key and header.parent_node_id_present_flag else None
-        predictable = header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT)
-        check_parent(header, before, task.names[0], bool(task.session.nnr_pre_flag and predictable))
-        if key is None:
-            return task.decode(first_edition, (), ())
-        remembered = memory.setdefault(key, _Memory(header.put_node_depth, before))
-        if not before:
-            before = Node(0)
-        # The two units of a decomposed tensor may have one key, and then share a node.
-        own = slice(len(remembered.recs), len(remembered.recs) + len(task.parts))
-        follows = header.temporal_context_modeling_flag and 0 < before.put_node_depth == header.put_node_depth - 1
-        recs = task.decode(first_edition, before.levels[own] if follows else (), before.any_sig[own])
-        if header.parent_node_id_present_flag:
-            remembered.keep(recs)
-            if predictable:
-                cache = before.updates[own] if task.session.nnr_pre_flag else ()
-                update = self._update(task, recs[0].values, cache)
-                remembered.updates.append(update.copy())  # the caller owns what is returned
-                if not raw:
-                    recs[0].values = update
-        return recs
+    def rows(
+        self, name: str, start: int, stop: int, *, budget: Budget, first_edition: bool = False
+    ) -> npt.NDArray[Any]:
+        """Some of the coded rows of one tensor, which knows of no earlier updates.
 
-    @staticmethod
-    def _update(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArray[Any]:
-        """Undo predictive residual encoding (7.3.2, 7.3.3, 9.2.4)."""
-        if not cache:
-            return residual
-        if cache[0].shape != residual.shape or cache[0].dtype.kind != residual.dtype.kind:
-            raise MissingReferenceError(f"the update before {task.names[0]!r} has another shape or type (9.2.4)")
-        return add_update(residual, cache[0], task.data_format)
+        A tensor of its own unit that has entry points is decoded only around these rows, and only there is its
+        payload checked; any other is decoded whole.
+
+        Parameters
+        ----------
+        name : str
+            One of the group's.
+        start, stop : int
+            Indices of the first coded dimension, 0 <= start <= stop <= its extent; ValueError otherwise.
+        budget, first_edition
+            As for :meth:`decode`.
+
+        Returns
+        -------
+        ndarray
+            ``np.take(tensor, range(start, stop), axis=first_tensor_dimension_shift)``; along axis 0 of a tensor that
+            has not all dimensions of the unit, such as a bias.
+        """
+        task = self.first
+        if not task.dims or not 0 <= start <= stop <= task.dims[0]:
+            raise ValueError(f"{name!r} has no rows {start} to {stop}")
+        self.charge(budget)
+        alone = len(self.tasks) == 1 and len(task.names) == 1 and not task.header.parent_node_id_present_flag
+        if alone:
+            some = UnitDecoder(task, first_edition=first_edition, keep_levels=False).rows(start, stop)
+            if some is not None:
+                return some
+        whole = GroupDecoder(self, UpdateState(), first_edition=first_edition).run()[0][name]
+        shift = task.header.first_tensor_dimension_shift
+        return np.take(whole, np.arange(start, stop), axis=shift if whole.ndim == len(task.dims) else 0)
+
+    def commit(self, state: UpdateState, nodes: Nodes) -> None:
+        """Let ``state`` take over what decoding left."""
+        for key, node in nodes.items():
+            with located(self.tasks[-1]):
+                state.put(key, node, self.limits)
+
+
+class GroupDecoder:
+    """Decodes a group: call all :meth:`pieces`, then :meth:`finish`.
+
+    Parameters
+    ----------
+    group : Group
+    state : UpdateState
+        What earlier updates left; not changed.
+    first_edition, raw
+        As for :meth:`Group.decode`.
+    keep_levels : bool
+        Whether :meth:`recs` tells the integers.
+    check : callable, optional
+        See UnitDecoder.
+
+    Raises MissingReferenceError when an earlier update is needed and not there.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        state: UpdateState,
+        *,
+        first_edition: bool,
+        raw: bool = False,
+        keep_levels: bool = False,
+        check: Check | None = None,
+    ) -> None:
+        self._group, self._raw = group, raw
+        self._memory: dict[Key, _Memory] = {}
+        self._units = []
+        for task in group.tasks:
+            with located(task):
+                header, key = task.header, node_key(task.header)
+                is_update = bool(header.parent_node_id_present_flag)
+                before = state.node(key) if key and is_update else None
+                check_parent(header, before, task.names[0], bool(task.session.nnr_pre_flag and _is_predictable(task)))
+                co_loc: Arrays = ()
+                any_sig: Arrays = ()
+                if key:
+                    memory = self._memory.setdefault(key, _Memory(header.put_node_depth, before))
+                    before = before or Node(0)
+                    own = memory.own(task)
+                    follows = header.temporal_context_modeling_flag and (
+                        0 < before.put_node_depth == header.put_node_depth - 1
+                    )
+                    co_loc, any_sig = before.levels[own] if follows else (), before.any_sig[own]
+                self._units.append(
+                    UnitDecoder(
+                        task,
+                        first_edition=first_edition,
+                        co_loc=co_loc,
+                        any_sig=any_sig,
+                        keep_levels=keep_levels or bool(key and is_update),
+                        check=check,
+                    )
+                )
+
+    def whole(self) -> list[Piece]:
+        """Calls that decode a unit each."""
+        return [unit.run for unit in self._units]
+
+    def pieces(self) -> list[Piece]:
+        """Calls that decode the units in any order and in any threads; see UnitDecoder.pieces."""
+        return [piece for unit in self._units for piece in unit.pieces()]
+
+    def run(self) -> tuple[dict[str, Array], Nodes]:
+        """The tensors by name, and what to remember of them, in one go."""
+        for piece in self.whole():
+            piece()
+        return self.finish()
+
+    def finish(self) -> tuple[dict[str, Array], Nodes]:
+        """The tensors by name, and what to remember of them, when all pieces are done."""
+        recs, nodes, last = self.recs(), self.nodes(), self._group.tasks[-1]
+        with located(last):
+            return reconstruct(recs, last.header, self._group.first.names, self._group.first.dims, self._raw), nodes
+
+    def recs(self) -> list[Rec]:
+        """The Rec* tensors in coding order; to be asked for once, when all pieces are done."""
+        found = []
+        for task, unit in zip(self._group.tasks, self._units, strict=True):
+            recs, key = unit.recs(), node_key(task.header)
+            if key and task.header.parent_node_id_present_flag:
+                with located(task):
+                    self._remember(task, recs, self._memory[key])
+            found += recs
+        return found
+
+    def nodes(self) -> Nodes:
+        """What to remember, after :meth:`recs`."""
+        if not self._memory:
+            return {}
+        with located(self._group.tasks[-1]):
+            return {key: memory.node() for key, memory in self._memory.items()}
+
+    def _remember(self, task: NduTask, recs: list[Rec], memory: _Memory) -> None:
+        own = slice(len(memory.recs), len(memory.recs) + len(recs))
+        memory.keep(recs)
+        if not _is_predictable(task):
+            return
+        cache = memory.before.updates[own] if memory.before and task.session.nnr_pre_flag else ()
+        update = _add(task, recs[0].values, cache)
+        memory.updates.append(update.copy())  # the caller owns what is returned
+        if not self._raw:
+            recs[0].values = update
+
+
+def _is_predictable(task: NduTask) -> bool:
+    """Whether nnr_pre_flag is about such a unit."""
+    return task.header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT)
+
+
+def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArray[Any]:
+    """Undo predictive residual encoding (7.3.2, 7.3.3, 9.2.4)."""
+    if not cache:
+        return residual
+    if cache[0].shape != residual.shape or cache[0].dtype.kind != residual.dtype.kind:
+        raise MissingReferenceError(f"the update before {task.names[0]!r} has another shape or type (9.2.4)")
+    return add_update(residual, cache[0], task.data_format)
 
 
 @dataclass
@@ -121,9 +252,17 @@ class _Memory:
 
     put_node_depth: int
     before: Node | None
+    parts: int = 0
     recs: list[Rec] = field(default_factory=list)
     levels: list[npt.NDArray[np.int32]] = field(default_factory=list)
     updates: list[npt.NDArray[Any]] = field(default_factory=list)
+
+    def own(self, task: NduTask) -> slice:
+        """The parts of the next unit, since the two units of a decomposed tensor may have one key and share a node."""
+        first = self.parts
+        if task.header.parent_node_id_present_flag:
+            self.parts += len(task.parts)
+        return slice(first, first + len(task.parts))
 
     def keep(self, recs: list[Rec]) -> None:
         """Add the tensors of a unit; copies of what the caller will own."""
@@ -165,25 +304,3 @@ def is_first_edition(groups: Iterable[Group]) -> bool:
         if legal[0] != legal[1]:
             return legal[1]
     return False
-
-
-def decode_groups(
-    groups: Iterable[Group],
-    limits: Limits,
-    *,
-    first_edition: bool,
-    state: UpdateState,
-    raw: bool = False,
-    progress: Callable[[str], None] | None = None,
-    jobs: int = 1,
-    executor: Executor | None = None,
-) -> dict[str, Array]:
-    """The tensors of all groups; each name is told to ``progress``."""
-    budget = Budget(limits)
-    tensors: dict[str, Array] = {}
-    for group in groups:
-        for name, array in group.decode(state=state, budget=budget, first_edition=first_edition, raw=raw).items():
-            tensors[name] = array
-            if progress:
-                progress(name)
-    return tensors

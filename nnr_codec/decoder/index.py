@@ -13,8 +13,9 @@ from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
 from ..syntax import Session
 from .decode import BitstreamParser, Named
-from .group import Group, decode_groups, is_first_edition
+from .group import Group, is_first_edition
 from .info import TensorInfo
+from .schedule import decode_groups
 from .state import UpdateState
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class NnrFile(Mapping[str, Array]):
         self._parser.plan_pruning()
         self.nbytes = self._reader.source.size
         self._named = named
+
+    @property
+    def ignored(self) -> list[str]:
+        """Units of reserved and unspecified types and formats, which decoders pass over, by number."""
+        return self._parser.ignored
 
     @property
     def performance(self) -> Performance:
@@ -115,7 +121,8 @@ class NnrFile(Mapping[str, Array]):
             tensors = {name: self._parser.pruning.apply(name, tensor) for name, tensor in tensors.items()}
         if names is not None:
             tensors = {name: tensor for name, tensor in tensors.items() if name in names}
-        return Model(tensors, self.topology if names is None or len(tensors) == len(self) else None)
+        topology = self.topology if names is None or len(tensors) == len(self) else None
+        return Model(tensors, topology, pruned=[name for name in tensors if name in self._parser.pruning.dimensions])
 
     def __getitem__(self, name: str) -> Array:
         self._open()

@@ -87,13 +87,16 @@ class Pruning:
         else:
             self._masks[key] = bitarray(bits, endian="big")
 
-    def check(self, name: str, tensor_dimensions: Sequence[int]) -> None:
-        """Raise ElementError when a dictionary gives a tensor other dimensions than its unit does."""
-        new = self.dimensions.get(name)
-        if new is not None and list(tensor_dimensions) != new:
-            raise ElementError(
-                f"tensor_dimensions of {name!r} are {list(tensor_dimensions)}, pruning made them {new} (6.4.4.5)"
-            )
+    def check(self, name: str, shape: Sequence[int], shift: int) -> list[int]:
+        """The coded dimensions of a tensor, of which :meth:`plan` tells the parameters.
+
+        Raises ElementError when a dictionary has others.
+        """
+        coded = [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
+        new = self.dimensions.get(name, coded)
+        if coded != new:
+            raise ElementError(f"tensor_dimensions of {name!r} are {coded}, pruning made them {new} (6.4.4.5)")
+        return coded
 
     def plan(self, tensors: Iterable[tuple[str, Sequence[int], int]]) -> None:
         """Find out which bits are whose, once the tensors of the bitstream are known.
@@ -116,8 +119,7 @@ class Pruning:
         """
         parameters = channels = 0
         for name, shape, shift in tensors:
-            coded = [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
-            self.check(name, coded)
+            coded = self.check(name, shape, shift)
             if len(coded) > 1:
                 self._places[name] = parameters, channels, shift
                 parameters += prod(coded)

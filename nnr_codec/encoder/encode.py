@@ -1,64 +1,27 @@
-"""Plans to units: quantization, entropy coding and headers (ISO/IEC 15938-17:2024, 6.3 and clause 10)."""
+"""Plans to units: headers and what stands in them (ISO/IEC 15938-17:2024, 6.3.3.7)."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from math import prod
 
-import numpy as np
-import numpy.typing as npt
-
-from ..bitstream.payload import Coded, code_payload, parts, tensor_syntax
-from ..bitstream.units import ndu_header, write_unit
-from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import (
-    PayloadDecoder,
-    PayloadEncoder,
-    TensorSide,
-    TensorSyntax,
-    choose_shift_parameter_ids,
-    coding_order,
-)
+from ..bitstream.ndu import write_ndu
+from ..bitstream.payload import parts, tensor_syntax
 from ..config import EncoderConfig
-from ..constants import (
-    NNR_DFL,
-    NNR_MPS,
-    NNR_PT_INT,
-    NNR_PT_RAW,
-    NNR_PT_RAW_FLOAT,
-    NNR_QNT,
-    NNR_QNT_NNEF,
-    NNR_QSU,
-    NNR_STR,
-    NNR_TPL,
-    NNR_TPL_NNEF,
-    DecompressedDataFormat,
-)
-from ..errors import EncodeError
-from ..model import Array, Model
+from ..constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..model import Model
 from ..syntax import Session
-from ..syntax.structures import (
-    NnrCompressedDataUnitHeader,
-    NnrModelParameterSetUnitHeader,
-    NnrModelParameterSetUnitPayload,
-    NnrQuantizationUnitHeader,
-    NnrQuantizationUnitPayload,
-    NnrStartUnitHeader,
-    NnrTopologyUnitHeader,
-    NnrTopologyUnitPayload,
-    NnrUnitHeader,
-)
-from .plan import TensorPlan, plan_tensor
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from .layout import UnitPlan, element_ids, plan_units
+from .preamble import preamble
+from .quantize import choose_side, quantize
 
 DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.TENSOR_FLOAT32)
 
 
 @dataclass(frozen=True)
 class TensorReport:
-    """What became of one tensor."""
+    """What became of one tensor; the unit of a block counts for the first of its tensors, the weight."""
 
     name: str
     parameters: int
@@ -70,157 +33,71 @@ Progress = Callable[[TensorReport], None]
 
 
 def encode_units(model: Model, config: EncoderConfig, progress: Progress | None = None) -> Iterator[bytes]:
-    """The units of a bitstream that holds ``model``, one after another; tensors are read one at a time.
+    """The units of a bitstream that holds ``model``, one after another; tensors are read one unit at a time.
 
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     session = Session()
-    yield write_unit(
-        NnrUnitHeader(nnr_unit_type=NNR_STR, detail=NnrStartUnitHeader(general_profile_idc=config.profile)),
-        None,
-        session,
-    )
-    yield write_unit(
-        NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()),
-        NnrModelParameterSetUnitPayload(
-            topology_carriage_flag=int(model.topology is not None),
-            mps_quantization_method_flags=NNR_QSU,
-            mps_qp_density=config.qp_density,
-            mps_quantization_parameter=0,
-        ),
-        session,
-    )
-    yield from _topology_units(model, config, session)
-    for name in model.tensors:
-        array = np.asarray(model.tensors[name])
-        unit = encode_tensor(plan_tensor(name, array, config), array, session)
-        if progress:
-            progress(TensorReport(name, array.size, array.nbytes, len(unit)))
-        yield unit
+    ids = element_ids(model)
+    references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
+    yield from preamble(model.topology, references, config, session)
+    index = {name: k for k, name in enumerate(references)}
+    for plan in plan_units(model, config):
+        units = encode_unit(plan, session, index, config.max_unit_size)
+        unit_bytes = sum(map(len, units))
+        for tensor, array in plan.tensors.values():
+            if progress:
+                progress(TensorReport(tensor.name, array.size, array.nbytes, unit_bytes))
+            unit_bytes = 0
+        yield from units
 
 
-def _topology_units(model: Model, config: EncoderConfig, session: Session) -> Iterator[bytes]:
-    """Annex A.4: the texts as null-terminated UTF-8 strings, before any compressed data unit."""
-    if model.topology is None:
-        return
-    if model.topology.format != "nnef":
-        raise EncodeError(f"a topology of format {model.topology.format!r} has no place in the bitstream yet")
-    compression, data = _null_terminated(model.topology.data, "graph.nnef", config)
-    yield write_unit(
-        NnrUnitHeader(
-            nnr_unit_type=NNR_TPL,
-            detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_NNEF, topology_compression_format=compression),
-        ),
-        NnrTopologyUnitPayload(topology_data=data),
-        session,
-    )
-    if model.topology.quantization is None:
-        return
-    compression, data = _null_terminated(model.topology.quantization, "graph.quant", config)
-    yield write_unit(
-        NnrUnitHeader(
-            nnr_unit_type=NNR_QNT,
-            detail=NnrQuantizationUnitHeader(
-                quantization_storage_format=NNR_QNT_NNEF, quantization_compression_format=compression
-            ),
-        ),
-        NnrQuantizationUnitPayload(quantization_data=data),
-        session,
-    )
+def encode_unit(
+    plan: UnitPlan, session: Session, index: Mapping[str, int], max_unit_size: int | None = None
+) -> list[bytes]:
+    """The compressed data unit of one tensor or block, or its parts; ``index`` is the reference list."""
+    header = _header(plan, index)
+    if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+        ((_, array),) = plan.tensors.values()
+        return write_ndu(header, array.reshape(plan.dims), session, max_unit_size=max_unit_size)
+    levels, sides, qps = [], [], []
+    for part in parts(header, session):
+        tensor, array = plan.tensors[part.role]
+        syntax = tensor_syntax(header, session, part)
+        levels.append(quantize(tensor, array, syntax))
+        sides.append(choose_side(tensor, levels[-1], syntax))
+        qps.append(tensor.qp)
+    return write_ndu(header, levels, session, qp=qps, sides=sides, max_unit_size=max_unit_size)
 
 
-def _null_terminated(text: bytes, what: str, config: EncoderConfig) -> tuple[int, bytes]:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        raise EncodeError(f"{what} is not UTF-8, as A.4 asks") from None
-    if 0 in text:
-        raise EncodeError(f"{what} holds a zero byte, which would end it (A.4)")
-    data = text + b"\0"
-    deflated = zlib.compress(data, 9)
-    if config.deflate_topology and len(deflated) < len(data):
-        return NNR_DFL, deflated
-    return NNR_PT_RAW, data
-
-
-def encode_tensor(plan: TensorPlan, array: Array, session: Session) -> bytes:
-    """The compressed data unit of one tensor."""
-    header = _header(plan)
-    if plan.payload_type == NNR_PT_RAW_FLOAT:
-        return write_unit(ndu_header(header), np.ascontiguousarray(array, "<f4").data.cast("B"), session)
-    (part,) = parts(header, session)
-    syntax = tensor_syntax(header, session, part)
-    levels = _levels(plan, array, syntax)
-    side = _side(plan, levels, syntax)
-    coder = PayloadEncoder()
-    code_payload(coder, header, session, [syntax], [Coded(levels, plan.qp, side)])
-    payload = coder.getvalue()
-    if syntax.entry_points:
-        _add_entry_points(header, session, syntax, payload)
-    return write_unit(ndu_header(header), payload, session)
-
-
-def _header(plan: TensorPlan) -> NnrCompressedDataUnitHeader:
+def _header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedDataUnitHeader:
+    main, first = next(iter(plan.tensors.values()))
     header = NnrCompressedDataUnitHeader(
-        nnr_compressed_data_unit_payload_type=plan.payload_type,
+        nnr_compressed_data_unit_payload_type=main.payload_type,
         input_parameters_present_flag=1,
-        topology_elem_id=plan.name,
         tensor_dimensions_flag=1,
         tensor_dimensions=list(plan.dims),
     )
-    if plan.data_format not in DEFAULT_FORMATS:
+    if plan.compressed_parameter_types:
+        header.nnr_compressed_data_unit_payload_type = NNR_PT_BLOCK
+        header.compressed_parameter_types = plan.compressed_parameter_types
+        header.nnr_multiple_topology_elements_present_flag = 1
+        if index:
+            header.topology_elem_id_index_list = [index[name] for name in plan.ids]
+        else:
+            header.topology_elem_id_list = list(plan.ids)
+        if "g" in plan.tensors:
+            header.g_number_of_rows, header.decomposition_rank = first.shape
+    elif index:
+        header.topology_elem_id_index = index[plan.ids[0]]
+    else:
+        header.topology_elem_id = plan.ids[0]
+    if main.data_format not in DEFAULT_FORMATS:
         header.nnr_decompressed_data_format_present_flag = 1
-        header.nnr_decompressed_data_format = plan.data_format
-    if plan.payload_type != NNR_PT_RAW_FLOAT:
+        header.nnr_decompressed_data_format = main.data_format
+    if main.payload_type != NNR_PT_RAW_FLOAT:
         header.cabac_unary_length_flag = 1
-        header.cabac_unary_length_minus1 = plan.options.cabac_unary_length_minus1
-        header.scan_order = plan.options.scan_order
-        header.dq_flag = plan.dq_flag
+        header.cabac_unary_length_minus1 = main.options.cabac_unary_length_minus1
+        header.scan_order = main.options.scan_order
+        header.dq_flag = main.dq_flag
     return header
-
-
-def _levels(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> npt.NDArray[np.int32]:
-    if plan.payload_type == NNR_PT_INT:
-        return np.ascontiguousarray(array, np.int32).reshape(plan.dims)
-    values: quantizer.Real
-    if array.dtype.itemsize == 8:
-        values = np.ascontiguousarray(array, np.float64).reshape(-1)
-    else:
-        values = np.ascontiguousarray(array, np.float32).reshape(-1)
-    levels = np.empty(values.size, np.int32)
-    if not plan.dq_flag:
-        quantizer.uniform(values, plan.step, levels)
-    elif plan.options.scan_order:
-        order = coding_order(syntax)
-        in_order = np.empty_like(levels)
-        quantizer.dependent(values[order], plan.step, in_order)
-        levels[order] = in_order
-    else:
-        quantizer.dependent(values, plan.step, levels)
-    return levels.reshape(plan.dims)
-
-
-def _side(plan: TensorPlan, levels: npt.NDArray[np.int32], syntax: TensorSyntax) -> TensorSide:
-    side = TensorSide()
-    # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.
-    agreed = not (plan.dq_flag and plan.options.scan_order and prod(plan.dims[1:]) % 4)
-    if plan.options.row_skipping and syntax.can_skip_rows and agreed:
-        rows = levels.reshape(plan.dims[0], -1)
-        side.row_skip_enabled_flag = int(not rows.any(axis=1).all())
-    if plan.options.choose_shift_parameters:
-        side.shift_parameter_ids = choose_shift_parameter_ids(syntax, levels, side)
-    return side
-
-
-def _add_entry_points(
-    header: NnrCompressedDataUnitHeader, session: Session, syntax: TensorSyntax, payload: bytes
-) -> None:
-    """Complete the header with what a decoder meets at the entry points (6.4.3.7, errata G4)."""
-    (coded,) = code_payload(PayloadDecoder(payload), header, session, [syntax], [None])
-    points = coded.side.entry_points if coded.side else ()
-    header.cabac_offset_list = [offset for offset, _, _ in points]
-    if header.dq_flag:
-        header.dq_state_list = [state for _, state, _ in points]
-    bits = [bits for _, _, bits in points]
-    header.bit_offset_delta1 = bits[0]
-    header.bit_offset_delta2 = [second - first for first, second in pairwise(bits)]

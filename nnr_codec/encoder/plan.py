@@ -58,6 +58,9 @@ class TensorPlan:
     dq_flag : int
     step : float
         stepSize; 0 when nothing is quantized.
+    nearest : bool
+        Dependent quantization takes the nearest value that its state has, instead of a search for the least error of
+        all: no error exceeds the step.
     """
 
     name: str
@@ -68,18 +71,14 @@ class TensorPlan:
     qp: int = 0
     dq_flag: int = 0
     step: float = 0.0
+    nearest: bool = False
 
 
 def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
     """Decide how ``array`` is coded; EncodeError names the tensor when it cannot be coded as asked."""
-    if not isinstance(name, str):
-        raise EncodeError(f"tensor {name!r}: a name is a string")
-    if "\0" in name:
-        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
-    if len(name.encode(errors="replace")) > READABLE.max_name_bytes or array.ndim > READABLE.max_dims:
-        raise EncodeError(
-            f"tensor {name[:40]!r}: a name or shape of this length is refused by decoders with default limits"
-        )
+    check_name(name)
+    if array.ndim > READABLE.max_dims:
+        raise EncodeError(f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits")
     if array.size == 0:
         raise EncodeError(f"tensor {name!r} is empty, which NNR cannot express")
     data_format = (INTEGER_FORMATS | FLOAT_FORMATS).get(array.dtype.name)
@@ -182,10 +181,9 @@ class _Planner:
         plan = self._plan(NNR_PT_FLOAT, F.TENSOR_FLOAT32)
         info = np.finfo(DTYPES[plan.data_format])
         density = self.config.qp_density
-        unit = 1 << density
         largest = max(high, -low)
-        if (largest / step_size(qp, density) + 2) * (unit + qp % unit) >= 2.0 ** (info.nmant + 1):
-            qp, dependent = qp - qp % unit, False
+        if not _is_exact(largest, qp, density, info):
+            qp, dependent = qp - qp % (1 << density), False
         if step_size(qp, density) < float(info.tiny):
             qp = int(info.minexp) << density
         step = step_size(qp, density)
@@ -195,6 +193,38 @@ class _Planner:
                 "choose a larger qp or exact=true"
             )
         return replace(plan, qp=qp, dq_flag=int(dependent), step=step)
+
+
+def check_name(name: str) -> None:
+    """Raise EncodeError for a name that the syntax has no place for, or decoders with default limits refuse."""
+    if not isinstance(name, str):
+        raise EncodeError(f"tensor {name!r}: a name is a string")
+    if "\0" in name:
+        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
+    if len(name.encode(errors="replace")) > READABLE.max_name_bytes:
+        raise EncodeError(f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length")
+
+
+def made_dependent(plan: TensorPlan, array: Array, qp_density: int) -> TensorPlan | None:
+    """The plan of a uniformly quantized tensor for a unit of dq_flag 1: half the step, so that no error grows.
+
+    Each state of dependent quantization has every other multiple of the step. None where they would not be exact.
+    """
+    qp = plan.qp - (1 << qp_density)
+    step = step_size(qp, qp_density)
+    largest = float(np.abs(array).max())
+    info = np.finfo(DTYPES[plan.data_format])
+    legal = qp >= -(1 << (5 + qp_density)) and step >= float(info.tiny) and largest / step < (1 << 30) - 2
+    if not legal or not _is_exact(largest, qp, qp_density, info):
+        return None
+    return replace(plan, qp=qp, step=step, dq_flag=1, nearest=True)
+
+
+def _is_exact(largest: float, qp: int, qp_density: int, info: np.finfo[Any]) -> bool:
+    """Whether each level up to the largest value, times mul, fits the significand (7.3.3, 7.3.6)."""
+    mul = (1 << qp_density) + qp % (1 << qp_density)
+    odd = mul // (mul & -mul)
+    return (largest / step_size(qp, qp_density) + 2) * odd < 2.0 ** (info.nmant + 1)
 
 
 def _in_float32(largest: float) -> bool:

@@ -329,7 +329,11 @@ class Reader(Coder):
         value = values[name] = self._value(name, descriptor)
         if name in LIMITED:
             limit, more = LIMITED[name]
-            self.io.limits.check(limit, value + more, name)
+            try:
+                self.io.limits.check(limit, value + more, name)
+            except BitstreamError as error:
+                error.path, error.bit = f"{self.path}.{name}" if self.path else name, start
+                raise
         if self.trace:
             self._emit(self.trace, name, descriptor, start, value)
 

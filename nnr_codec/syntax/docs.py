@@ -64,7 +64,7 @@ class Table:
     def note(self) -> str:
         """What the structure's docstring says beside name and clause."""
         documentation = CLASSES[self.structures[0]].__doc__ or ""
-        return documentation.partition(f"{self.name}(), {self.clause}")[2].strip(" .;")
+        return documentation.partition(f"{self.name}(), {self.clause}")[2].strip(" .;").replace("``", "")
 
 
 #: The structures by the names of their classes.

@@ -80,7 +80,8 @@ class Session:
         for an element that has got other dimensions before.
         """
         new: dict[str, list[int]] = {}
-        for j, key in enumerate(t.element_id or t.element_id_index):
+        keys: Sequence[str | int] = t.element_id or t.element_id_index
+        for j, key in enumerate(keys):
             name, dims = self._name(key, "element_id_index"), t.dim[j] if j < len(t.dim) else []
             if not dims or not all(dims) or new.get(name, self.pruned_dimensions.get(name, dims)) != dims:
                 raise ElementError(f"{name!r} cannot have the new dimensions {dims} (6.4.4.5)")
@@ -156,7 +157,8 @@ class Session:
             if payload.topology_elem_id_list:
                 self.reference_list = list(payload.topology_elem_id_list)
             if "pruning" in payload:
-                self.pruned_dimensions = self.pruned_dimensions | self.new_dimensions(payload.pruning)
+                # In place: what is there never changes, and a copy for each of a million units would take hours.
+                self.pruned_dimensions |= self.new_dimensions(payload.pruning)
 
     def end_aggregate(self) -> None:
         """The end of the aggregate unit around an LPS ends its scope (6.2.3)."""

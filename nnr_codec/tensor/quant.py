@@ -95,9 +95,10 @@ def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> n
         raise ElementError(f"the step {step:g} is not a normal number of {dtype} (7.3.6)")
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
     largest = max(int(levels.max()), -int(levels.min()))
-    with np.errstate(over="ignore"):
-        if not np.isfinite((work(largest) * work(step)).astype(dtype)):
-            raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
+    if largest * step > float(info.max) / 2:  # rounding decides only near the largest number
+        with np.errstate(over="ignore"):
+            if not np.isfinite((work(largest) * work(step)).astype(dtype)):
+                raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
     values: npt.NDArray[np.floating[Any]] = levels.astype(work)
     values *= work(step)
     return values.astype(dtype, copy=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +15,14 @@ from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 from ..builder import Bitstream, ndu
 from ..interop import BY_ID
-from ..test_vectors import each, facts
+from ..test_vectors import Case, each
 
 
-@pytest.mark.parametrize("folder", each("valid", "acceptable"))
-def test_vectors_come_back(folder: Path) -> None:
-    dims = facts(folder).get("topology_dimensions")
-    for path in folder.glob("*.nnr"):
-        data = path.read_bytes()
+@pytest.mark.parametrize("case", each("valid", "acceptable"))
+def test_vectors_come_back(case: Case) -> None:
+    dims = case.topology_dimensions
+    for stream in case.streams:
+        data = stream.path.read_bytes()
         units = list(nnr.units(data, topology_dimensions=dims))
         assert nnr.write_units(units, topology_dimensions=dims) == data
         for unit in units:

@@ -103,7 +103,8 @@ def test_every_kind_of_truncation(bitstream: Path, capsys: Capture, length: int)
     Path("bad.nnr").write_bytes(bitstream.read_bytes()[:length])
     for command in (["decode", "bad.nnr", "-o", "x.npz"], ["ls", "bad.nnr"], ["inspect", "bad.nnr"]):
         result = call(capsys, *command)
-        assert (result.code, result.out) == (3, ""), command
+        assert result.code == 3, command
+        assert result.out == "" or command[0] == "inspect"  # which prints what could be read
         assert result.err.startswith("nnr: error: bad.nnr: ")
         assert result.err.count("\n") == 1
     assert not Path("x.npz").exists()

@@ -50,6 +50,8 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (["--exact"], {"exact": True}),
     (["--profile", "0"], {"profile": 0}),
     (["--scan-order", "1", "--row-skipping"], {"scan_order": 1, "row_skipping": True}),
+    (["--max-unit-size", "100"], {"max_unit_size": 100}),
+    (["--indexed-references"], {"indexed_references": True}),
     (["--rule", "*.weight:qp=-20"], {"rules": (nnr.Rule("*.weight", qp=-20),)}),
     (["--rule", "a.*: dq=No, scan-order=2"], {"rules": (nnr.Rule("a.*", dependent_quantization=False, scan_order=2),)}),
     (
@@ -336,3 +338,13 @@ def test_a_model_without_tensors(capsys: Capture) -> None:
     assert "check: decodes to the same values" in result.err
     assert json.loads(call(capsys, "ls", "m.nnr", "--json").out) == []
     assert call(capsys, "ls", "m.nnr").out.splitlines()[-1] == "0 tensors, 0 parameters, 0 bytes"
+
+
+def test_units_are_no_larger_than_asked(npz: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", npz, "-o", "x.nnr", "--max-unit-size", "64").code == 0
+    assert max(unit.size for unit in nnr.inspect("x.nnr")) == 64
+    result = call(capsys, "encode", npz, "-o", "y.nnr", "--max-unit-size", "14")
+    assert result.code == 3
+    assert "255 units of max_unit_size=14 can hold" in result.err
+    assert not Path("y.nnr").exists()
+    assert call(capsys, "encode", npz, "-o", "y.nnr", "--max-unit-size", "0").code == 2

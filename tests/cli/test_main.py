@@ -63,7 +63,8 @@ def complete(capsys: Capture, monkeypatch: pytest.MonkeyPatch, *words: str) -> l
 
 
 def test_completion(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert complete(capsys, monkeypatch, "nnr", "") == ["plain,decode", "plain,encode", "plain,inspect", "plain,ls"]
+    commands = complete(capsys, monkeypatch, "nnr", "")
+    assert {"plain,decode", "plain,encode", "plain,explain", "plain,inspect", "plain,ls"} <= set(commands)
     assert complete(capsys, monkeypatch, "nnr", "en") == ["plain,encode"]
     assert complete(capsys, monkeypatch, "nnr", "encode", "--qp") == ["plain,--qp", "plain,--qp-density"]
     assert complete(capsys, monkeypatch, "nnr", "decode", "mod") == ["file,mod"]
@@ -104,11 +105,11 @@ def test_completion_scripts(capsys: Capture, monkeypatch: pytest.MonkeyPatch, sh
 def test_exit_codes(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str | None
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(nnr, "inspect", fail)
-    result = call(capsys, "inspect", "b")
+    monkeypatch.setattr(nnr, "requirements", fail)
+    result = call(capsys, "inspect", "b", "--requirements")
     assert result.code == code
     assert result.out == ""
     if message is not None:
@@ -116,11 +117,11 @@ def test_exit_codes(
 
 
 def test_internal_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("oh\nno")
 
-    monkeypatch.setattr(nnr, "inspect", fail)
-    result = call(capsys, "inspect", "b")
+    monkeypatch.setattr(nnr, "requirements", fail)
+    result = call(capsys, "inspect", "b", "--requirements")
     assert result.code == 70
     assert re.fullmatch(
         r"nnr: error: internal error at test_main\.py:\d+, please report it: RuntimeError: oh\\nno "
@@ -128,7 +129,7 @@ def test_internal_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
         result.err,
     )
     monkeypatch.setenv("NNR_DEBUG", "1")
-    result = call(capsys, "inspect", "b")
+    result = call(capsys, "inspect", "b", "--requirements")
     assert result.code == 70
     assert result.err.startswith("Traceback (most recent call last):")
     assert result.err.splitlines()[-1].startswith("nnr: error: internal error")

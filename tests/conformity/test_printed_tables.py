@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import os
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 
 from nnr_codec.syntax import TABLES, structures, tables
 
-from ..shared import SHARED
+from ..shared import standard_text
 from .coded import Code, CodeError, expression
 from .mutants import Mutation, mutations
 from .printed import Printed, PrintError, Table, bare, printed_tables
@@ -30,15 +29,7 @@ each_table = pytest.mark.parametrize("name", CODE.functions)
 @pytest.fixture(scope="module")
 def standard() -> dict[str, Table]:
     """The printed tables."""
-    if "NNR_STANDARD_TEXT" in os.environ:
-        path = Path(os.environ["NNR_STANDARD_TEXT"])
-    elif SHARED:
-        path = SHARED / "spec" / "iso-iec-15938-17-2024-nnr.txt"
-    else:
-        pytest.skip("needs the text of the standard (NNR_STANDARD_TEXT) or the shared folder")
-    if not path.is_file():
-        pytest.skip(f"the text of the standard is not at {path}")
-    return printed_tables(path.read_text(encoding="utf-8"))
+    return printed_tables(standard_text())
 
 
 def expected_rows(name: str, standard: dict[str, Table]) -> list[str]:

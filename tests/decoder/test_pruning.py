@@ -14,9 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnr_codec as nnr
+from nnr_codec.bitstream.units import Unit, write_units
+from nnr_codec.constants import NNR_TPL, NNR_TPL_PRUN
 from nnr_codec.decoder.pruning import Pruning, PruningWarning
 from nnr_codec.syntax import Session
-from nnr_codec.syntax.structures import BitMask, NnrPruningTopologyContainer
+from nnr_codec.syntax.structures import (
+    BitMask,
+    NnrPruningTopologyContainer,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
+    NnrUnitHeader,
+    NnrUnitSize,
+)
 
 Tensors = list[tuple[str, tuple[int, ...], int]]
 
@@ -297,3 +306,16 @@ def test_no_dimensions_and_extents_of_0_are_refused(dim: list[list[int]]) -> Non
 def test_what_shall_not_be_is_refused(container: NnrPruningTopologyContainer, match: str) -> None:
     with pytest.raises(nnr.ElementError, match=match):
         Pruning().add(container, Session())
+
+
+def test_dictionaries_are_not_copied_for_each_unit() -> None:
+    """Or a million small units would take hours; writing copies once and leaves the caller's session alone."""
+    header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
+    session = Session()
+    known = session.pruned_dimensions
+    for name in "ab":
+        session.activate(header, NnrTopologyUnitPayload(pruning=dictionary(**{name: [2]})))
+    assert session.pruned_dimensions is known == {"a": [2], "b": [2]}
+    unit = Unit(NnrUnitSize(nnr_unit_size=0), header, NnrTopologyUnitPayload(pruning=dictionary(c=[3])))
+    write_units([unit], session)
+    assert "c" not in known

@@ -83,17 +83,6 @@ def test_a_column_has_no_entry_points() -> None:
     np.testing.assert_array_equal(got, expand(levels.reshape(40, 1), 0))
 
 
-def test_wrong_entry_points_do_not_matter_to_a_sequential_decoder() -> None:
-    """The lists serve random access alone (errata G3); their values are never addresses here."""
-    header = ndu("w", [40, 6], scan_order=1)
-    stream = Bitstream().str_().mps()
-    levels = np.arange(240).reshape(40, 6) % 7 - 3
-    payload = stream.payload(header, [levels])
-    header.cabac_offset_list = [255] * 4
-    header.bit_offset_delta1, header.bit_offset_delta2 = 2**31 - 1, [2**30, -(2**30), -1]
-    np.testing.assert_array_equal(nnr.decode(stream.ndu(header, payload=payload).data)["w"], levels)
-
-
 def test_many_block_rows_without_their_bits_are_refused() -> None:
     """2**28 entry points are announced, none is there."""
     header = ndu("w", [1 << 31, 2], scan_order=0)

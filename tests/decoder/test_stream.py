@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from nnr_codec.model import Array
 
 from ..builder import Bitstream, ndu
 from ..interop import BY_ID
-from ..test_vectors import each, facts, limits
+from ..test_vectors import Case, each, options
 
 
 def feed(data: bytes, size: int, decoder: nnr.StreamDecoder) -> dict[str, Array]:
@@ -26,17 +24,15 @@ def feed(data: bytes, size: int, decoder: nnr.StreamDecoder) -> dict[str, Array]
     return got
 
 
-@pytest.mark.parametrize("folder", each("valid"))
+@pytest.mark.parametrize("case", each("valid"))
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_vectors(folder: Path, size: int) -> None:
+def test_vectors(case: Case, size: int) -> None:
     """The same as decode() gives, for every vector that needs no other before it."""
-    case = facts(folder)
-    if "inputs" in case:
+    if len(case.streams) > 1:
         return
-    options = {"limits": limits(case), "topology_dimensions": case.get("topology_dimensions")}
-    data = (folder / "stream.nnr").read_bytes()
-    want = nnr.decode(data, **options, allow_missing=True)
-    got = feed(data, size, nnr.StreamDecoder(**options, allow_missing=True))
+    data = case.streams[-1].path.read_bytes()
+    want = nnr.decode(data, **options(case), allow_missing=True)
+    got = feed(data, size, nnr.StreamDecoder(**options(case), allow_missing=True))
     assert list(got) == list(want)
     for name, tensor in got.items():
         assert tensor.dtype == want[name].dtype

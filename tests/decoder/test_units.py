@@ -336,3 +336,21 @@ def test_parts_of_g_and_h() -> None:
     g, h = np.arange(6).reshape(3, 2), np.arange(10).reshape(2, 5)
     stream = start().ndu(ndu("w", [3, 5], **ids), g, pieces=2).ndu(ndu("w_H", [3, 5], **ids), h, pieces=3)
     np.testing.assert_array_equal(nnr.decode(stream.data)["w"], g @ h)
+
+
+def test_what_is_passed_over_is_told() -> None:
+    stream = start().topology(b"?", storage=7).quantization(b"?", storage=9)
+    for kind in (7, 31, 32, 63):
+        stream.unit(NnrUnitHeader(nnr_unit_type=kind), b"anything")
+    stream.ndu(ndu("w", [1], kind=NNR_PT_INT), [5])
+    with nnr.open(stream.data) as file:
+        assert file.ignored == [
+            "unit 2 (topology_storage_format 7)",
+            "unit 3 (quantization_storage_format 9)",
+            "unit 4 (nnr_unit_type 7)",
+            "unit 5 (nnr_unit_type 31)",
+            "unit 6 (nnr_unit_type 32)",
+            "unit 7 (nnr_unit_type 63)",
+        ]
+        assert file["w"].tolist() == [5]
+    assert nnr.write_units(nnr.units(stream.data)) == stream.data

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import nnr_codec as nnr
+from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.cabac_ext.kernel import PayloadDecoder
 from nnr_codec.constants import NNR_NDU, PayloadType
-from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState

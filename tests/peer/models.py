@@ -167,3 +167,32 @@ def blocks_for_the_peer(seed: int) -> Case:
         "param_opt": bool(rng.random() < 0.6),
     }
     return Case(model, options)
+
+
+def blocks_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
+    """Two weights with what may belong to them, and options within errata M; NNCodec knows no decomposition."""
+    rng = np.random.default_rng([4, seed])
+    tensors: dict[str, Array] = {}
+    blocks = []
+    for layer in "ab":
+        rows, width = int(rng.integers(1, 40)), 4 * int(rng.integers(1, 12))
+        tensors[f"{layer}.weight"] = np.asarray(rng.normal(0, 0.1, (rows, width)), "f4")
+        members = {}
+        for group in (("scale",), ("bias",), ("beta", "gamma", "mean", "var")):
+            if rng.random() < 0.7:
+                for member in group:
+                    members[member] = f"{layer}.{member}"
+                    tensors[members[member]] = np.asarray(rng.normal(0, 0.5, rows).clip(-2, 2), "f4")
+        blocks.append(nnr.Block(f"{layer}.weight", **members))
+    order = rng.permutation(list(tensors))
+    options = {
+        "qp": int(rng.integers(-50, -8)),
+        "dependent_quantization": bool(rng.random() < 0.6),
+        "scan_order": int(rng.integers(0, 5)),
+        "row_skipping": bool(rng.random() < 0.4),
+        "choose_shift_parameters": bool(rng.random() < 0.7),
+        "cabac_unary_length_minus1": int(rng.choice([0, 3, 10, 40])),
+    }
+    if rng.random() < 0.3:
+        options["rules"] = (nnr.Rule("*.bias", exact=False, qp=int(rng.integers(-60, -20))),)
+    return nnr.Model({str(name): tensors[str(name)] for name in order}, blocks=blocks), options

@@ -8,7 +8,7 @@ import pytest
 import nnr_codec as nnr
 
 from .conftest import Peer, assert_same_tensors
-from .models import Case, blocks_for_the_peer, for_our_encoder, for_the_peer
+from .models import Case, blocks_for_our_encoder, blocks_for_the_peer, for_our_encoder, for_the_peer
 
 pytestmark = pytest.mark.peer
 
@@ -47,6 +47,16 @@ def test_we_decode_the_peers(peer: Peer, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_we_decode_the_peers_blocks(peer: Peer, seed: int) -> None:
     the_peers_to_us(peer, blocks_for_the_peer(seed))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_peer_decodes_our_blocks(peer: Peer, seed: int) -> None:
+    """The Rec* variables of 7.3.5, local scaling among them, which NNCodec does not multiply into the weight."""
+    model, options = blocks_for_our_encoder(seed)
+    data = nnr.encode(model, **options)
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(theirs, dict(nnr.decode(data, raw=True).tensors))
+    assert set(theirs) == set(model)
 
 
 @pytest.mark.slow

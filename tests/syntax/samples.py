@@ -1,21 +1,27 @@
-"""Random valid structures of every table, with random sessions; the same ones for the same seed."""
+"""Random valid structures of every table, with random sessions; the same ones for the same seed.
+
+``NNR_STRUCTURES`` in the environment is how many of each table the tests take.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nnr_codec.constants import NNR_PT_INT, TopologyStorageFormat
-from nnr_codec.errors import BitstreamError
+from nnr_codec.errors import NnrError
 from nnr_codec.limits import Limits
 from nnr_codec.syntax import (
     TABLES,
     BitCounter,
     BitReader,
     BitWriter,
+    Descriptor,
     Reader,
     Sampler,
     SampleReader,
@@ -28,7 +34,17 @@ from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 S = TypeVar("S", bound=Structure)
 
 #: How many structures of each table the tests use.
-PER_TABLE = 200
+PER_TABLE = int(os.environ.get("NNR_STRUCTURES", "200"))
+
+#: Elements that a table loops over, or from which it computes how often: these stay small.
+COUNTS = re.compile(
+    r"count_|number_of_shifts|num_of_nnr_units|codebook_size|codebook_centre|g_number|rank|^tensor_dimensions$"
+)
+
+FEW_OR_MANY = ([6] * 9 + [90], [6, 300])  # of counts, and of extents
+
+#: Values of other elements that most structures should have: what the reference list holds, what is allowed.
+KNOWN = {"topology_elem_id_index": range(10), "topology_elem_id_index_list": range(10), "scan_order": range(5)}
 
 
 class AnyTopology(Mapping[str, Sequence[int]]):
@@ -87,14 +103,77 @@ def draw_from(rnd: random.Random) -> Callable[[int, int], int]:
     return draw
 
 
+class Inventor(Sampler):
+    """Invents values of the full range of each descriptor; counts, by ``name``, that a test can loop over."""
+
+    name = ""
+    known: Sequence[int] = ()  # values that have a meaning, if only some have
+
+    def __init__(self, rnd: random.Random, limits: Limits) -> None:
+        super().__init__(rnd.randint, limits)
+        self.rnd = rnd
+
+    def whole(self, bits: int) -> int:
+        """Of at most so many bits: any number of them, all ones, a known value, or a count."""
+        if COUNTS.search(self.name):
+            return self.rnd.randrange(min(1 << bits, self.rnd.choice(FEW_OR_MANY[self.name == "tensor_dimensions"])))
+        if self.known and self.rnd.random() < 0.8:
+            return self.rnd.choice(self.known)
+        return self.rnd.choice([(1 << bits) - 1, *[self.rnd.getrandbits(self.rnd.randint(0, bits)) for _ in range(5)]])
+
+    def u(self, n: int) -> int:
+        """Invent u(n)."""
+        return self.rnd.getrandbits(1) if n == 1 else self.whole(n)
+
+    def i(self, n: int) -> int:
+        """Invent i(n)."""
+        return self.whole(n - 1) - self.rnd.choice([0, 1 << (n - 1)])
+
+    def ue(self, k: int) -> int:
+        """Invent ue(k)."""
+        return self.whole(32)
+
+    def ie(self, k: int) -> int:
+        """Invent ie(k)."""
+        return self.whole(31) * self.rnd.choice([-1, 1])
+
+    def flt(self, n: int) -> float:
+        """Invent flt(n): any 32 bits, not-a-numbers and infinities included."""
+        bits = self.rnd.choice([0, 1 << 31, 0x7F80, 0x80FF, 0xC07F, self.rnd.getrandbits(n), self.rnd.getrandbits(n)])
+        return BitReader(bits.to_bytes(n >> 3, "big")).flt(n)
+
+    def st(self, n: int = 0) -> str:
+        """Invent st(v): from all of Unicode but zero and surrogates."""
+        ends = [(1, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0x10FFFF)]
+        return "".join(chr(self.draw(*self.rnd.choice(ends))) for _ in range(self.length()))
+
+    def bs(self, n: int = 0) -> bytes:
+        """Invent bs(v)."""
+        return self.rnd.randbytes(self.length())
+
+    def length(self) -> int:
+        """Of a string."""
+        return self.rnd.randint(0, self.rnd.choice([0, 5, 5, 70]))
+
+
+class InventingReader(SampleReader):
+    """Tells an Inventor what it is asked for."""
+
+    def _value(self, name: str, descriptor: Descriptor) -> Any:
+        inventor: Any = self.io
+        inventor.name = name
+        inventor.known = list(descriptor.cls) if descriptor.cls and descriptor.kind == "u" else KNOWN.get(name, ())
+        return super()._value(name, descriptor)
+
+
 def sample(name: str, seed: int) -> Sample:
     """A random structure of table ``name``. Values that the table itself refuses (scan_order 5) are drawn again."""
     rnd = random.Random(f"{name} {seed}")
     while True:
         session = random_session(rnd)
         try:
-            structure = SampleReader(session, Sampler(draw_from(rnd), Limits())).read(TABLES[name])
-        except BitstreamError:
+            structure = InventingReader(session, Inventor(rnd, Limits())).read(TABLES[name])
+        except NnrError:
             continue
         return Sample(structure, session)
 

@@ -180,8 +180,8 @@ def test_max_names() -> None:
     assert allowed.topology_elem_id_list == ["a", "b", "c", "d"]
     with pytest.raises(LimitError, match="count_topology_elements_minus2: 4 is more than max_names=3") as caught:
         read(data, NnrTopologyUnitPayload, session, Limits(max_names=3))
-    assert caught.value.path == "nnr_topology_unit_payload"
-    assert 0 < caught.value.bit <= 16  # the names begin at bit 16
+    assert caught.value.path == "count_topology_elements_minus2"
+    assert caught.value.bit == 0
 
 
 def test_count_ids_of_a_pruning_dictionary() -> None:
@@ -217,7 +217,7 @@ def test_max_codebook() -> None:
     assert Reader(Session(), BitReader(data, limits=limits)).read(NnrUnitHeader) == read(data, NnrUnitHeader)
     with pytest.raises(LimitError, match="codebook_size: 4 is more than max_codebook=3") as caught:
         read(data, NnrUnitHeader, limits=Limits(max_codebook=3))
-    assert caught.value.path == "nnr_compressed_data_unit_header.codebook"
+    assert caught.value.path == "nnr_compressed_data_unit_header.codebook.codebook_size"
 
 
 def test_max_dims() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from nnr_codec.constants import NNR_STR
 from nnr_codec.syntax import TABLES, BitReader, BitWriter, Descriptor, Reader, Session, Writer, tables
 from nnr_codec.syntax.structures import NnrStartUnitHeader, NnrUnitHeader
 
-from .samples import count, samples, write
+from .samples import PER_TABLE, count, samples, write
 
 
 class Recorder:
@@ -38,7 +39,8 @@ class Recorder:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_random_structures(name: str) -> None:
+def test_random_structures(name: str, record_property: Callable[[str, object], None]) -> None:
+    total = 0
     for seed, (structure, session) in enumerate(samples(name)):
         bits, written, got = BitWriter(), Recorder(), Recorder()
         Writer(session, bits, written).write(structure)
@@ -53,14 +55,26 @@ def test_random_structures(name: str) -> None:
         written.assert_gapless(bits.pos)
         got.assert_gapless(bits.pos)
         assert [event[1:] for event in written.events] == [event[1:] for event in got.events], seed
+        total += bits.pos
+    record_property("figure: random structures written, read and written again", PER_TABLE)
+    record_property("figure: their bits, counted and each traced once", total)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_samples_differ(name: str) -> None:
-    """The tests must not go over the same few structures again and again."""
-    different = {repr(structure) for structure, _session in samples(name)}
-    if TABLES[name].elements:
-        assert len(different) > 15
+    """The tests must not go over the same few structures again and again, nor leave an element at one value."""
+    cls = TABLES[name]
+    structures = [structure for structure, _session in samples(name)]
+    for element in cls.elements:
+        values = [structure.present()[element] for structure in structures if element in structure]
+        if (name, element) == ("nnr_topology_unit_payload", "topology_elem_id_index_list"):
+            assert not values  # its table codes no indices
+            continue
+        assert len(set(map(repr, values))) > 1, element
+        if element in cls.lists:
+            assert len(set(map(len, values))) > 1, element
+    if cls.elements:
+        assert len(set(map(repr, structures))) > 50
 
 
 def test_reader_and_writer_trace_the_same_paths() -> None:
@@ -73,7 +87,7 @@ def test_reader_and_writer_trace_the_same_paths() -> None:
 
 
 @pytest.mark.slow
-def test_samples_take_every_branch(tmp_path: Path) -> None:
+def test_samples_take_every_branch(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     pytest.importorskip("coverage")
     data, report = tmp_path / "coverage", tmp_path / "report.json"
     root = Path(__file__).parents[2]
@@ -81,7 +95,7 @@ def test_samples_take_every_branch(tmp_path: Path) -> None:
     test = f"{Path(__file__).relative_to(root).as_posix()}::test_random_structures"
     measured = [*run, "run", "--branch", f"--include={tables.__file__}", f"--data-file={data}", "-m", "pytest", "-q"]
     # the settings of a run that this one may be part of are not for the inner one
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST", "NNR_S"))}
     environment["PYTHONSAFEPATH"] = "1"  # or the folder of the sources would come before what is installed
     for command in (
         [*measured, "-p", "no:cacheprovider", test],
@@ -90,6 +104,9 @@ def test_samples_take_every_branch(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     (file,) = json.loads(report.read_text())["files"].values()
+    covered, branches = file["summary"]["covered_branches"], file["summary"]["num_branches"]
+    percent = f"{covered / branches:.2%} of {branches} branches"
+    record_property(f"figure: {Path(tables.__file__).name}, covered by random structures", percent)
     assert file["missing_lines"] == []
     assert file["missing_branches"] == []
-    assert file["summary"]["num_branches"] > 100
+    assert covered == branches > 100

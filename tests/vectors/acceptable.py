@@ -83,22 +83,6 @@ def column() -> Content:
     return s.gives({"w": floats(dependent(levels))})
 
 
-@acceptable(
-    "NNR-ACC-007",
-    "wrong entry points do not matter to a decoder that reads in order",
-    "6.4.3.7",
-    "scan_order=1 cabac_offset_list",
-)
-def wrong_entry_points() -> Content:
-    levels = chosen([20, 9], 5)
-    s = Stream().start()
-    header = ndu("w", [20, 9], scan_order=1)
-    payload = s.payload(header, [levels])
-    header.cabac_offset_list, header.bit_offset_delta1, header.bit_offset_delta2 = [255, 0], 2**31, [-(2**30)]
-    s.ndu(header, payload=payload)
-    return s.gives({"w": floats(levels)})
-
-
 @acceptable("NNR-ACC-008", "residuals of updates with dependent quantization", "6.4.4.3 9.2.4", "nnr_pre_flag dq_flag")
 def pre_dq() -> list[Content]:
     made, value = [], np.zeros([3, 4], np.float32)

@@ -8,13 +8,17 @@ from . import (
     byhand,
     cabac,
     negative_payload,
+    negative_semantics,
     negative_state,
     negative_syntax,
     negative_units,
     nnef,
+    parameters,
+    pruning,
     quant,
     syntax,
     tensor,
+    topologies,
     update,
 )
 from .case import REGISTRY, Case
@@ -28,10 +32,14 @@ MODULES = (
     block,
     update,
     nnef,
+    parameters,
+    pruning,
+    topologies,
     negative_units,
     negative_state,
     negative_syntax,
     negative_payload,
+    negative_semantics,
     acceptable,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,44 @@ from .bits import MPS, STR1, integers, mps, one_entry
 from .case import Content, invalid
 from .negative_units import bad
 from .stream import Stream
+
+
+# ------------------------------------------------------------------------------------------------ entry points
+def wrong_entry_point(id_: str, title: str, element: str, change: Callable[[Any], None]) -> None:
+    """Register a tensor of three rows of blocks whose header says something else of an entry point than the payload."""
+
+    @invalid(id_, title, "6.4.3.7 10.2.1.4", f"scan_order=1 dq_flag {element}", "ElementError", 2)
+    def case() -> Content:
+        levels = chosen([20, 9], 5)
+        s = Stream().start()
+        header = ndu("w", [20, 9], scan_order=1, dq_flag=1)
+        payload = s.payload(header, [levels])
+        change(header)
+        s.ndu(header, payload=payload)
+        return s.refused()
+
+
+def shift_offset(header: Any) -> None:
+    header.cabac_offset_list = [header.cabac_offset_list[0], header.cabac_offset_list[1] ^ 1]
+
+
+def shift_state(header: Any) -> None:
+    header.dq_state_list = [header.dq_state_list[0], header.dq_state_list[1] ^ 1]
+
+
+def shift_first(header: Any) -> None:
+    header.bit_offset_delta1 += 1
+    header.bit_offset_delta2 = [header.bit_offset_delta2[0] - 2]  # the second is where it was
+
+
+def shift_second(header: Any) -> None:
+    header.bit_offset_delta2 = [-(2**30)]
+
+
+wrong_entry_point("NNR-NEG-180", "an entry point with another IvlOffset", "cabac_offset_list", shift_offset)
+wrong_entry_point("NNR-NEG-181", "an entry point with another stateId", "dq_state_list", shift_state)
+wrong_entry_point("NNR-NEG-182", "an entry point one bit later", "bit_offset_delta1", shift_first)
+wrong_entry_point("NNR-NEG-183", "an entry point before its tensor", "bit_offset_delta2", shift_second)
 
 
 # ------------------------------------------------------------------------------------------------ the end of a payload

@@ -1,8 +1,8 @@
 """NNEF 1.0 models: ``graph.nnef``, ``graph.quant`` and one tensor file for each variable.
 
 In a :class:`~nnr_codec.model.Model` the tensors are keyed by label, in the order of the graph, and the two texts are
-kept byte for byte (ISO/IEC 15938-17:2024, Annex A). Variables whose labels are equal but for case share one tensor
-(NNEF 1.0, 4.1.3), keyed by the first spelling.
+kept byte for byte (ISO/IEC 15938-17:2024, Annex A); where pruning has changed a tensor, its shape in the graph follows.
+Variables whose labels are equal but for case share one tensor (NNEF 1.0, 4.1.3), keyed by the first spelling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...limits import Budget, Limits
 from ...model import Array, Model, Topology
 from .. import FormatWarning
 from .container import Container, gzip_errors, is_container, open_container
-from .graph import Variable, parse_graph
+from .graph import Variable, parse_graph, with_shapes
 from .labels import GRAPH, QUANT, label_paths
 from .lexer import check_text
 from .tar import Output, gzipped, write_tar
@@ -203,8 +203,11 @@ def _outputs(model: Model) -> Iterator[Output]:
     if topology is None or topology.format != NAME:
         raise FormatError("the model has no NNEF graph and cannot be saved as NNEF; save it as .npz")
     # The text is the caller's own by now.
-    graph = parse_graph(topology.data, Limits.unlimited())
-    texts = {GRAPH: topology.data}
+    graph, text = parse_graph(topology.data, Limits.unlimited()), topology.data
+    if shapes := {name.casefold(): model.tensors[name].shape for name in model.pruned if name in model.tensors}:
+        text = with_shapes(text, graph, shapes)
+        graph = parse_graph(text, Limits.unlimited())
+    texts = {GRAPH: text}
     if topology.quantization is not None:
         check_text(topology.quantization, QUANT)
         texts[QUANT] = topology.quantization

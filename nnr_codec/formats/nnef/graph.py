@@ -8,6 +8,7 @@ form and brackets are checked. Variables are found in the body of the graph; the
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import FormatError
@@ -85,6 +86,26 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
     limits.check("max_topology_bytes", len(data), f"bytes of {source}")
     check_text(data, source)
     return _Parser(data, source, limits).document()
+
+
+def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """The document with other shapes for the variables of some labels (case does not matter); all else stays.
+
+    Where a shape has fewer extents than the variable, as biases do that are declared as [1, C], they take the places of
+    those that are not 1; a shape that cannot be placed is left out.
+    """
+    pieces, at = [], 0
+    for variable in sorted(graph.variables, key=lambda variable: variable.shape_span):
+        shape = list(shapes.get(variable.label.casefold(), variable.shape))
+        places = [k for k, extent in enumerate(variable.shape) if extent != 1]
+        if len(shape) < len(variable.shape) and len(shape) == len(places):
+            extents = iter(shape)
+            shape = [next(extents) if k in places else 1 for k in range(len(variable.shape))]
+        if len(shape) == len(variable.shape) and tuple(shape) != variable.shape:
+            start, end = variable.shape_span
+            pieces += [data[at:start], str(shape).encode()]
+            at = end
+    return b"".join([*pieces, data[at:]])
 
 
 class _Parser(Lexer):

@@ -1,0 +1,49 @@
+"""``nnr extract``: a self-contained part of a bitstream as a bitstream of its own."""
+
+from __future__ import annotations
+
+import click
+
+from . import output, params
+
+
+@click.command(
+    short_help="Make a bitstream of a self-contained part of one.",
+    epilog="""\b
+Examples:
+  nnr extract model.nnr --unit 4 -o part.nnr
+  nnr extract - --unit 4 -o - < model.nnr | nnr ls -
+""",
+)
+@click.argument("bitstream", type=params.FileName())
+@click.option("--unit", type=click.IntRange(0), required=True, metavar="N", help="Its number, as nnr inspect prints.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    required=True,
+    type=params.FileName(),
+    metavar="PART",
+    help="The bitstream to write; - for standard output.",
+)
+@click.option("--generic", is_flag=True, help="Also take a unit that does not say that it is self-contained.")
+@click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+def extract(bitstream: str, unit: int, target: str, generic: bool, force: bool, quiet: bool) -> None:
+    """Extract unit N of BITSTREAM (- for standard input): an aggregate unit, or a layer parameter set with its units.
+
+    PART has the start unit and the model parameter set before it, and decodes without the rest. A unit that refers to
+    something outside of it is refused.
+    """
+    import nnr_codec as nnr
+    from nnr_codec.files import output_file
+
+    stream = params.open_target(target, bitstream, force=force, folder=False)
+    with output.source(bitstream) as data:
+        part = nnr.extract(data, unit, generic=generic)
+    if stream:
+        stream.write(part)
+    else:
+        with output_file(target, overwrite=force) as file:
+            file.write(part)
+    output.Printer(quiet).note(f"{bitstream} -> {target}: unit {unit}, {len(part):,} bytes")

@@ -1,0 +1,202 @@
+"""``nnr inspect``: a bitstream unit by unit, element by element, bin by bin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import bins, errors, nodes, output, params
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+    from nnr_codec.bitstream.nodes import UnitNode
+    from nnr_codec.bitstream.source import Bitstream
+    from nnr_codec.bitstream.units import UnitReader
+
+
+def unit_types(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Identifiers of Table 3, with or without NNR_."""
+    from nnr_codec.constants import NnrUnitType
+
+    known = [*NnrUnitType.__members__, "NNR_RSVD", "NNR_UNSP"]
+    chosen = tuple(f"NNR_{value.upper().removeprefix('NNR_')}" for value in values)
+    for name in chosen:
+        if name not in known:
+            raise click.BadParameter(f"no unit type is called {name}; there are {', '.join(known)}")
+    return chosen
+
+
+@click.command(
+    short_help="Print the units of a bitstream, their elements and bins.",
+    epilog="""\b
+Examples:
+  nnr inspect model.nnr
+  nnr inspect model.nnr --name 'conv1*'
+  nnr inspect model.nnr --type NDU --element scan_order --format table
+  nnr inspect model.nnr --offset 3200
+  nnr inspect model.nnr --unit 5 --bins
+  nnr inspect model.nnr --requirements --json
+""",
+)
+@click.argument("bitstream", type=params.FileName())
+@click.option("--all", "everything", is_flag=True, help="Print all units.")
+@click.option(
+    "--unit", "units", type=click.IntRange(0), multiple=True, metavar="N", help="Print this unit; repeatable."
+)
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    callback=unit_types,
+    metavar="TYPE",
+    help="Print units of this type, such as NDU; repeatable.",
+)
+@click.option("--name", "names", multiple=True, metavar="GLOB", help="Print the units of these tensors; repeatable.")
+@click.option("--element", "elements", multiple=True, metavar="GLOB", help="Print these elements only; repeatable.")
+@click.option("--offset", type=click.IntRange(0), metavar="BIT", help="Print the element at this bit of the bitstream.")
+@click.option("--inferred", is_flag=True, help="Add elements that are not present, with their inferred values.")
+@click.option("--payloads", is_flag=True, help="Add what precedes the levels in payloads: qp_value, flags of rows.")
+@click.option("--bins", "show_bins", is_flag=True, help="Print the bins of one tensor, or with --all of all.")
+@click.option(
+    "--bins-limit", type=click.IntRange(0), default=1000, metavar="N", help="How many (default 1000); 0 for all."
+)
+@click.option("--requirements", is_flag=True, help="Print the tools that a decoder needs for the bitstream.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["tree", "table", "json"]),
+    help="How to print (default tree).",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@params.limits
+def inspect(
+    bitstream: str,
+    limits: nnr.Limits,
+    style: str | None,
+    as_json: bool,
+    show_bins: bool,
+    bins_limit: int,
+    requirements: bool,
+    inferred: bool,
+    payloads: bool,
+    offset: int | None,
+    elements: Sequence[str],
+    everything: bool,
+    **chosen: Any,
+) -> None:
+    """Print one line for each unit of BITSTREAM (- for standard input), or what the options ask for.
+
+    A line has offset and size in bytes, type, name, shape, coding tools and bits per parameter; units of an aggregate
+    are indented. Trees have, for each syntax element, its bit in the unit, number of bits, the bits, descriptor, value
+    and meaning, and for each structure its clause in ISO/IEC 15938-17:2024. What could be read of a malformed
+    bitstream is printed before the error. JSON is a list of objects: nnr explain UnitInfo, UnitNode, Node, TensorBin
+    and Tool tell their fields.
+    """
+    from nnr_codec.bitstream.units import UnitReader
+
+    if show_bins and requirements:
+        raise click.UsageError("--bins and --requirements exclude each other")
+    style = "json" if as_json else style
+    narrowed = any(chosen.values()) or offset is not None
+    with output.source(bitstream) as data:
+        if requirements:
+            _print_tools(data, limits, style)
+        elif show_bins:
+            reader = UnitReader(data, limits)
+            bins.print_bins(reader, chosen["units"], chosen["names"], everything, bins_limit, style)
+        elif narrowed or everything or elements or inferred or payloads or style in ("tree", "table"):
+            found = _found(UnitReader(data, limits), elements, offset, inferred, payloads, **chosen)
+            if not nodes.print_found(found, style or "tree"):
+                errors.say("nnr: nothing in the bitstream is like that")
+                raise click.exceptions.Exit(errors.NO)
+        else:
+            _print_units(data, limits, style)
+
+
+def _found(
+    reader: UnitReader,
+    elements: Sequence[str],
+    offset: int | None,
+    inferred: bool,
+    payloads: bool,
+    *,
+    units: Sequence[int],
+    types: Sequence[str],
+    names: Sequence[str],
+) -> Iterator[nodes.Found]:
+    """What to print of each unit."""
+    from nnr_codec.bitstream.nodes import UnitNode
+    from nnr_codec.bitstream.tree import trees
+    from nnr_codec.decoder.tools import Payloads
+
+    def select(unit: UnitNode) -> bool:
+        return (
+            (not units or unit.unit in units)
+            and (not types or unit.type in types)
+            and (not names or any(fnmatchcase(name, glob) for name in unit.names for glob in names))
+            and (offset is None or bool(unit.at(offset)))
+        )
+
+    inside = Payloads(reader) if payloads else None
+    for root in trees(reader, select=select, inferred=inferred, inside=inside):
+        if offset is not None:
+            path = root.at(offset)
+            unit = [node for node in path if isinstance(node, UnitNode)][-1]
+            yield unit, [node for node in path if not elements or any(map(node.matches, elements))][-1:]
+        elif elements:
+            yield from ((unit, list(unit.find(elements))) for unit in root.units())
+        else:
+            yield root, [root]
+    if inside and inside.error:
+        raise inside.error
+
+
+def _print_units(data: Bitstream, limits: nnr.Limits, style: str | None) -> None:
+    """A line for each unit."""
+    from nnr_codec.bitstream.summary import summarise
+
+    if style == "json":
+        infos = summarise(data, limits)
+        nodes.print_json({**asdict(info), "bits_per_parameter": info.bits_per_parameter} for info in infos)
+        return
+    rows: list[tuple[str, ...]] = []
+    try:
+        for info in summarise(data, limits):
+            bits = f"{info.bits_per_parameter:.2f}" if info.bits_per_parameter else ""
+            place = "  " * info.depth + str(info.index), str(info.offset), str(info.size)
+            rows.append((*place, info.type, " ".join(info.names), output.dims(info.shape), info.detail, bits))
+    finally:
+        if rows:
+            output.table(
+                ("unit", "offset", "size", "type", "name", "shape", "detail", "bits/par"),
+                rows,
+                right=("offset", "size", "bits/par"),
+                fold=("name", "detail"),
+            )
+
+
+def _print_tools(data: Bitstream, limits: nnr.Limits, style: str | None) -> None:
+    """The tools that a decoder needs."""
+    import nnr_codec as nnr
+
+    tools = nnr.requirements(data, limits=limits)
+    if style == "json":
+        nodes.print_json(map(asdict, tools))
+        return
+    rows = (
+        (
+            tool.element,
+            "" if tool.value is None else str(tool.value),
+            tool.meaning,
+            tool.clause,
+            str(tool.units),
+            str(tool.first),
+        )
+        for tool in tools
+    )
+    headings = ("element", "value", "meaning", "clause", "units", "first")
+    output.table(headings, rows, right=("value", "units", "first"), fold=("meaning",))

@@ -1,0 +1,116 @@
+"""``nnr verify``: everything that is wrong with a bitstream, and digests of its tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import output, params
+from .errors import NO, one_line
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+    from nnr_codec.conformance.digest import TensorDigest
+
+
+@click.command(
+    short_help="Check a bitstream against the standard.",
+    epilog="""\b
+Examples:
+  nnr verify model.nnr
+  nnr verify update2.nnr -i base.nnr -i update1.nnr
+  nnr verify model.nnr --digest > model.digests
+  nnr verify model.nnr --against model.digests
+""",
+)
+@click.argument("bitstreams", nargs=-1, required=True, type=params.FileName(), metavar="FILE...")
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    type=params.FileName(),
+    metavar="FILE",
+    help="A bitstream that FILE updates; repeatable, in order.",
+)
+@click.option("--digest", "as_manifest", is_flag=True, help="Print a manifest of SHA-256 digests of the tensors.")
+@click.option("--against", type=params.FileName(), metavar="MANIFEST", help="Compare the tensors with a manifest.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@params.limits
+def verify(
+    bitstreams: tuple[str, ...],
+    inputs: tuple[str, ...],
+    as_manifest: bool,
+    against: str | None,
+    as_json: bool,
+    limits: nnr.Limits,
+) -> None:
+    """Parse and decode each FILE (- for standard input), and print all violations of ISO/IEC 15938-17:2024.
+
+    One line each: file, unit, bit, syntax element, what is wrong, and the rule with its clause; see nnr explain RULE.
+    Warnings and notes are no violations. The exit code is 1 when there is a violation, or a difference from MANIFEST.
+    """
+    import nnr_codec as nnr
+    from nnr_codec.conformance.digest import model_digest, read_manifest
+
+    if (as_manifest or against) and len(bitstreams) > 1:
+        raise click.UsageError("--digest and --against are for one FILE")
+    if as_manifest and as_json:
+        raise click.UsageError("--json has the digests already; leave out --digest")
+    expected = read_manifest(Path(against).read_bytes()) if against else None
+    printed, wrong, violations, warnings = [], 0, 0, 0
+    for name in bitstreams:
+        with ExitStack() as stack:
+            before = [stack.enter_context(output.source(earlier)) for earlier in inputs]
+            report = nnr.verify(stack.enter_context(output.source(name)), limits=limits, inputs=before)
+        differences = list(_differences(expected, report.tensors)) if expected is not None else []
+        violations, warnings = violations + len(report.violations), warnings + len(report.warnings)
+        wrong += len(report.violations) + len(differences)
+        if as_json:
+            printed.append({"file": name, **asdict(report), "differences": differences})
+            continue
+        _print(name, report, differences, to_stderr=as_manifest)
+        if as_manifest:
+            manifest = {
+                "tensors": [asdict(entry) for entry in report.tensors],
+                "model_sha256": model_digest(report.tensors),
+            }
+            click.echo(json.dumps(manifest, indent=1))
+    if as_json:
+        click.echo(json.dumps(printed, indent=1))
+    else:
+        counts = (len(bitstreams), "bitstream"), (violations, "violation"), (warnings, "warning")
+        line = ", ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        click.echo(line, err=as_manifest)
+    if wrong:
+        raise click.exceptions.Exit(NO)
+
+
+def _print(name: str, report: nnr.Report, differences: list[str], *, to_stderr: bool) -> None:
+    """A line for each finding; names and messages hold text from the file."""
+    lines: list[Any] = [*report.violations, *differences]
+    lines += [f"warning: {warning}" for warning in report.warnings]
+    lines += [f"note: {note}" for note in report.notes]
+    for line in lines:
+        click.echo(one_line(f"{name}: {line}"), err=to_stderr)
+
+
+def _differences(expected: list[TensorDigest], tensors: list[TensorDigest]) -> Iterator[str]:
+    """What is not as the manifest has it."""
+    found = {tensor.name: tensor for tensor in tensors}
+    for entry in expected:
+        tensor = found.pop(entry.name, None)
+        if tensor is None:
+            yield f"tensor {entry.name!r} of the manifest is missing"
+        elif (tensor.dtype, tensor.shape) != (entry.dtype, entry.shape):
+            kinds = (f"{each.dtype} {output.dims(each.shape)}" for each in (tensor, entry))
+            yield f"tensor {entry.name!r} is {' and not '.join(kinds)}"
+        elif tensor.sha256 != entry.sha256:
+            yield f"tensor {entry.name!r} has other values than in the manifest"
+    yield from (f"tensor {name!r} is not in the manifest" for name in found)

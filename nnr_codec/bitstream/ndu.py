@@ -1,0 +1,235 @@
+"""The level writer: compressed data units of given integers (ISO/IEC 15938-17:2024, 6.3.3.7, 7.3).
+
+It chooses nothing. What a header says is written as it is, whether or not the semantics allow it, and completed by what
+follows from the payload alone: the lists of entry points. Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide, TensorSyntax, coding_order
+from ..constants import NNR_NDU, NNR_PT_RAW_FLOAT
+from ..errors import EncodeError, NnrError
+from ..syntax import BitCounter, Session, Writer
+from ..syntax.deepcabac import STATE_TRANS_TAB
+from ..syntax.structures import NnrCompressedDataUnitHeader, NnrUnitHeader
+from .payload import Coded, Part, code_payload, parts, tensor_syntax
+from .units import write_unit
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: The largest number of parts that partial_data_counter can count (6.4.3.1).
+MAX_PARTS = 255
+
+
+def write_ndu(
+    header: NnrCompressedDataUnitHeader,
+    levels: npt.NDArray[Any] | Sequence[npt.NDArray[Any]],
+    session: Session | None = None,
+    *,
+    qp: int | Sequence[int] = 0,
+    sides: Sequence[TensorSide | None] = (),
+    resolved: bool = False,
+    co_loc: Sequence[npt.NDArray[np.int32]] = (),
+    any_sig: Sequence[npt.NDArray[np.bool_]] = (),
+    pieces: int = 1,
+    max_unit_size: int | None = None,
+) -> list[bytes]:
+    """Write the compressed data unit with these levels.
+
+    Parameters
+    ----------
+    header : NnrCompressedDataUnitHeader
+        It is not changed; its lists of entry points are ignored and made anew.
+    levels : ndarray, or sequence of ndarray
+        Integers of each tensor of the unit in coding order (ls, bias, beta, gamma, mean, var, then weight, or g and h),
+        of its coded shape or flat in row-major order; an array stands for a sequence of one. For NNR_PT_RAW_FLOAT the
+        values, as floats.
+    session : Session, optional
+        What the units before have left, and takes over what this one leaves: H of a decomposed tensor needs the session
+        in which G was written. Without it: profile 1, QpDensity 2, no parent signalling.
+    qp : int or sequence of int
+        qp_value of all tensors, or of each.
+    sides : sequence of TensorSide or None
+        Flags and shift parameter ids of each tensor; without it no flag is set and all ids are 0.
+    resolved : bool
+        With dq_flag 1, False: levels are those of int_param() (10.2.1.5), as they stand in the bitstream, before
+        dependent quantization doubles them (errata D5). True: they are QuantParam, as decoders give them.
+    co_loc, any_sig : sequence of ndarray
+        coLocParam and AnySigBeforeFlag of each tensor (10.3.4.2.2), of its coded shape.
+    pieces : int
+        Number of units over which the payload is spread (6.4.3.1).
+    max_unit_size : int, optional
+        Bytes of a unit at most, size and header included; the payload is spread over as many units as that takes.
+
+    Returns
+    -------
+    list of bytes
+        The unit, or its parts in order.
+
+    Raises
+    ------
+    EncodeError
+        The levels do not fit the header, the header its syntax table (WriteError), or no number of parts the size.
+    """
+    if session is None:
+        session = Session(general_profile_idc=1, has_mps=True, mps_quantization=(2, 0))
+    arrays = [levels] if isinstance(levels, np.ndarray) else levels
+    header, payload = code_levels(
+        header, arrays, session, qp=qp, sides=sides, resolved=resolved, co_loc=co_loc, any_sig=any_sig
+    )
+    return write_payload(header, payload, session, pieces=pieces, max_unit_size=max_unit_size)
+
+
+def code_levels(
+    header: NnrCompressedDataUnitHeader,
+    levels: Sequence[npt.NDArray[Any]],
+    session: Session,
+    *,
+    qp: int | Sequence[int] = 0,
+    sides: Sequence[TensorSide | None] = (),
+    resolved: bool = False,
+    co_loc: Sequence[npt.NDArray[np.int32]] = (),
+    any_sig: Sequence[npt.NDArray[np.bool_]] = (),
+) -> tuple[NnrCompressedDataUnitHeader, Buffer]:
+    """The payload of a unit, and the header with the entry points that belong to it; see :func:`write_ndu`."""
+    try:
+        tensors = parts(header, session)
+        qps = qp if isinstance(qp, Sequence) else [qp] * len(tensors)
+        optional = {"sides": sides, "co_loc": co_loc, "any_sig": any_sig}
+        for what, given in {"levels": levels, "qp": qps, **optional}.items():
+            if len(given) != len(tensors) and (given or what not in optional):
+                raise EncodeError(f"{what} are given for {len(given)} of the {len(tensors)} tensors of the unit (7.3)")
+        shaped = [_shaped(array, part) for array, part in zip(levels, tensors, strict=True)]
+        if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+            if shaped[0].dtype.kind != "f":
+                raise EncodeError(f"raw parameters are floats, not {shaped[0].dtype} (7.3.4)")
+            return header, np.ascontiguousarray(shaped[0], "<f4").reshape(-1).data.cast("B")
+        syntaxes = [
+            tensor_syntax(
+                header,
+                session,
+                part,
+                co_loc=co_loc[k] if co_loc else None,
+                any_sig=any_sig[k] if any_sig else None,
+            )
+            for k, part in enumerate(tensors)
+        ]
+        if resolved and header.dq_flag:
+            shaped = [coded_levels(array, syntax) for array, syntax in zip(shaped, syntaxes, strict=True)]
+        coder = PayloadEncoder()
+        values = [Coded(array, qps[k], sides[k] if sides else None) for k, array in enumerate(shaped)]
+        code_payload(coder, header, session, syntaxes, values)
+        payload = coder.getvalue()
+        return _with_entry_points(header, session, syntaxes, payload), payload
+    except EncodeError:
+        raise
+    except (NnrError, ValueError, AttributeError) as error:  # of the header: out of range, or a missing element
+        raise EncodeError(str(error)) from error
+
+
+def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:
+    """The numbers of one tensor in its coded shape."""
+    array = np.asarray(array)
+    if array.shape not in (part.dims, (prod(part.dims),)):
+        raise EncodeError(f"levels of shape {array.shape} are given for {part.role} of shape {part.dims}")
+    return array.reshape(part.dims)
+
+
+def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int32]:
+    """The levels that dependent quantization resolves to ``quant_param`` (10.2.1.4, errata D5).
+
+    Raises EncodeError where none does: what a state can reach is even in states 0, 2, 4, 6, odd or 0 in the others.
+    """
+    order, state = coding_order(syntax), 0
+    levels = np.empty(quant_param.size, np.int64)
+    for index, value in zip(order.tolist(), quant_param.reshape(-1)[order].tolist(), strict=True):
+        odd = state & 1 and value != 0
+        if value & 1 != odd:
+            raise EncodeError(f"QuantParam {value} of parameter {index} cannot be reached in state {state} (10.2.1.4)")
+        level = (value + (odd if value > 0 else -odd)) // 2
+        levels[index] = level
+        state = STATE_TRANS_TAB[state][level & 1]
+    return levels.astype(np.int32).reshape(quant_param.shape)
+
+
+def _with_entry_points(
+    header: NnrCompressedDataUnitHeader, session: Session, syntaxes: Sequence[TensorSyntax], payload: bytes
+) -> NnrCompressedDataUnitHeader:
+    """The header with what a decoder meets at the entry points of all tensors (6.4.3.7, errata G4, G5)."""
+    count = session.num_block_rows_minus1(header)
+    if not count:
+        return header
+    coded = code_payload(PayloadDecoder(payload), header, session, syntaxes, [None] * len(syntaxes))
+    points = [point for tensor in coded if tensor.side for point in tensor.side.entry_points]
+    points += [(0, 0, 0)] * (count - len(points))  # of a matrix of one column: they are there, but not used (errata G2)
+    header = copy.copy(header)
+    header.cabac_offset_list = [offset for offset, _, _ in points]
+    header.dq_state_list = [state for _, state, _ in points] if header.dq_flag else []
+    bits = [bits for _, _, bits in points]
+    header.bit_offset_delta1 = bits[0]
+    header.bit_offset_delta2 = [second - first for first, second in pairwise(bits)]
+    return header
+
+
+# ------------------------------------------------------------------------------------------------ units
+def write_payload(
+    header: NnrCompressedDataUnitHeader,
+    payload: Buffer,
+    session: Session,
+    *,
+    pieces: int = 1,
+    max_unit_size: int | None = None,
+) -> list[bytes]:
+    """The units of a payload, whatever it holds; parameters and errors are those of :func:`write_ndu`."""
+    data = memoryview(payload)
+    if max_unit_size is not None:
+        pieces = max(pieces, _pieces(header, len(data), session, max_unit_size))
+    if pieces == 1:
+        return [write_unit(ndu_header(header), data, session)]
+    cuts = [len(data) * k // pieces for k in range(pieces + 1)]
+    return [
+        write_unit(ndu_header(header, pieces - k), data[start:stop], session)
+        for k, (start, stop) in enumerate(pairwise(cuts))
+    ]
+
+
+def ndu_header(detail: NnrCompressedDataUnitHeader, counter: int = 0) -> NnrUnitHeader:
+    """The header of a complete unit, or of one part: ``counter`` parts, itself included, are to come (errata N4)."""
+    return NnrUnitHeader(
+        nnr_unit_type=NNR_NDU,
+        independently_decodable_flag=int(not counter),
+        partial_data_counter_present_flag=int(bool(counter)),
+        partial_data_counter=counter,
+        detail=detail,
+    )
+
+
+def _pieces(header: NnrCompressedDataUnitHeader, size: int, session: Session, max_unit_size: int) -> int:
+    """Into how many parts a payload of ``size`` bytes has to be cut."""
+
+    def room(unit_header: NnrUnitHeader) -> int:
+        """Bytes of payload in the largest unit, whose size takes 2 bytes up to 2**15 - 1 (6.3.2)."""
+        counter = BitCounter()
+        Writer(session, counter).write(unit_header)
+        return max(min(max_unit_size, 0x7FFF) - 2, max_unit_size - 4) - counter.pos // 8
+
+    if size <= room(ndu_header(header)):
+        return 1
+    of_a_part = room(ndu_header(header, 1))
+    count = -(-size // of_a_part) if of_a_part > 0 else MAX_PARTS + 1
+    if count > MAX_PARTS:
+        raise EncodeError(
+            f"{session.names(header)[0]!r} has {size:,} bytes of payload, more than {MAX_PARTS} units of "
+            f"max_unit_size={max_unit_size} can hold (6.4.3.1)"
+        )
+    return count

@@ -1,0 +1,198 @@
+"""How far the tensors of one model are from those of another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .errors import FormatError
+from .model import Array, Model
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """How far the values of one tensor are from the expected ones.
+
+    Parameters
+    ----------
+    size, count : int
+        Values, and how many of them differ; not-a-number equals itself.
+    signal, noise : float
+        Sum of the squares of the finite expected values, and of all errors.
+    largest : float
+        Largest absolute error; infinite where only one value is a finite number.
+    first : tuple of int or None
+        Index of the first value that differs.
+    expected, got : number or None
+        The two values there.
+    """
+
+    size: int
+    signal: float
+    count: int = 0
+    noise: float = 0.0
+    largest: float = 0.0
+    first: tuple[int, ...] | None = None
+    expected: Any = None
+    got: Any = None
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean square error."""
+        return math.sqrt(self.noise / self.size) if self.size else 0.0
+
+    @property
+    def snr(self) -> float:
+        """Signal to noise in dB; infinite where nothing differs."""
+        return _snr(self.signal, self.noise)
+
+
+@dataclass
+class ModelDifference:
+    """What :func:`compare_models` found.
+
+    Parameters
+    ----------
+    tensors : dict of str to TensorDifference
+        All that both models have in the same shape.
+    shapes, dtypes : dict of str to pairs
+        The expected and the other shape, or name of the type, where these differ.
+    missing, extra : list of str
+        Names that only the expected model has, and that it has not.
+    """
+
+    tensors: dict[str, TensorDifference] = field(default_factory=dict)
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    dtypes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+
+    def same(self, tolerance: float | None = None) -> bool:
+        """Whether names, shapes, types and values are the same; with a tolerance, whether no error exceeds it.
+
+        Types do not matter then.
+        """
+        if self.missing or self.extra or self.shapes or (tolerance is None and self.dtypes):
+            return False
+        found = self.tensors.values()
+        return all(not one.count if tolerance is None else one.largest <= tolerance for one in found)
+
+    @property
+    def worst(self) -> str | None:
+        """The name of the tensor with the largest error; None when all values are the same."""
+        return max((name for name, one in self.tensors.items() if one.count), key=self._largest, default=None)
+
+    def _largest(self, name: str) -> float:
+        return self.tensors[name].largest
+
+    @property
+    def snr(self) -> float:
+        """Signal to noise in dB of all tensors together."""
+        found = self.tensors.values()
+        return _snr(math.fsum(one.signal for one in found), math.fsum(one.noise for one in found))
+
+
+def _snr(signal: float, noise: float) -> float:
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
+
+
+def compare_tensors(expected: Array, got: Array) -> TensorDifference:
+    """Compare two arrays of one shape, of any plain types, in float64 (complex128, longdouble)."""
+    work = np.result_type(expected.dtype, got.dtype, np.float64)
+    before, after = np.asarray(expected).reshape(-1), np.asarray(got).reshape(-1)
+    different = np.flatnonzero((before != after) & ~((before != before) & (after != after)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = before[np.isfinite(before)].astype(work, copy=False)
+        signal = float(np.vdot(finite, finite).real)
+        if not different.size:
+            return TensorDifference(before.size, signal)
+        errors = np.abs(before[different].astype(work, copy=False) - after[different])
+        errors[np.isnan(errors)] = math.inf
+        noise = float(np.dot(errors, errors))
+    first = int(different[0])
+    return TensorDifference(
+        before.size,
+        signal,
+        different.size,
+        noise,
+        float(errors.max()),
+        tuple(int(i) for i in np.unravel_index(first, expected.shape)),
+        before[first].item(),
+        after[first].item(),
+    )
+
+
+def compare_models(
+    expected: Model | Mapping[str, Array],
+    got: Model | Mapping[str, Array],
+    progress: Callable[[], None] | None = None,
+) -> ModelDifference:
+    """Compare the tensors of two models by name, one at a time.
+
+    Parameters
+    ----------
+    expected, got : Model or mapping of str to ndarray
+        An opened bitstream (:func:`nnr_codec.open`) decodes each tensor when its turn comes.
+    progress : callable, optional
+        Called after each tensor.
+    """
+    names = set(got)
+    found = ModelDifference(extra=[name for name in got if name not in set(expected)])
+    for name in expected:
+        if name not in names:
+            found.missing.append(name)
+            continue
+        before, after = np.asarray(expected[name]), np.asarray(got[name])
+        if before.dtype != after.dtype:
+            found.dtypes[name] = before.dtype.name, after.dtype.name
+        if before.shape != after.shape:
+            found.shapes[name] = before.shape, after.shape
+        else:
+            found.tensors[name] = compare_tensors(before, after)
+        if progress:
+            progress()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ outputs
+@dataclass(frozen=True)
+class Agreement:
+    """How far two models give the same answers.
+
+    Parameters
+    ----------
+    samples : int
+    top_1 : float
+        Share of the samples whose largest output stands at the same place, 0..1.
+    cosine : float
+        Mean cosine of the angle between the outputs of a sample; those that are all zero agree only with such.
+    largest : float
+        Largest absolute error.
+    """
+
+    samples: int
+    top_1: float
+    cosine: float
+    largest: float
+
+
+def compare_outputs(expected: Array, got: Array) -> Agreement:
+    """Compare outputs of shape (samples, ...); FormatError when the shapes differ or there is no sample."""
+    if expected.shape != got.shape or not expected.size:
+        raise FormatError(f"outputs of shapes {expected.shape} and {got.shape} cannot be compared")
+    before, after = (array.reshape(len(array), -1).astype(np.float64) for array in (expected, got))
+    norms = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
+    both_zero = ~before.any(axis=1) & ~after.any(axis=1)
+    cosine = np.where(both_zero, 1.0, np.einsum("ij,ij->i", before, after) / np.where(norms > 0, norms, 1.0))
+    return Agreement(
+        len(before),
+        float(np.mean(before.argmax(axis=1) == after.argmax(axis=1))),
+        float(np.mean(cosine)),
+        compare_tensors(expected, got).largest,
+    )

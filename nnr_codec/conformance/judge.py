@@ -1,0 +1,220 @@
+"""One case against one decoder: this library, or any command that writes tensors to files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+
+from .. import formats
+from ..compare import compare_tensors
+from ..decoder.index import NnrFile
+from ..decoder.state import UpdateState
+from ..errors import LimitError, NnrError
+from ..model import Array, Topology
+from .cases import Case, Stream
+from .digest import TensorDigest, differences
+
+_OUT_OF_MEMORY = re.compile(r"MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory")
+_TAIL = 2000  # bytes of what a command says
+_SIGNALLED = 128  # what shells add to the number of a signal
+
+
+class Outcome(StrEnum):
+    """What became of a case."""
+
+    PASS = "PASS"
+    #: Decoded to something else, or refused for another reason than the expected one.
+    FAIL = "FAIL"
+    #: A valid bitstream is refused, or an exception that no decoder ought to raise.
+    ERROR = "ERROR"
+    CRASH = "CRASH"
+    TIMEOUT = "TIMEOUT"
+    OOM = "OOM"
+    #: Invalid, and decoded all the same.
+    XPASS = "XPASS"
+    #: The command cannot be asked.
+    SKIP = "SKIP"
+
+
+class Verdict(NamedTuple):
+    """What became of a case, and a line about it."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+class RefusedError(Exception):
+    """A command said by its exit code that it does not decode a bitstream."""
+
+
+class EndedError(Exception):
+    """The verdict is found before there is anything to compare."""
+
+    def __init__(self, outcome: Outcome, detail: str) -> None:
+        super().__init__(detail)
+        self.verdict = Verdict(outcome, detail)
+
+
+class Decoded(NamedTuple):
+    """What a decoder gives of one bitstream; None for what it cannot give.
+
+    ``texts`` is SHA-256 of ``topology`` and ``quantization``, of those that are there.
+    """
+
+    stream: Stream
+    tensors: Mapping[str, Array]
+    raw: Mapping[str, Array] | None = None
+    texts: Mapping[str, str] | None = None
+
+
+Decoder = Callable[[Case], Iterator[Decoded]]
+
+
+def judge(case: Case, decoder: Decoder) -> Verdict:
+    """Decode a case and say how that compares with what is expected; no exception of the decoder leaves this."""
+    for stream in case.streams:
+        if not stream.is_intact():
+            return Verdict(Outcome.ERROR, f"{stream.path.name} has another SHA-256 than its case file says")
+    before = len(case.streams) - 1
+    try:
+        for decoded in decoder(case):
+            if wrong := _wrong(decoded):
+                return Verdict(Outcome.FAIL, f"{decoded.stream.path.name}: {wrong}")
+            before -= 1
+    except EndedError as ended:
+        return ended.verdict
+    except MemoryError:
+        return Verdict(Outcome.OOM)
+    except (NnrError, RefusedError) as error:
+        if isinstance(error.__context__, MemoryError):  # the decoder tells of it as of a limit
+            return Verdict(Outcome.OOM, str(error))
+        if before and isinstance(error, NnrError):
+            return Verdict(Outcome.ERROR, f"before the last bitstream: {_told(error)}")
+        return _refused(case, error)
+    except Exception as error:  # the very thing that is looked for
+        return Verdict(Outcome.ERROR, _told(error))
+    return Verdict(Outcome.XPASS, "decoded, but it is invalid") if case.result == "invalid" else Verdict(Outcome.PASS)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
+
+
+def _refused(case: Case, error: NnrError | RefusedError) -> Verdict:
+    if case.error is None:
+        return Verdict(Outcome.ERROR if case.result == "valid" else Outcome.PASS, f"refused: {_told(error)}")
+    cls, unit = case.error
+    if isinstance(error, NnrError):
+        if not isinstance(error, cls):
+            return Verdict(Outcome.FAIL, f"refused with {_told(error)}; {cls.__name__} is expected")
+        named = re.search(r"\bunit (\d+)\b", str(error))
+        if (int(named[1]) if named else None) != unit:
+            return Verdict(Outcome.FAIL, f"refused, but not for unit {unit}: {_told(error)}")
+    return Verdict(Outcome.PASS, f"refused: {_told(error)}")
+
+
+def _wrong(decoded: Decoded) -> str:
+    """The first thing that is not as expected; empty when all is."""
+    stream = decoded.stream
+    for what, expected, tensors in (("", stream.tensors, decoded.tensors), ("Rec ", stream.raw, decoded.raw)):
+        if expected is None or tensors is None:
+            continue
+        for name, wrong in differences(expected, tensors).items():
+            return f"{what}tensor {name!a} {wrong}{_where(stream, expected, name, tensors)}"
+    if decoded.texts is not None and decoded.texts != stream.texts:
+        return f"texts are {dict(decoded.texts)}, not {dict(stream.texts)}"
+    return ""
+
+
+def _where(stream: Stream, expected: tuple[TensorDigest, ...], name: str, tensors: Mapping[str, Array]) -> str:
+    """Which values of a tensor differ first, where the values are at hand."""
+    entry = next((entry for entry in expected if entry.name == name), None)
+    if entry is None or name not in tensors or tensors[name].shape != entry.shape:
+        return ""
+    values = stream.values(entry)
+    found = None if values is None else compare_tensors(values, tensors[name])
+    if found is None or found.first is None:
+        return ""
+    return f": {found.count} of {tensors[name].size}, the first is {found.got} for {found.expected} at {found.first}"
+
+
+# ------------------------------------------------------------------------------------------------ decoders
+def by_library(case: Case) -> Iterator[Decoded]:
+    """Decode with this library."""
+    state = UpdateState()
+    for stream in case.streams:
+        with NnrFile(stream.path, case.limits, case.topology_dimensions) as file:
+            raw = None if stream.raw is None else file.decode(raw=True, state=state.fork()).tensors
+            model = file.decode(state=state)
+        yield Decoded(stream, model.tensors, raw, _texts(model.topology))
+
+
+def _texts(topology: Topology | None) -> dict[str, str]:
+    texts = {"topology": topology.data, "quantization": topology.quantization} if topology else {}
+    return {key: hashlib.sha256(text).hexdigest() for key, text in texts.items() if text is not None}
+
+
+def by_command(command: str, scratch: Path) -> Decoder:
+    """Decode with a command line that has ``{input}`` (and ``{inputs}``: the bitstreams before it) and ``{outdir}``.
+
+    It exits with 0 and has written a file for each tensor, its name percent-encoded with .npy, or one .npz of all; or
+    it refuses the bitstream with another exit code.
+    """
+    words = shlex.split(command)
+
+    def decode(case: Case) -> Iterator[Decoded]:
+        *before, last = case.streams
+        if before and "{inputs}" not in words:
+            raise EndedError(Outcome.SKIP, "the command has no {inputs} for the bitstreams before")
+        if case.topology_dimensions:
+            raise EndedError(Outcome.SKIP, "a command cannot be told dimensions")
+        with tempfile.TemporaryDirectory(dir=scratch) as folder, tempfile.TemporaryFile(dir=scratch) as said:
+            arguments = [part for word in words for part in _filled(word, case, folder)]
+            done = subprocess.run(
+                arguments, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+            )
+            said.seek(max(said.seek(0, os.SEEK_END) - _TAIL, 0))
+            tail = said.read().decode(errors="replace").strip()
+            if done.returncode:
+                raise _failure(done.returncode, tail)
+            tensors = _outputs(Path(folder))
+        if case.error and case.error[0] is LimitError:
+            raise EndedError(Outcome.PASS, "decoded; limits are the decoder's own affair")
+        yield Decoded(last, tensors)
+
+    return decode
+
+
+def _filled(word: str, case: Case, folder: str) -> list[str]:
+    *before, last = (str(stream.path) for stream in case.streams)
+    if word == "{inputs}":
+        return before
+    return [word.replace("{input}", last).replace("{outdir}", folder)]
+
+
+def _failure(code: int, tail: str) -> Exception:
+    if _OUT_OF_MEMORY.search(tail):
+        return EndedError(Outcome.OOM, tail.splitlines()[-1])
+    if code < 0 or code > _SIGNALLED:
+        return EndedError(Outcome.CRASH, f"signal {-code if code < 0 else code - _SIGNALLED}")
+    return RefusedError(f"exit code {code}{': ' if tail else ''}{(tail.splitlines() or [''])[-1]}")
+
+
+def _outputs(folder: Path) -> dict[str, Array]:
+    archives, arrays = sorted(folder.glob("*.npz")), sorted(folder.glob("*.npy"))
+    if len(archives) == 1 and not arrays:
+        return dict(formats.load(archives[0], format="npz").tensors)
+    return {
+        unquote(path.name.removesuffix(".npy"), errors="strict"): np.load(path, allow_pickle=False) for path in arrays
+    }

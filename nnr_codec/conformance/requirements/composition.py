@@ -1,0 +1,265 @@
+"""Units and their order, aggregates, parts of tensors, reserved bits (ISO/IEC 15938-17:2024, 6.1 to 6.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL
+from ...decoder.index import NnrFile
+from ...errors import NnrError
+from ...syntax import Structure
+from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader
+from .registry import Checked, Finding, Member, Seen, at_end, each_unit, requirement
+
+requirement(
+    "string",
+    "6.1.3",
+    "A string is UTF-8 and ends with a zero byte within its unit.",
+    "string is not UTF-8",
+    "string has no terminating zero",
+    "begins inside a byte",
+)
+RESERVED_ZERO = requirement("reserved-zero", "6.1.4", "Reserved bits are 0.")
+requirement("byte-alignment", "6.3.5", "Alignment is a one and then zeros.", r"byte_alignment\(\) is")
+UNIT_SIZE = requirement(
+    "unit-size",
+    "6.4.2",
+    "nnr_unit_size counts the bytes of size, header and payload, neither more nor less, and the unit lies within what "
+    "holds it.",
+    "nnr_unit_size is",
+    "the unit is .* bytes long",
+    "follow the end of the payload",
+    "more bits are needed",
+    "the file has become shorter",
+)
+requirement(
+    "start-unit",
+    "6.2.3",
+    "The first unit of a bitstream is an NNR_STR.",
+    r"start with an NNR_STR",
+    r"starts with an NNR_STR",
+    "the bitstream (has no unit|is empty)",
+)
+requirement(
+    "one-bitstream",
+    "7.1",
+    "There is one bitstream where one is expected: an NNR_STR begins the next one.",
+    "a second NNR_STR",
+)
+requirement("single-mps", "6.2.3", "A bitstream has a single NNR_MPS.", "a second NNR_MPS")
+requirement("mps-first", "6.2.3", "The NNR_MPS comes before all NNR_NDU.", "NNR_NDU before the NNR_MPS")
+requirement(
+    "unique-ids", "6.2.3", "A topology element is coded once in a bitstream.", "topology element ids are unique"
+)
+TOPOLOGY_FIRST = requirement(
+    "topology-first",
+    "6.2.3",
+    "NNR_TPL units come before the NNR_NDU that refer to them.",
+    "comes after tensors",
+)
+QUANTIZATION_FIRST = requirement(
+    "quantization-first", "6.2.3", "NNR_QNT units come before the NNR_NDU that refer to them."
+)
+UNIT_TYPE = requirement("unit-type", "6.4.3.1", "No unit has a reserved nnr_unit_type (7 to 31).")
+PARTIAL_FLAGS = requirement(
+    "partial-flags", "6.4.3.1", "A unit that is not independently decodable has a partial_data_counter above 0."
+)
+PARTIAL_FLAG_EQUAL = requirement(
+    "partial-flag-equal", "6.4.3.1", "independently_decodable_flag is equal in all units of one topology element."
+)
+requirement(
+    "partial-sequence",
+    "6.4.3.1",
+    "The parts of a tensor follow one another, with equal headers, and count down to 1.",
+    "partial_data_counter is",
+    "parts of a tensor are missing",
+)
+LPS_SELF_CONTAINED = requirement(
+    "lps-self-contained",
+    "6.4.3.4",
+    "The tensors under a self-contained NNR_LPS can be reconstructed from their units alone.",
+)
+AGGREGATE_TYPE = requirement("aggregate-type", "6.4.3.8", "No aggregate has a reserved type (2 to 127).")
+AGGREGATE_SELF_CONTAINED = requirement(
+    "aggregate-self-contained", "6.4.3.8", "A self-contained aggregate decodes after no more than NNR_STR and NNR_MPS."
+)
+AGGREGATE_COUNT = requirement(
+    "aggregate-count", "6.4.4.8", "An aggregate holds num_of_nnr_units_minus2 + 2 units.", "an aggregate does not hold"
+)
+AGGREGATE_UNIT_TYPE = requirement(
+    "aggregate-unit-type", "6.4.3.8", "The types that an aggregate lists are those of its units."
+)
+AGGREGATE_ENTRY_POINT = requirement(
+    "aggregate-entry-point",
+    "6.4.3.8",
+    "The entry points that an aggregate lists are where its units begin, and lie inside it.",
+)
+QUANT_BITDEPTH = requirement(
+    "quant-bitdepth",
+    "6.4.3.8",
+    "quant_bitdepth is enough for the largest level of the tensor, as a signed integer.",
+    severity="should",
+)
+
+
+@each_unit(RESERVED_ZERO)
+def reserved_zero(_: Checked, seen: Seen) -> Iterator[Finding]:
+    yield from _reserved(seen.unit.header, "")
+    if seen.unit.structure:
+        yield from _reserved(seen.unit.structure, "")
+
+
+def _reserved(structure: Structure, path: str) -> Iterator[Finding]:
+    for name, value in structure.present().items():
+        if isinstance(value, Structure):
+            yield from _reserved(value, f"{path}{value.table_name if name == 'detail' else name}.")
+        elif "reserved_zero" in name:
+            for j, bits in enumerate(value if isinstance(value, list) else [value]):
+                if bits:
+                    index = f"[{j}]" if isinstance(value, list) else ""
+                    yield Finding(f"{name} is {bits}", f"{path}{name}{index}")
+
+
+@each_unit(UNIT_SIZE, NNR_STR)
+def start_payload(_: Checked, seen: Seen) -> Iterator[Finding]:
+    rest = seen.unit.size.nnr_unit_size - seen.unit.payload_offset
+    if rest:
+        yield Finding(f"{rest} bytes follow the header of an NNR_STR, whose payload is empty", "nnr_unit_size")
+
+
+@each_unit(UNIT_TYPE)
+def unit_type(_: Checked, seen: Seen) -> Iterator[Finding]:
+    if NNR_AGG < seen.unit.header.nnr_unit_type < 32:
+        yield Finding(f"nnr_unit_type {seen.unit.header.nnr_unit_type} is reserved", "nnr_unit_type")
+
+
+@each_unit(PARTIAL_FLAGS)
+def partial_flags(_: Checked, seen: Seen) -> Iterator[Finding]:
+    header = seen.unit.header
+    if not header.independently_decodable_flag and not header.partial_data_counter:
+        yield Finding("the unit is not independently decodable, and is not a part", "independently_decodable_flag")
+
+
+@at_end(PARTIAL_FLAG_EQUAL)
+def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
+    flags: dict[str, int] = {}
+    for seen in checked.of(NNR_NDU):
+        flag = seen.unit.header.independently_decodable_flag
+        for name in seen.names:
+            if flags.setdefault(name, flag) != flag:
+                message = f"independently_decodable_flag is {flag}, and {1 - flag} in another unit of {name!r}"
+                yield Finding(message, "independently_decodable_flag", seen)
+
+
+@at_end(TOPOLOGY_FIRST)
+def topology_first(checked: Checked) -> Iterator[Finding]:
+    return _after_tensors(checked, NNR_TPL)
+
+
+@at_end(QUANTIZATION_FIRST)
+def quantization_first(checked: Checked) -> Iterator[Finding]:
+    return _after_tensors(checked, NNR_QNT)
+
+
+def _after_tensors(checked: Checked, kind: int) -> Iterator[Finding]:
+    is_nnef = checked.topology is not None and checked.topology.format == "nnef"
+    tensors = 0
+    for seen in checked.seen.values():
+        tensors += seen.unit.header.nnr_unit_type == NNR_NDU
+        if tensors and seen.unit.header.nnr_unit_type == kind:
+            # No tensor refers to a later list; only with NNEF, all topology units come first (A.4).
+            is_list = kind == NNR_TPL and "topology_elem_id_list" in cast(Structure, seen.unit.structure)
+            if is_nnef or not is_list:
+                yield Finding(f"{tensors} NNR_NDU come before this unit", "nnr_unit_type", seen)
+
+
+# ------------------------------------------------------------------------------------------------ aggregates
+def _aggregates(checked: Checked) -> Iterator[tuple[Seen, NnrAggregateUnitHeader]]:
+    return ((seen, cast(NnrAggregateUnitHeader, seen.unit.header.detail)) for seen in checked.of(NNR_AGG))
+
+
+@at_end(AGGREGATE_TYPE)
+def aggregate_type(checked: Checked) -> Iterator[Finding]:
+    for seen, header in _aggregates(checked):
+        if NNR_AGG_SLF < header.nnr_aggregate_unit_type < 128:
+            message = f"nnr_aggregate_unit_type {header.nnr_aggregate_unit_type} is reserved"
+            yield Finding(message, _element("nnr_aggregate_unit_type"), seen)
+
+
+@at_end(AGGREGATE_COUNT)
+def aggregate_count(checked: Checked) -> Iterator[Finding]:
+    for seen, header in _aggregates(checked):
+        declared = header.num_of_nnr_units_minus2 + 2
+        if declared != len(seen.members):
+            message = f"{declared} units are announced, {len(seen.members)} are there"
+            yield Finding(message, _element("num_of_nnr_units_minus2"), seen)
+
+
+@at_end(AGGREGATE_UNIT_TYPE)
+def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
+    for seen, header in _aggregates(checked):
+        for j, (listed, member) in enumerate(zip(header.nnr_unit_type, seen.members, strict=False)):
+            if listed != member.nnr_unit_type:
+                message = f"type {listed} is listed, the unit is of type {member.nnr_unit_type}"
+                yield Finding(message, _element(f"nnr_unit_type[{j}]"), seen)
+
+
+@at_end(AGGREGATE_ENTRY_POINT)
+def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
+    for seen, header in _aggregates(checked):
+        for j, (listed, member) in enumerate(zip(header.nnr_unit_entry_point, seen.members, strict=False)):
+            start = member.offset - seen.unit.offset
+            if listed != start:
+                message = f"byte {listed} is listed, the unit begins at byte {start} of the aggregate"
+                yield Finding(message, _element(f"nnr_unit_entry_point[{j}]"), seen)
+
+
+@at_end(QUANT_BITDEPTH)
+def quant_bitdepth(checked: Checked) -> Iterator[Finding]:
+    for seen, header in _aggregates(checked):
+        for j, (depth, member) in enumerate(zip(header.quant_bitdepth, seen.members, strict=False)):
+            bits = min(member.seen.level_bits or 0, 31) if member.seen else 0  # 31 is the most that u(5) can tell
+            if 0 < depth < bits:  # no tensor has a depth of 0: it stands for none given
+                yield Finding(f"{depth} bits are announced, {bits} are used", _element(f"quant_bitdepth[{j}]"), seen)
+
+
+def _element(name: str) -> str:
+    return f"nnr_aggregate_unit_header.{name}"
+
+
+# ------------------------------------------------------------------------------------------------ self-containment
+@at_end(AGGREGATE_SELF_CONTAINED)
+def aggregate_self_contained(checked: Checked) -> Iterator[Finding]:
+    head = checked.of(NNR_STR, NNR_MPS)
+    for seen, header in _aggregates(checked):
+        if header.nnr_aggregate_unit_type == NNR_AGG_SLF and not any(map(_is_refused, seen.members)):
+            yield from _alone(checked, seen, [*head, seen])
+
+
+def _is_refused(member: Member) -> bool:
+    return not member.seen or member.seen.refused or any(map(_is_refused, member.seen.members))
+
+
+@at_end(LPS_SELF_CONTAINED)
+def lps_self_contained(checked: Checked) -> Iterator[Finding]:
+    head: list[Seen] = []
+    scopes: dict[int, list[Seen]] = {}
+    for seen in checked.of(NNR_TPL, NNR_NDU):
+        scopes.setdefault(id(seen.session.lps), []).append(seen)
+    for seen in checked.of(NNR_STR, NNR_MPS, NNR_TPL, NNR_LPS):
+        if seen.unit.header.nnr_unit_type != NNR_LPS:
+            head.append(seen)
+            continue
+        flag = cast(NnrLayerParameterSetUnitHeader, seen.unit.header.detail).lps_self_contained_flag
+        own = scopes.get(id(seen.unit.structure), [])
+        if flag and not any(unit.refused for unit in own):
+            yield from _alone(checked, seen, [*head, seen, *own])
+
+
+def _alone(checked: Checked, subject: Seen, units: list[Seen]) -> Iterator[Finding]:
+    try:
+        checked.again.charge("max_units", len(units), "units that are read again")
+        NnrFile(b"".join(seen.unit.data for seen in units), checked.limits).decode(allow_missing=True)
+    except NnrError as error:
+        yield Finding(f"it does not decode on its own: {error}", "", subject)

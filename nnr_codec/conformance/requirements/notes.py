@@ -1,0 +1,31 @@
+"""What is no violation and still worth a word: units that a decoder ignores, values without a meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from ...bitstream.units import Unit
+from ...constants import NNR_AGG, NNR_QNT, NNR_QNT_TEF, NNR_TPL, NNR_TPL_REFLIST
+from ...syntax.structures import NnrAggregateUnitHeader, NnrQuantizationUnitHeader, NnrTopologyUnitHeader
+
+
+def notes_on(unit: Unit) -> Iterator[str]:
+    """What there is to say about a unit."""
+    kind, header = unit.header.nnr_unit_type, unit.header
+    if kind > NNR_AGG:
+        yield f"{unit.label()} is ignored: its type {kind} is {'reserved' if kind < 32 else 'unspecified'}"
+    elif kind == NNR_TPL:
+        value = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format
+        if value == 0 or value > NNR_TPL_REFLIST:
+            yield f"{unit.label()}: its topology has the storage format {value}, which says nothing of its contents"
+    elif kind == NNR_QNT:
+        value = cast(NnrQuantizationUnitHeader, header.detail).quantization_storage_format
+        if value == 0 or value > NNR_QNT_TEF:
+            yield f"{unit.label()}: its data has the storage format {value}, which says nothing of its contents"
+    elif kind == NNR_AGG:
+        value = cast(NnrAggregateUnitHeader, header.detail).nnr_aggregate_unit_type
+        if value > 1:
+            yield f"{unit.label()} is of type {value}, and is read as a generic one"
+    if header.independently_decodable_flag and header.partial_data_counter_present_flag:
+        yield f"{unit.label()} is independently decodable and has a partial_data_counter: together they mean nothing"

@@ -1,0 +1,235 @@
+"""Parameter sets, topology and quantization units: ISO/IEC 15938-17:2024, 6.4.3.5, 6.4.3.6, 6.4.4.3 to 6.4.4.5, A."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from ...constants import (
+    NNR_DFL,
+    NNR_LPS,
+    NNR_MPS,
+    NNR_QNT,
+    NNR_QNT_TEF,
+    NNR_TPL,
+    NNR_TPL_DICT,
+    NNR_TPL_NNEF,
+    NNR_TPL_REFLIST,
+)
+from ...errors import NnrError
+from ...model import Topology
+from ...syntax.structures import (
+    NnrModelParameterSetUnitPayload,
+    NnrPruningTopologyContainer,
+    NnrQuantizationUnitHeader,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
+)
+from .registry import Checked, Finding, Seen, at_end, each_unit, requirement
+
+TOPOLOGY_FORMAT = requirement("topology-format", "6.4.3.5", "No topology has a reserved storage format (7 to 127).")
+COMPRESSION_FORMAT = requirement(
+    "compression-format",
+    "6.4.3.5",
+    "Topology and quantization data are raw (0) or deflated (1).",
+    "compression format .* is reserved",
+)
+QUANTIZATION_FORMAT = requirement(
+    "quantization-format", "6.4.3.6", "No quantization unit has a reserved storage format (5 to 127)."
+)
+QUANTIZATION_METHODS = requirement(
+    "quantization-methods", "6.4.4.3", "No reserved bit of the quantization method flags is set."
+)
+TOPOLOGY_CARRIAGE = requirement(
+    "topology-carriage",
+    "6.4.4.3",
+    "topology_carriage_flag tells whether NNR_TPL units carry the topology.",
+    severity="should",
+)
+TOPOLOGY_DATA = requirement(
+    "topology-data",
+    "6.4.4.3",
+    "Where tensors are not referred to by index, topology_data of an NNEF topology is not empty.",
+)
+BASE_MODEL_ID = requirement("base-model-id", "6.4.4.3", "A bitstream of residuals (nnr_pre_flag) has a base_model_id.")
+MAP_COUNTS = requirement("map-counts", "6.4.4.3", "The count that begins a performance map is not 0.")
+REPRESENTATION_TYPE = requirement(
+    "representation-type",
+    "6.4.4.5",
+    "Pruning information is a bit mask or a dictionary: nnr_rep_type is 0 or 1.",
+    "nnr_rep_type .* is reserved",
+)
+PRUNE_COUNTS = requirement(
+    "prune-counts",
+    "6.4.4.5",
+    "count_ids, count_dims, dim and count_bits of pruning information are not 0.",
+    r"cannot have the new dimensions \[(.*\b0\b.*)?\]",
+    "is 0, but shall be greater",
+)
+requirement(
+    "prune-dimensions",
+    "6.4.4.5",
+    "A dictionary gives each tensor one set of new dimensions, which its unit repeats if it has any.",
+    "cannot have the new dimensions",
+    "pruning made them",
+)
+requirement(
+    "prune-mask",
+    "8.3.3",
+    "A mask has a bit for each parameter or, for pruning, each output channel of the tensors (errata N1).",
+    "pruning information is not applied",
+)
+NNEF_STRING = requirement(
+    "nnef-string",
+    "A.4",
+    "NNEF topology and quantization texts are one null-terminated string of UTF-8.",
+    "is not one null-terminated string",
+)
+NNEF_GRAPH = requirement("nnef-graph", "A.1", "An NNEF topology follows NNEF 1.0.3.")
+NNEF_REFERENCE_LIST = requirement(
+    "nnef-reference-list", "A.4", "A reference list names variables of the NNEF topology in the bitstream."
+)
+
+
+# ------------------------------------------------------------------------------------------------ formats
+@each_unit(TOPOLOGY_FORMAT, NNR_TPL)
+def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
+    value = _topology(seen).topology_storage_format
+    if NNR_TPL_REFLIST < value < 128:
+        yield Finding(
+            f"topology_storage_format {value} is reserved", "nnr_topology_unit_header.topology_storage_format"
+        )
+
+
+@each_unit(QUANTIZATION_FORMAT, NNR_QNT)
+def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
+    value = cast(NnrQuantizationUnitHeader, seen.unit.header.detail).quantization_storage_format
+    if NNR_QNT_TEF < value < 128:
+        element = "nnr_quantization_unit_header.quantization_storage_format"
+        yield Finding(f"quantization_storage_format {value} is reserved", element)
+
+
+@each_unit(COMPRESSION_FORMAT, NNR_TPL, NNR_QNT)
+def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
+    kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
+    value = getattr(seen.unit.header.detail, f"{kind}_compression_format")
+    if value > NNR_DFL:
+        element = f"nnr_{kind}_unit_header.{kind}_compression_format"
+        yield Finding(f"{kind}_compression_format {value} is reserved", element)
+
+
+def _topology(seen: Seen) -> NnrTopologyUnitHeader:
+    return cast(NnrTopologyUnitHeader, seen.unit.header.detail)
+
+
+# ------------------------------------------------------------------------------------------------ parameter sets
+@each_unit(QUANTIZATION_METHODS, NNR_MPS, NNR_LPS)
+def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
+    element = f"{'mps' if seen.unit.header.nnr_unit_type == NNR_MPS else 'lps'}_quantization_method_flags"
+    flags = getattr(seen.unit.structure, element)
+    if flags & 4:
+        yield Finding(f"{element} is {flags}; 4 is reserved", element)
+
+
+@each_unit(BASE_MODEL_ID, NNR_MPS)
+def base_model_id(_: Checked, seen: Seen) -> Iterator[Finding]:
+    mps = cast(NnrModelParameterSetUnitPayload, seen.unit.structure)
+    if mps.nnr_pre_flag and not mps.base_model_id_present_flag:
+        yield Finding("nnr_pre_flag is 1 and base_model_id_present_flag 0", "base_model_id_present_flag")
+
+
+@each_unit(MAP_COUNTS, NNR_MPS, NNR_LPS)
+def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
+    for part, count in (
+        ("sparsification", "spm_count_thresholds"),
+        ("pruning", "ppm_count_pruning_ratios"),
+        ("unification", "upm_count_thresholds"),
+        ("decomposition", "dpm_count_thresholds"),
+    ):
+        if (
+            seen.unit.structure
+            and part in seen.unit.structure
+            and not getattr(getattr(seen.unit.structure, part), count)
+        ):
+            yield Finding(f"{count} is 0", f"{part}.{count}")
+
+
+@at_end(TOPOLOGY_CARRIAGE)
+def topology_carriage(checked: Checked) -> Iterator[Finding]:
+    carried = any("topology_data" in _payload(seen) for seen in checked.of(NNR_TPL))
+    for seen in checked.of(NNR_MPS):
+        flag = cast(NnrModelParameterSetUnitPayload, seen.unit.structure).topology_carriage_flag
+        if flag != carried:
+            units = "there are" if carried else "there are no"
+            message = f"topology_carriage_flag is {flag}, and {units} NNR_TPL units with a topology"
+            yield Finding(message, "topology_carriage_flag", seen)
+
+
+@at_end(TOPOLOGY_DATA)
+def topology_data(checked: Checked) -> Iterator[Finding]:
+    for seen in checked.of(NNR_TPL):
+        is_nnef = _topology(seen).topology_storage_format == NNR_TPL_NNEF
+        by_name = not seen.session.mps_topology_indexed_reference_flag
+        if is_nnef and by_name and not _payload(seen).topology_data.rstrip(b"\0"):
+            yield Finding("topology_data is empty", "topology_data", seen)
+
+
+def _payload(seen: Seen) -> NnrTopologyUnitPayload:
+    return cast(NnrTopologyUnitPayload, seen.unit.structure)
+
+
+# ------------------------------------------------------------------------------------------------ pruning
+@each_unit(REPRESENTATION_TYPE, NNR_TPL)
+def representation_type(_: Checked, seen: Seen) -> Iterator[Finding]:
+    if "pruning" in _payload(seen) and _payload(seen).pruning.nnr_rep_type > NNR_TPL_DICT:
+        yield Finding(f"nnr_rep_type {_payload(seen).pruning.nnr_rep_type} is reserved", "pruning.nnr_rep_type")
+
+
+@each_unit(PRUNE_COUNTS, NNR_TPL)
+def prune_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
+    if "pruning" not in _payload(seen):
+        return
+    pruning = _payload(seen).pruning
+    zeros = [f"{mask}.count_bits" for mask in ("prune_mask", "sparse_mask") if _bits(pruning, mask) == 0]
+    zeros += ["count_ids"] if "count_ids" in pruning and not pruning.count_ids else []
+    zeros += [f"count_dims[{j}]" for j, count in enumerate(pruning.count_dims) if not count]
+    zeros += [f"dim[{j}][{k}]" for j, dims in enumerate(pruning.dim) for k, extent in enumerate(dims) if not extent]
+    yield from (Finding(f"{element} is 0", f"pruning.{element}") for element in zeros)
+
+
+def _bits(pruning: NnrPruningTopologyContainer, mask: str) -> int | None:
+    return getattr(pruning, mask).count_bits if mask in pruning else None
+
+
+# ------------------------------------------------------------------------------------------------ NNEF, Annex A
+@at_end(NNEF_STRING)
+def nnef_string(checked: Checked) -> Iterator[Finding]:
+    if checked.topology and checked.topology.format == "nnef":
+        yield from _not_utf8("topology", checked.topology.data)
+        yield from _not_utf8("quantization", checked.topology.quantization or b"")
+
+
+def _not_utf8(what: str, text: bytes) -> Iterator[Finding]:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        yield Finding(f"the {what} text is not UTF-8 at byte {error.start}: {error.reason}")
+
+
+@at_end(NNEF_GRAPH)
+def nnef_graph(checked: Checked) -> Iterator[Finding]:
+    if isinstance(checked.graph, NnrError) and _is_utf8(cast(Topology, checked.topology).data):
+        texts = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format == NNR_TPL_NNEF]
+        yield Finding(str(checked.graph), "topology_data", texts[-1])
+
+
+def _is_utf8(text: bytes) -> bool:
+    return not any(_not_utf8("", text))
+
+
+@at_end(NNEF_REFERENCE_LIST)
+def nnef_reference_list(checked: Checked) -> Iterator[Finding]:
+    for seen in checked.of(NNR_TPL):
+        for j, name in enumerate(_payload(seen).topology_elem_id_list):
+            if checked.is_stranger(name):
+                yield Finding(f"{name!r} is no variable of the topology", f"topology_elem_id_list[{j}]", seen)

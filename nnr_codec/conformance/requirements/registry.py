@@ -1,0 +1,238 @@
+"""What a requirement is, and how its checks and the decoder's refusals are tied to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...errors import LimitError, NnrError
+from ...limits import Budget, Limits
+
+if TYPE_CHECKING:
+    from ...bitstream.units import Unit
+    from ...decoder.group import Group
+    from ...decoder.reconstruct import Rec
+    from ...decoder.state import UpdateState
+    from ...model import Topology
+    from ...syntax import Session
+
+
+class Finding(NamedTuple):
+    """What a check has to say.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, with the values.
+    element : str
+        Path of the syntax element within its unit, as a trace has it; empty when it is no single one.
+    seen : Seen or None
+        The unit; None for the one at hand, or for the bitstream as a whole.
+    """
+
+    message: str
+    element: str = ""
+    seen: Seen | None = None
+
+
+@dataclass(eq=False)
+class Seen:
+    """A unit with what was active before it.
+
+    Parameters
+    ----------
+    unit : Unit
+    session : Session
+        A copy.
+    names : tuple of str
+        Topology element ids of a compressed data unit.
+    members : list of Member
+        Of an aggregate.
+    level_bits : int or None
+        Bits of the largest QuantParam of the unit in two's complement; None when there is none.
+    refused : bool
+        The decoder refused the unit.
+    """
+
+    unit: Unit
+    session: Session
+    names: tuple[str, ...] = ()
+    members: list[Member] = field(default_factory=list)
+    level_bits: int | None = None
+    refused: bool = False
+
+
+class Member(NamedTuple):
+    """A unit of an aggregate: its first byte in the bitstream, its nnr_unit_type, and the unit if it can be read."""
+
+    offset: int
+    nnr_unit_type: int
+    seen: Seen | None
+
+
+@dataclass
+class History:
+    """What earlier bitstreams left.
+
+    Parameters
+    ----------
+    state : UpdateState
+    names : dict
+        Topology element ids by (device_id, parameter_id).
+    digests : set of bytes
+        SHA-256 and SHA-512 of the payloads of all tensors (errata N4).
+    bitstreams, updates : int
+        How many bitstreams, and differential updates of tensors, there were.
+    """
+
+    state: UpdateState
+    names: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    digests: set[bytes] = field(default_factory=set)
+    bitstreams: int = 0
+    updates: int = 0
+
+
+@dataclass
+class Checked:
+    """One bitstream while it is checked.
+
+    Parameters
+    ----------
+    limits : Limits
+    history : History
+        Of the bitstreams before it.
+    labels : callable or None
+        The labels of the variables of an NNEF topology; raises FormatError when it is none.
+    seen : dict of int to Seen
+        The units so far that can be read, by number.
+    topology : Topology or None
+        The text that the bitstream carries.
+    first_edition : bool
+        The reading of profile 0 (errata K4).
+    """
+
+    limits: Limits
+    history: History
+    labels: Callable[[Topology], Iterable[str]] | None = None
+    seen: dict[int, Seen] = field(default_factory=dict)
+    topology: Topology | None = None
+    first_edition: bool = False
+
+    @cached_property
+    def again(self) -> Budget:
+        """The account of what is read a second time."""
+        return Budget(self.limits)
+
+    def of(self, *types: int) -> list[Seen]:
+        """The units of these types."""
+        return [seen for seen in self.seen.values() if seen.unit.header.nnr_unit_type in types]
+
+    @cached_property
+    def graph(self) -> list[str] | NnrError | None:
+        """The labels of the NNEF topology, what is wrong with it, or None where there is none to read."""
+        if not self.labels or not self.topology or self.topology.format != "nnef":
+            return None
+        try:
+            return list(self.labels(self.topology))
+        except NnrError as error:
+            return error
+
+    @property
+    def variables(self) -> list[str]:
+        """The labels of the NNEF topology, as far as it can be read."""
+        return self.graph if isinstance(self.graph, list) else []
+
+    @cached_property
+    def _folded(self) -> frozenset[str]:
+        return frozenset(label.casefold() for label in self.variables)
+
+    def is_stranger(self, name: str) -> bool:
+        """Whether there is a topology to read that has no such label, in any spelling (NNEF 1.0, 4.1.3)."""
+        return isinstance(self.graph, list) and name.casefold() not in self._folded
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A rule that a program can check.
+
+    Parameters
+    ----------
+    id : str
+        Its name, which never changes.
+    clause : str
+        Of ISO/IEC 15938-17:2024; empty for what is no rule of the standard.
+    text : str
+        The rule.
+    severity : str
+        ``shall``, or ``should`` for what the standard only states or recommends: a warning.
+    refusals : tuple of str
+        Patterns of the messages with which a decoder refuses what breaks the rule.
+    """
+
+    id: str
+    clause: str
+    text: str
+    severity: str = "shall"
+    refusals: tuple[str, ...] = ()
+
+
+UnitCheck = Callable[[Checked, Seen], Iterator[Finding]]
+TensorCheck = Callable[[Checked, "Group", "list[Rec]"], Iterator[Finding]]
+EndCheck = Callable[[Checked], Iterator[Finding]]
+
+REQUIREMENTS: dict[str, Requirement] = {}
+UNIT_CHECKS: list[tuple[Requirement, tuple[int, ...], UnitCheck]] = []
+TENSOR_CHECKS: list[tuple[Requirement, TensorCheck]] = []
+END_CHECKS: list[tuple[Requirement, EndCheck]] = []
+
+
+def requirement(id_: str, clause: str, text: str, *refusals: str, severity: str = "shall") -> Requirement:
+    """Register a rule; the decorators below add checks of what the decoder does not refuse."""
+    if id_ in REQUIREMENTS:
+        raise ValueError(f"the requirement {id_} exists")
+    REQUIREMENTS[id_] = Requirement(id_, clause, text, severity, refusals)
+    return REQUIREMENTS[id_]
+
+
+def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck]:
+    """Check every unit of these types (of all types if none is given) when its header and structures are read."""
+
+    def register(check: UnitCheck) -> UnitCheck:
+        UNIT_CHECKS.append((rule, types, check))
+        return check
+
+    return register
+
+
+def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
+    """Check every tensor (the Rec* tensors of a unit, or of a G unit and its H unit) when it is decoded."""
+
+    def register(check: TensorCheck) -> TensorCheck:
+        TENSOR_CHECKS.append((rule, check))
+        return check
+
+    return register
+
+
+def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
+    """Check the bitstream as a whole."""
+
+    def register(check: EndCheck) -> EndCheck:
+        END_CHECKS.append((rule, check))
+        return check
+
+    return register
+
+
+def refused(error: NnrError) -> Requirement:
+    """The rule that is broken where the decoder raises ``error``: ``decodable`` when none is known for its message."""
+    if isinstance(error, LimitError):
+        return REQUIREMENTS["limits"]
+    message = str(error)
+    return next(
+        (rule for rule in REQUIREMENTS.values() if any(re.search(pattern, message) for pattern in rule.refusals)),
+        REQUIREMENTS["decodable"],
+    )

@@ -1,0 +1,171 @@
+"""Tensors and their headers: ISO/IEC 15938-17:2024, 6.4.3.7, 6.4.4.3, 7.3.3, 9.2.4, A.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bitstream.payload import codebook_array
+from ...constants import (
+    ICNN_NDU_ID,
+    NNR_NDU,
+    NNR_PT_FLOAT,
+    NNR_PT_INT,
+    QuantizationMethod,
+)
+from ...decoder.group import Group
+from ...decoder.reconstruct import Rec
+from .registry import Checked, Finding, Seen, each_tensor, each_unit, requirement
+
+HEADER = "nnr_compressed_data_unit_header"
+PARENT_FLAG = requirement(
+    "parent-flag",
+    "6.4.3.7",
+    "parent_node_id_present_flag is 1 in a bitstream that represents an update (mps_parent_signalling_enabled_flag).",
+)
+PARENT_DEPTH = requirement(
+    "parent-depth",
+    "6.4.3.7",
+    "put_node_depth is one more than that of the parent.",
+    "but the last known one has depth",
+)
+PARENT_TENSOR = requirement("parent-tensor", "6.4.3.7", "A tensor has the parameter_id of its parent.")
+PARENT_HASH = requirement(
+    "parent-hash", "6.4.3.7", "The hash that names a parent is SHA-256 or SHA-512 of the payload of an earlier tensor."
+)
+PRE_WITHOUT_DQ = requirement(
+    "residual-quantization", "6.4.4.3", "Residuals are not coded with dependent scalar quantization."
+)
+PRE_FIRST = requirement(
+    "residual-first", "6.4.4.3", "There are residuals (nnr_pre_flag) only after at least one update of the model."
+)
+METHOD_USED = requirement(
+    "quantization-method-used",
+    "6.4.4.3",
+    "The quantization method flags in force name the method of each tensor.",
+    severity="should",
+)
+requirement(
+    "entry-points",
+    "6.4.3.7",
+    "The lists of entry points say what a decoder finds there that reads in order: IvlOffset, stateId and bits.",
+    "entry point",
+)
+EXACT = requirement("float-exact", "7.3.3", "Each value is a float of the format without loss of precision.")
+NNEF_NAMES = requirement(
+    "nnef-names", "A.4", "Tensors are named by the variables of the NNEF topology in the bitstream."
+)
+
+
+@each_unit(PARENT_FLAG, NNR_NDU)
+def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
+    if seen.session.mps_parent_signalling_enabled_flag and not seen.unit.ndu.parent_node_id_present_flag:
+        message = "the bitstream represents an update, and the tensor is none"
+        yield Finding(message, f"{HEADER}.parent_node_id_present_flag")
+
+
+@each_unit(PRE_WITHOUT_DQ, NNR_NDU)
+def pre_without_dq(_: Checked, seen: Seen) -> Iterator[Finding]:
+    if _is_residual(seen) and seen.unit.ndu.dq_flag:
+        yield Finding("nnr_pre_flag and dq_flag are 1", f"{HEADER}.dq_flag")
+
+
+@each_unit(PRE_FIRST, NNR_NDU)
+def pre_first(checked: Checked, seen: Seen) -> Iterator[Finding]:
+    if _is_residual(seen):
+        if "put_node_depth" in seen.unit.ndu and seen.unit.ndu.put_node_depth <= 1:
+            depth = seen.unit.ndu.put_node_depth
+            yield Finding(f"a residual has put_node_depth {depth}: no update comes before", f"{HEADER}.put_node_depth")
+        elif checked.history.bitstreams and not checked.history.updates:
+            yield Finding("a residual, and no update comes before", f"{HEADER}.parent_node_id_present_flag")
+
+
+def _is_residual(seen: Seen) -> bool:
+    header = seen.unit.ndu
+    predictable = header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT)
+    return bool(seen.session.nnr_pre_flag and predictable and header.parent_node_id_present_flag)
+
+
+@each_unit(METHOD_USED, NNR_NDU)
+def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
+    mps, lps = seen.session.mps, seen.session.lps
+    if seen.unit.ndu.nnr_compressed_data_unit_payload_type != NNR_PT_FLOAT or not mps:
+        return
+    flags = lps.lps_quantization_method_flags if lps else mps.mps_quantization_method_flags
+    needed = QuantizationMethod.NNR_QCB if seen.unit.ndu.codebook_present_flag else QuantizationMethod.NNR_QSU
+    if flags and not flags & needed:  # without any flag there is no step, which the decoder refuses
+        message = f"{needed.name} is used, and the quantization method flags in force are {flags}"
+        yield Finding(message, f"{HEADER}.codebook_present_flag")
+
+
+# ------------------------------------------------------------------------------------------------ parents
+@each_tensor(PARENT_DEPTH)
+def parent_depth(checked: Checked, group: Group, _: list[Rec]) -> Iterator[Finding]:
+    header = group.first.header
+    if not header.parent_node_id_present_flag or header.parent_node_id_type != ICNN_NDU_ID:
+        return
+    parent = checked.history.state.node((header.parent_device_id, header.parameter_id))
+    if header.put_node_depth == 0 or (parent and parent.put_node_depth != header.put_node_depth - 1):
+        known = f"that of its parent {parent.put_node_depth}" if parent else "no parent's can be less"
+        yield Finding(f"put_node_depth is {header.put_node_depth}, {known}", f"{HEADER}.put_node_depth")
+
+
+@each_tensor(PARENT_TENSOR)
+def parent_tensor(checked: Checked, group: Group, _: list[Rec]) -> Iterator[Finding]:
+    header = group.first.header
+    if header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID:
+        names = checked.history.names.get((header.parent_device_id, header.parameter_id))
+        if names and names != tuple(group.first.names):
+            message = f"parameter_id {header.parameter_id} is that of {names[0]!r}"
+            yield Finding(message, f"{HEADER}.parameter_id")
+
+
+@each_tensor(PARENT_HASH)
+def parent_hash(checked: Checked, group: Group, _: list[Rec]) -> Iterator[Finding]:
+    for task in group.tasks if checked.history.bitstreams else ():
+        for name, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
+            if name in task.header and getattr(task.header, name).to_bytes(size, "big") not in checked.history.digests:
+                message = "no tensor of the earlier bitstreams has a payload of this hash"
+                yield Finding(message, f"{HEADER}.{name}")
+
+
+# ------------------------------------------------------------------------------------------------ values
+@each_tensor(EXACT)
+def float_exact(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
+    for part, rec in zip((part for task in group.tasks for part in task.parts), recs, strict=True):
+        if rec.levels is None or rec.values.dtype.kind != "f":
+            continue
+        values = rec.values.astype(np.float64)
+        if group.first.role == "weight":  # such a tensor comes shifted
+            values = np.moveaxis(values, group.first.header.first_tensor_dimension_shift, 0)
+        integers = rec.levels.astype(np.float64)
+        if part.codebook:
+            entries = codebook_array(part.codebook, checked.limits)
+            integers = entries[rec.levels + part.codebook.cb_zero_offset].astype(np.float64)
+        wrong = _inexact(integers.reshape(-1), values.reshape(-1))
+        if wrong:
+            yield Finding(f"{wrong} of {values.size} values of {rec.name!r} are rounded to {rec.values.dtype}")
+
+
+def _inexact(integers: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> int:
+    """How many values are not the same number, of at most eight significant bits, times their integers.
+
+    The smallest integer tells the number: where its product is rounded, the quotient has more bits than a step has.
+    """
+    some = np.flatnonzero(integers)
+    if not some.size:
+        return 0
+    least = some[np.abs(integers[some]).argmin()]
+    step = values[least] / integers[least]
+    mantissa = np.frexp(step)[0] * 256
+    return int(np.count_nonzero(integers * step != values)) if mantissa == int(mantissa) else int(some.size)
+
+
+@each_tensor(NNEF_NAMES)
+def nnef_names(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
+    helpers = {rec.name for rec in recs if rec.role in ("h", "ls")}  # are no variables of the model (errata N5)
+    for name in group.first.names:
+        if name not in helpers and checked.is_stranger(name):
+            yield Finding(f"{name!r} is no variable of the topology")

@@ -1,0 +1,112 @@
+"""Runs vectors, each in a process with limits of time and memory."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from .cases import KINDS, Case, load_cases
+from .judge import Outcome
+from .worker import Worker
+
+__all__ = ["KINDS", "Case", "Outcome", "Result", "load_cases", "run", "summary"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a case.
+
+    Parameters
+    ----------
+    case : Case
+    outcome : Outcome
+    detail : str
+        Why; the texts of errors and the names in them come from files.
+    seconds : float
+        Wall time.
+    """
+
+    case: Case
+    outcome: Outcome
+    detail: str
+    seconds: float
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the decoder did what is expected, or was not asked."""
+        return self.outcome in (Outcome.PASS, Outcome.SKIP)
+
+
+def run(
+    cases: Sequence[Case],
+    root: str | Path,
+    *,
+    jobs: int = 1,
+    timeout: float = 10.0,
+    memory: int | None = 1 << 29,
+    command: str | None = None,
+) -> Iterator[Result]:
+    """Judge cases one by one; results come in their order, and no more are judged when the iterator is closed.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    root : path
+        The folder that they were loaded from.
+    jobs : int
+        Processes.
+    timeout : float
+        Seconds for each case.
+    memory : int or None
+        Bytes for each case, beyond what the process itself takes; on systems that cannot limit that, it is not limited.
+    command : str or None
+        Another decoder: a command line with ``{input}``, ``{outdir}`` and perhaps ``{inputs}``, see
+        :func:`nnr_codec.conformance.judge.by_command`.
+
+    Raises
+    ------
+    OSError
+        No process can be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="nnr-conformance-") as scratch:
+        workers = [Worker(Path(root), memory, command, Path(scratch)) for _ in range(max(1, min(jobs, len(cases))))]
+        idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in workers:
+            idle.put(worker)
+
+        def one(case: Case) -> Result:
+            worker = idle.get()
+            try:
+                worker.start()
+                started = time.perf_counter()
+                return Result(case, *worker.judge(case, timeout), time.perf_counter() - started)
+            finally:
+                idle.put(worker)
+
+        pool = ThreadPoolExecutor(len(workers))
+        try:
+            yield from pool.map(one, cases)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.stop()
+            pool.shutdown()
+
+
+def summary(results: Iterable[Result]) -> str:
+    """The counts of each kind, as ``161 valid: 161 pass, 114 invalid: 113 rejected, 1 xpass``."""
+    counts = {kind: Counter[str]() for kind in KINDS}
+    for result in results:
+        word = str(result.outcome).lower()
+        counts[result.case.kind]["rejected" if (result.case.kind, word) == ("invalid", "pass") else word] += 1
+    return ", ".join(
+        f"{found.total()} {kind}: {', '.join(f'{count} {word}' for word, count in found.items())}"
+        for kind, found in counts.items()
+        if found
+    )

@@ -1,0 +1,186 @@
+"""Decoding many tensors, and the pieces of large ones, in order or in several threads or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import cast
+
+from ..errors import NnrError
+from ..limits import Budget, Limits
+from ..model import Array
+from .group import Group, GroupDecoder, Nodes
+from .state import UpdateState, node_key
+from .unit import Piece
+
+#: Tensors that cost less than this (Group.cost) take no longer than handing them to another thread.
+SMALL = 1 << 13
+
+_NOTHING = cast(memoryview, b"")  # which can be pickled
+
+Result = tuple[dict[str, Array], Nodes]
+Call = Callable[[], Result | None]
+
+
+def decode_groups(
+    groups: Iterable[Group],
+    limits: Limits,
+    *,
+    first_edition: bool,
+    state: UpdateState,
+    raw: bool = False,
+    progress: Callable[[str], None] | None = None,
+    executor: Executor | None = None,
+    jobs: int = 1,
+) -> dict[str, Array]:
+    """The tensors of all groups of one bitstream, in its order; results and errors do not depend on who decodes.
+
+    Parameters
+    ----------
+    groups : iterable of Group
+    limits : Limits
+        Charged for all groups before the first is decoded.
+    first_edition : bool
+        See :meth:`Group.decode`.
+    state : UpdateState
+        Takes over what later updates refer to, up to the first error.
+    raw : bool
+        See :meth:`Group.decode`.
+    progress : callable, optional
+        Told each name in the calling thread, in bitstream order.
+    executor : concurrent.futures.Executor, optional
+        Takes the work. Threads share large tensors that have entry points; processes take whole ones. The call must
+        not come from one of its own workers.
+    jobs : int
+        Without an executor, this many threads are started.
+
+    Raises the error that comes first in the bitstream; what is not begun then is cancelled, and the rest stops soon.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}, which leaves nobody to decode")
+    groups, budget, tensors = list(groups), Budget(limits), dict[str, Array]()
+    for group in groups:
+        group.charge(budget)
+    with ExitStack() as stack:
+        results: Iterator[Result]
+        if executor is None and jobs == 1:
+            results = (GroupDecoder(group, state, first_edition=first_edition, raw=raw).run() for group in groups)
+        else:
+            pool = executor or stack.enter_context(ThreadPoolExecutor(jobs))
+            schedule = stack.enter_context(_Schedule(pool))
+            results = schedule.results(groups, state, first_edition, raw)
+        for group, (arrays, nodes) in zip(groups, results, strict=True):
+            group.commit(state, nodes)
+            for name, array in arrays.items():
+                tensors[name] = array
+                if progress:
+                    progress(name)
+    return tensors
+
+
+class _Schedule:
+    """Work that was handed to an executor; leaving the context ends what is left of it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._futures: list[Future[Result | None]] = []
+        self._lock = Lock()
+        self._failed = Limits.NONE  # the first group that failed; later ones do not matter
+
+    def __enter__(self) -> _Schedule:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing of it runs any more afterwards."""
+        self.failed(-1)
+        wait([future for future in self._futures if not future.cancel()])
+
+    def failed(self, index: int) -> None:
+        """Let work for groups after this one end."""
+        with self._lock:
+            self._failed = min(self._failed, index)
+
+    def check(self, index: int) -> None:
+        """Raise CancelledError in work for a group that does not matter any more."""
+        if self._failed < index:
+            raise CancelledError
+
+    def results(self, groups: list[Group], state: UpdateState, first_edition: bool, raw: bool) -> Iterator[Result]:
+        """What each group gives, in order; everything is handed over before the first."""
+        calls: list[list[Call]] = []
+        error: NnrError | None = None
+        for index, group in enumerate(groups):
+            try:
+                calls.append(self._calls(index, group, state, first_edition, raw))
+            except NnrError as raised:  # in its turn, if no group before fails
+                error = raised
+                break
+        futures: dict[int, list[Future[Result | None]]] = {}
+        for index in sorted(range(len(calls)), key=lambda index: -groups[index].cost):
+            if groups[index].cost >= SMALL:
+                futures[index] = [self._executor.submit(call) for call in calls[index]]
+                self._futures += futures[index]
+        for index, own in enumerate(calls):
+            calls[index] = []  # what was decoded is the caller's alone
+            waiting = futures.pop(index, [])
+            for result in [future.result() for future in waiting] if waiting else [call() for call in own]:
+                if result:
+                    yield result
+        if error:
+            raise error
+
+    def _calls(self, index: int, group: Group, state: UpdateState, first_edition: bool, raw: bool) -> list[Call]:
+        """Calls of which one gives the result."""
+        check = partial(self.check, index)
+        decoder = GroupDecoder(group, state, first_edition=first_edition, raw=raw, check=check)
+        if isinstance(self._executor, ProcessPoolExecutor):
+            return [partial(_decode, *_portable(group, state), first_edition, raw)]
+        pieces = decoder.pieces()
+        whole = _Whole(index, decoder, len(pieces), self)
+        return [partial(whole.call, piece) for piece in pieces]
+
+
+class _Whole:
+    """A group in pieces; the piece that is done last puts it together."""
+
+    def __init__(self, index: int, decoder: GroupDecoder, pieces: int, schedule: _Schedule) -> None:
+        self._index, self._decoder, self._schedule = index, decoder, schedule
+        self._left, self._lock = pieces, Lock()
+
+    def call(self, piece: Piece) -> Result | None:
+        """Do a piece."""
+        try:
+            self._schedule.check(self._index)
+            piece()
+            with self._lock:
+                self._left -= 1
+                if self._left:
+                    return None
+            return self._decoder.finish()
+        except BaseException:
+            self._schedule.failed(self._index)
+            raise
+
+
+def _decode(group: Group, state: UpdateState, first_edition: bool, raw: bool) -> Result:
+    """Decode a group in another process."""
+    return GroupDecoder(group, state, first_edition=first_edition, raw=raw).run()
+
+
+def _portable(group: Group, state: UpdateState) -> tuple[Group, UpdateState]:
+    """A copy of a group that can be pickled, its payloads being bytes, with what it refers to."""
+    limits, parents = replace(group.limits, expected=None), UpdateState()
+    for task in group.tasks:
+        key = node_key(task.header)
+        node = state.node(key) if key else None
+        if key and node:
+            parents.put(key, node, Limits.unlimited())
+    tasks = [
+        replace(task, unit=replace(task.unit, content=b"", raw=_NOTHING), spans=(bytes(task.payload),), limits=limits)
+        for task in group.tasks
+    ]
+    return Group(tuple(tasks), (), limits), parents

@@ -1,0 +1,289 @@
+"""The payload of one compressed data unit to its tensors, as a whole or in pieces that several threads take.
+
+Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..bitstream.payload import Part, code_qp_value, entry_points, tensor_syntax
+from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
+from ..constants import NNR_PT_RAW_FLOAT
+from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError
+from ..tensor.quant import cast_floats
+from ..tensor.shape import dimension_shift
+from .reconstruct import Rec
+from .task import Arrays, NduTask
+
+#: Parameters that are decoded and scaled at a time, at least: levels that stay in a processor's cache until they are
+#: scaled, and a few milliseconds of work. Segments do not depend on the number of threads, and so neither do errors.
+SEGMENT = 1 << 18
+
+Check = Callable[[], object]
+Piece = Callable[[], None]
+
+
+class located:  # noqa: N801  # a context manager; one that contextlib makes takes a tenth of a small tensor's time
+    """Say in an error which unit it is about; bits of its payload become bits of the unit."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: NduTask) -> None:
+        self._task = task
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Complete the error; LimitError for want of memory."""
+        if error is None:
+            return
+        if isinstance(error, BitstreamError):
+            error.unit = error.unit or self._task.label
+            if isinstance(error, PayloadError) and error.bit >= 0:
+                error.bit += 8 * self._task.unit.payload_offset
+        elif isinstance(error, MissingReferenceError):
+            error.args = (f"{self._task.label}: {error}",)
+        elif isinstance(error, MemoryError):
+            raise LimitError("there is not enough memory for the tensor", unit=self._task.label) from None
+
+
+class _Target:
+    """One part of a payload while it is decoded.
+
+    Parameters
+    ----------
+    task, part, syntax
+        What the headers say.
+    qp_value : int
+    reader : LevelReader
+        Before the first level.
+    shift : int
+        first_tensor_dimension_shift where it is undone now, otherwise 0.
+    keep_levels : bool
+    rows : range
+        The rows to decode: all, or whole rows of blocks.
+    """
+
+    def __init__(
+        self,
+        task: NduTask,
+        part: Part,
+        syntax: TensorSyntax,
+        qp_value: int,
+        reader: LevelReader,
+        shift: int,
+        keep_levels: bool,
+        rows: range,
+    ) -> None:
+        self.reader, self.shift, self.first = reader, shift, rows.start
+        self._dims, self._part = part.dims[1:], part
+        self._dequantize = task.dequantizer(part, qp_value)
+        together = max(syntax.size // part.dims[0] * syntax.rows_together, 1)
+        self.segments = range(rows.start, rows.stop, -(-SEGMENT // together) * syntax.rows_together)
+        self._stop = rows.stop
+        self.values: npt.NDArray[Any] | None = None
+        if len(self.segments) > 1:
+            dims = [len(rows), *self._dims]
+            dims.insert(shift, dims.pop(0))
+            self.values = np.empty(dims, task.dtype)
+        self.levels = np.empty((len(rows), *self._dims), np.int32) if keep_levels else None
+        self._failures: dict[int, BitstreamError] = {}
+
+    def segment(self, row: int, reader: LevelReader, check: Check | None) -> None:
+        """Decode the segment that begins with ``row``, where the reader stands.
+
+        A level that cannot be scaled is an error only when the payload is found to be sound (:meth:`rec`).
+        """
+        start, stop = row - self.first, min(row + self.segments.step, self._stop) - self.first
+        levels = np.empty((stop - start, *self._dims), np.int32) if self.levels is None else self.levels[start:stop]
+        reader.read(levels.reshape(-1), check)
+        try:
+            values = self._dequantize(levels)
+        except BitstreamError as error:
+            self._failures[row] = error
+            return
+        if self.values is None:
+            self.values = dimension_shift(values, self.shift)
+        else:
+            np.moveaxis(self.values, self.shift, 0)[start:stop] = values
+
+    def rec(self) -> Rec:
+        """The tensor, once all segments are there; or the first error."""
+        if self._failures:
+            raise self._failures[min(self._failures)]
+        assert self.values is not None
+        return Rec(self._part.name, self._part.role, self.values, self.levels)
+
+
+class UnitDecoder:
+    """Decodes one payload: call all :meth:`pieces`, then :meth:`recs`.
+
+    Parameters
+    ----------
+    task : NduTask
+    first_edition : bool
+        Read profile 0 as the first edition's software wrote it (errata K1, K4).
+    co_loc, any_sig : tuple of ndarray
+        coLocParam and AnySigBeforeFlag of each part, or nothing.
+    keep_levels : bool
+        Whether the integers are wanted beside the values.
+    check : callable, optional
+        Called about each 2**20 parameters in every thread; what it raises ends decoding.
+
+    Raises MissingReferenceError when a reference has not the shape of its part.
+    """
+
+    def __init__(
+        self,
+        task: NduTask,
+        *,
+        first_edition: bool,
+        co_loc: Arrays = (),
+        any_sig: Arrays = (),
+        keep_levels: bool = True,
+        check: Check | None = None,
+    ) -> None:
+        self._task, self._first_edition, self._keep_levels, self._check = task, first_edition, keep_levels, check
+        self._co_loc, self._any_sig = co_loc, any_sig
+        for arrays in (co_loc, any_sig):
+            if arrays and [array.shape for array in arrays] != [part.dims for part in task.parts]:
+                raise MissingReferenceError(
+                    f"the updates before {task.names[0]!r} have not its shape {task.parts[-1].dims} (10.3.4.2.2)"
+                )
+        self._recs: list[Rec] = []
+
+    def pieces(self) -> list[Piece]:
+        """Calls that decode the payload when each was made once, in any order and in any threads.
+
+        The error of the first of them that fails is the one that :meth:`run` raises. There is one call unless a part
+        is large and has entry points; then what precedes its levels is decoded here.
+        """
+        large = [k for k, part in enumerate(self._task.parts) if prod(part.dims) >= 2 * SEGMENT]
+        if large and self._has_lists:
+            try:
+                self._begin()
+                large = [k for k in large if self._syntaxes[k].entry_points]
+                if large:
+                    for k in range(large[0]):
+                        self._whole(k)
+                    target = self._head(large[0])
+                    return [partial(self._segment, large[0], target, row) for row in target.segments]
+            except (BitstreamError, MemoryError):  # in its place among other errors, `run` raises it again
+                pass
+        return [self.run]
+
+    def run(self) -> None:
+        """Decode the whole payload."""
+        with located(self._task):
+            if self._task.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+                self._raw_float()
+                return
+            self._begin()
+            for k in range(len(self._task.parts)):
+                self._whole(k)
+            self._decoder.terminate()
+
+    def recs(self) -> list[Rec]:
+        """The Rec* tensors in coding order (7.3.2 to 7.3.5).
+
+        DimensionShift() is done but for the weight of a block and for G and H, which are not complete yet.
+        """
+        with located(self._task):
+            return self._recs or [target.rec() for target in self._targets]
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any] | None:
+        """Rows of the only tensor of a payload, decoded without most others; None when it takes all of them.
+
+        Only the entry points around the rows of blocks that hold them are checked.
+        """
+        task, part = self._task, self._task.parts[0]
+        if task.role != "weight":
+            return None
+        shift = task.header.first_tensor_dimension_shift
+        if start == stop:
+            return np.empty([*part.dims[1 : shift + 1], 0, *part.dims[shift + 1 :]], task.dtype)
+        if not self._has_lists:
+            return None
+        with located(task):
+            self._begin()
+            together = self._syntaxes[0].rows_together
+            rows = range(start // together * together, min(-(-stop // together) * together, part.dims[0]))
+            if len(rows) == part.dims[0]:
+                return None
+            target = self._head(0, rows)
+            reader = target.reader.fork(rows.start) if rows.start else target.reader
+            for row in target.segments:
+                target.segment(row, reader, self._check)
+            if rows.stop == part.dims[0]:
+                reader.decoder.terminate()
+            some = np.arange(start, stop) - rows.start
+            return np.take(target.rec().values, some, axis=shift)
+
+    # ------------------------------------------------------------------------------------------ steps
+    @property
+    def _has_lists(self) -> bool:
+        """Whether there are lists of entry points that mean something."""
+        header = self._task.header
+        return bool(header.cabac_offset_list) and header.nnr_compressed_data_unit_payload_type != NNR_PT_RAW_FLOAT
+
+    def _raw_float(self) -> None:
+        task, payload = self._task, self._task.payload
+        if len(payload) != 4 * prod(task.dims):
+            raise PayloadError(f"{len(payload)} bytes of raw_float32_parameter are not {task.dims} (6.3.4.7)")
+        values = cast_floats(np.frombuffer(payload, "<f4").reshape(task.dims), task.dtype)
+        part = task.parts[0]
+        self._recs = [Rec(part.name, part.role, dimension_shift(values, task.header.first_tensor_dimension_shift))]
+
+    def _begin(self) -> None:
+        task = self._task
+        lists, offsets = entry_points(task.header, task.parts)
+        self._syntaxes = [
+            tensor_syntax(
+                task.header,
+                task.session,
+                part,
+                first_edition=self._first_edition,
+                entry_points=lists,
+                entry_point_offset=offset,
+                co_loc=self._co_loc[k] if self._co_loc else None,
+                any_sig=self._any_sig[k] if self._any_sig else None,
+            )
+            for k, (part, offset) in enumerate(zip(task.parts, offsets, strict=True))
+        ]
+        self._decoder = PayloadDecoder(task.payload, first_edition=self._first_edition)
+        self._targets: list[_Target] = []
+
+    def _head(self, k: int, rows: range | None = None) -> _Target:
+        """What precedes the levels of part k."""
+        task, part, syntax = self._task, self._task.parts[k], self._syntaxes[k]
+        qp_value = code_qp_value(self._decoder, task.header, task.session)
+        reader = self._decoder.head(syntax)
+        shift = task.header.first_tensor_dimension_shift if task.role == "weight" else 0
+        everything = range(part.dims[0])
+        target = _Target(task, part, syntax, qp_value, reader, shift, self._keep_levels, rows or everything)
+        self._targets.append(target)
+        return target
+
+    def _whole(self, k: int) -> None:
+        target = self._head(k)
+        for row in target.segments:
+            target.segment(row, target.reader, self._check)
+
+    def _segment(self, k: int, target: _Target, row: int) -> None:
+        """A segment of part k, alone; the last one takes along what follows it."""
+        with located(self._task):
+            reader = target.reader.fork(row) if row else target.reader
+            target.segment(row, reader, self._check)
+            if row == target.segments[-1]:
+                self._decoder = reader.decoder
+                for following in range(k + 1, len(self._task.parts)):
+                    self._whole(following)
+                self._decoder.terminate()

@@ -1,0 +1,196 @@
+"""Which tensors share a compressed data unit: the blocks of a model, as far as NNR_PT_BLOCK can hold them (7.3.5).
+
+A block is coded by one unit. What that cannot hold is coded apart, each tensor by a unit of its own:
+
+* the weight, when it is no quantized float (integers, exact=True); then all of the block is coded apart,
+* a bias, or all four tensors of the batch normalization, when one of them is not quantized, has another type than the
+  weight or another shape than one number for each index of the weight's first dimension, or exceeds what dependent
+  quantization of its step can express, which is that of the whole unit.
+
+Local scaling, G and H mean nothing apart: where they do not fit, the model is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ..config import EncoderConfig
+from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT
+from ..errors import EncodeError
+from ..model import Array, Block, Model
+from .plan import READABLE, TensorPlan, check_name, made_dependent, plan_tensor
+
+#: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
+OPTIONAL = (
+    (NNR_CPT_LS, {"ls": "scale"}),
+    (NNR_CPT_BN, {"beta": "beta", "gamma": "gamma", "mean": "mean", "var": "var"}),
+    (NNR_CPT_BI, {"bias": "bias"}),
+)
+_MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
+
+
+@dataclass(frozen=True)
+class UnitPlan:
+    """The tensors of one compressed data unit.
+
+    Parameters
+    ----------
+    ids : tuple of str
+        Topology element ids as the header lists them: weight (or G and H), LS, beta, gamma, mean, var, bias (6.4.3.7).
+    dims : tuple of int
+        tensor_dimensions.
+    tensors : dict of str to (TensorPlan, ndarray)
+        By role, in the order of ``ids``.
+    compressed_parameter_types : int
+        0 for a tensor on its own.
+    """
+
+    ids: tuple[str, ...]
+    dims: tuple[int, ...]
+    tensors: dict[str, tuple[TensorPlan, Array]]
+    compressed_parameter_types: int = 0
+
+
+def plan_units(model: Model, config: EncoderConfig) -> Iterator[UnitPlan]:
+    """The units of a model, planned one at a time; a block stands where the first of its tensors does.
+
+    Raises EncodeError for a tensor that cannot be coded as asked, or a block that is none.
+    """
+    block_of = _blocks(model)
+    done: set[str] = set()
+    for name in model.tensors:
+        if block := block_of.get(name):
+            for member in _members(block):
+                del block_of[member]
+            unit = _plan_block(block, model, config)
+            if unit:
+                done |= {plan.name for plan, _ in unit.tensors.values()}
+                yield unit
+        if name not in done:
+            plan, array = _planned(name, model, config)
+            yield UnitPlan((name,), plan.dims, {"weight": (plan, array)})
+
+
+def element_ids(model: Model) -> list[str]:
+    """The topology element ids of all units; EncodeError when two tensors would have the same one."""
+    changed: dict[str, str] = {}
+    for block in model.blocks:
+        if block.g is not None and block.h is not None:
+            changed |= {block.g: block.weight, block.h: _h_id(block)}
+    ids = [changed.get(name, name) for name in model.tensors]
+    if len(set(ids)) < len(ids):
+        twice = next(name for k, name in enumerate(ids) if name in ids[:k])
+        raise EncodeError(f"{twice!r} would be the name of two tensors; topology element ids are unique (6.2.3)")
+    return ids
+
+
+def _h_id(block: Block) -> str:
+    return f"{block.weight}_H"  # errata N5
+
+
+def _members(block: Block) -> list[str]:
+    """The tensors of a block."""
+    names = [getattr(block, member) for member in _MEMBERS if member != "weight" or block.g is None]
+    return [name for name in names if name is not None]
+
+
+def _blocks(model: Model) -> dict[str, Block]:
+    """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other."""
+    block_of: dict[str, Block] = {}
+    for block in model.blocks:
+        if (block.g is None) != (block.h is None):
+            raise EncodeError(f"the block of {block.weight!r} has one of g and h; a product takes both")
+        for name in _members(block):
+            if name not in model.tensors:
+                raise EncodeError(f"the block of {block.weight!r} names {name!r}, which is no tensor of the model")
+            if name in block_of:
+                raise EncodeError(f"tensor {name!r} is in a block twice, or in two blocks")
+            block_of[name] = block
+    return block_of
+
+
+def _planned(name: str, model: Model, config: EncoderConfig) -> tuple[TensorPlan, Array]:
+    array = np.asarray(model.tensors[name])
+    return plan_tensor(name, array, config), array
+
+
+def _plan_block(block: Block, model: Model, config: EncoderConfig) -> UnitPlan | None:
+    """The unit of a block with all that it can hold; None when that is not more than a weight."""
+    decomposed = block.g is not None
+    names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
+    weights = {role: _planned(name, model, config) for role, name in names.items() if name is not None}
+    plans = [plan for plan, _ in weights.values()]
+    first, last = plans[0], plans[-1]
+    for plan in plans:
+        reason = _misfit(plan, first)
+        if reason and (decomposed or block.scale is not None):
+            raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)")
+        if reason:
+            return None
+    dims = _dims(block, first.dims, last.dims)
+    agreed = first.options.scan_order == last.options.scan_order and len(dims) > 1
+    scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
+    dq_flag = first.dq_flag & last.dq_flag
+    tensors = {
+        role: (replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order)), array)
+        for role, (plan, array) in weights.items()
+    }
+    ids = (block.weight, _h_id(block)) if decomposed else (block.weight,)
+    check_name(ids[-1])
+    types = int(NNR_CPT_DC) if decomposed else 0
+    for kind, roles in OPTIONAL:
+        members = {role: getattr(block, member) for role, member in roles.items()}
+        if None in members.values():
+            continue
+        fitted = {}
+        for role, name in members.items():
+            fit = _fit(*_planned(name, model, config), first, dims, dq_flag, config.qp_density)
+            if isinstance(fit, str):
+                if kind == NNR_CPT_LS:
+                    raise EncodeError(f"tensor {name!r} {fit}, but a block has to hold it (7.3.5)")
+                break
+            fitted[role] = fit
+        else:
+            tensors |= fitted
+            ids += tuple(members.values())
+            types |= kind
+    return UnitPlan(ids, dims, tensors, types) if types else None
+
+
+def _fit(
+    plan: TensorPlan, array: Array, weight: TensorPlan, dims: tuple[int, ...], dq_flag: int, qp_density: int
+) -> tuple[TensorPlan, Array] | str:
+    """A bias or the like as a block holds it, or why it cannot."""
+    if reason := _misfit(plan, weight):
+        return reason
+    if array.shape != dims[:1]:
+        return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
+    in_unit = made_dependent(plan, array, qp_density) if dq_flag and not plan.dq_flag else plan
+    if in_unit is None:
+        return "is too large for a fine step of dependent quantization, which the weight has"
+    return replace(in_unit, dq_flag=dq_flag), array
+
+
+def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
+    """Why a tensor cannot be in one block with a weight; empty if it can."""
+    if plan.payload_type != NNR_PT_FLOAT:
+        return "is kept exactly, not quantized"
+    if plan.data_format != weight.data_format:
+        return f"decodes to {plan.data_format.name}, {weight.name!r} to {weight.data_format.name}"
+    return ""
+
+
+def _dims(block: Block, first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int, ...]:
+    """tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
+    if block.g is None:
+        return first
+    if len(first) != 2 or len(last) != 2 or first[1] != last[0]:
+        raise EncodeError(f"tensors {block.g!r} and {block.h!r} of shapes {first} and {last} have no matrix product")
+    dims = tuple(block.shape) if block.shape is not None else (first[0], last[1])
+    if not 0 < len(dims) <= READABLE.max_dims or min(dims) < 1 or prod(dims) != first[0] * last[1]:
+        raise EncodeError(f"the product of {block.g!r} and {block.h!r} cannot have the shape {dims}")
+    return dims

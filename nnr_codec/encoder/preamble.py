@@ -1,0 +1,117 @@
+"""The units before the tensors: NNR_STR, NNR_MPS, NNR_TPL and NNR_QNT (ISO/IEC 15938-17:2024, 6.2.3, A.4, B.4)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+
+from ..bitstream.units import write_unit
+from ..config import EncoderConfig
+from ..constants import (
+    NNR_DFL,
+    NNR_MPS,
+    NNR_PT_RAW,
+    NNR_QNT,
+    NNR_QSU,
+    NNR_STR,
+    NNR_TPL,
+    NNR_TPL_REFLIST,
+    TOPOLOGY_FORMATS,
+)
+from ..errors import EncodeError
+from ..model import Topology
+from ..syntax import Session
+from ..syntax.structures import (
+    NnrModelParameterSetUnitHeader,
+    NnrModelParameterSetUnitPayload,
+    NnrQuantizationUnitHeader,
+    NnrQuantizationUnitPayload,
+    NnrStartUnitHeader,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
+    NnrUnitHeader,
+)
+
+
+def preamble(
+    topology: Topology | None, references: Sequence[str], config: EncoderConfig, session: Session
+) -> Iterator[bytes]:
+    """The units before the tensors; ``references`` are the ids of a reference list, none when there shall be no list.
+
+    Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
+    max_unit_size: they are not divided (6.4.3.1).
+    """
+    for unit in _units(topology, references, config, session):
+        if config.max_unit_size is not None and len(unit) > config.max_unit_size:
+            raise EncodeError(
+                f"a unit that carries no tensor, such as a topology, has {len(unit):,} bytes, more than "
+                f"max_unit_size={config.max_unit_size}, and is not divided (6.4.3.1)"
+            )
+        yield unit
+
+
+def _units(
+    topology: Topology | None, references: Sequence[str], config: EncoderConfig, session: Session
+) -> Iterator[bytes]:
+    start = NnrStartUnitHeader(general_profile_idc=config.profile)
+    yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
+    parameters = NnrModelParameterSetUnitPayload(
+        topology_carriage_flag=int(topology is not None),
+        mps_quantization_method_flags=NNR_QSU,
+        mps_qp_density=config.qp_density,
+        mps_quantization_parameter=0,
+        mps_topology_indexed_reference_flag=int(bool(references)),
+        **(config.performance.elements() if config.performance else {}),
+    )
+    yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), parameters, session)
+    if topology:
+        yield _topology(topology, config, session)
+    if references:  # right after the topology (A.4)
+        names = NnrTopologyUnitPayload(topology_elem_id_list=list(references))
+        header = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST)
+        yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), names, session)
+    if topology and topology.quantization is not None:
+        yield _quantization(topology.format, topology.quantization, config, session)
+
+
+def _topology(topology: Topology, config: EncoderConfig, session: Session) -> bytes:
+    if not topology.data.strip(b"\0"):
+        raise EncodeError("a topology of no bytes, or of zeros, says that there is none (B.4): leave it out")
+    storage = _storage_format(topology.format)
+    compression, data = _carried(topology.data, storage, "topology", config)
+    header = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
+    payload = NnrTopologyUnitPayload(topology_data=data)
+    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
+
+
+def _quantization(name: str, text: bytes, config: EncoderConfig, session: Session) -> bytes:
+    storage = _storage_format(name)
+    compression, data = _carried(text, storage, "quantization", config)
+    header = NnrQuantizationUnitHeader(quantization_storage_format=storage, quantization_compression_format=compression)
+    payload = NnrQuantizationUnitPayload(quantization_data=data)
+    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_QNT, detail=header), payload, session)
+
+
+def _storage_format(name: str) -> int:
+    """The number of a format in Tables 4 and 6."""
+    for number, known in TOPOLOGY_FORMATS.items():
+        if known == name:
+            return number
+    known_names = ", ".join(repr(known) for known in TOPOLOGY_FORMATS.values())
+    raise EncodeError(f"a topology of format {name!r} has no number (Table 4); there are {known_names}")
+
+
+def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tuple[int, bytes]:
+    """Compression format and data: of NNEF a null-terminated string of UTF-8 (A.4), of others as it is (errata N9)."""
+    if TOPOLOGY_FORMATS[storage] == "nnef":
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise EncodeError(f"the NNEF {what} is not UTF-8, as A.4 asks") from None
+        if 0 in data:
+            raise EncodeError(f"the NNEF {what} holds a zero byte, which would end it (A.4)")
+        data += b"\0"
+    deflated = zlib.compress(data, 9)
+    if config.deflate_topology and len(deflated) < len(data):
+        return NNR_DFL, deflated
+    return NNR_PT_RAW, data

@@ -1,0 +1,137 @@
+"""Runs models with inputs, in an inference engine that is installed: ``tract``, for NNEF.
+
+The engine works in a process of its own, so that a graph which it cannot bear harms nobody.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import child, formats
+from .errors import FormatError, MissingDependencyError, UnsupportedError
+from .model import Array, Model
+
+
+def run_model(model: Model, inputs: Mapping[str, Array], *, timeout: float = 600.0) -> dict[str, Array]:
+    """The outputs of a model.
+
+    Parameters
+    ----------
+    model : Model
+        With an NNEF topology.
+    inputs : mapping of str to ndarray
+        By the names of the graph's inputs, or one array for the only input. The first dimension is a whole multiple of
+        the graph's; the graph is run that many times.
+    timeout : float
+        Seconds.
+
+    Returns
+    -------
+    dict of str to ndarray
+        By the names of the graph's outputs; results of several runs are joined along the first dimension.
+
+    Raises
+    ------
+    MissingDependencyError
+        The engine is not installed.
+    UnsupportedError
+        The topology is not NNEF.
+    FormatError
+        The inputs do not fit the graph, or the engine cannot run it.
+    """
+    if model.topology is None or model.topology.format != "nnef":
+        raise UnsupportedError("only models with an NNEF topology can be run")
+    with tempfile.TemporaryDirectory(prefix="nnr-run-") as scratch:
+        folder = Path(scratch, "model.nnef")
+        formats.save(model, folder, format="nnef")
+        return run_folder(folder, inputs, timeout=timeout)
+
+
+def run_folder(
+    folder: str | os.PathLike[str], inputs: Mapping[str, Array], *, timeout: float = 600.0
+) -> dict[str, Array]:
+    """The outputs of the model in an NNEF folder; see :func:`run_model`."""
+    if importlib.util.find_spec("tract") is None:
+        raise MissingDependencyError("running NNEF models needs the package tract: pip install 'nnr_codec[clients]'")
+    with tempfile.TemporaryDirectory(prefix="nnr-run-") as scratch:
+        source, target = os.path.join(scratch, "inputs.npz"), os.path.join(scratch, "outputs.npz")
+        formats.save(Model(inputs), source)
+        try:
+            done = subprocess.run(
+                child.command(__name__, os.fspath(folder), source, target),
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired:
+            raise FormatError(f"tract took more than {timeout:g} s to run the model") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+            raise FormatError(f"tract cannot run the model: {said[-1]}")
+        return dict(formats.load(target, format="npz").tensors)
+
+
+def main() -> None:
+    """What the process does: run the folder argv[1] with the inputs in argv[2], and write outputs to argv[3]."""
+    tract: Any = importlib.import_module("tract")
+    folder, source, target = sys.argv[1:4]
+    try:
+        text = Path(folder, "graph.nnef").read_text("utf-8")
+        outputs = _run(tract.nnef().load(folder), dict(formats.load(source).tensors), _results(text))
+    except (tract.TractError, FormatError, OSError) as error:
+        sys.exit(" ".join(str(error).split()))
+    formats.save(Model(outputs), target)
+
+
+def _results(graph: str) -> list[str]:
+    """The names of the results of an NNEF graph, which the engine does not keep."""
+    found = re.search(r"^\s*graph\s[^(]*\([^)]*\)\s*->\s*\(([^)]*)\)", graph, re.MULTILINE)
+    return [name.strip() for name in found[1].split(",")] if found else []
+
+
+def _run(model: Any, given: dict[str, Array], results: list[str]) -> dict[str, Array]:
+    names = [model.input_name(i) for i in range(model.input_count())]
+    if len(names) == len(given) == 1:
+        given = dict(zip(names, given.values(), strict=True))
+    if missing := [name for name in names if name not in given]:
+        raise FormatError(f"the graph has inputs {', '.join(names)}; {', '.join(missing)} not among {', '.join(given)}")
+    extents = [[int(str(extent)) for extent in model.input_fact(i).dims()] for i in range(len(names))]
+    portions = [_portions(name, given[name], dims) for name, dims in zip(names, extents, strict=True)]
+    if len({len(arrays) for arrays in portions}) > 1:
+        raise FormatError("the inputs are for different numbers of runs")
+    outputs = [model.output_name(i) for i in range(model.output_count())]
+    outputs = results if len(results) == len(outputs) else outputs
+    state = model.into_runnable().spawn_state()
+    runs = [[tensor.to_numpy() for tensor in state.run(list(arrays))] for arrays in zip(*portions, strict=True)]
+    return {
+        name: np.concatenate([np.atleast_1d(array) for array in arrays])
+        for name, arrays in zip(outputs, zip(*runs, strict=True), strict=True)
+    }
+
+
+def _portions(name: str, array: Array, dims: list[int]) -> list[Array]:
+    """The arrays of each run; numbers with a fraction become float32, as in the graph."""
+    if array.dtype.kind == "f":
+        array = array.astype(np.float32, copy=False)
+    if (
+        array.ndim != len(dims)
+        or not dims
+        or array.shape[1:] != tuple(dims[1:])
+        or not len(array)
+        or len(array) % dims[0]
+    ):
+        raise FormatError(f"input {name!a} has shape {array.shape}; the graph takes {tuple(dims)}")
+    return [np.ascontiguousarray(part) for part in np.split(array, len(array) // dims[0])]

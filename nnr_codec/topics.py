@@ -1,0 +1,199 @@
+"""What ``nnr explain`` knows: every syntax element, table, constant, requirement, error and limit, from the source."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+
+from . import constants, errors
+from .bitstream.nodes import Node, UnitNode
+from .bitstream.summary import UnitInfo
+from .conformance.requirements import REQUIREMENTS
+from .decoder.bins import ELEMENTS, TensorBin
+from .decoder.tools import Tool
+from .errors import NnrError
+from .limits import Limits
+from .syntax.coder import LIMITED, byte_alignment
+from .syntax.docs import CLASSES, comments, meaning_of, syntax_tables, value_tables, values_of
+
+KINDS = ("structure", "element", "table", "constant", "requirement", "error", "limit", "output")
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One thing that a name stands for.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+        One of KINDS.
+    clause : str
+        Of ISO/IEC 15938-17:2024; empty for what is not in it.
+    text : str
+        What it is.
+    details : tuple of str
+        Lines: where it stands, its values, its rows.
+    """
+
+    name: str
+    kind: str
+    clause: str
+    text: str
+    details: tuple[str, ...] = ()
+
+
+def explain(name: str) -> list[Topic]:
+    """What a name stands for.
+
+    Parameters
+    ----------
+    name : str
+        As ``scan_order``, ``tensor_dimensions[0]``, ``nnr_unit_header()``, ``Table 16``, ``NNR_PT_INT``,
+        ``TruncatedError``, ``max_dims``; case does not matter.
+
+    Raises
+    ------
+    LookupError
+        Nothing has that name; the message says which names are close.
+    """
+    known = topics()
+    key = _key(name)
+    if key not in known:
+        close = list(dict.fromkeys(known[other][0].name for other in get_close_matches(key, known, 5)))
+        raise LookupError(f"nothing is called {name!r}" + (f"; close: {', '.join(close)}" if close else ""))
+    return list(known[key])
+
+
+def _key(name: str) -> str:
+    return re.sub(r"\[.*|\(\s*\)|\s+", "", name.rpartition(".")[2]).casefold()
+
+
+@lru_cache
+def topics() -> dict[str, tuple[Topic, ...]]:
+    """All topics, in the order of the standard and then of the package, by name without case, blanks and brackets."""
+    found: dict[str, list[Topic]] = defaultdict(list)
+    for source in (
+        _structures,
+        _elements,
+        _payload_elements,
+        _tables,
+        _constants,
+        _requirements,
+        _errors,
+        _limits,
+        _outputs,
+    ):
+        for topic in source():
+            found[re.sub(r"\s", "", topic.name).casefold()].append(topic)
+    return {key: tuple(values) for key, values in found.items()}
+
+
+def _structures() -> Iterator[Topic]:
+    for table in syntax_tables().values():
+        rows = tuple("  " * len(row.within) + f"{row.text}  {row.descriptor}".rstrip() for row in table.rows)
+        yield Topic(table.name, "structure", table.clause, table.note, rows)
+    name, _, text = (byte_alignment.__doc__ or "").partition(": ")
+    yield Topic("byte_alignment", "structure", name.rpartition(" ")[2], text)
+
+
+def _elements() -> Iterator[Topic]:
+    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in REQUIREMENTS.values()]
+    places: dict[str, list[str]] = defaultdict(list)
+    clauses: dict[str, str] = {}
+    for table in syntax_tables().values():
+        for row in table.rows:
+            if row.descriptor:
+                within = ", ".join(row.within)
+                places[row.element].append(f"{row.descriptor} in {table.name}(){', ' if within else ''}{within}")
+                clauses.setdefault(row.element, table.clause)
+    for element, where in places.items():
+        details = [*dict.fromkeys(where), *_values(element), *_inferred(element)]
+        if element in LIMITED:
+            details.append(f"limited by {LIMITED[element][0]}")
+        details += [f"requirement {rule}" for rule, words in rules if element in words]
+        yield Topic(element, "element", clauses[element], meaning_of(element), tuple(details))
+
+
+def _values(element: str) -> Iterator[str]:
+    values = values_of(element)
+    if values:
+        said = comments(constants)[values.__name__]
+        yield from (f"{member.value} {name}: {said[name]}".rstrip(": ") for name, member in values.__members__.items())
+
+
+def _inferred(element: str) -> Iterator[str]:
+    """What a structure takes for an element that is not present."""
+    for cls in CLASSES.values():
+        value = vars(cls).get(element)
+        if isinstance(value, int) and not element.startswith("nnr_reserved"):
+            yield f"{value} where it is not present"
+            return
+
+
+def _payload_elements() -> Iterator[Topic]:
+    for name, (clause, descriptor, meaning) in ELEMENTS.items():
+        yield Topic(name, "element", clause, meaning, (descriptor,))
+
+
+def _tables() -> Iterator[Topic]:
+    for number, values in value_tables().items():
+        said = comments(constants)[values.__name__]
+        rows = tuple(f"{m.value} {name}: {said[name]}".rstrip(": ") for name, m in values.__members__.items())
+        yield Topic(f"Table {number}", "table", "", values.__doc__ or "", rows)
+
+
+def _constants() -> Iterator[Topic]:
+    for values in dict.fromkeys(value_tables().values()):
+        said = comments(constants)[values.__name__]
+        for name, member in values.__members__.items():
+            yield Topic(name, "constant", "", said[name] or name, (f"{member.value} in {values.__doc__}",))
+
+
+def _requirements() -> Iterator[Topic]:
+    for rule in REQUIREMENTS.values():
+        yield Topic(rule.id, "requirement", rule.clause, rule.text, (rule.severity,))
+
+
+def _errors() -> Iterator[Topic]:
+    for name, cls in vars(errors).items():
+        if isinstance(cls, type) and issubclass(cls, NnrError):
+            text, *rest = _prose(cls)
+            bases = ", ".join(base.__name__ for base in cls.__bases__)
+            yield Topic(name, "error", "", text, (f"a kind of {bases}", *rest))
+
+
+def _limits() -> Iterator[Topic]:
+    text, *rest = _prose(Limits)
+    yield Topic("Limits", "limit", "", text, tuple(rest))
+    presets = {"default": Limits(), "strict": Limits.strict(), "unlimited": Limits.unlimited()}
+    for name in Limits.names():
+        names = next(k for k, line in enumerate(rest) if re.search(rf"\b{name}\b.* : ", line))
+        values = (f"{getattr(preset, name):,} in the preset {key}" for key, preset in presets.items())
+        yield Topic(name, "limit", "", rest[names + 1].strip(), (rest[names], *values))
+
+
+def _outputs() -> Iterator[Topic]:
+    for cls in (UnitInfo, UnitNode, Node, TensorBin, Tool):
+        text, *rest = _prose(cls)
+        yield Topic(cls.__name__, "output", "", text, tuple(rest))
+
+
+def _prose(cls: type) -> list[str]:
+    """The lines of a docstring, without what only its markup needs."""
+    text = re.sub(r":\w+:`~?([^`]*)`|``", r"\1", inspect.cleandoc(cls.__doc__ or ""))
+    return [line for line in text.splitlines() if line and line != "Parameters" and line.strip("-")]
+
+
+def of_kind() -> dict[str, list[str]]:
+    """The names of all topics by kind."""
+    kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for found in topics().values():
+        for topic in found:
+            kinds[topic.kind].append(topic.name)
+    return kinds

@@ -1,0 +1,275 @@
+"""The level writer: any levels under any legal header come back, in units of any size."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import nnr_codec as nnr
+from nnr_codec.bitstream.ndu import coded_levels, write_payload
+from nnr_codec.bitstream.payload import parts, tensor_syntax
+from nnr_codec.bitstream.units import UnitReader
+from nnr_codec.cabac_ext.kernel import TensorSide, coding_order
+from nnr_codec.constants import (
+    NNR_CPT_BI,
+    NNR_CPT_BN,
+    NNR_CPT_DC,
+    NNR_CPT_LS,
+    NNR_PT_BLOCK,
+    NNR_PT_FLOAT,
+    NNR_PT_INT,
+    NNR_PT_RAW_FLOAT,
+)
+from nnr_codec.decoder.decode import BitstreamParser
+from nnr_codec.decoder.reconstruct import Rec
+from nnr_codec.decoder.state import UpdateState
+from nnr_codec.limits import Budget, Limits
+from nnr_codec.syntax import Session
+from nnr_codec.syntax.structures import IntegerCodebook, NnrCompressedDataUnitHeader
+
+from ..builder import TRANSITIONS, Bitstream, codebook, ndu, update_ndu
+
+Ints = npt.NDArray[np.int64]
+BLOCK_TYPES = (NNR_CPT_DC, NNR_CPT_LS, NNR_CPT_BN, NNR_CPT_BI)
+
+
+def recs_of(data: bytes) -> list[Rec]:
+    """Names, values and QuantParam of the first group of units."""
+    group = next(iter(BitstreamParser(UnitReader(data)).groups()))
+    return group.recs(state=UpdateState(), budget=Budget(Limits()))
+
+
+def resolved(levels: Ints, order: Ints) -> Ints:
+    """QuantParam of coded levels with dq_flag 1 (10.2.1.4)."""
+    state, out = 0, np.zeros(levels.size, np.int64)
+    for k in order.tolist():
+        level = int(levels.reshape(-1)[k])
+        out[k] = 2 * level - ((level > 0) - (level < 0)) * (state & 1)
+        state = TRANSITIONS[state][level & 1]
+    return out.reshape(levels.shape)
+
+
+# ------------------------------------------------------------------------------------------------ any header
+@st.composite
+def codebooks(draw: st.DrawFn) -> IntegerCodebook:
+    values = sorted(draw(st.sets(st.integers(-300, 300), min_size=1, max_size=9)))
+    return codebook(values, draw(st.integers(0, len(values) - 1)), draw(st.integers(0, 3)))
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> NnrCompressedDataUnitHeader:
+    """Legal headers of units that levels are coded in, profile 1."""
+    kind = draw(st.sampled_from([NNR_PT_INT, NNR_PT_FLOAT, NNR_PT_BLOCK]))
+    dims = draw(st.lists(st.integers(1, 20), min_size=1, max_size=3))
+    elements: dict[str, Any] = {"dq_flag": draw(st.integers(0, 1))}
+    if kind == NNR_PT_INT:
+        elements["data_format"] = draw(st.sampled_from([None, 0, 7]))
+    else:
+        elements["data_format"] = draw(st.sampled_from([None, 1, 9]))
+        if draw(st.booleans()):
+            elements |= {"codebook_present_flag": 1, "codebook": draw(codebooks())}
+    if len(dims) > 1:
+        elements["scan_order"] = draw(st.integers(0, 4))
+        elements["first_tensor_dimension_shift"] = draw(st.integers(0, len(dims) - 1))
+    names: str | list[str] = "w"
+    if kind == NNR_PT_BLOCK:
+        types = sum(draw(st.sets(st.sampled_from(BLOCK_TYPES), min_size=1)))
+        elements["compressed_parameter_types"] = types
+        if types & NNR_CPT_DC:
+            rows = draw(st.sampled_from([d for d in range(1, prod(dims) + 1) if prod(dims) % d == 0]))
+            elements |= {"decomposition_rank": draw(st.integers(1, 12)), "g_number_of_rows": rows}
+            if "codebook" in elements:
+                elements["codebook_dc"] = draw(codebooks())
+        count = 1 + bool(types & NNR_CPT_DC) + bool(types & NNR_CPT_LS) + bool(types & NNR_CPT_BI)
+        names = [f"n{k}" for k in range(count + 4 * bool(types & NNR_CPT_BN))]
+    return ndu(names, dims, kind=kind, unary=draw(st.sampled_from([None, 0, 3, 40])), **elements)
+
+
+@given(header=headers(), seed=st.integers(0, 2**32), max_unit_size=st.none() | st.integers(40, 4000))
+def test_any_levels_under_any_header_come_back(
+    header: NnrCompressedDataUnitHeader, seed: int, max_unit_size: int | None
+) -> None:
+    rng, stream = np.random.default_rng(seed), Bitstream().str_().mps()
+    wanted, qps, sides, levels = {}, [], [], []
+    for part in parts(header, stream.session):
+        syntax = tensor_syntax(header, stream.session, part)
+        bound = int(2 ** rng.uniform(0, 12))
+        low, high = -bound, bound
+        if part.codebook:
+            low, high = -part.codebook.cb_zero_offset, part.codebook.codebook_size - 1 - part.codebook.cb_zero_offset
+        values = rng.integers(low, high, part.dims, endpoint=True) * rng.integers(0, 2, part.dims)
+        if part.codebook and header.dq_flag:
+            values[:] = 0  # most indices would leave the codebook when they are doubled
+        ids = rng.integers(0, 9, 87 + 4 * (header.cabac_unary_length_minus1 + 1)).astype(np.uint8)
+        skip = int(syntax.can_skip_rows and rng.random() < 0.5)
+        sides.append(TensorSide(row_skip_enabled_flag=skip, shift_parameter_ids=ids))
+        levels.append(values)
+        qps.append(int(rng.integers(-128, 100)))
+        wanted[part.role] = resolved(values, coding_order(syntax)) if header.dq_flag else values
+    before = header.present()
+    try:
+        units = nnr.write_ndu(header, levels, stream.session, qp=qps, sides=sides, max_unit_size=max_unit_size)
+    except nnr.EncodeError as refusal:
+        assert "max_unit_size" in str(refusal)
+        return
+    assert header.present() == before
+    assert max_unit_size is None or max(map(len, units)) <= max_unit_size
+    for unit in units:
+        stream.add(unit)
+    try:
+        recs = recs_of(stream.data)
+    except nnr.BitstreamError as error:  # a product of step and level that the type does not have
+        assert header.nnr_compressed_data_unit_payload_type != NNR_PT_INT
+        assert any(reason in str(error) for reason in ("not a normal number", "exceeds")), error
+        return
+    assert [rec.role for rec in recs] == list(wanted)
+    for rec in recs:
+        assert rec.levels is not None
+        np.testing.assert_array_equal(rec.levels.reshape(wanted[rec.role].shape), wanted[rec.role], err_msg=rec.role)
+
+
+# ------------------------------------------------------------------------------------------------ what may be given
+def test_defaults() -> None:
+    """One array, profile 1, QpDensity 2; no session has to be at hand."""
+    (unit,) = nnr.write_ndu(ndu("w", [2, 3]), np.arange(6), qp=-4)
+    data = Bitstream().str_().mps().add(unit).data
+    np.testing.assert_array_equal(nnr.decode(data)["w"], np.arange(6).reshape(2, 3) / 2)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("shape", [(), (1,), (5, 7)])
+def test_raw_parameters(dtype: str, shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(1).normal(0, 1, shape).astype("f4").astype(dtype)
+    header = ndu("w", shape, kind=NNR_PT_RAW_FLOAT)
+    units = nnr.write_ndu(header, np.asarray(values), max_unit_size=60)
+    got = nnr.decode(b"".join([Bitstream().str_().mps().data, *units]))["w"]
+    np.testing.assert_array_equal(got, values.astype("f4"))
+
+
+def test_g_and_h_in_two_units() -> None:
+    stream = Bitstream().str_().mps()
+    ids = {"compressed_parameter_types": NNR_CPT_DC, "decomposition_rank": 2, "g_number_of_rows": 20, "scan_order": 1}
+    rng = np.random.default_rng(2)
+    g, h = rng.integers(-9, 9, (20, 2)), rng.integers(-9, 9, (2, 15))
+    for name, levels in (("w", g), ("w_H", h)):
+        for unit in nnr.write_ndu(ndu(name, [20, 3, 5], **ids), levels, stream.session, max_unit_size=50):
+            stream.add(unit)
+    np.testing.assert_array_equal(nnr.decode(stream.data)["w"], (g @ h).reshape(20, 3, 5))
+
+
+def test_references_of_updates() -> None:
+    """coLocParam and AnySigBeforeFlag are those that a decoder has when it comes to the unit."""
+    rng = np.random.default_rng(3)
+    first, second = rng.integers(-3, 4, (2, 9, 8))
+    decoder = nnr.UpdateDecoder()
+    opening = Bitstream().str_().mps(parent=1)
+    updates = [(first, {}), (second, {"co_loc": [first.astype(np.int32)], "any_sig": [first != 0]})]
+    for depth, (levels, references) in enumerate(updates, 1):
+        header = update_ndu("w", [9, 8], depth, temporal_context_modeling_flag=1)
+        side = TensorSide(hist_dep_sig_prob_enabled_flag=1)
+        units = nnr.write_ndu(header, levels, opening.session, sides=[side], **references)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(decoder.decode(b"".join([opening.data, *units]))["w"], levels)
+
+
+def test_indexed_references() -> None:
+    stream = Bitstream().str_().mps(indexed=1).reference_list("a", "b")
+    (unit,) = nnr.write_ndu(ndu(1, [2], kind=NNR_PT_INT), np.array([3, -4]), stream.session)
+    assert nnr.decode(stream.add(unit).data, allow_missing=True)["b"].tolist() == [3, -4]
+
+
+# ------------------------------------------------------------------------------------------------ QuantParam
+@pytest.mark.parametrize("scan_order", [0, 1])
+def test_what_was_decoded_can_be_written_again(scan_order: int) -> None:
+    """Levels as decoders give them, after dependent quantization is resolved."""
+    rng = np.random.default_rng(4)
+    header = ndu("w", [19, 11], dq_flag=1, scan_order=scan_order)
+    (unit,) = nnr.write_ndu(header, rng.integers(-20, 20, (19, 11)))
+    (rec,) = recs_of(Bitstream().str_().mps().add(unit).data)
+    assert rec.levels is not None
+    assert nnr.write_ndu(header, rec.levels, resolved=True) == [unit]
+
+
+@given(st.lists(st.integers(-(2**30), 2**30), min_size=1, max_size=60), st.integers(0, 2))
+def test_coded_levels(levels: list[int], scan_order: int) -> None:
+    assume(len(levels) % 3 == 0)
+    coded = np.array(levels).reshape(-1, 3)
+    stream = Bitstream().str_().mps()
+    header = ndu("w", coded.shape, dq_flag=1, scan_order=scan_order)
+    syntax = tensor_syntax(header, stream.session, parts(header, stream.session)[0])
+    np.testing.assert_array_equal(coded_levels(resolved(coded, coding_order(syntax)), syntax), coded)
+
+
+def test_what_no_state_reaches_is_refused() -> None:
+    with pytest.raises(nnr.EncodeError, match="QuantParam 1 of parameter 0 cannot be reached in state 0"):
+        nnr.write_ndu(ndu("w", [3], dq_flag=1), np.array([1, 0, 0]), resolved=True)
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+@pytest.mark.parametrize("size", [1, 100, 32_700, 32_767 - 20, 40_000, 200_000])
+@pytest.mark.parametrize("max_unit_size", [40, 1000, 32_766, 32_767, 32_768, 32_769, 32_770, 32_771, 70_000])
+def test_units_are_as_large_as_allowed(size: int, max_unit_size: int) -> None:
+    """No more parts than it takes, around the sizes from which nnr_unit_size has four bytes too."""
+    header, payload = ndu("w", [size], kind=NNR_PT_RAW_FLOAT), bytes(size)
+    session = Session(general_profile_idc=1)
+    overhead = len(write_payload(header, b"", session)[0]) - 2
+    try:
+        units = write_payload(header, payload, session, max_unit_size=max_unit_size)
+    except nnr.EncodeError as refusal:
+        assert "255 units" in str(refusal)
+        assert 255 * (max_unit_size - 2 - overhead - 1) < size
+        return
+    assert max(map(len, units)) <= max_unit_size
+    if len(units) > 1:
+        one_less = [size * k // (len(units) - 1) for k in range(len(units))]
+        largest = max(b - a for a, b in pairwise(one_less)) + overhead + (1 if len(units) > 2 else 0)
+        assert largest + (2 if largest + 2 < 1 << 15 else 4) > max_unit_size
+    joined = list(UnitReader(Bitstream().str_().mps().data + b"".join(units)))[2:]
+    assert b"".join(bytes(cast(memoryview, unit.payload)) for unit in joined) == payload
+    counters = [unit.header.partial_data_counter for unit in joined]
+    assert counters == (list(range(len(units), 0, -1)) if len(units) > 1 else [0])
+    assert {unit.header.independently_decodable_flag for unit in joined} == {int(len(units) == 1)}
+
+
+@pytest.mark.parametrize("max_unit_size", [1, 5, 20, 35])
+def test_no_room_for_a_header(max_unit_size: int) -> None:
+    with pytest.raises(nnr.EncodeError, match=rf"'w' has .* max_unit_size={max_unit_size} can hold \(6.4.3.1\)"):
+        nnr.write_ndu(ndu("w", [40, 40], kind=NNR_PT_RAW_FLOAT), np.ones((40, 40)), max_unit_size=max_unit_size)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+@pytest.mark.parametrize(
+    ("header", "levels", "options", "message"),
+    [
+        (ndu("w", [2]), [[1, 2], [3]], {}, "levels are given for 2 of the 1 tensors"),
+        (ndu("w", [2]), [[1, 2]], {"qp": [1, 2]}, "qp are given for 2 of the 1"),
+        (ndu("w", [2]), [[1, 2]], {"qp": []}, "qp are given for 0 of the 1"),
+        (ndu("w", [2]), [[1, 2]], {"sides": [None, None]}, "sides are given for 2"),
+        (ndu("w", [2]), [[1, 2, 3]], {}, r"levels of shape \(3,\) are given for weight of shape \(2,\)"),
+        (ndu("w", [2, 3]), [np.zeros((3, 2), int)], {}, r"levels of shape \(3, 2\)"),
+        (ndu("w", [2]), [[1.5, 2]], {}, "not integers"),
+        (ndu("w", [2]), [[2**31, 0]], {}, "allowed here are"),
+        (ndu("w", [2], dq_flag=1), [[2**30 + 1, 0]], {}, "allowed here are"),
+        (ndu("w", [2]), [[1, 2]], {"qp": 128}, "qp_value 128"),
+        (ndu("w", [0]), [np.zeros(0, int)], {}, r"\(0,\)"),
+        (ndu("w", [2, 2], scan_order=5), [np.ones((2, 2), int)], {}, "scan_order"),
+        (ndu("w", [2], scan_order=1), [[1, 2]], {}, "scan_order"),
+        (ndu("w", [2], codebook_present_flag=1), [[1, 2]], {}, "codebook"),
+        (ndu(0, [2]), [[1, 2]], {}, "reference list"),
+        (ndu("w", None), [[1, 2]], {}, "dimensions of 'w'"),
+        (ndu("w", [2], kind=NNR_PT_RAW_FLOAT), [[1, 2]], {}, "raw parameters are floats"),
+        (ndu(["w", "b"], [2], kind=NNR_PT_BLOCK), [[1, 2]], {}, "2 topology elements are listed for the 1"),
+        (ndu("w", [2], node_id_present_flag=1), [[1, 2]], {}, "device_id"),
+        (ndu("w", [2]), [[1, 2]], {"pieces": 256}, "partial_data_counter"),
+        (ndu("w", [2]), [[1, 2]], {"co_loc": [np.zeros(3, np.int32)]}, "another number"),
+    ],
+)
+def test_refusals(header: NnrCompressedDataUnitHeader, levels: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(nnr.EncodeError, match=message):
+        nnr.write_ndu(header, [np.asarray(level) for level in levels], **options)

@@ -1,0 +1,117 @@
+"""``nnr verify``: lines, JSON, exit codes, digests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nnr_codec.constants import NNR_PT_RAW_FLOAT
+
+from ..builder import ndu
+from ..conformance.violations import base, raw, start, update
+from .support import call
+
+
+@pytest.fixture
+def fine(tmp_path: Path) -> Path:
+    """A bitstream that breaks nothing."""
+    path = tmp_path / "fine.nnr"
+    path.write_bytes(raw(raw(start(), "a"), "b", [2, 3]).data)
+    return path
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """One that does, with a name that a terminal would act on."""
+    path = tmp_path / "bad.nnr"
+    path.write_bytes(raw(raw(start(nnr_reserved_zero_2bits=1), "\x1b[31m"), "\x1b[31m").add(b"\x00\x03\x82").data)
+    return path
+
+
+def test_fine(capsys: pytest.CaptureFixture[str], fine: Path) -> None:
+    result = call(capsys, "verify", fine)
+    assert (result.code, result.out, result.err) == (0, "1 bitstream, 0 violations, 0 warnings\n", "")
+
+
+def test_violations(capsys: pytest.CaptureFixture[str], fine: Path, bad: Path) -> None:
+    result = call(capsys, "verify", bad, fine)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.splitlines() == [
+        f"{bad}: unit 1 (NNR_MPS), bit 38, nnr_reserved_zero_2bits: nnr_reserved_zero_2bits is 1 "
+        "(reserved-zero, 6.1.4)",
+        f"{bad}: unit 3 (NNR_NDU '\\x1b[31m'): '\\x1b[31m' occurs twice; topology element ids are unique "
+        "(unique-ids, 6.2.3)",
+        f"{bad}: note: unit 4 (NNR_UNSP) is ignored: its type 32 is unspecified",
+        "2 bitstreams, 2 violations, 0 warnings",
+    ]
+
+
+def test_warnings_are_no_violations(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "w.nnr"
+    path.write_bytes(start(topology_carriage_flag=1).data)
+    result = call(capsys, "verify", path)
+    assert result.code == 0
+    assert result.out.startswith(f"{path}: warning: unit 1 (NNR_MPS), bit 24, topology_carriage_flag: ")
+    assert result.out.endswith("1 bitstream, 0 violations, 1 warning\n")
+
+
+def test_json(capsys: pytest.CaptureFixture[str], fine: Path, bad: Path) -> None:
+    result = call(capsys, "verify", "--json", fine, bad)
+    assert result.code == 1
+    one, two = json.loads(result.out)
+    assert one["file"] == str(fine)
+    assert one["violations"] == one["warnings"] == one["notes"] == one["differences"] == []
+    assert [tensor["name"] for tensor in one["tensors"]] == ["a", "b"]
+    assert [violation["requirement"] for violation in two["violations"]] == ["reserved-zero", "unique-ids"]
+    assert two["violations"][0]["bit"] == 38
+
+
+def test_inputs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("0", "1", "2")]
+    for path, data in zip(paths, (base(), update(1), update(2)), strict=True):
+        path.write_bytes(data)
+    assert call(capsys, "verify", paths[2], "-i", paths[0], "-i", paths[1]).code == 0
+    alone = call(capsys, "verify", paths[2])
+    assert alone.code == 1 and "(required-information, 7.1)" in alone.out
+
+
+def test_digests(capsys: pytest.CaptureFixture[str], tmp_path: Path, fine: Path) -> None:
+    printed = call(capsys, "verify", "--digest", fine)
+    assert printed.code == 0 and printed.err == "1 bitstream, 0 violations, 0 warnings\n"
+    manifest = tmp_path / "digests"
+    manifest.write_text(printed.out, "utf-8")
+    assert call(capsys, "verify", fine, "--against", manifest).code == 0
+    other = tmp_path / "other.nnr"
+    s = raw(start(), "a", [2]).raw(ndu("b", [2, 3], kind=NNR_PT_RAW_FLOAT), [1.0] * 6)
+    other.write_bytes(raw(s, "c").data)
+    result = call(capsys, "verify", other, "--against", manifest)
+    assert result.code == 1
+    assert result.out.splitlines()[:-1] == [
+        f"{other}: tensor 'a' is float32 2 and not float32 1",
+        f"{other}: tensor 'b' has other values than in the manifest",
+        f"{other}: tensor 'c' is not in the manifest",
+    ]
+    one = tmp_path / "one.nnr"
+    one.write_bytes(raw(start(), "a").data)
+    assert "tensor 'b' of the manifest is missing" in call(capsys, "verify", one, "--against", manifest).out
+    parsed = json.loads(call(capsys, "verify", "--json", one, "--against", manifest).out)
+    assert parsed[0]["differences"] == ["tensor 'b' of the manifest is missing"]
+
+
+def test_limits(capsys: pytest.CaptureFixture[str], fine: Path) -> None:
+    result = call(capsys, "verify", "--limit", "max_tensor_elements=5", fine)
+    assert result.code == 1 and result.out.count("(limits)") == 1
+
+
+@pytest.mark.parametrize("options", [["--digest", "--json"], ["--digest", "other"], ["--against", "m", "other"]])
+def test_usage(capsys: pytest.CaptureFixture[str], fine: Path, options: list[str]) -> None:
+    assert call(capsys, "verify", fine, *options).code == 2
+
+
+def test_files_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, fine: Path) -> None:
+    assert call(capsys, "verify", tmp_path / "none").code == 5
+    assert call(capsys, "verify", fine, "--against", tmp_path / "none").code == 5
+    (tmp_path / "m").write_text("{}", "utf-8")
+    assert call(capsys, "verify", fine, "--against", tmp_path / "m").code == 3

@@ -1,0 +1,52 @@
+"""A decoder for ``nnr conformance --decoder`` that misbehaves as it is told: MODE INPUT OUTDIR [INPUT...]."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+import nnr_codec as nnr
+
+
+def main(mode: str, source: str, folder: str, *before: str) -> None:
+    """Write NAME.npy for each tensor."""
+    if mode == "crash":
+        os.abort()
+    if mode == "hang":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        Path(os.environ["CHILD"]).write_text(str(child.pid))
+        time.sleep(60)
+    if mode == "allocate":
+        np.ones(1 << 31)
+    if mode == "shell":
+        sys.exit(139)
+    decoder = nnr.UpdateDecoder()
+    tensors = {}
+    try:
+        for path in (*before, source):
+            tensors = decoder.decode(Path(path))
+    except nnr.NnrError as error:
+        sys.exit(0 if mode == "lenient" else str(error))
+    if mode == "silent":
+        return
+    if mode == "rubbish":
+        Path(folder, "w.npy").write_bytes(b"\x93NUMPY")
+        return
+    if mode == "archive":
+        np.savez(Path(folder, "all.npz"), **tensors)
+        return
+    for name, tensor in tensors.items():
+        written = tensor.astype("f8") if mode == "type" else tensor.copy()
+        if mode == "wrong" and written.size:
+            written.reshape(-1)[-1] += 1
+        np.save(Path(folder, quote(name, safe="") + ".npy"), written)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""Each requirement is broken by a bitstream that breaks no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec import errors
+from nnr_codec.conformance.page import page
+from nnr_codec.conformance.requirements import REQUIREMENTS, refused
+from nnr_codec.conformance.shalls import SHALLS
+from nnr_codec.decoder.group import Group
+
+from ..shared import standard_text
+from .violations import CASES, Broken, raw, start
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def report(case: Broken) -> nnr.Report:
+    """What verify says."""
+    return nnr.verify(case.data, limits=case.limits, topology_dimensions=case.topology_dimensions, inputs=case.inputs)
+
+
+@pytest.mark.parametrize("name", sorted(REQUIREMENTS))
+def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "decodable":  # nothing that we know of
+        case = Broken(raw(start(), "w").data, 2)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise errors.BitstreamError("never heard of", unit="unit 2 (NNR_NDU 'w')")
+
+        monkeypatch.setattr(Group, "recs", refuse)
+    else:
+        case = CASES[name]()
+    rule, found = REQUIREMENTS[name], report(case)
+    told = found.violations if rule.severity == "shall" else found.warnings
+    assert {(violation.requirement, violation.clause) for violation in told} == {(name, rule.clause)}, found
+    assert {violation.unit for violation in told} == {case.unit}, found
+    if rule.severity == "should":
+        assert not found.violations
+
+
+def test_there_is_no_case_for_what_is_no_requirement() -> None:
+    assert set(CASES) | {"decodable"} == set(REQUIREMENTS)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_place_is_right(name: str) -> None:
+    """The unit is called by its number and type, and an element that is named has a bit."""
+    found = report(CASES[name]())
+    for violation in (*found.violations, *found.warnings):
+        assert violation.label == "" or violation.label.startswith(f"unit {violation.unit} (NNR_")
+        assert (violation.unit is None) == (violation.label == "")
+        if violation.element and REQUIREMENTS[name].clause:
+            assert violation.bit >= 0, violation
+
+
+@pytest.mark.parametrize("rule", REQUIREMENTS.values(), ids=lambda rule: rule.id)
+def test_is_well_formed(rule: object) -> None:
+    assert isinstance(rule, type(REQUIREMENTS["limits"]))
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.id)
+    assert re.fullmatch(r"(\d+|A)(\.\d+)+", rule.clause) or rule.id == "limits"
+    assert rule.severity in ("shall", "should")
+    assert rule.text.endswith(".") and "|" not in rule.text
+    for pattern in rule.refusals:
+        re.compile(pattern)
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+PACKAGE = ROOT / "nnr_codec"
+#: Modules in which nothing is refused that is decoded: writers, views of one unit, the slow decoder of tests.
+NO_DECODER = {"aggregate.py", "ndu.py", "performance.py", "nodes.py", "tree.py", "coder.py", "bins.py", "deepcabac.py"}
+#: Messages whose requirement depends on what is filled in, and what `verify` finds by itself and never reads.
+DEPENDS = ("its parent has put_node_depth", "the list of the aggregate says")
+ERRORS = {"ElementError", "TruncatedError", "PayloadError", "MissingReferenceError", "UnsupportedError"}
+
+
+def messages() -> list[tuple[str, str]]:
+    """Where decoders raise errors, with the message; X stands for what is filled in."""
+    found = []
+    for folder in ("bitstream", "decoder", "tensor", "syntax"):
+        for path in sorted((PACKAGE / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))) if path.name not in NO_DECODER else ():
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                    name, text = node.exc.func, node.exc.args[0]
+                    if isinstance(name, ast.Name) and name.id in ERRORS:
+                        parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+                        said = "".join(p.value if isinstance(p, ast.Constant) else "X" for p in parts)
+                        if not any(text in said for text in DEPENDS):
+                            found.append((f"{folder}/{path.name}:{node.lineno}", said))
+    return found
+
+
+@pytest.mark.parametrize(("place", "message"), messages())
+def test_each_refusal_of_the_decoder_has_a_requirement(place: str, message: str) -> None:
+    assert refused(errors.ElementError(message)).id != "decodable", f"{place}: {message}"
+
+
+# ------------------------------------------------------------------------------------------------ every "shall"
+HEADING = re.compile(r"^(?:#+ +)?((?:\d+|[A-Z])(?:\.\d+)+) +\S|^#+ (?:Annex )?(\d+|[A-Z])\b")
+
+
+def shalls_of(text: str) -> dict[str, int]:
+    """How often the text says "shall" in each clause from 6 to Annex A."""
+    body = text[text.index("## 6 Syntax and semantics") : text.index("## Annex B")]
+    clause, counts = "6", dict[str, int]()
+    for line in body.splitlines():
+        if heading := HEADING.match(line):
+            clause = heading[1] or heading[2]
+        if number := len(re.findall(r"\bshall\b", line)):
+            counts[clause] = counts.get(clause, 0) + number
+    return counts
+
+
+def test_every_shall_is_listed() -> None:
+    listed: dict[str, int] = {}
+    for shall in SHALLS:
+        listed[shall.clause] = listed.get(shall.clause, 0) + 1
+    assert list(listed.items()) == list(shalls_of(standard_text()).items())
+
+
+def test_each_shall_is_a_requirement_or_has_a_reason() -> None:
+    assert len(SHALLS) == 103
+    for shall in SHALLS:
+        assert bool(shall.requirements) != bool(shall.reason), shall
+        assert set(shall.requirements) <= set(REQUIREMENTS), shall
+
+
+def test_the_page_is_not_stale() -> None:
+    """python -m nnr_codec.conformance.page > docs/requirements.md"""
+    assert (ROOT / "docs" / "requirements.md").read_text("utf-8") == page()

@@ -1,0 +1,255 @@
+"""Running vectors: every outcome, with this library and with decoders that misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.conformance.vectors import Case, Outcome, Result, load_cases, run, summary
+
+from ..builder import update_ndu
+from ..vectors.make import ROOT
+from ..vectors.stream import Stream
+from .support import command, described, write_case
+
+W = np.array([[1.5, -2, 0]], np.float32)
+DATA = nnr.encode({"w": W})
+TRUNCATED = {"class": "TruncatedError", "unit": 2}
+
+
+def outcomes(root: Path, **options: Any) -> dict[str, tuple[Outcome, str]]:
+    """Outcome and detail of each case."""
+    return {
+        result.case.id: (result.outcome, result.detail) for result in run(load_cases(root), root, timeout=60, **options)
+    }
+
+
+def sequence(root: Path, **fields: Any) -> Path:
+    """A case of a base model and an update of it."""
+    base, update = Stream().start(), Stream().start(parent=1)
+    base.ndu(update_ndu("w", [2], 0), [1, 2])
+    update.ndu(update_ndu("w", [2], 1), [0, 3])
+    first = {"w": np.array([1, 2], "f4")}
+    data = b"".join(base.units)
+    path = write_case(
+        root,
+        "SEQ",
+        b"".join(update.units),
+        {"w": np.array([0, 3], "f4")},
+        inputs=[described(data, first, "input0.nnr")],
+        **fields,
+    )
+    path.with_name("input0.nnr").write_bytes(data)
+    return path
+
+
+def test_the_vectors_of_the_project() -> None:
+    """A few of each kind; `nnr conformance` runs all."""
+    cases = load_cases(ROOT)
+    chosen = [case for kind in ("valid", "invalid", "acceptable", "interop") for case in kinds(cases, kind)[::25]]
+    results = list(run(chosen, ROOT, jobs=2, timeout=60))
+    assert [result.case for result in results] == chosen
+    assert [(result.case.id, result.detail) for result in results if result.outcome != Outcome.PASS] == []
+    assert all(result.seconds < 60 for result in results)
+
+
+def kinds(cases: list[Case], kind: str) -> list[Case]:
+    found = [case for case in cases if case.kind == kind]
+    assert found
+    return found
+
+
+def test_outcomes(tmp_path: Path) -> None:
+    other = {"w": np.array([[1.5, -2, 1]], np.float32)}
+    write_case(tmp_path, "PASS", DATA, {"w": W})
+    write_case(tmp_path, "VALUE", DATA, other)
+    write_case(tmp_path, "SHAPE", DATA, {"w": W.T})
+    write_case(tmp_path, "TYPE", DATA, {"w": W.astype("f8")})
+    write_case(tmp_path, "NAME", DATA, {"v": W})
+    write_case(tmp_path, "VALID", DATA[:-3], {"w": W})
+    write_case(tmp_path, "INVALID", DATA[:-3], error=TRUNCATED)
+    write_case(tmp_path, "CLASS", DATA[:-3], error={**TRUNCATED, "class": "PayloadError"})
+    write_case(tmp_path, "BASE", DATA[:-3], error={**TRUNCATED, "class": "BitstreamError"})
+    write_case(tmp_path, "UNIT", DATA[:-3], error={**TRUNCATED, "unit": 1})
+    write_case(tmp_path, "XPASS", DATA, error=TRUNCATED)
+    write_case(tmp_path, "EITHER", DATA[:-3], {"w": W}, result="acceptable")
+    write_case(tmp_path, "OTHER", DATA, other, result="acceptable")
+    write_case(tmp_path, "FILE", DATA, {"w": W}).with_name("stream.nnr").write_bytes(DATA[:-3])
+    write_case(tmp_path, "FILE2", DATA, {"w": W}, result="acceptable").with_name("stream.nnr").write_bytes(b"")
+    found = outcomes(tmp_path, jobs=2)
+    assert {name: outcome for name, (outcome, _) in found.items()} == {
+        "PASS": "PASS",
+        "VALUE": "FAIL",
+        "SHAPE": "FAIL",
+        "TYPE": "FAIL",
+        "NAME": "FAIL",
+        "VALID": "ERROR",
+        "INVALID": "PASS",
+        "CLASS": "FAIL",
+        "BASE": "PASS",
+        "UNIT": "FAIL",
+        "XPASS": "XPASS",
+        "EITHER": "PASS",
+        "OTHER": "FAIL",
+        "FILE": "ERROR",
+        "FILE2": "ERROR",
+    }
+    assert found["VALUE"][1] == ("stream.nnr: tensor 'w' has other values: 1 of 3, the first is 0.0 for 1.0 at (0, 2)")
+    assert "has shape (1, 3), not (3, 1)" in found["SHAPE"][1]
+    assert "is float32, not float64" in found["TYPE"][1]
+    assert "TruncatedError" in found["CLASS"][1]
+    assert "PayloadError is expected" in found["CLASS"][1]
+    assert "not for unit 1" in found["UNIT"][1]
+    assert "another SHA-256" in found["FILE"][1]
+
+
+def test_sequences(tmp_path: Path) -> None:
+    sequence(tmp_path)
+    assert outcomes(tmp_path) == {"SEQ": (Outcome.PASS, "")}
+    assert outcomes(tmp_path, command=command("good")) == {"SEQ": (Outcome.PASS, "")}
+    without = outcomes(tmp_path, command=command("good").replace("{inputs}", ""))
+    assert without["SEQ"][0] == Outcome.SKIP
+
+
+def test_an_error_before_the_last_bitstream_is_not_the_expected_one(tmp_path: Path) -> None:
+    path = sequence(tmp_path)
+    facts = path.read_text("utf-8").replace('"result": "valid"', '"result": "invalid"')
+    error = '"error": {"class": "BitstreamError", "unit": 0}, "result"'
+    path.write_text(facts.replace('"result"', error, 1), "utf-8")
+    broken = path.with_name("input0.nnr")
+    data = broken.read_bytes()[:3]
+    text = path.read_text("utf-8").replace(
+        hashlib.sha256(broken.read_bytes()).hexdigest(), hashlib.sha256(data).hexdigest()
+    )
+    broken.write_bytes(data)
+    path.write_text(text, "utf-8")
+    outcome, detail = outcomes(tmp_path)["SEQ"]
+    assert outcome == Outcome.ERROR
+    assert detail.startswith("before the last bitstream: ")
+
+
+def test_raw_and_texts(tmp_path: Path) -> None:
+    write_case(tmp_path, "RAW", DATA, {"w": W}, expected={**described(DATA, {"w": W})["expected"], "raw": []})
+    topology = {"bytes": 1, "sha256": "0" * 64}
+    write_case(
+        tmp_path, "TEXT", DATA, {"w": W}, expected={**described(DATA, {"w": W})["expected"], "topology": topology}
+    )
+    found = outcomes(tmp_path)
+    assert found["RAW"] == (Outcome.FAIL, "stream.nnr: Rec tensor 'w' is not expected")
+    assert found["TEXT"][0] == Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("mode", "valid", "invalid"),
+    [
+        ("good", "PASS", "PASS"),
+        ("archive", "PASS", "PASS"),
+        ("wrong", "FAIL", "PASS"),
+        ("type", "FAIL", "PASS"),
+        ("silent", "FAIL", "PASS"),
+        ("rubbish", "ERROR", "PASS"),
+        ("lenient", "PASS", "XPASS"),
+        ("crash", "CRASH", "CRASH"),
+        ("shell", "CRASH", "CRASH"),
+    ],
+)
+def test_other_decoders(tmp_path: Path, mode: str, valid: str, invalid: str) -> None:
+    write_case(tmp_path, "valid", DATA, {"w": W})
+    if mode == "good":
+        write_case(tmp_path, "odd", nnr.encode({"../a/ é%2e": W}), {"../a/ é%2e": W})
+    write_case(tmp_path, "invalid", DATA[:-3], error=TRUNCATED)
+    found = outcomes(tmp_path, command=command(mode), jobs=2)
+    assert {outcome for name, (outcome, _) in found.items() if name != "invalid"} == {valid}
+    assert found["invalid"][0] == invalid
+    if mode == "crash":
+        assert found["valid"][1] == "signal 6"
+
+
+def test_limits_are_the_decoders_own_affair(tmp_path: Path) -> None:
+    write_case(tmp_path, "LIMIT", DATA, limits={"max_dims": 1}, error={"class": "LimitError", "unit": 2})
+    assert outcomes(tmp_path)["LIMIT"][0] == Outcome.PASS
+    outcome, detail = outcomes(tmp_path, command=command("good"))["LIMIT"]
+    assert (outcome, detail) == (Outcome.PASS, "decoded; limits are the decoder's own affair")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited where its use is known")
+def test_memory(tmp_path: Path) -> None:
+    """Of a command, and of this library: a tensor of 64 MiB in 16 MiB; a new process has all memory again."""
+    write_case(tmp_path, "A", DATA, {"w": W})
+    assert outcomes(tmp_path, command=command("allocate"))["A"][0] == Outcome.OOM
+    zeros = np.zeros((4096, 4096), np.float32)
+    data = nnr.encode({"w": zeros}, row_skipping=True)
+    for name in ("B", "D"):
+        write_case(tmp_path, name, data, {"w": zeros[:1, :1]})
+    write_case(tmp_path, "C", DATA, {"w": W})
+    found = outcomes(tmp_path, memory=1 << 24)
+    assert [found[name][0] for name in "ABCD"] == ["PASS", "OOM", "PASS", "OOM"]
+    assert outcomes(tmp_path, memory=None)["B"][0] == Outcome.FAIL
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ends a group of processes")
+def test_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the decoder has started ends with it, and nothing stays behind."""
+    monkeypatch.setenv("CHILD", str(tmp_path / "pid"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    write_case(tmp_path, "A", DATA, {"w": W})
+    started = time.monotonic()
+    (result,) = run(load_cases(tmp_path), tmp_path, timeout=3, command=command("hang"))
+    assert result.outcome == Outcome.TIMEOUT
+    assert time.monotonic() - started < 30
+    assert not list(tmp_path.glob("nnr-conformance-*"))
+    child = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{child}/stat")
+    while state.exists() and state.read_text().split()[2] != "Z" and time.monotonic() - started < 30:
+        time.sleep(0.05)
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_a_worker_that_ends_is_replaced(tmp_path: Path) -> None:
+    paths = [write_case(tmp_path, name, DATA, {"w": W}) for name in "ABC"]
+    cases = load_cases(tmp_path)
+    paths[1].unlink()
+    assert [(result.outcome, result.detail) for result in run(cases, tmp_path)] == [
+        (Outcome.PASS, ""),
+        (Outcome.CRASH, "exit code 1"),
+        (Outcome.PASS, ""),
+    ]
+
+
+def test_closing_early(tmp_path: Path) -> None:
+    for k in range(20):
+        write_case(tmp_path, f"{k:02}", DATA, {"w": W})
+    results = run(load_cases(tmp_path), tmp_path, jobs=2)
+    assert next(results).case.id == "00"
+    results.close()  # type: ignore[attr-defined]  # a generator
+    assert list(results) == []
+
+
+def test_a_worker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_case(tmp_path, "A", DATA, {"w": W})
+    monkeypatch.setattr("nnr_codec.child._START", "raise SystemExit(7)")
+    with pytest.raises(OSError, match="does not start: exit code 7"):
+        list(run(load_cases(tmp_path), tmp_path))
+
+
+def test_summary(tmp_path: Path) -> None:
+    write_case(tmp_path, "A", DATA, {"w": W})
+    write_case(tmp_path, "B", b"", error={"class": "NnrError"})
+    write_case(tmp_path, "C", DATA, {"w": W}, origin="somebody")
+    a, b, c = load_cases(tmp_path)
+    results = [Result(a, Outcome.PASS, "", 0), Result(a, Outcome.CRASH, "", 0), Result(b, Outcome.PASS, "", 0)]
+    assert summary(results) == "2 valid: 1 pass, 1 crash, 1 invalid: 1 rejected"
+    assert summary([Result(b, Outcome.XPASS, "", 0), Result(c, Outcome.PASS, "", 0)]) == (
+        "1 invalid: 1 xpass, 1 interop: 1 pass"
+    )
+    assert [Result(a, outcome, "", 0).is_fine for outcome in Outcome] == [
+        outcome in ("PASS", "SKIP") for outcome in Outcome
+    ]

@@ -1,0 +1,296 @@
+"""What `verify` says of vectors, of foreign bitstreams, and of what is broken at several places."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.conformance.cases import Case, Stream, load_cases
+from nnr_codec.conformance.verify import verify
+from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.formats.nnef import variable_labels
+
+from ..builder import ndu, update_ndu
+from .violations import GRAPH, VECTORS, base, raw, start
+
+CASES = load_cases(VECTORS)
+
+#: The rules that the acceptable vectors break. The others break none: they are legal, and decoders may do otherwise.
+ACCEPTABLE = {
+    "NNR-ACC-001": {"unit-type"},
+    "NNR-ACC-002": set(),  # unspecified types are outside the standard, not against it
+    "NNR-ACC-003": set(),  # the reading of profile 0 is noted (errata K1)
+    "NNR-ACC-004": set(),  # the same (errata K4)
+    "NNR-ACC-005": {"reserved-zero"},
+    "NNR-ACC-006": set(),  # no reading of such entry points is agreed (errata G2)
+    "NNR-ACC-008": {"residual-quantization"},
+    "NNR-ACC-009": {"base-model-id"},
+    "NNR-ACC-010": {"topology-first"},
+    "NNR-ACC-011": {"float-exact"},
+    "NNR-ACC-012": set(),  # an LPS without a method leaves those of the MPS in force
+    "NNR-ACC-013": {"parent-hash"},
+    "NNR-ACC-014": {"partial-flags"},
+    "NNR-ACC-015": {"aggregate-type"},
+    "NNR-ACC-016": {"prune-mask"},
+    "NNR-ACC-017": {"map-counts"},
+    "NNR-ACC-018": set(),  # whether an LPS reaches into an aggregate is not said (6.2.3)
+    "NNR-ACC-019": {"unit-type"},
+}
+
+#: Invalid vectors of which a decoder tells at another unit than the one that says something wrong.
+ELSEWHERE = {"NNR-NEG-017": 2, "NNR-NEG-018": 2}  # num_of_nnr_units_minus2 stands in the aggregate
+
+#: The rules that NNCodec itself breaks, by case.
+NNCODEC = {
+    "nncodec-v2/incr_pre": {"base-model-id", "residual-first"},  # sets nnr_pre_flag and codes updates (errata H6, N10)
+    "nncodec-levels/hdsp": {"parent-depth"},  # three updates of put_node_depth 1
+}
+
+
+def reports(case: Case) -> list[nnr.Report]:
+    """What verify says of each bitstream of a case after those before it."""
+    data = [stream.path.read_bytes() for stream in case.streams]
+    return [
+        verify(each, limits=case.limits, topology_dimensions=case.topology_dimensions, inputs=data[:k])
+        for k, each in enumerate(data)
+    ]
+
+
+def broken(*found: nnr.Report) -> set[str]:
+    """The names of the rules that are broken."""
+    return {violation.requirement for report in found for violation in report.violations}
+
+
+def of(*results: str) -> list[object]:
+    return [pytest.param(case, id=case.id) for case in CASES if case.result in results]
+
+
+@pytest.mark.parametrize("case", of("valid"))
+def test_valid_vectors_break_nothing(case: Case) -> None:
+    found = reports(case)
+    assert broken(*found) == NNCODEC.get(case.id, set())
+    assert_digests(case.streams, found)
+
+
+def assert_digests(streams: Sequence[Stream], found: Sequence[nnr.Report]) -> None:
+    for stream, report in zip(streams, found, strict=True):
+        if stream.tensors is not None:
+            assert sorted(report.tensors, key=str) == sorted(stream.tensors, key=str)
+
+
+@pytest.mark.parametrize("case", of("invalid"))
+def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
+    *before, last = reports(case)
+    assert not broken(*before)
+    assert case.error
+    unit = ELSEWHERE.get(case.id, case.error[1])
+    assert unit in [violation.unit for violation in last.violations], last.violations
+    assert "decodable" not in broken(last)
+
+
+@pytest.mark.parametrize("case", of("acceptable"))
+def test_acceptable_vectors(case: Case) -> None:
+    found = reports(case)
+    assert broken(*found) == ACCEPTABLE[case.id]
+    assert_digests(case.streams, found)
+
+
+def test_a_labelled_topology() -> None:
+    """With the graph at hand, which the library's function reads."""
+    data = raw(start(topology_carriage_flag=1).topology(GRAPH), "W").data  # another spelling of one label
+    found = verify(data, labels=lambda topology: variable_labels(topology.data))
+    assert not found.violations and not found.warnings and not found.notes
+    assert asdict(found) == asdict(nnr.verify(data))
+
+
+def test_reference_lists_come_first_only_with_nnef() -> None:
+    """Without, a later list has its own tensors (6.2.3); with NNEF it has not (A.4)."""
+    lists = raw(start(topology_carriage_flag=1), "w").reference_list("w", "v")
+    assert not broken(nnr.verify(raw(lists, "v").data))
+    s = raw(start(topology_carriage_flag=1).topology(GRAPH), "w").reference_list("w", "W")
+    assert broken(nnr.verify(s.data)) == {"topology-first"}
+
+
+def test_nnef_that_is_not_utf8() -> None:
+    data = start(topology_carriage_flag=1).topology(GRAPH.replace(b"label", b"lab\xffl")).data
+    assert broken(nnr.verify(data)) == {"nnef-string"}
+
+
+# ------------------------------------------------------------------------------------------------ several at once
+def test_all_violations_are_reported() -> None:
+    s = start(nnr_reserved_zero_2bits=2)
+    s = raw(raw(raw(s, "a"), "a"), "b", data_format=0)
+    s.ndu(ndu("c", [2], kind=NNR_PT_INT), payload=b"\0\0")
+    raw(s, "d", [3])
+    found = nnr.verify(s.data)
+    assert [(violation.unit, violation.requirement) for violation in found.violations] == [
+        (1, "reserved-zero"),
+        (3, "unique-ids"),
+        (4, "data-format-kind"),
+        (5, "payload-complete"),
+    ]
+    assert [tensor.name for tensor in found.tensors] == ["a", "d"]
+    assert found.units == 7
+
+
+def test_units_after_a_damaged_one_are_read() -> None:
+    units = raw(raw(raw(start(), "a"), "b"), "c").units
+    damaged = bytearray(units[3])
+    damaged[4] = 0xFF  # the first byte of the id
+    found = nnr.verify(b"".join([*units[:3], bytes(damaged), units[4]]))
+    assert [(violation.unit, violation.requirement) for violation in found.violations] == [(3, "string")]
+    assert found.violations[0].bit == 32 and found.violations[0].label == "unit 3 (NNR_NDU)"
+    assert [tensor.name for tensor in found.tensors] == ["a", "c"]
+
+
+@pytest.mark.parametrize("inside", [b"\x00\x00\x16", b"\x7f\xff\x16\x10"])
+def test_after_an_impossible_size_the_aggregate_ends(inside: bytes) -> None:
+    s = raw(start(), "a")
+    s.units[2:] = [s.units[2], inside]
+    head, body = s.units[:2], b"".join(s.units[2:])
+    aggregate = b"\x1a\x00\x00\x00\x00\x00\x00" + body
+    data = b"".join(head) + (len(aggregate) + 2).to_bytes(2, "big") + aggregate
+    data += raw(start(), "z").units[2]
+    found = nnr.verify(data)
+    assert [(violation.unit, violation.requirement) for violation in found.violations] == [(4, "unit-size")]
+    assert [tensor.name for tensor in found.tensors] == ["a", "z"]
+
+
+def test_what_depends_on_a_damaged_unit_is_told_once() -> None:
+    """H of a G that is refused says so; the tensors after it do not."""
+    s = start(mps_quantization_method_flags=1, mps_qp_density=2, mps_quantization_parameter=0)
+    elements = {"compressed_parameter_types": 1, "decomposition_rank": 1, "g_number_of_rows": 2}
+    s.ndu(ndu("w", [2, 2], data_format=0, **elements), payload=b"\0\0")
+    s.ndu(ndu("w", [2, 2], **elements), [[1, 2]])
+    raw(s, "v")
+    found = nnr.verify(s.data)
+    assert [(violation.unit, violation.requirement) for violation in found.violations] == [
+        (2, "data-format-kind"),
+        (3, "decomposition-pair"),
+    ]
+    assert [tensor.name for tensor in found.tensors] == ["v"]
+
+
+def test_another_bitstream_is_checked_as_well() -> None:
+    second = raw(start(nnr_reserved_zero_2bits=1), "w").data
+    found = nnr.verify(raw(start(), "w").data + second, limits=nnr.Limits(allow_trailing=True))
+    assert [(violation.unit, violation.requirement) for violation in found.violations] == [(4, "reserved-zero")]
+    assert found.notes == ["unit 3 (NNR_STR) begins another bitstream"]
+    assert [tensor.name for tensor in found.tensors] == ["w", "w"]
+
+
+def test_an_empty_file() -> None:
+    found = nnr.verify(b"")
+    assert [str(violation) for violation in found.violations] == [
+        "bitstream: the bitstream has no unit (start-unit, 6.2.3)"
+    ]
+
+
+def test_limits_end_the_search_for_units() -> None:
+    data = start().data + 1000 * b"\x00\x03\x82"
+    found = nnr.verify(data, limits=replace(nnr.Limits(), max_units=10))
+    assert broken(found) == {"limits"} and found.units == 11
+
+
+def test_limits_hold_for_what_is_read_again() -> None:
+    """Each of these parameter sets would be decoded with all lists before it."""
+    s = start()
+    for _ in range(30):
+        s.reference_list("a", "b")
+    for _ in range(30):
+        s.lps(alone=1)
+    found = nnr.verify(s.data, limits=replace(nnr.Limits(), max_units=70))
+    assert broken(found) == {"lps-self-contained"}
+    assert [violation.unit for violation in found.violations] == list(range(34, 62))
+
+
+# ------------------------------------------------------------------------------------------------ updates
+def chain(*depths: int) -> list[bytes]:
+    """Updates of one tensor."""
+    made = []
+    for depth in depths:
+        s = start(mps_parent_signalling_enabled_flag=1)
+        made.append(s.ndu(update_ndu("w", [1], depth, kind=NNR_PT_INT), [depth]).data)
+    return made
+
+
+def test_a_sequence_of_updates() -> None:
+    first, second = chain(1, 2)
+    assert not nnr.verify(first, inputs=[base()]).violations
+    found = nnr.verify(second, inputs=[base(), first])
+    assert not found.violations and not found.notes
+
+
+def test_an_update_alone() -> None:
+    found = nnr.verify(*chain(1))
+    assert not found.violations
+    assert found.notes == ["this is an update, and the bitstreams before it were not given"]
+
+
+def test_a_broken_bitstream_before_it_is_noted() -> None:
+    first, second = chain(1, 2)
+    found = nnr.verify(second, inputs=[base()[:-1], first])
+    assert not found.violations
+    assert found.notes[0].startswith("earlier bitstream 1 has violations, beginning with unit 2 (NNR_NDU)")
+
+
+# ------------------------------------------------------------------------------------------------ the report
+def test_a_report_is_plain_data() -> None:
+    found = asdict(nnr.verify(raw(start(nnr_reserved_zero_2bits=1), "w").data))
+    parsed = json.loads(json.dumps(found))
+    assert parsed["violations"] == [
+        {
+            "requirement": "reserved-zero",
+            "clause": "6.1.4",
+            "message": "nnr_reserved_zero_2bits is 1",
+            "unit": 1,
+            "label": "unit 1 (NNR_MPS)",
+            "element": "nnr_reserved_zero_2bits",
+            "bit": 38,
+        }
+    ]
+
+
+def test_files_and_open_files(tmp_path: Path) -> None:
+    path = tmp_path / "w.nnr"
+    path.write_bytes(raw(start(), "w").data)
+    with path.open("rb") as file:
+        assert nnr.verify(path) == nnr.verify(file) == nnr.verify(path.read_bytes())
+    with pytest.raises(FileNotFoundError):
+        nnr.verify(tmp_path / "none.nnr")
+
+
+def test_agrees_with_the_decoder_about_mutants() -> None:
+    """Nothing but a report comes out, and what the decoder refuses has a violation."""
+    seeds = [case.streams[-1].path.read_bytes() for case in CASES if case.group not in ("nncodec-v1", "nncodec-v2")]
+    chance = random.Random(7)
+    limits = replace(nnr.Limits.strict(), max_tensor_elements=1 << 16, max_total_bytes=1 << 20)
+    for _ in range(1500):
+        data = bytearray(chance.choice(seeds) or b"\0")
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        found = nnr.verify(bytes(data), limits=limits)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                nnr.decode(bytes(data), limits=limits, allow_missing=True)
+        except nnr.NnrError as error:
+            assert found.violations, error
+
+
+def test_partial_data_is_hashed_as_a_whole() -> None:
+    header = update_ndu("w", [4], 0, kind=NNR_PT_RAW_FLOAT)
+    first = start().ndu(header, payload=bytes(16), pieces=2).data
+    digest = int.from_bytes(hashlib.sha256(bytes(16)).digest(), "big")
+    elements = {"parent_node_id_type": 1, "parent_node_payload_sha256": digest}
+    update = update_ndu("w", [4], 1, kind=NNR_PT_INT, **elements)
+    del update.parent_device_id
+    second = start(mps_parent_signalling_enabled_flag=1).ndu(update, [1, 2, 3, 4]).data
+    assert not nnr.verify(second, inputs=[first]).violations
+    assert broken(nnr.verify(second, inputs=[base()])) == {"parent-hash"}

@@ -1,0 +1,109 @@
+"""Comparing tensors, models and outputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.compare import compare_outputs, compare_tensors
+
+
+def f4(*values: float) -> Any:
+    return np.array(values, "f4")
+
+
+def test_errors_by_hand() -> None:
+    found = compare_tensors(f4(3, 4, 0, 0).reshape(2, 2), f4(3, 4, 1, -2).reshape(2, 2))
+    assert (found.size, found.count, found.largest, found.first) == (4, 2, 2.0, (1, 0))
+    assert (found.expected, found.got) == (0.0, 1.0)
+    assert found.rms == pytest.approx(math.sqrt(5 / 4))
+    assert found.snr == pytest.approx(10 * math.log10(25 / 5))
+
+
+def test_the_same() -> None:
+    values = f4(1, -0.0, math.nan, math.inf, -math.inf)
+    found = compare_tensors(values, f4(1, 0.0, math.nan, math.inf, -math.inf))
+    assert (found.count, found.first, found.rms, found.snr, found.signal) == (0, None, 0.0, math.inf, 1.0)
+    assert compare_tensors(values[:0], values[:0]).snr == math.inf
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(1, math.nan), (math.nan, 1), (1, math.inf), (math.inf, -math.inf), (math.nan, math.inf)]
+)
+def test_what_is_no_number(a: float, b: float) -> None:
+    found = compare_tensors(f4(2, a), f4(2, b))
+    assert (found.count, found.largest, found.first, found.snr, found.rms) == (1, math.inf, (1,), -math.inf, math.inf)
+
+
+def test_extremes() -> None:
+    big = np.array([1e308, -1e308])
+    assert compare_tensors(big, -big).largest == math.inf
+    assert compare_tensors(f4(0, 0), f4(0, 1)).snr == -math.inf
+    near = np.array([2**62, 1]), np.array([2**62 + 1, 1])
+    assert compare_tensors(*near).count == 1
+
+
+@pytest.mark.parametrize("dtype", ["b1", "i1", "u8", "f2", "f8", "g", "c8", "c16"])
+def test_types(dtype: str) -> None:
+    a, b = np.array([0, 1, 1], dtype), np.array([0, 1, 0], dtype)
+    found = compare_tensors(a, b)
+    assert (found.count, found.largest, found.noise, found.signal, found.first) == (1, 1.0, 1.0, 2.0, (2,))
+    assert compare_tensors(a, a.astype("f4") if a.dtype.kind != "c" else a).count == 0
+
+
+def test_a_number() -> None:
+    found = compare_tensors(np.array(1, "i4"), np.array(2, "i4"))
+    assert (found.first, found.expected, found.got) == ((), 1, 2)
+
+
+def test_models() -> None:
+    w = f4(1, 2)
+    a = {"same": w, "value": w, "shape": w, "type": w, "gone": w}
+    b = {"new": w, "type": w.astype("f8"), "shape": w.reshape(1, 2), "value": w + f4(0, 0.5), "same": w}
+    told: list[None] = []
+    found = nnr.compare_models(a, b, lambda: told.append(None))
+    assert (found.missing, found.extra) == (["gone"], ["new"])
+    assert found.shapes == {"shape": ((2,), (1, 2))}
+    assert found.dtypes == {"type": ("float32", "float64")}
+    assert list(found.tensors) == ["same", "value", "type"]
+    assert (found.worst, found.snr) == ("value", pytest.approx(10 * math.log10(15 / 0.25)))
+    assert len(told) == 4
+    assert not found.same()
+    assert not found.same(1.0)
+
+
+def test_tolerance() -> None:
+    a, b = {"w": f4(1, 2)}, {"w": f4(1, 2.5).astype("f8")}
+    found = nnr.compare_models(a, b)
+    assert [found.same(tolerance) for tolerance in (None, 0.0, 0.49, 0.5)] == [False, False, False, True]
+    typed = nnr.compare_models(a, {"w": a["w"].astype("f8")})
+    assert [typed.same(tolerance) for tolerance in (None, 0.0)] == [False, True]
+    assert nnr.compare_models(a, a).same()
+    assert nnr.compare_models({}, {}).same()
+    assert nnr.compare_models(a, a).worst is None
+    assert not nnr.compare_models(a, {"w": f4(1, math.nan)}).same(1e30)
+
+
+def test_a_bitstream_decodes_one_tensor_at_a_time() -> None:
+    model = nnr.Model({"a": f4(1, 2), "b": f4(3)})
+    with nnr.open(nnr.encode(model)) as file:
+        found = nnr.compare_models(model, file)
+    assert list(found.tensors) == ["a", "b"]
+    assert found.same(1e-3)
+
+
+def test_outputs() -> None:
+    a = np.array([[1, 2, 0], [5, 0, 0], [0, 0, 0], [0, 0, 1]], "f4")
+    b = np.array([[2, 4, 0], [0, 5, 0], [0, 0, 0], [0, 0, 0]], "f4")
+    found = compare_outputs(a, b)
+    assert (found.samples, found.top_1, found.largest) == (4, 0.5, 5.0)
+    assert found.cosine == pytest.approx((1 + 0 + 1 + 0) / 4)
+    assert compare_outputs(a, a).cosine == pytest.approx(1)
+    assert compare_outputs(a.reshape(4, 3, 1), b.reshape(4, 3, 1)) == found
+    for c in (a[:2], a[:, :2], a[:0]):
+        with pytest.raises(nnr.FormatError):
+            compare_outputs(c, a if c.size else c)

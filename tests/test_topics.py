@@ -1,0 +1,84 @@
+"""nnr_codec.explain: every name has its topic, and nothing is said that the source does not say."""
+
+from __future__ import annotations
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec import errors
+from nnr_codec.conformance.requirements import REQUIREMENTS
+from nnr_codec.syntax import TABLES
+from nnr_codec.topics import of_kind
+
+
+def one(name: str, kind: str) -> nnr.Topic:
+    (topic,) = (topic for topic in nnr.explain(name) if topic.kind == kind)
+    return topic
+
+
+def test_all_kinds_are_complete() -> None:
+    kinds = of_kind()
+    elements = {
+        name for cls in TABLES.values() for name, kind in cls.elements.items() if kind in ("int", "str", "float")
+    }
+    assert elements <= set(kinds["element"])
+    assert set(TABLES) < set(kinds["structure"])
+    assert set(kinds["requirement"]) == set(REQUIREMENTS)
+    assert set(kinds["limit"]) == {"Limits", *nnr.Limits.names()}
+    assert set(kinds["error"]) == {
+        name for name, cls in vars(errors).items() if isinstance(cls, type) and "Error" in name
+    }
+    assert "Table 16" in kinds["table"]
+    assert {"NNR_PT_BLOCK", "NNR_STR", "TENSOR_INT4", "NNR_CPT_BI"} <= set(kinds["constant"])
+    assert {"qp_value", "sig_flag", "raw_float32_parameter"} <= set(kinds["element"])
+
+
+@pytest.mark.parametrize(
+    "kind", ["element", "structure", "table", "constant", "requirement", "error", "limit", "output"]
+)
+def test_every_topic_is_found_and_says_something(kind: str) -> None:
+    for name in of_kind()[kind]:
+        topic = one(name, kind)
+        assert topic.name == name
+        assert topic.text or topic.details or name == "nnr_model_parameter_set_unit_header"
+        assert topic.clause or kind not in ("element", "structure")
+        assert not any("``" in line or ":class:" in line or ":meth:" in line for line in (topic.text, *topic.details))
+
+
+def test_an_element() -> None:
+    topic = one("count_ids", "element")
+    assert (topic.clause, topic.text) == ("6.3.4.5", "number of tensors whose dimensions change")
+    assert topic.details[:2] == (
+        "ue(7) in nnr_pruning_topology_container(), if prune_flag == 1, else if nnr_rep_type == NNR_TPL_DICT",
+        "limited by max_names",
+    )
+    assert "0 where it is not present" in one("scan_order", "element").details
+    assert "requirement scan-order" in one("scan_order", "element").details
+    assert "1 NNR_DFL: deflated, RFC 1950" in one("topology_compression_format", "element").details
+    assert one("qp_value", "element").clause == "10.2.1.3"
+
+
+def test_spellings() -> None:
+    for name in ("scan_order", "SCAN_ORDER", "nnr_compressed_data_unit_header.scan_order", " scan_order "):
+        assert [topic.name for topic in nnr.explain(name)] == ["scan_order"]
+    assert nnr.explain("tensor_dimensions[0]") == nnr.explain("tensor_dimensions")
+    assert nnr.explain("nnr_unit_header( )") == nnr.explain("nnr_unit_header")
+    assert nnr.explain("table16") == nnr.explain("Table 16")
+    assert [topic.kind for topic in nnr.explain("nnr_unit_size")] == ["structure", "element"]
+
+
+def test_an_error_a_limit_and_a_requirement() -> None:
+    assert one("TruncatedError", "error").details == ("a kind of BitstreamError",)
+    limit = one("max_names", "limit")
+    assert "10,000,000 in the preset default" in limit.details
+    assert "entries of all lists in headers" in limit.text
+    rule = REQUIREMENTS["scan-order"]
+    assert (one("scan-order", "requirement").clause, one("scan-order", "requirement").text) == (rule.clause, rule.text)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(LookupError, match=r"nothing is called 'scan_ordre'; close: .*scan_order"):
+        nnr.explain("scan_ordre")
+    for name in ("", "?", "zzzzzzzz"):
+        with pytest.raises(LookupError, match="nothing is called"):
+            nnr.explain(name)

@@ -1,0 +1,59 @@
+"""Bitstreams that mean harm, and what the tests count while they are refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import nnr_codec as nnr
+from nnr_codec.constants import NNR_PT_INT
+from nnr_codec.limits import Limits
+
+from ..builder import Bitstream, ndu
+from ..decoder.support import refused
+
+STRICT = Limits.strict()
+
+#: The second byte of a unit's header: nnr_unit_type and independently_decodable_flag 1.
+NDU, AGG, RESERVED = 0x16, 0x1A, 0x1E
+
+
+def start(profile: int = 1) -> Bitstream:
+    """NNR_STR and NNR_MPS."""
+    return Bitstream().str_(profile).mps()
+
+
+def good(name: str = "w") -> bytes:
+    """A bitstream of one tensor."""
+    return start().ndu(ndu(name, [2], kind=NNR_PT_INT), [3, -4]).data
+
+
+def unit(body: bytes, head: int = RESERVED) -> bytes:
+    """A unit of any content."""
+    return (len(body) + 3).to_bytes(2, "big") + bytes([head]) + body
+
+
+@dataclass
+class Memory:
+    """The largest number of bytes that were allocated at once, beyond those before; known afterwards."""
+
+    peak: int = 0
+
+
+@contextmanager
+def memory() -> Iterator[Memory]:
+    """Count what is allocated, whether it is touched or not; numpy's arrays and zlib's output included."""
+    found = Memory()
+    nnr.decode(good())  # what is imported at first use is not counted
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        yield found
+    finally:
+        found.peak = tracemalloc.get_traced_memory()[1] - before
+        tracemalloc.stop()
+
+
+__all__ = ["AGG", "NDU", "RESERVED", "STRICT", "good", "memory", "refused", "start", "unit"]

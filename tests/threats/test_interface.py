@@ -1,0 +1,143 @@
+"""T44 to T46: what follows a bitstream, several threads, and what leaves the library."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec import errors
+from nnr_codec.constants import NNR_PT_INT
+from nnr_codec.limits import Limits
+
+from ..builder import codebook, ndu, update_ndu
+from .checks import pins
+from .support import good, refused, start
+
+# ------------------------------------------------------------------------------------------------ T44: what follows
+
+
+@pins("decoder/decode.py", "and self.started and self.limits.allow_trailing:", "and self.started:")
+@pins("decoder/decode.py", "if self.started:\n                raise", "if False:\n                raise")
+def test_t44_a_second_bitstream() -> None:
+    refused(good() + good("v"), nnr.ElementError, "second NNR_STR")
+    assert list(nnr.decode(good() + good("v"), limits=Limits(allow_trailing=True))) == ["w"]
+
+
+@pytest.mark.parametrize("tail", [b"PK\3\4", b"\x80\4K*.", b"\0\4\x1e", bytes([127]) * 1000])
+@pins("bitstream/units.py", "if length > end - position:")
+def test_t44_bytes_after_the_last_unit(tail: bytes) -> None:
+    """Zip archives and pickles among them."""
+    refused(good() + tail, nnr.TruncatedError, "are left")
+
+
+# ------------------------------------------------------------------------------------------------ T45: threads
+class Slow(io.BytesIO):
+    """A file at whose position others look while it is about to read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        time.sleep(0.0002)
+        return super().read(size)
+
+
+TENSORS = {f"w{k}": np.random.default_rng(k).normal(size=(30, 20)).astype(np.float32) for k in range(8)}
+
+
+@pins("bitstream/source.py", "with self._lock:", "if True:")
+@pytest.mark.parametrize("source", [bytes, Slow])
+def test_t45_one_file_from_eight_threads(source: Callable[[bytes], bytes | Slow]) -> None:
+    data = nnr.encode(TENSORS)
+    expected = nnr.decode(data).tensors
+    with nnr.open(source(data)) as file, ThreadPoolExecutor(8) as pool:
+        names = 10 * list(file)
+        for name, array in zip(names, pool.map(file.__getitem__, names), strict=True):
+            np.testing.assert_array_equal(array, expected[name])
+
+
+def test_t45_inputs_are_not_modified() -> None:
+    tensors = {name: array.copy() for name, array in TENSORS.items()}
+    data = bytearray(nnr.encode(tensors))
+    for name, array in TENSORS.items():
+        np.testing.assert_array_equal(tensors[name], array)
+    before = bytes(data)
+    nnr.decode(data)
+    nnr.open(data)["w0"][:] = 0
+    assert bytes(data) == before
+
+
+def test_t45_views_of_an_input_are_read_only() -> None:
+    for unit in nnr.units(bytearray(good())):
+        assert unit.data.readonly
+        if isinstance(unit.payload, memoryview):
+            assert unit.payload.readonly
+
+
+@pins("decoder/group.py", "memory.updates.append(update.copy())", "memory.updates.append(update)")
+def test_t45_what_is_returned_is_not_kept() -> None:
+    """A caller may do with it as it likes."""
+    results = []
+    for spoil in (False, True):
+        decoder = nnr.UpdateDecoder()
+        for depth in (1, 2):
+            stream = start()
+            stream.units.pop()
+            stream.mps(parent=1, pre=1)
+            tensor = decoder.decode(stream.ndu(update_ndu("w", [4], depth), [1, -2, 3, 0]).data)["w"]
+            results.append(tensor.tolist())
+            if spoil:
+                tensor[:] = 99
+    assert results[:2] == results[2:]
+
+
+# ------------------------------------------------------------------------------------------------ T46: exceptions
+def every_error() -> list[type[nnr.NnrError]]:
+    """All classes of errors.py."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, nnr.NnrError)]
+    assert len(kinds) > 10
+    return kinds
+
+
+@pins("errors.py", "def __reduce__(self)", "def _reduce(self)")
+@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
+def test_t46_errors_survive_pickling(kind: type[nnr.NnrError]) -> None:
+    """With their notes and fields, or a pool of processes would hang on them."""
+    error = nnr.IncompleteError(12, ["a", "b"]) if kind is nnr.IncompleteError else kind("a message")
+    if isinstance(error, nnr.BitstreamError):
+        error.unit, error.path, error.bit = "unit 3 (NNR_NDU 'w')", "header.element", 17
+    error.add_note("a note")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+    assert copy.__notes__ == ["a note"]
+
+
+def test_t46_errors_of_every_kind_come_from_bitstreams() -> None:
+    for data in (good()[:-1], good() + good(), start(2).data, start().ndu(ndu("w", [2]), payload=b"").data, b""):
+        with pytest.raises(nnr.NnrError) as caught:
+            nnr.decode(data)
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
+
+
+@pins("decoder/unit.py", "elif isinstance(error, MemoryError):")
+def test_t46_memory_that_is_not_there() -> None:
+    """A limit of the machine, where the caller has set none."""
+    header = ndu("w", 3 * [1 << 19], codebook_present_flag=1, codebook=codebook([0], 0))
+    data = start().ndu(header, payload=bytes(8)).data
+    refused(data, nnr.LimitError, "not enough memory", limits=Limits.unlimited())
+
+
+@pins("formats/nnef/constants.py", "if depth > _MAX_DEPTH:")
+def test_t46_depth_is_not_recursion() -> None:
+    """Python's stack is no limit of ours; see also T4. A topology that cannot be read is carried all the same."""
+    nested = 100_000 * b"(" + b"1" + 100_000 * b")"
+    text = b"version 1.0; graph g(x) -> (y) { y = variable(shape = [" + nested + b"], label = 'w'); }"
+    model = nnr.decode(start().topology(text + b"\0").ndu(ndu("w", [1], kind=NNR_PT_INT), [1]).data)
+    assert model.topology is not None
+    assert model.topology.data == text
