@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,8 @@ def diff(
     from nnr_codec.compare import compare_models
 
     names = (a, b)
-    if names == ("-", "-"):
-        raise click.UsageError("only one of the two can be standard input")
+    if (*names, inputs).count("-") > 1:
+        raise click.UsageError("only one file can be standard input")
     sources = [_content(name, limits) for name in names]
     if all(is_bitstream for _, is_bitstream in sources) and not (decoded or inputs or tolerance is not None):
         difference = nnr.diff(sources[0][0], sources[1][0], limits=limits)
@@ -81,7 +82,7 @@ def diff(
         ctx.exit(NO if difference else 0)
     models = [_model(name, *source, limits) for name, source in zip(names, sources, strict=True)]
     found = compare_models(models[0], models[1])
-    agreements = _agreements(models, inputs, limits) if inputs else {}
+    agreements = _agreements(names, models, inputs, limits) if inputs else {}
     same = found.same(tolerance)
     if as_json:
         click.echo(json.dumps({"same": same, **_model_facts(found), "outputs": _output_facts(agreements)}, indent=1))
@@ -101,10 +102,10 @@ def _content(name: str, limits: nnr.Limits) -> tuple[Any, bool]:
     from nnr_codec import formats
     from nnr_codec.bitstream.source import open_source
 
-    if name != "-":
-        path = Path(name)
+    path = Path(name)
+    if name != "-" and (path.is_file() or path.is_dir()):
         return path, not path.is_dir() and formats.recognise(path) is None
-    source = open_source(output.stdin(), limits)
+    source = open_source(output.stdin() if name == "-" else path, limits)  # pipes can be read only once
     data = source.view(0, source.size)
     return data, formats.recognise(io.BytesIO(data)) is None
 
@@ -112,14 +113,27 @@ def _content(name: str, limits: nnr.Limits) -> tuple[Any, bool]:
 def _model(name: str, data: Any, is_bitstream: bool, limits: nnr.Limits) -> nnr.Model:
     import nnr_codec as nnr
 
+    if not is_bitstream:
+        return nnr.load(data, limits=limits)
+    with _told(name):
+        return nnr.decode(data, limits=limits)
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Errors say which of the two is meant."""
+    from nnr_codec import NnrError
+
     try:
-        return nnr.decode(data, limits=limits) if is_bitstream else nnr.load(data, limits=limits)
-    except nnr.NnrError as error:
+        yield
+    except NnrError as error:
         error.add_note("standard input" if name == "-" else name)
         raise
 
 
-def _agreements(models: list[nnr.Model], inputs: str, limits: nnr.Limits) -> dict[str, Agreement]:
+def _agreements(
+    names: Iterable[str], models: list[nnr.Model], inputs: str, limits: nnr.Limits
+) -> dict[str, Agreement]:
     """How far the outputs agree, by name; a model without topology is run with that of the other."""
     from dataclasses import replace
 
@@ -127,14 +141,15 @@ def _agreements(models: list[nnr.Model], inputs: str, limits: nnr.Limits) -> dic
     from nnr_codec.compare import compare_outputs
     from nnr_codec.runtime import run_model
 
-    with output.source(inputs) as data:
-        arrays: Mapping[str, Array] = nnr.load(data, format="npz", limits=limits).tensors
-    a, b = (
-        model if model.topology else replace(model, topology=other.topology)
-        for model, other in (models, reversed(models))
-    )
-    expected, got = run_model(a, arrays), run_model(b, arrays)
-    return {name: compare_outputs(array, got[name]) for name, array in expected.items() if name in got}
+    arrays = nnr.load(output.stdin() if inputs == "-" else inputs, format="npz", limits=limits).tensors
+    outputs: list[dict[str, Array]] = []
+    for name, model, other in zip(names, models, reversed(models), strict=True):
+        with _told(name):
+            outputs.append(run_model(model if model.topology else replace(model, topology=other.topology), arrays))
+    expected, got = outputs
+    if expected.keys() != got.keys():
+        raise nnr.FormatError(f"the outputs are {', '.join(expected)} and {', '.join(got)}: they cannot be compared")
+    return {name: compare_outputs(array, got[name]) for name, array in expected.items()}
 
 
 # ------------------------------------------------------------------------------------------------ printing

@@ -78,8 +78,7 @@ class ModelDifference:
         """
         if self.missing or self.extra or self.shapes or (tolerance is None and self.dtypes):
             return False
-        found = self.tensors.values()
-        return all(not one.count if tolerance is None else one.largest <= tolerance for one in found)
+        return all(not one.count or (tolerance and one.largest <= tolerance) for one in self.tensors.values())
 
     @property
     def worst(self) -> str | None:
@@ -142,8 +141,8 @@ def compare_models(
     progress : callable, optional
         Called after each tensor.
     """
-    names = set(got)
-    found = ModelDifference(extra=[name for name in got if name not in set(expected)])
+    known, names = set(expected), set(got)
+    found = ModelDifference(extra=[name for name in got if name not in known])
     for name in expected:
         if name not in names:
             found.missing.append(name)

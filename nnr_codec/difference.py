@@ -18,6 +18,7 @@ from .constants import NNR_AGG
 from .decoder.index import NnrFile
 from .errors import NnrError
 from .limits import Limits
+from .model import Array
 from .syntax import Descriptor, Session
 
 if TYPE_CHECKING:
@@ -125,7 +126,13 @@ class _Side:
 
     def open(self) -> NnrFile:
         """Its tensors."""
-        return NnrFile(self.data, self.limits, self.dimensions)
+        with self.told():
+            return NnrFile(self.data, self.limits, self.dimensions)
+
+    def tensor(self, file: NnrFile, name: str) -> Array:
+        """One of them."""
+        with self.told():
+            return file[name]
 
 
 def diff(
@@ -193,12 +200,12 @@ def _first_bit(a: memoryview, b: memoryview) -> int | None:
 def _values(a: _Side, b: _Side) -> tuple[str, TensorDifference | None, str]:
     """The first tensor that differs, and how; or why that is not known."""
     try:
-        expected, got = a.open(), b.open()
-        for name, info in expected.info.items():
-            if name in got and got.info[name].shape == info.shape:
-                found = compare_tensors(expected[name], got[name])
-                if found.count:
-                    return name, found, ""
+        with a.open() as expected, b.open() as got:
+            for name, info in expected.info.items():
+                if name in got and got.info[name].shape == info.shape:
+                    found = compare_tensors(a.tensor(expected, name), b.tensor(got, name))
+                    if found.count:
+                        return name, found, ""
     except NnrError as error:
-        return "", None, str(error)
+        return "", None, ": ".join([*error.__notes__, str(error)])
     return "", None, ""

@@ -79,8 +79,8 @@ def run_folder(
         except subprocess.TimeoutExpired:
             raise FormatError(f"tract took more than {timeout:g} s to run the model") from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-            raise FormatError(f"tract cannot run the model: {said[-1]}")
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise FormatError(said[-1] if said else f"tract ended with exit code {done.returncode}")
         return dict(formats.load(target, format="npz").tensors)
 
 
@@ -91,7 +91,10 @@ def main() -> None:
     try:
         text = Path(folder, "graph.nnef").read_text("utf-8")
         outputs = _run(tract.nnef().load(folder), dict(formats.load(source).tensors), _results(text))
-    except (tract.TractError, FormatError, OSError) as error:
+    except tract.TractError as error:
+        cause = str(error).partition("Stack backtrace:")[0]
+        sys.exit(f"tract cannot run the model: {' '.join(cause.split())}")
+    except (FormatError, OSError) as error:
         sys.exit(" ".join(str(error).split()))
     formats.save(Model(outputs), target)
 

@@ -49,11 +49,11 @@ def write_ndu(
     Parameters
     ----------
     header : NnrCompressedDataUnitHeader
-        It is not changed; its lists of entry points are ignored and made anew.
+        It is not changed; lists of entry points are made anew where it has any.
     levels : ndarray, or sequence of ndarray
         Integers of each tensor of the unit in coding order (ls, bias, beta, gamma, mean, var, then weight, or g and h),
         of its coded shape or flat in row-major order; an array stands for a sequence of one. For NNR_PT_RAW_FLOAT the
-        values, as floats.
+        values, as floats, which are rounded to float32.
     session : Session, optional
         What the units before have left, and takes over what this one leaves: H of a decomposed tensor needs the session
         in which G was written. Without it: profile 1, QpDensity 2, no parent signalling.
@@ -113,7 +113,8 @@ def code_levels(
         if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
             if shaped[0].dtype.kind != "f":
                 raise EncodeError(f"raw parameters are floats, not {shaped[0].dtype} (7.3.4)")
-            return header, np.ascontiguousarray(shaped[0], "<f4").reshape(-1).data.cast("B")
+            with np.errstate(over="raise"):
+                return header, np.ascontiguousarray(shaped[0], "<f4").reshape(-1).data.cast("B")
         syntaxes = [
             tensor_syntax(
                 header,
@@ -133,6 +134,8 @@ def code_levels(
         return _with_entry_points(header, session, syntaxes, payload), payload
     except EncodeError:
         raise
+    except FloatingPointError:
+        raise EncodeError("raw parameters are float32, and values exceed its range (7.3.4)") from None
     except (NnrError, ValueError, AttributeError) as error:  # of the header: out of range, or a missing element
         raise EncodeError(str(error)) from error
 
@@ -192,6 +195,8 @@ def write_payload(
 ) -> list[bytes]:
     """The units of a payload, whatever it holds; parameters and errors are those of :func:`write_ndu`."""
     data = memoryview(payload)
+    if pieces < 1:
+        raise EncodeError(f"{pieces} units hold no payload (6.4.3.1)")
     if max_unit_size is not None:
         pieces = max(pieces, _pieces(header, len(data), session, max_unit_size))
     if pieces == 1:

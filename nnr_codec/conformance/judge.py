@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -96,6 +97,8 @@ def judge(case: Case, decoder: Decoder) -> Verdict:
         return ended.verdict
     except MemoryError:
         return Verdict(Outcome.OOM)
+    except OSError as error:
+        return Verdict(Outcome.OOM if error.errno == errno.ENOMEM else Outcome.ERROR, _told(error))
     except (NnrError, RefusedError) as error:
         if isinstance(error.__context__, MemoryError):  # the decoder tells of it as of a limit
             return Verdict(Outcome.OOM, str(error))

@@ -129,7 +129,7 @@ def limit_memory(memory: int) -> None:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, OSError, ValueError):
+    except (ImportError, OSError, ValueError, OverflowError):
         return
 
 

@@ -7,6 +7,8 @@ from concurrent.futures import Executor
 from threading import Lock
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..bitstream.performance import Performance, PerformanceMaps, maps_for
 from ..bitstream.units import UnitReader
 from ..limits import Budget, Limits
@@ -130,6 +132,25 @@ class NnrFile(Mapping[str, Array]):
         budget = Budget(self._reader.limits)
         tensor = group.decode(state=UpdateState(), budget=budget, first_edition=self._reading())[name]
         return self._parser.pruning.apply(name, tensor)
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Some rows of one tensor: ``np.take(f[name], range(start, stop), axis)``.
+
+        The axis is ``f.info[name].first_tensor_dimension_shift``, the one that was coded first: 0 unless the header
+        says otherwise. Where the payload has entry points, only the rows of blocks around these are decoded (6.4.3.7).
+
+        Raises IndexError unless 0 <= start <= stop <= number of rows, and what decoding raises.
+        """
+        self._open()
+        info, group = self.info[name], self._group_of[name]
+        axis = info.first_tensor_dimension_shift
+        count = info.shape[axis] if info.shape else 0
+        if not 0 <= start <= stop <= count:
+            raise IndexError(f"rows {start} to {stop} of {name!r}, which has {count}")
+        if self._parser.pruning.has_masks:
+            return np.take(self[name], range(start, stop), axis)
+        budget = Budget(self._reader.limits)
+        return group.rows(name, start, stop, budget=budget, first_edition=self._reading())
 
     def _open(self) -> list[Group]:
         if self._groups is None:

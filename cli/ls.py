@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from . import output, params
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
 
 
 @click.command(
@@ -19,14 +23,15 @@ Examples:
 )
 @click.argument("bitstream", type=params.FileName())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ls(bitstream: str, as_json: bool) -> None:
+@params.limits
+def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
     """List the tensors of BITSTREAM (- for standard input): shape, type, coding tools, bytes, bits per parameter.
 
     Nothing is decoded but headers. Tensors that share a unit with the one above them have 0 bytes of their own.
     """
     import nnr_codec as nnr
 
-    with output.source(bitstream) as data, nnr.open(data) as file:
+    with output.source(bitstream) as data, nnr.open(data, limits=limits) as file:
         infos = list(file.info.values())
     if as_json:
         rows = [

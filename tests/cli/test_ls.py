@@ -1,4 +1,4 @@
-"""nnr ls and nnr inspect."""
+"""nnr ls, and what it shares with nnr inspect."""
 
 from __future__ import annotations
 
