@@ -16,6 +16,7 @@ from .nodes import print_line
 if TYPE_CHECKING:
     from nnr_codec.bitstream.units import UnitReader
     from nnr_codec.decoder.bins import TensorBin
+    from nnr_codec.decoder.state import UpdateState
     from nnr_codec.decoder.task import NduTask
 
 HEADING = (
@@ -24,7 +25,13 @@ HEADING = (
 
 
 def print_bins(
-    reader: UnitReader, units: Sequence[int], names: Sequence[str], everything: bool, limit: int, style: str | None
+    reader: UnitReader,
+    state: UpdateState,
+    units: Sequence[int],
+    names: Sequence[str],
+    everything: bool,
+    limit: int,
+    style: str | None,
 ) -> None:
     """Print the bins of one unit, or of all.
 
@@ -32,6 +39,8 @@ def print_bins(
     ----------
     reader : UnitReader
         At the start of a bitstream.
+    state : UpdateState
+        What the bitstreams before it left.
     units, names : sequence of int, sequence of str
         Numbers of units and globs of tensors: they choose one unit.
     everything : bool
@@ -53,7 +62,7 @@ def print_bins(
         for task in tasks:
             if not printer.more:
                 printer.begin(task)
-                trace_bins(task, printer, first_edition)
+                trace_bins(task, printer, first_edition, state)
     finally:
         printer.end()
 

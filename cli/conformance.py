@@ -76,7 +76,11 @@ of memory; XPASS decoded although invalid; SKIP the command cannot be asked.
 @click.option("--profile", type=click.IntRange(0, 1), help="Cases of this general_profile_idc.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
 @click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds for each case."
+    "--timeout",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds for each case.",
 )
 @click.option(
     "--memory", callback=_size, default="512M", show_default=True, metavar="SIZE", help="Memory for each case; 0: any."
@@ -119,6 +123,8 @@ def conformance(
     """
     from nnr_codec.conformance.vectors import load_cases, run, summary
 
+    if as_json and as_json == junit:
+        raise click.UsageError("--json and --junit cannot go to the same place")
     root = Path(folder) if folder else _shipped()
     reports = {name: _target(name) for name in (as_json, junit) if name}
     cases = [

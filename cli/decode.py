@@ -25,23 +25,8 @@ Examples:
 """,
 )
 @click.argument("bitstream", type=params.FileName())
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    required=True,
-    type=params.FileName(),
-    metavar="MODEL",
-    help="The model; - for standard output.",
-)
-@click.option(
-    "--format",
-    "model_format",
-    metavar="NAME",
-    callback=params.format_name,
-    shell_complete=params.format_names,
-    help="Format of MODEL (default: by its name).",
-)
+@params.target("MODEL", "The model")
+@params.model_format("by its name")
 @click.option(
     "--only", multiple=True, metavar="GLOB", help="Decode the tensors whose names match, and nothing else; repeatable."
 )
@@ -72,7 +57,7 @@ def decode(
     printer = output.Printer(quiet, verbose)
     if target != "-" and not model_format:
         try:
-            formats.by_suffix(target)
+            model_format = formats.by_suffix(target).NAME
         except nnr.FormatError as error:
             raise click.UsageError(str(error)) from None
     stream = params.open_target(target, bitstream, force=force, folder=True)
@@ -83,6 +68,8 @@ def decode(
             more = f" and {len(file.ignored) - 1} more" if len(file.ignored) > 1 else ""
             printer.warning(f"passed over, as of no known type or format: {file.ignored[0]}{more}")
         names = _matching(file, only) if only else None
+        if names and len(names) < len(file) and model_format == "nnef":
+            raise click.UsageError("--only leaves out tensors that a network needs; write an .npz")
         advance = stack.enter_context(printer.progress("decoding", len(names or file)))
 
         def note(name: str) -> None:

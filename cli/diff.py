@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,25 +114,11 @@ def _model(name: str, data: Any, is_bitstream: bool, limits: nnr.Limits) -> nnr.
 
     if not is_bitstream:
         return nnr.load(data, limits=limits)
-    with _told(name):
+    with output.source(name):  # which errors name
         return nnr.decode(data, limits=limits)
 
 
-@contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Errors say which of the two is meant."""
-    from nnr_codec import NnrError
-
-    try:
-        yield
-    except NnrError as error:
-        error.add_note("standard input" if name == "-" else name)
-        raise
-
-
-def _agreements(
-    names: Iterable[str], models: list[nnr.Model], inputs: str, limits: nnr.Limits
-) -> dict[str, Agreement]:
+def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limits: nnr.Limits) -> dict[str, Agreement]:
     """How far the outputs agree, by name; a model without topology is run with that of the other."""
     from dataclasses import replace
 
@@ -144,7 +129,7 @@ def _agreements(
     arrays = nnr.load(output.stdin() if inputs == "-" else inputs, format="npz", limits=limits).tensors
     outputs: list[dict[str, Array]] = []
     for name, model, other in zip(names, models, reversed(models), strict=True):
-        with _told(name):
+        with output.source(name):
             outputs.append(run_model(model if model.topology else replace(model, topology=other.topology), arrays))
     expected, got = outputs
     if expected.keys() != got.keys():

@@ -28,15 +28,7 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
 """,
 )
 @click.argument("model", type=params.FileName())
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    required=True,
-    type=params.FileName(),
-    metavar="OUT.nnr",
-    help="The bitstream; - for standard output.",
-)
+@params.target("OUT.nnr", "The bitstream")
 @click.option("--qp", type=int, help="Quantization parameter: 4 less halve the error (default -40, a step of 1/1024).")
 @click.option(
     "--qp-density",
@@ -67,21 +59,16 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     metavar="GLOB:KEY=VALUE,...",
     help="Options for the tensors whose names match; repeatable.",
 )
-@click.option(
-    "--format",
-    "model_format",
-    metavar="NAME",
-    callback=params.format_name,
-    shell_complete=params.format_names,
-    help="Format of MODEL (default: by its content).",
-)
+@params.model_format("by its content")
 @click.option("--check", is_flag=True, help="Decode what was written and print the largest error and the SNR.")
+@params.limits
 @params.conversion
 def encode(
     model: str,
     target: str,
     model_format: str | None,
     check: bool,
+    limits: nnr.Limits,
     force: bool,
     quiet: bool,
     verbose: bool,
@@ -102,7 +89,7 @@ def encode(
         raise click.UsageError(str(error)) from None
     stream = params.open_target(target, model, force=force, folder=False)
     kept = io.BytesIO() if stream and check else None
-    source = nnr.load(output.stdin() if model == "-" else model, format=model_format)
+    source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits)
     for rule in config.rules:
         if not any(fnmatchcase(name, rule.pattern) for name in source):
             printer.warning(f"rule {rule.pattern!r} matches no tensor")
@@ -121,7 +108,8 @@ def encode(
     printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
     if check:
         with printer.progress("checking", len(source)) as advance:
-            found = nnr.compare_models(source, nnr.open(kept.getvalue() if kept else target), advance)
+            decoded = nnr.open(kept.getvalue() if kept else target, limits=limits)
+            found = nnr.compare_models(source, decoded, advance)
         printer.note(f"check: {errors_told(found)}")
 
 

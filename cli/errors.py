@@ -65,6 +65,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return FILE, f"{place}{error.strerror}" if error.strerror else message
     if isinstance(error, MemoryError):
         return FILE, "out of memory"
+    if isinstance(error, RuntimeError) and "start new thread" in message:
+        return FILE, "the system does not start as many threads"
     frame = error.__traceback__
     while frame and frame.tb_next:
         frame = frame.tb_next

@@ -64,7 +64,7 @@ def explain(name: tuple[str, ...], as_json: bool) -> None:
     try:
         found = nnr.explain(" ".join(name))
     except LookupError as error:
-        raise click.UsageError(str(error.args[0])) from None
+        raise click.UsageError(f"{error.args[0]}; nnr explain alone lists all names") from None
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in found], indent=1))
         return

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from . import output, params
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
 
 
 @click.command(
@@ -17,19 +22,14 @@ Examples:
 )
 @click.argument("bitstream", type=params.FileName())
 @click.option("--unit", type=click.IntRange(0), required=True, metavar="N", help="Its number, as nnr inspect prints.")
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    required=True,
-    type=params.FileName(),
-    metavar="PART",
-    help="The bitstream to write; - for standard output.",
-)
+@params.target("PART", "The bitstream to write")
 @click.option("--generic", is_flag=True, help="Also take a unit that does not say that it is self-contained.")
+@params.limits
 @click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def extract(bitstream: str, unit: int, target: str, generic: bool, force: bool, quiet: bool) -> None:
+def extract(
+    bitstream: str, unit: int, target: str, generic: bool, limits: nnr.Limits, force: bool, quiet: bool
+) -> None:
     """Extract unit N of BITSTREAM (- for standard input): an aggregate unit, or a layer parameter set with its units.
 
     PART has the start unit and the model parameter set before it, and decodes without the rest. A unit that refers to
@@ -40,7 +40,7 @@ def extract(bitstream: str, unit: int, target: str, generic: bool, force: bool, 
 
     stream = params.open_target(target, bitstream, force=force, folder=False)
     with output.source(bitstream) as data:
-        part = nnr.extract(data, unit, generic=generic)
+        part = nnr.extract(data, unit, generic=generic, limits=limits)
     if stream:
         stream.write(part)
     else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nnr_codec.bitstream.nodes import UnitNode
     from nnr_codec.bitstream.source import Bitstream
     from nnr_codec.bitstream.units import UnitReader
+    from nnr_codec.decoder.state import UpdateState
 
 
 def unit_types(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -64,6 +65,15 @@ Examples:
 @click.option(
     "--bins-limit", type=click.IntRange(0), default=1000, metavar="N", help="How many (default 1000); 0 for all."
 )
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    type=params.FileName(),
+    metavar="FILE",
+    help="A bitstream that BITSTREAM updates, for --bins; repeatable, in order.",
+)
 @click.option("--requirements", is_flag=True, help="Print the tools that a decoder needs for the bitstream.")
 @click.option(
     "--format",
@@ -80,6 +90,7 @@ def inspect(
     as_json: bool,
     show_bins: bool,
     bins_limit: int,
+    inputs: Sequence[str],
     requirements: bool,
     inferred: bool,
     payloads: bool,
@@ -98,16 +109,21 @@ def inspect(
     """
     from nnr_codec.bitstream.units import UnitReader
 
-    if show_bins and requirements:
-        raise click.UsageError("--bins and --requirements exclude each other")
-    style = "json" if as_json else style
     narrowed = any(chosen.values()) or offset is not None
+    if requirements and (show_bins or narrowed or everything or elements or inferred or payloads):
+        raise click.UsageError("--requirements is about the whole bitstream; leave out what chooses from it")
+    if show_bins and (chosen["types"] or offset is not None or elements or inferred or payloads):
+        raise click.UsageError("--bins goes with --unit, --name and --all only")
+    if inputs and not show_bins:
+        raise click.UsageError("-i is for --bins")
+    style = "json" if as_json else style
     with output.source(bitstream) as data:
         if requirements:
             _print_tools(data, limits, style)
         elif show_bins:
             reader = UnitReader(data, limits)
-            bins.print_bins(reader, chosen["units"], chosen["names"], everything, bins_limit, style)
+            state = _state(inputs, limits)
+            bins.print_bins(reader, state, chosen["units"], chosen["names"], everything, bins_limit, style)
         elif narrowed or everything or elements or inferred or payloads or style in ("tree", "table"):
             found = _found(UnitReader(data, limits), elements, offset, inferred, payloads, **chosen)
             if not nodes.print_found(found, style or "tree"):
@@ -115,6 +131,17 @@ def inspect(
                 raise click.exceptions.Exit(errors.NO)
         else:
             _print_units(data, limits, style)
+
+
+def _state(inputs: Sequence[str], limits: nnr.Limits) -> UpdateState:
+    """What earlier bitstreams leave."""
+    import nnr_codec as nnr
+
+    decoder = nnr.UpdateDecoder(limits=limits)
+    for name in inputs:
+        with output.source(name) as data:
+            decoder.decode(data)
+    return decoder.state
 
 
 def _found(

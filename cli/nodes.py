@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LONGEST = 60  # characters of a value in text
 BINARY = 16  # bits that are printed as such in text
+ROWS = 10_000  # after so many, another table begins: nobody knows how long a bitstream is
 
 
 def print_found(found: Iterable[Found], style: str) -> bool:
@@ -111,11 +112,18 @@ def _print_table(found: Iterable[Found]) -> None:
                 value = "" if node.value is None else _value(node)
                 place = str(node.unit), str(node.bit), str(node.offset), str(node.bits)
                 rows.append((*place, _raw(node), _descriptor(node), node.path, value, node.meaning, node.clause))
+            if len(rows) >= ROWS:
+                _print_rows(rows)
+                rows = []
     finally:
         if rows:
-            output.table(
-                ("unit", "bit", "offset", "bits", "raw", "type", "element", "value", "meaning", "clause"),
-                rows,
-                right=("unit", "bit", "offset", "bits"),
-                fold=("element", "value", "meaning"),
-            )
+            _print_rows(rows)
+
+
+def _print_rows(rows: list[tuple[str, ...]]) -> None:
+    output.table(
+        ("unit", "bit", "offset", "bits", "raw", "type", "element", "value", "meaning", "clause"),
+        rows,
+        right=("unit", "bit", "offset", "bits"),
+        fold=("element", "value", "meaning"),
+    )

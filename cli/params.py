@@ -28,7 +28,7 @@ class FileName(click.Path):
         return super().convert(value, param, ctx)
 
 
-def format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Check the name of a model format."""
     from nnr_codec import formats
 
@@ -37,7 +37,7 @@ def format_name(ctx: click.Context, param: click.Parameter, value: str | None) -
     return value
 
 
-def format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Completions of the name of a model format."""
     from nnr_codec import formats
 
@@ -105,7 +105,7 @@ def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
                 continue
             if name not in (*Limits.names(), "allow_trailing"):
                 raise KeyError(name)
-            change: dict[str, Any] = {name: _WORDS[value.lower()] if name == "allow_trailing" else int(value, 0)}
+            change: dict[str, Any] = {name: _WORDS[value.lower()] if name == "allow_trailing" else _count(value)}
             result = replace(result, **change)
         except KeyError:
             raise click.BadParameter(
@@ -115,6 +115,16 @@ def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
         except ValueError as error:
             raise click.BadParameter(f"{text!r}: {error}") from None
     return result
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text, 0)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"{text!r} is not a number of at least 0")
+    return number
 
 
 def limits(command: F) -> F:
@@ -127,6 +137,31 @@ def limits(command: F) -> F:
         metavar="NAME=VALUE",
         help="What the input may cost: strict, unlimited, or a limit by name (see: nnr explain Limits); repeatable.",
     )(command)
+
+
+def target(metavar: str, description: str) -> Callable[[F], F]:
+    """The option ``-o``, which gives ``target``."""
+    return click.option(
+        "-o",
+        "--output",
+        "target",
+        required=True,
+        type=FileName(),
+        metavar=metavar,
+        help=f"{description}; - for standard output.",
+    )
+
+
+def model_format(default: str) -> Callable[[F], F]:
+    """The option ``--format``, which gives ``model_format``."""
+    return click.option(
+        "--format",
+        "model_format",
+        metavar="NAME",
+        callback=_format_name,
+        shell_complete=_format_names,
+        help=f"Format of MODEL (default: {default}).",
+    )
 
 
 def conversion(command: F) -> F:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,6 @@ from .errors import NO, one_line
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
-    from nnr_codec.conformance.digest import TensorDigest
 
 
 @click.command(
@@ -57,38 +55,39 @@ def verify(
     Warnings and notes are no violations. The exit code is 1 when there is a violation, or a difference from MANIFEST.
     """
     import nnr_codec as nnr
-    from nnr_codec.conformance.digest import model_digest, read_manifest
+    from nnr_codec.conformance.digest import differences, manifest, read_manifest
 
     if (as_manifest or against) and len(bitstreams) > 1:
         raise click.UsageError("--digest and --against are for one FILE")
     if as_manifest and as_json:
         raise click.UsageError("--json has the digests already; leave out --digest")
-    expected = read_manifest(Path(against).read_bytes()) if against else None
-    printed, wrong, violations, warnings = [], 0, 0, 0
+    expected = None
+    if against:
+        with output.source(against) as file:
+            expected = read_manifest(Path(file).read_bytes() if isinstance(file, str) else file.read())
+    printed, differing, violations, warnings = [], 0, 0, 0
     for name in bitstreams:
         with ExitStack() as stack:
             before = [stack.enter_context(output.source(earlier)) for earlier in inputs]
             report = nnr.verify(stack.enter_context(output.source(name)), limits=limits, inputs=before)
-        differences = list(_differences(expected, report.tensors)) if expected is not None else []
+        found = {tensor.name: tensor for tensor in report.tensors}
+        wrong = differences(expected, found) if expected is not None else {}
+        lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]
         violations, warnings = violations + len(report.violations), warnings + len(report.warnings)
-        wrong += len(report.violations) + len(differences)
+        differing += len(wrong)
         if as_json:
-            printed.append({"file": name, **asdict(report), "differences": differences})
+            printed.append({"file": name, **asdict(report), "differences": lines})
             continue
-        _print(name, report, differences, to_stderr=as_manifest)
+        _print(name, report, lines, to_stderr=as_manifest)
         if as_manifest:
-            manifest = {
-                "tensors": [asdict(entry) for entry in report.tensors],
-                "model_sha256": model_digest(report.tensors),
-            }
-            click.echo(json.dumps(manifest, indent=1))
+            click.echo(json.dumps(manifest(report.tensors), indent=1))
     if as_json:
         click.echo(json.dumps(printed, indent=1))
     else:
         counts = (len(bitstreams), "bitstream"), (violations, "violation"), (warnings, "warning")
         line = ", ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for count, what in counts)
         click.echo(line, err=as_manifest)
-    if wrong:
+    if violations or differing:
         raise click.exceptions.Exit(NO)
 
 
@@ -99,18 +98,3 @@ def _print(name: str, report: nnr.Report, differences: list[str], *, to_stderr: 
     lines += [f"note: {note}" for note in report.notes]
     for line in lines:
         click.echo(one_line(f"{name}: {line}"), err=to_stderr)
-
-
-def _differences(expected: list[TensorDigest], tensors: list[TensorDigest]) -> Iterator[str]:
-    """What is not as the manifest has it."""
-    found = {tensor.name: tensor for tensor in tensors}
-    for entry in expected:
-        tensor = found.pop(entry.name, None)
-        if tensor is None:
-            yield f"tensor {entry.name!r} of the manifest is missing"
-        elif (tensor.dtype, tensor.shape) != (entry.dtype, entry.shape):
-            kinds = (f"{each.dtype} {output.dims(each.shape)}" for each in (tensor, entry))
-            yield f"tensor {entry.name!r} is {' and not '.join(kinds)}"
-        elif tensor.sha256 != entry.sha256:
-            yield f"tensor {entry.name!r} has other values than in the manifest"
-    yield from (f"tensor {name!r} is not in the manifest" for name in found)

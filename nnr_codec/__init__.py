@@ -47,8 +47,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .config import EncoderConfig as EncoderConfig
     from .config import Rule as Rule
     from .conformance.digest import digest as digest
-    from .conformance.violation import Report as Report
-    from .conformance.violation import Violation as Violation
+    from .conformance.report import Report as Report
+    from .conformance.report import Violation as Violation
     from .decoder.index import NnrFile as NnrFile
     from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
@@ -92,7 +92,7 @@ _NAMES = {
     "compare": "compare_models",
     "config": "EncoderConfig Rule",
     "conformance.digest": "digest",
-    "conformance.violation": "Report Violation",
+    "conformance.report": "Report Violation",
     "decoder.index": "NnrFile",
     "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",

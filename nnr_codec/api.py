@@ -24,7 +24,7 @@ from .syntax import Session
 
 if TYPE_CHECKING:
     from .bitstream.source import Bitstream
-    from .conformance.violation import Report
+    from .conformance.report import Report
 
     Target = str | os.PathLike[str] | BinaryIO
     Source = Target | bytes | bytearray | memoryview
@@ -81,7 +81,7 @@ def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
     Parameters
     ----------
     model : Model, mapping of str to ndarray, path or binary file
-        float16, float32, float64, bool and integer arrays of up to 32 significant bits.
+        float16, float32, float64, bool, and integers of any width whose values fit int32.
     config : EncoderConfig, optional
     **options
         Fields of EncoderConfig, replacing those of ``config``.

@@ -131,11 +131,12 @@ class Limits:
 
 
 def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
-    """Shape and name of the dtype."""
+    """Shape and numpy's name of the dtype, which may be another framework's."""
+    import numpy as np
+
     shape, dtype = (tensor.shape, tensor.dtype) if hasattr(tensor, "shape") else tensor
-    if not isinstance(dtype, str):
-        dtype = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
-    return tuple(int(extent) for extent in shape), dtype
+    name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)).rpartition(".")[2]
+    return tuple(int(extent) for extent in shape), np.dtype(name).name
 
 
 class Budget:

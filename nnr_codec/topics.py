@@ -65,7 +65,8 @@ def explain(name: str) -> list[Topic]:
     known = topics()
     key = _key(name)
     if key not in known:
-        close = list(dict.fromkeys(known[other][0].name for other in get_close_matches(key, known, 5)))
+        similar = get_close_matches(key, known, 5) or [other for other in known if len(key) > 2 and key in other][:5]
+        close = list(dict.fromkeys(known[other][0].name for other in similar))
         raise LookupError(f"nothing is called {name!r}" + (f"; close: {', '.join(close)}" if close else ""))
     return list(known[key])
 
@@ -157,7 +158,7 @@ def _constants() -> Iterator[Topic]:
 
 def _requirements() -> Iterator[Topic]:
     for rule in REQUIREMENTS.values():
-        yield Topic(rule.id, "requirement", rule.clause, rule.text, (rule.severity,))
+        yield Topic(rule.id, "requirement", rule.clause, rule.text, (f"severity: {rule.severity}",))
 
 
 def _errors() -> Iterator[Topic]:

@@ -45,6 +45,7 @@ def test_extremes() -> None:
     assert compare_tensors(f4(0, 0), f4(0, 1)).snr == -math.inf
     near = np.array([2**62, 1]), np.array([2**62 + 1, 1])
     assert compare_tensors(*near).count == 1
+    assert not nnr.compare_models({"w": near[0]}, {"w": near[1]}).same(0.0)
 
 
 @pytest.mark.parametrize("dtype", ["b1", "i1", "u8", "f2", "f8", "g", "c8", "c16"])

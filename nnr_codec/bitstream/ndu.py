@@ -148,11 +148,13 @@ def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:
     return array.reshape(part.dims)
 
 
-def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int32]:
+def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int64]:
     """The levels that dependent quantization resolves to ``quant_param`` (10.2.1.4, errata D5).
 
     Raises EncodeError where none does: what a state can reach is even in states 0, 2, 4, 6, odd or 0 in the others.
     """
+    if quant_param.dtype.kind not in "iu":
+        raise EncodeError(f"QuantParam of type {quant_param.dtype} is not an integer")
     order, state = coding_order(syntax), 0
     levels = np.empty(quant_param.size, np.int64)
     for index, value in zip(order.tolist(), quant_param.reshape(-1)[order].tolist(), strict=True):
@@ -162,7 +164,7 @@ def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDA
         level = (value + (odd if value > 0 else -odd)) // 2
         levels[index] = level
         state = STATE_TRANS_TAB[state][level & 1]
-    return levels.astype(np.int32).reshape(quant_param.shape)
+    return levels.reshape(quant_param.shape)
 
 
 def _with_entry_points(

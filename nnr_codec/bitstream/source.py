@@ -126,7 +126,7 @@ class ChunkSource:
 
     def feed(self, chunk: Buffer) -> None:
         """Append bytes."""
-        self._content += memoryview(chunk).cast("B") if memoryview(chunk).nbytes else b""
+        self._content += _flat(chunk)
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -157,6 +157,8 @@ class ChunkSource:
 def open_source(data: Bitstream, limits: Limits) -> Source:
     """The source of a bitstream: a regular file by its path is mapped, a seekable file read in places.
 
+    A mapped file must not be cut short meanwhile: the system ends a process that reads what is no longer there.
+
     Raises LimitError for a stream that cannot be sought and has more than max_total_bytes, OSError for a file that
     cannot be read, and TypeError for anything else.
     """
@@ -167,14 +169,19 @@ def open_source(data: Bitstream, limits: Limits) -> Source:
                 return MemorySource(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
             return _read(file, limits)
     try:
-        view = memoryview(cast("Buffer", data))
+        return MemorySource(_flat(cast("Buffer", data)))
     except TypeError:
         if not hasattr(data, "read"):
             raise
         stream = cast(BinaryIO, data)
         seekable = getattr(stream, "seekable", None)
         return FileSource(stream) if seekable and seekable() else _read(stream, limits)
-    return MemorySource(view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes()))
+
+
+def _flat(data: Buffer) -> memoryview:
+    """The bytes of an object, copied only where they do not lie together."""
+    view = memoryview(data)
+    return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
 
 def _read(file: BinaryIO, limits: Limits) -> MemorySource:
@@ -182,4 +189,6 @@ def _read(file: BinaryIO, limits: Limits) -> MemorySource:
     while chunk := file.read(_CHUNK):
         content += chunk
         limits.check("max_total_bytes", len(content), "bytes of the stream")
+    if chunk is None:  # not the end
+        raise BlockingIOError("the stream does not block; StreamDecoder takes what has arrived so far")
     return MemorySource(memoryview(content))

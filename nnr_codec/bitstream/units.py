@@ -176,7 +176,7 @@ class UnitReader:
         self.trace = trace
         self.budget = Budget(self.limits)
         self.position = 0  # of the next unit
-        self._index = 0
+        self.index = 0  # number of the next unit
         self._aggregates: list[_Aggregate] = []
         self._last: Unit | None = None
 
@@ -196,7 +196,9 @@ class UnitReader:
             except NnrError as error:
                 error.args = (f"{unit.label()}: {error}",)
                 raise
-            self._leave(unit)
+            self._leave()
+        if self._aggregates and self._aggregates[0].end > self.source.size:  # not known when it began to arrive
+            raise TruncatedError("the bitstream ends inside an aggregate", unit=self._aggregates[0].unit.label())
         if self.position >= self.source.size:
             return None
         try:
@@ -207,7 +209,7 @@ class UnitReader:
         if self._aggregates:
             self._aggregates[-1].check(unit)
             self._aggregates[-1].seen += 1
-        self._index += 1
+        self.index += 1
         if unit.header.nnr_unit_type == NNR_AGG:
             self.limits.check("max_agg_depth", len(self._aggregates) + 1, f"{unit.label()}: depth of aggregates")
             self._aggregates.append(_Aggregate(unit))
@@ -217,13 +219,15 @@ class UnitReader:
         self._last = unit
         return unit
 
-    def _leave(self, unit: Unit) -> None:
+    def _leave(self) -> None:
         """Close the aggregates that end here."""
         while self._aggregates and self.position >= self._aggregates[-1].end:
             aggregate = self._aggregates.pop()
             if aggregate.seen != aggregate.header.num_of_nnr_units_minus2 + 2:
                 raise ElementError(
-                    "an aggregate does not hold num_of_nnr_units_minus2 + 2 units (6.4.4.8)", unit=unit.label()
+                    f"an aggregate does not hold num_of_nnr_units_minus2 + 2 units, but {aggregate.seen} (6.4.4.8)",
+                    unit=aggregate.unit.label(),
+                    path="nnr_aggregate_unit_header.num_of_nnr_units_minus2",
                 )
             if self.session.lps_depth > len(self._aggregates):
                 self.session.end_aggregate()
@@ -248,7 +252,7 @@ class UnitReader:
             limits.check("max_unit_bytes", length, "nnr_unit_size")
             return self._content(start[:length], size, header_type, reader.io.pos)
         except BitstreamError as error:
-            if self._index == 0 and header_type not in (-1, NNR_STR):
+            if self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
             error.unit = error.unit or self._label(header_type)
             raise
@@ -257,13 +261,14 @@ class UnitReader:
             raise
 
     def _label(self, header_type: int) -> str:
-        return f"unit {self._index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
+        return f"unit {self.index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
 
     def _content(self, start: memoryview, size: NnrUnitSize, header_type: int, header_bit: int) -> Unit:
         """The unit whose first bytes are ``start``; as much of it is fetched as its structures need."""
         offset, length = self.position, size.nnr_unit_size
-        whole = header_type in PAYLOADS or self.trace or (self.source.in_order and header_type != NNR_AGG)
-        if len(start) < length and whole:
+        if self.source.in_order and header_type == NNR_AGG:
+            start = self.source.view(offset, offset + min(length, _aggregate_header_size(start, header_bit)))
+        elif len(start) < length and (header_type in PAYLOADS or self.trace or self.source.in_order):
             start = self.source.view(offset, offset + length)
         while True:
             reader = Reader(self.session, BitReader(start, 0, self.limits), self.trace)
@@ -276,10 +281,7 @@ class UnitReader:
             except TruncatedError:
                 if len(start) == length:
                     raise
-                more = self.source.peek(offset, offset + min(length, 8 * len(start)))
-                if len(more) == len(start):
-                    raise MoreNeededError from None
-                start = more
+                start = self.source.view(offset, offset + min(length, 8 * len(start)))
         cls = PAYLOADS.get(header.nnr_unit_type)
         content: Structure | memoryview | Span
         payload_offset = reader.io.pos >> 3
@@ -299,7 +301,20 @@ class UnitReader:
             content = self.source.span(offset + payload_offset, offset + length)
         self.budget.charge("max_names", reader.items, "list entries of all headers")
         raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + length)
-        return Unit(size, header, content, self._index, offset, len(self._aggregates), payload_offset, raw)
+        return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
+
+
+def _aggregate_header_size(start: memoryview, header_bit: int) -> int:
+    """Bytes of an aggregate up to its first unit, from its count (6.3.3.8).
+
+    While it arrives in small chunks, its lists must not be read again with each of them. MoreNeededError when the count
+    is not there yet.
+    """
+    fixed = header_bit // 8 + 1 + (start[header_bit // 8] & 1)  # partial_data_counter_present_flag
+    if len(start) < fixed + 4:
+        raise MoreNeededError
+    count = int.from_bytes(start[fixed + 2 : fixed + 4], "big") + 2
+    return fixed + 4 + count * (6 if start[fixed + 1] >> 7 else 1)
 
 
 def write_unit(

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -84,9 +84,8 @@ class TensorDigest:
         return read
 
 
-def manifest(tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """The digests of all tensors in order and that of the model, for JSON; one tensor is read at a time."""
-    entries = [TensorDigest.of(name, tensors[name]) for name in tensors]
+def manifest(entries: Sequence[TensorDigest]) -> dict[str, Any]:
+    """The digests of tensors in order and that of their model, for JSON."""
     return {"tensors": [asdict(entry) for entry in entries], "model_sha256": model_digest(entries)}
 
 
@@ -121,8 +120,8 @@ def read_manifest(text: str | bytes) -> list[TensorDigest]:
     return entries
 
 
-def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array]) -> dict[str, str]:
-    """What is wrong with each tensor that is not as expected, by name; nothing when all are."""
+def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array | TensorDigest]) -> dict[str, str]:
+    """What is wrong with each tensor (or its digest) that is not as expected, by name; nothing when all are."""
     wrong = dict.fromkeys(tensors, "is not expected")
     for entry in expected:
         wrong.pop(entry.name, None)
@@ -130,10 +129,11 @@ def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array]) 
             wrong[entry.name] = "is missing"
             continue
         tensor = tensors[entry.name]
+        dtype = tensor.dtype if isinstance(tensor, TensorDigest) else tensor.dtype.name
         if tensor.shape != entry.shape:
             wrong[entry.name] = f"has shape {tensor.shape}, not {entry.shape}"
-        elif tensor.dtype.name != entry.dtype:
-            wrong[entry.name] = f"is {tensor.dtype.name}, not {entry.dtype}"
-        elif digest(tensor) != entry.sha256:
+        elif dtype != entry.dtype:
+            wrong[entry.name] = f"is {dtype}, not {entry.dtype}"
+        elif (tensor.sha256 if isinstance(tensor, TensorDigest) else digest(tensor)) != entry.sha256:
             wrong[entry.name] = "has other values"
     return wrong

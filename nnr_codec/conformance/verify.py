@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..bitstream.source import open_source
-from ..bitstream.units import Unit, unit_type_name
+from ..bitstream.units import Unit, UnitReader, unit_type_name
 from ..constants import NNR_AGG, NNR_STR
 from ..decoder.state import UpdateState
 from ..errors import LimitError, NnrError
 from ..limits import Budget, Limits
 from ..model import Topology
-from ..syntax import Session
-from .findings import Findings
-from .one import BitstreamVerifier
+from ..syntax import BitReader, Reader, Session
+from ..syntax.structures import NnrUnitSize
+from .report import Findings, Report
 from .requirements import REQUIREMENTS, Finding, History, Member, Seen
-from .violation import Report
-from .walk import OneUnit, unit_size, unit_type
+from .verifier import BitstreamVerifier
 
 if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
@@ -36,6 +35,9 @@ def verify(
     labels: Callable[[Topology], Iterable[str]] | None = None,
 ) -> Report:
     """Check a bitstream against every requirement.
+
+    All violations are reported: of a unit that cannot be read or decoded, the first thing that is in the way and what
+    checks of its header find; what merely follows from another violation is a note.
 
     Parameters
     ----------
@@ -81,10 +83,11 @@ class _Verifier:
         labels: Callable[[Topology], Iterable[str]] | None,
     ) -> None:
         self.limits, self.history, self.labels = limits, history, labels
-        self.session = Session(topology_dimensions)
+        self.session = Session(topology_dimensions, general_profile_idc=1)  # unless an NNR_STR says otherwise
         self.budget = Budget(limits)
         self.findings = Findings(limits)
         self.open: list[tuple[Seen, int]] = []  # aggregates, and where each ends
+        self.guessed = False  # whether the unit before had no size, so that the next one may begin elsewhere
         self.bitstream = self.begin()
 
     def begin(self) -> BitstreamVerifier:
@@ -112,19 +115,25 @@ class _Verifier:
         data, index = view[position:end], self.findings.report.units
         self.findings.report.units += 1
         size, kind = unit_size(data), unit_type(data)
+        guessed, self.guessed = self.guessed, not size
         unit, seen = None, None
         label = f"unit {index}" + (f" ({unit_type_name(kind)})" if kind >= 0 else "")
         try:
             self.limits.check("max_units", self.findings.report.units, "units of the bitstream")
         except LimitError as error:
             self.findings.refuse(error, index, label)
-            return len(view)
+            return self.cut(len(view))
+        if guessed and not size:
+            self.findings.report.units -= 1
+            return self.cut(end)
         try:
-            reader = OneUnit(data, index, self.limits, self.session)
-            reader.budget = self.budget
-            unit = reader.next()
+            if not self.bitstream.skips(kind):
+                reader = UnitReader(data, self.limits, self.session)
+                reader.index, reader.budget = index, self.budget
+                unit = reader.next()
         except NnrError as error:
             self.findings.refuse(error, index, label)
+            self.bitstream.lose(kind)
         if unit:
             unit.offset, unit.depth = position, len(self.open)
             if unit.header.nnr_unit_type == NNR_STR and self.bitstream.started:
@@ -133,10 +142,16 @@ class _Verifier:
         if self.open:
             self.open[-1][0].members.append(Member(position, kind, seen))
         if not size:
-            return end
+            return self.cut(end)
         if seen and kind == NNR_AGG and self.enter(seen, position + size):
             return position + seen.unit.payload_offset
         return position + size
+
+    def cut(self, end: int) -> int:
+        """Leave aggregates of which not all units can be found."""
+        for seen, close in self.open:
+            seen.refused |= close <= end
+        return end
 
     def enter(self, seen: Seen, end: int) -> bool:
         """Go into an aggregate, unless that is too deep."""
@@ -152,8 +167,22 @@ class _Verifier:
         """A start unit after the first one (errata N3)."""
         self.history = self.bitstream.end()
         self.bitstream = self.begin()
-        message = f"{unit.label()} begins another bitstream"
         if self.limits.allow_trailing:
-            self.findings.report.notes.append(message)
+            self.findings.report.notes.append(f"{unit.label()} begins another bitstream")
         else:
-            self.findings.add(REQUIREMENTS["one-bitstream"], iter([Finding(message)]), Seen(unit, self.session))
+            finding = Finding("another bitstream begins", "nnr_unit_type")
+            self.findings.add(REQUIREMENTS["one-bitstream"], iter([finding]), Seen(unit, self.session))
+
+
+def unit_size(data: memoryview) -> int:
+    """nnr_unit_size where the unit may be as long as that, else 0."""
+    if len(data) < 5 and (len(data) < 3 or data[0] >> 7):
+        return 0
+    size = Reader(Session(), BitReader(data[:4])).read(NnrUnitSize)
+    return size.nnr_unit_size if 3 + 2 * size.nnr_unit_size_flag <= size.nnr_unit_size <= len(data) else 0
+
+
+def unit_type(data: memoryview) -> int:
+    """nnr_unit_type of the unit at the start of ``data``, -1 where that is too short."""
+    header = 2 + 2 * (data[0] >> 7)
+    return data[header] >> 2 if len(data) > header else -1

@@ -6,6 +6,7 @@ Bins are decoded by the plain implementation of clause 10, `nnr_codec.syntax.dee
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +15,12 @@ from bitarray import bitarray
 from ..bitstream.payload import SCANNED, Part, qp_density, tensor_syntax
 from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
-from ..errors import BitstreamError, UnsupportedError
+from ..errors import BitstreamError, MissingReferenceError, UnsupportedError
 from ..syntax.deepcabac import ArithmeticDecoder, Bin, QuantTensorSyntax, index_to_xy, quant_tensor, terminate
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from .state import check_parent
+from .state import Node, UpdateState, check_parent, node_key
 from .task import NduTask
+from .unit import located
 
 #: Larger tensors are not decoded here: the plain implementation keeps 16 bytes for each parameter.
 MAX_PARAMETERS = 1 << 24
@@ -77,26 +79,38 @@ class StopTracing(Exception):  # noqa: N818  # no error: a callback has seen eno
     """Raise it in a callback to end a trace."""
 
 
-def trace_bins(task: NduTask, emit: Callable[[TensorBin], None], first_edition: bool = False) -> None:
+def trace_bins(
+    task: NduTask,
+    emit: Callable[[TensorBin], None],
+    first_edition: bool = False,
+    state: UpdateState | None = None,
+) -> None:
     """Call ``emit`` with each bin of a unit's payload in order, until it raises StopTracing.
+
+    Parameters
+    ----------
+    state : UpdateState, optional
+        What earlier bitstreams left.
 
     Raises
     ------
     PayloadError
         The payload is malformed, after its bins up to there.
     MissingReferenceError
-        Contexts depend on updates in earlier bitstreams.
+        Contexts depend on updates that ``state`` does not have.
     UnsupportedError
         A tensor has more than MAX_PARAMETERS parameters, or its payload has no bins.
     """
     header = task.header
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         raise UnsupportedError(f"{task.label}: an NNR_PT_RAW_FLOAT payload has no bins (6.3.4.7)")
-    check_parent(header, None, task.names[0], residual=False)
-    syntaxes = [plain_syntax(task, part, first_edition) for part in task.parts]
-    for s in syntaxes:
-        if s.tensor_2d_height * s.tensor_2d_width > MAX_PARAMETERS:
-            raise UnsupportedError(f"{task.label}: bins are told of tensors of at most {MAX_PARAMETERS:,} parameters")
+    if any(prod(part.dims) > MAX_PARAMETERS for part in task.parts):
+        raise UnsupportedError(f"{task.label}: bins are told of tensors of at most {MAX_PARAMETERS:,} parameters")
+    key = node_key(header)
+    node = state.node(key) if state and key and header.parent_node_id_present_flag else None
+    with located(task):
+        check_parent(header, node, task.names[0], residual=False)
+        syntaxes = plain_syntaxes(task, first_edition, node)
     number = 0
 
     def count(part: Part, parameter: tuple[int, ...] | None, bin_: Bin) -> None:
@@ -161,22 +175,35 @@ def _flags(header: NnrCompressedDataUnitHeader, syntax: TensorSyntax, side: Tens
     return elements
 
 
-def plain_syntax(task: NduTask, part: Part, first_edition: bool) -> QuantTensorSyntax:
-    """What the headers say about one part, for the plain implementation."""
-    header, codebook = task.header, part.codebook
+def plain_syntaxes(task: NduTask, first_edition: bool, node: Node | None) -> list[QuantTensorSyntax]:
+    """What the headers and the update before say about each part, for the plain implementation."""
+    header, first = task.header, task.role == "h"  # the second tensor of a node that two units share
     is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
-    return QuantTensorSyntax(
-        part.dims,
-        dq_flag=header.dq_flag,
-        general_profile_idc=task.session.general_profile_idc,
-        cabac_unary_length_minus1=header.cabac_unary_length_minus1,
-        scan_order=header.scan_order if part.role in SCANNED else 0,
-        codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
-        parent_node_id_present_flag=header.parent_node_id_present_flag,
-        temporal_context_modeling_flag=header.temporal_context_modeling_flag,
-        qp_bits=0 if is_int else 6 + qp_density(task.session),
-        first_edition=first_edition,
-    )
+    follows = node and header.temporal_context_modeling_flag and 0 < node.put_node_depth == header.put_node_depth - 1
+    found = []
+    for k, part in enumerate(task.parts, first):
+        codebook = part.codebook
+        co_loc = node.levels[k : k + 1] if node and follows else ()
+        any_sig = node.any_sig[k : k + 1] if node else ()
+        if any(array.shape != part.dims for array in (*co_loc, *any_sig)):
+            raise MissingReferenceError(f"the updates before {task.names[0]!r} have not its shape (10.3.4.2.2)")
+        found.append(
+            QuantTensorSyntax(
+                part.dims,
+                dq_flag=header.dq_flag,
+                general_profile_idc=task.session.general_profile_idc,
+                cabac_unary_length_minus1=header.cabac_unary_length_minus1,
+                scan_order=header.scan_order if part.role in SCANNED else 0,
+                codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
+                parent_node_id_present_flag=header.parent_node_id_present_flag,
+                temporal_context_modeling_flag=header.temporal_context_modeling_flag,
+                co_loc=co_loc[0].reshape(-1).tolist() if co_loc else None,
+                any_sig_before=any_sig[0].reshape(-1).tolist() if any_sig else None,
+                qp_bits=0 if is_int else 6 + qp_density(task.session),
+                first_edition=first_edition,
+            )
+        )
+    return found
 
 
 class _Follower:

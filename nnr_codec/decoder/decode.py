@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -161,6 +162,14 @@ class BitstreamParser:
         except MissingReferenceError as error:
             error.args = (f"{unit.label()}: {error}",)
             raise
+
+    def drop(self, unit: Unit) -> None:
+        """Go on after a unit that was refused: forget what has begun and is not complete; its H may have its names."""
+        self._partial = self._g = None
+        if unit.ndu.compressed_parameter_types & NNR_CPT_DC:
+            self._keys.discard(node_key(unit.ndu) or (-1, -1))
+            with suppress(MissingReferenceError):
+                self.names.difference_update(self.reader.session.names(unit.ndu))
 
     def finish(self) -> None:
         """Raise ElementError when something that has begun is not complete at the end of the bitstream."""

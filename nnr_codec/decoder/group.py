@@ -94,19 +94,19 @@ class Group:
         name : str
             One of the group's.
         start, stop : int
-            Indices of the first coded dimension, 0 <= start <= stop <= its extent; ValueError otherwise.
+            Indices along the axis that was coded first, 0 <= start <= stop <= its extent; IndexError otherwise.
         budget, first_edition
             As for :meth:`decode`.
 
         Returns
         -------
         ndarray
-            ``np.take(tensor, range(start, stop), axis=first_tensor_dimension_shift)``; along axis 0 of a tensor that
-            has not all dimensions of the unit, such as a bias.
+            ``np.take(tensor, range(start, stop), axis)``, the axis being TensorInfo.first_tensor_dimension_shift.
         """
-        task = self.first
-        if not task.dims or not 0 <= start <= stop <= task.dims[0]:
-            raise ValueError(f"{name!r} has no rows {start} to {stop}")
+        task, info = self.first, next(info for info in self.infos if info.name == name)
+        axis = info.first_tensor_dimension_shift
+        if not info.shape or not 0 <= start <= stop <= info.shape[axis]:
+            raise IndexError(f"{name!r} of shape {info.shape} has no rows {start} to {stop}")
         self.charge(budget)
         alone = len(self.tasks) == 1 and len(task.names) == 1 and not task.header.parent_node_id_present_flag
         if alone:
@@ -114,8 +114,7 @@ class Group:
             if some is not None:
                 return some
         whole = GroupDecoder(self, UpdateState(), first_edition=first_edition).run()[0][name]
-        shift = task.header.first_tensor_dimension_shift
-        return np.take(whole, np.arange(start, stop), axis=shift if whole.ndim == len(task.dims) else 0)
+        return np.take(whole, np.arange(start, stop), axis=axis)
 
     def commit(self, state: UpdateState, nodes: Nodes) -> None:
         """Let ``state`` take over what decoding left."""

@@ -142,14 +142,9 @@ class NnrFile(Mapping[str, Array]):
         Raises IndexError unless 0 <= start <= stop <= number of rows, and what decoding raises.
         """
         self._open()
-        info, group = self.info[name], self._group_of[name]
-        axis = info.first_tensor_dimension_shift
-        count = info.shape[axis] if info.shape else 0
-        if not 0 <= start <= stop <= count:
-            raise IndexError(f"rows {start} to {stop} of {name!r}, which has {count}")
+        group, budget = self._group_of[name], Budget(self._reader.limits)
         if self._parser.pruning.has_masks:
-            return np.take(self[name], range(start, stop), axis)
-        budget = Budget(self._reader.limits)
+            return np.take(self[name], range(start, stop), self.info[name].first_tensor_dimension_shift)
         return group.rows(name, start, stop, budget=budget, first_edition=self._reading())
 
     def _open(self) -> list[Group]:

@@ -63,12 +63,12 @@ def reconstruct(
         }
     main = by_role.get("weight") or by_role["g"]
     weight = main.values
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
-        if "g" in by_role:
-            weight = product(by_role["g"].values, by_role["h"].values, dims)
-        if "ls" in by_role:
-            weight = local_scaling(weight, by_role["ls"].values)
-    if weight is not main.values:
+    if "g" in by_role or "ls" in by_role:
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+            if "g" in by_role:
+                weight = product(by_role["g"].values, by_role["h"].values, dims)
+            if "ls" in by_role:
+                weight = local_scaling(weight, by_role["ls"].values)
         if not np.isfinite(weight).all():
             raise ElementError("a recomposed value is not finite (7.3.5)")
         weight = cast_floats(weight, main.values.dtype)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 from ..errors import NnrError
 from ..limits import Budget, Limits
@@ -23,7 +23,6 @@ SMALL = 1 << 13
 _NOTHING = cast(memoryview, b"")  # which can be pickled
 
 Result = tuple[dict[str, Array], Nodes]
-Call = Callable[[], Result | None]
 
 
 def decode_groups(
@@ -33,11 +32,12 @@ def decode_groups(
     first_edition: bool,
     state: UpdateState,
     raw: bool = False,
+    names: Collection[str] | None = None,
     progress: Callable[[str], None] | None = None,
     executor: Executor | None = None,
     jobs: int = 1,
 ) -> dict[str, Array]:
-    """The tensors of all groups of one bitstream, in its order; results and errors do not depend on who decodes.
+    """The tensors of groups of one bitstream, in its order; results and errors do not depend on who decodes.
 
     Parameters
     ----------
@@ -50,11 +50,13 @@ def decode_groups(
         Takes over what later updates refer to, up to the first error.
     raw : bool
         See :meth:`Group.decode`.
+    names : collection of str, optional
+        Which tensors of the groups to give; all by default.
     progress : callable, optional
         Told each name in the calling thread, in bitstream order.
     executor : concurrent.futures.Executor, optional
-        Takes the work. Threads share large tensors that have entry points; processes take whole ones. The call must
-        not come from one of its own workers.
+        Takes the work. Threads share large tensors that have entry points; other processes, to which the work is
+        pickled, take whole ones. The call must not come from one of its own workers.
     jobs : int
         Without an executor, this many threads are started.
 
@@ -76,9 +78,10 @@ def decode_groups(
         for group, (arrays, nodes) in zip(groups, results, strict=True):
             group.commit(state, nodes)
             for name, array in arrays.items():
-                tensors[name] = array
-                if progress:
-                    progress(name)
+                if names is None or name in names:
+                    tensors[name] = array
+                    if progress:
+                        progress(name)
     return tensors
 
 
@@ -111,7 +114,7 @@ class _Schedule:
 
     def results(self, groups: list[Group], state: UpdateState, first_edition: bool, raw: bool) -> Iterator[Result]:
         """What each group gives, in order; everything is handed over before the first."""
-        calls: list[list[Call]] = []
+        calls: list[list[_Call]] = []
         error: NnrError | None = None
         for index, group in enumerate(groups):
             try:
@@ -133,37 +136,60 @@ class _Schedule:
         if error:
             raise error
 
-    def _calls(self, index: int, group: Group, state: UpdateState, first_edition: bool, raw: bool) -> list[Call]:
+    def _calls(self, index: int, group: Group, state: UpdateState, first_edition: bool, raw: bool) -> list[_Call]:
         """Calls of which one gives the result."""
         check = partial(self.check, index)
         decoder = GroupDecoder(group, state, first_edition=first_edition, raw=raw, check=check)
-        if isinstance(self._executor, ProcessPoolExecutor):
-            return [partial(_decode, *_portable(group, state), first_edition, raw)]
         pieces = decoder.pieces()
-        whole = _Whole(index, decoder, len(pieces), self)
-        return [partial(whole.call, piece) for piece in pieces]
+        whole = _Whole(self, index, decoder, partial(_elsewhere, group, state, first_edition, raw), len(pieces))
+        return [_Call(whole, piece, piece is pieces[0]) for piece in pieces]
 
 
+@dataclass
 class _Whole:
     """A group in pieces; the piece that is done last puts it together."""
 
-    def __init__(self, index: int, decoder: GroupDecoder, pieces: int, schedule: _Schedule) -> None:
-        self._index, self._decoder, self._schedule = index, decoder, schedule
-        self._left, self._lock = pieces, Lock()
+    schedule: _Schedule
+    index: int
+    decoder: GroupDecoder
+    elsewhere: Callable[[], Callable[[], Result]]
+    left: int
+    lock: Lock = field(default_factory=Lock)
 
-    def call(self, piece: Piece) -> Result | None:
-        """Do a piece."""
+
+@dataclass(frozen=True)
+class _Call:
+    """Does one piece. In another process, where pickling takes it, the first piece is the whole group."""
+
+    whole: _Whole
+    piece: Piece
+    first: bool
+
+    def __call__(self) -> Result | None:
+        whole = self.whole
         try:
-            self._schedule.check(self._index)
-            piece()
-            with self._lock:
-                self._left -= 1
-                if self._left:
+            whole.schedule.check(whole.index)
+            self.piece()
+            with whole.lock:
+                whole.left -= 1
+                if whole.left:
                     return None
-            return self._decoder.finish()
+            return whole.decoder.finish()
         except BaseException:
-            self._schedule.failed(self._index)
+            whole.schedule.failed(whole.index)
             raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, ((self.whole.elsewhere() if self.first else _nothing),)
+
+
+def _nothing() -> None:
+    """What the other pieces do in another process."""
+
+
+def _elsewhere(group: Group, state: UpdateState, first_edition: bool, raw: bool) -> Callable[[], Result]:
+    """A call that can be pickled and decodes a group."""
+    return partial(_decode, *_portable(group, state), first_edition, raw)
 
 
 def _decode(group: Group, state: UpdateState, first_edition: bool, raw: bool) -> Result:

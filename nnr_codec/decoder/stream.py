@@ -69,6 +69,11 @@ class StreamDecoder:
         """The topology of the present bitstream, as far as it has arrived."""
         return self._parser.topology
 
+    @property
+    def ignored(self) -> list[str]:
+        """Units of reserved and unspecified types and formats in the present bitstream, which are passed over."""
+        return self._parser.ignored
+
     def feed(self, chunk: Buffer) -> list[tuple[str, Array]]:
         """Take the next bytes.
 
@@ -94,11 +99,11 @@ class StreamDecoder:
     def _run(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
         if self._closed:
             raise ValueError("the stream has ended, or failed")
-        self._closed = True  # unless all goes well
         if chunk is None:
             self._source.end()
         else:
             self._source.feed(chunk)
+        self._closed = True  # unless all goes well
         ready = list(self._tensors())
         if chunk is None:
             ready += self._end()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +20,8 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size
 
 Arrays = tuple[npt.NDArray[Any], ...]
+#: Takes levels, and where their parameters go (None: a new array, or the levels themselves).
+Dequantizer = Callable[[Levels, npt.NDArray[Any] | None], npt.NDArray[Any]]
 
 #: Time that one term of a product of G and H takes beside its multiplications, as a number of these.
 TERM_OVERHEAD = 2048
@@ -91,15 +92,22 @@ class NduTask:
         """Whether the unit is of NNR_PT_BLOCK."""
         return self.header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
 
-    def dequantizer(self, part: Part, qp_value: int) -> Callable[[Levels], npt.NDArray[Any]]:
+    def dequantizer(self, part: Part, qp_value: int) -> Dequantizer:
         """What makes parameters of a part's QuantParam, any number of them (7.3.2, 7.3.3, 7.3.6).
 
         It raises PayloadError or ElementError for those that it has no parameters for.
         """
         if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
-            return partial(integers, data_format=self.data_format)
+            return self._integers
         step = step_size(qp_value + cast(tuple[int, int], self.session.quantization)[1], qp_density(self.session))
         if not part.codebook:
-            return partial(scale, step=step, data_format=self.data_format)
+            return lambda levels, out: scale(levels, step, self.data_format, out)
         entries, zero = codebook_array(part.codebook, self.limits), part.codebook.cb_zero_offset
-        return lambda levels: scale(look_up(levels, entries, zero), step, self.data_format)
+        return lambda levels, out: scale(look_up(levels, entries, zero), step, self.data_format, out)
+
+    def _integers(self, levels: Levels, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+        values = integers(levels, self.data_format)
+        if out is None:
+            return values
+        out[...] = values
+        return out

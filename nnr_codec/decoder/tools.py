@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..bitstream.nodes import Node, UnitNode, bare
 from ..bitstream.tree import trees
 from ..bitstream.units import Unit, UnitReader
+from ..constants import NNR_NDU
 from ..errors import NnrError
 from ..limits import Limits
 from ..syntax import Session
@@ -85,7 +86,8 @@ class Payloads:
     def __call__(self, unit: Unit, node: Node) -> None:
         if self.error:
             return
-        self._nodes[unit.index] = node
+        if unit.header.nnr_unit_type == NNR_NDU:
+            self._nodes[unit.index] = node
         try:
             for group in self.parser.take(unit):
                 self._add(group)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..bitstream.payload import Part, code_qp_value, entry_points, tensor_syntax
+from ..bitstream.payload import Levels, Part, code_qp_value, entry_points, tensor_syntax
 from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError
@@ -97,23 +97,25 @@ class _Target:
         self.levels = np.empty((len(rows), *self._dims), np.int32) if keep_levels else None
         self._failures: dict[int, BitstreamError] = {}
 
-    def segment(self, row: int, reader: LevelReader, check: Check | None) -> None:
+    def buffer(self) -> Levels:
+        """Memory for the levels of a segment, for several of them one after another."""
+        return np.empty((min(self.segments.step, self._stop - self.first), *self._dims), np.int32)
+
+    def segment(self, row: int, reader: LevelReader, buffer: Levels, check: Check | None) -> None:
         """Decode the segment that begins with ``row``, where the reader stands.
 
         A level that cannot be scaled is an error only when the payload is found to be sound (:meth:`rec`).
         """
         start, stop = row - self.first, min(row + self.segments.step, self._stop) - self.first
-        levels = np.empty((stop - start, *self._dims), np.int32) if self.levels is None else self.levels[start:stop]
+        levels = buffer[: stop - start] if self.levels is None else self.levels[start:stop]
         reader.read(levels.reshape(-1), check)
         try:
-            values = self._dequantize(levels)
+            if self.values is None:
+                self.values = dimension_shift(self._dequantize(levels, None), self.shift)
+            else:
+                self._dequantize(levels, np.moveaxis(self.values, self.shift, 0)[start:stop])
         except BitstreamError as error:
             self._failures[row] = error
-            return
-        if self.values is None:
-            self.values = dimension_shift(values, self.shift)
-        else:
-            np.moveaxis(self.values, self.shift, 0)[start:stop] = values
 
     def rec(self) -> Rec:
         """The tensor, once all segments are there; or the first error."""
@@ -216,12 +218,12 @@ class UnitDecoder:
             self._begin()
             together = self._syntaxes[0].rows_together
             rows = range(start // together * together, min(-(-stop // together) * together, part.dims[0]))
-            if len(rows) == part.dims[0]:
+            if len(rows) == part.dims[0] or not self._syntaxes[0].entry_points:
                 return None
             target = self._head(0, rows)
-            reader = target.reader.fork(rows.start) if rows.start else target.reader
+            reader, buffer = target.reader.fork(rows.start) if rows.start else target.reader, target.buffer()
             for row in target.segments:
-                target.segment(row, reader, self._check)
+                target.segment(row, reader, buffer, self._check)
             if rows.stop == part.dims[0]:
                 reader.decoder.terminate()
             some = np.arange(start, stop) - rows.start
@@ -274,14 +276,15 @@ class UnitDecoder:
 
     def _whole(self, k: int) -> None:
         target = self._head(k)
+        buffer = target.buffer()
         for row in target.segments:
-            target.segment(row, target.reader, self._check)
+            target.segment(row, target.reader, buffer, self._check)
 
     def _segment(self, k: int, target: _Target, row: int) -> None:
         """A segment of part k, alone; the last one takes along what follows it."""
         with located(self._task):
             reader = target.reader.fork(row) if row else target.reader
-            target.segment(row, reader, self._check)
+            target.segment(row, reader, target.buffer(), self._check)
             if row == target.segments[-1]:
                 self._decoder = reader.decoder
                 for following in range(k + 1, len(self._task.parts)):

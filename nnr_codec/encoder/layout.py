@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from ..config import EncoderConfig
-from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT
+from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT, NNR_PT_INT
 from ..errors import EncodeError
 from ..model import Array, Block, Model
 from .plan import READABLE, TensorPlan, check_name, made_dependent, plan_tensor
@@ -177,8 +177,10 @@ def _fit(
 
 def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
     """Why a tensor cannot be in one block with a weight; empty if it can."""
+    if plan.payload_type == NNR_PT_INT:
+        return "has integers, not floats"
     if plan.payload_type != NNR_PT_FLOAT:
-        return "is kept exactly, not quantized"
+        return "is kept exactly, not quantized as with exact=false"
     if plan.data_format != weight.data_format:
         return f"decodes to {plan.data_format.name}, {weight.name!r} to {weight.data_format.name}"
     return ""

@@ -124,7 +124,7 @@ class _Planner:
         low, high = (int(bound) for bound in self.bounds)
         if low < -(1 << 31) or high >= 1 << 31:
             raise EncodeError(
-                f"tensor {self.name!r} has integers of more than 32 bits ({low}..{high}), which are not coded (7.3.2)"
+                f"tensor {self.name!r} has integers outside of int32 ({low}..{high}), which are not coded (7.3.2)"
             )
         return self._plan(NNR_PT_INT, F.TENSOR_INT32)
 

@@ -74,7 +74,9 @@ def integers(
     return levels.astype(DTYPES[data_format], copy=False)
 
 
-def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> npt.NDArray[np.floating[Any]]:
+def scale(
+    levels: Levels, step: float, data_format: DecompressedDataFormat, out: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.floating[Any]]:
     """RecParam of TENSOR_FLOAT, 7.3.6: levels times the step, rounded to nearest where not exact (errata N6).
 
     Parameters
@@ -83,6 +85,8 @@ def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> n
     step : float
     data_format : DecompressedDataFormat
         The product is made in float32 (float64 for TENSOR_FLOAT64) and cast to the format's type.
+    out : ndarray, optional
+        Of the format's type: where the products go.
 
     Raises
     ------
@@ -99,9 +103,10 @@ def scale(levels: Levels, step: float, data_format: DecompressedDataFormat) -> n
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
                 raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
-    values: npt.NDArray[np.floating[Any]] = levels.astype(work)
-    values *= work(step)
-    return values.astype(dtype, copy=False)
+    if out is None:
+        out = np.empty(levels.shape, dtype)
+    values: npt.NDArray[np.floating[Any]] = np.multiply(levels, work(step), out=out, dtype=work, casting="same_kind")
+    return values
 
 
 def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> npt.NDArray[np.floating[Any]]:

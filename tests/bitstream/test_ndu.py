@@ -209,6 +209,10 @@ def test_coded_levels(levels: list[int], scan_order: int) -> None:
 def test_what_no_state_reaches_is_refused() -> None:
     with pytest.raises(nnr.EncodeError, match="QuantParam 1 of parameter 0 cannot be reached in state 0"):
         nnr.write_ndu(ndu("w", [3], dq_flag=1), np.array([1, 0, 0]), resolved=True)
+    with pytest.raises(nnr.EncodeError, match="allowed here are"):
+        nnr.write_ndu(ndu("w", [1], dq_flag=1), np.array([1 << 33]), resolved=True)
+    with pytest.raises(nnr.EncodeError, match="float64 is not an integer"):
+        nnr.write_ndu(ndu("w", [1], dq_flag=1), np.array([2.0]), resolved=True)
 
 
 # ------------------------------------------------------------------------------------------------ sizes
@@ -266,7 +270,10 @@ def test_no_room_for_a_header(max_unit_size: int) -> None:
         (ndu("w", [2], kind=NNR_PT_RAW_FLOAT), [[1, 2]], {}, "raw parameters are floats"),
         (ndu(["w", "b"], [2], kind=NNR_PT_BLOCK), [[1, 2]], {}, "2 topology elements are listed for the 1"),
         (ndu("w", [2], node_id_present_flag=1), [[1, 2]], {}, "device_id"),
+        (ndu("w", [2], kind=NNR_PT_RAW_FLOAT), [[1e39, 2]], {}, "exceed its range"),
         (ndu("w", [2]), [[1, 2]], {"pieces": 256}, "partial_data_counter"),
+        (ndu("w", [2]), [[1, 2]], {"pieces": 0}, "0 units hold no payload"),
+        (ndu("w", [2]), [[1, 2]], {"pieces": -1}, "-1 units hold no payload"),
         (ndu("w", [2]), [[1, 2]], {"co_loc": [np.zeros(3, np.int32)]}, "another number"),
     ],
 )

@@ -148,6 +148,8 @@ def test_hostile_folders(cases: Path, capsys: Capture) -> None:
         ["--class", "good"],
         ["--profile", 2],
         ["--timeout", 0],
+        ["--timeout", "inf"],
+        ["--json", "r", "--junit", "r"],
         ["--memory", "much"],
         ["--memory", ""],
         ["--memory", "-1"],

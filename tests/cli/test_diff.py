@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -134,6 +137,17 @@ def test_standard_input(
     assert result.code == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_read_once(bitstream: Path, npz: Path, capsys: Capture) -> None:
+    """As a shell makes one of <(command)."""
+    os.mkfifo("pipe")
+    for name in (bitstream, npz):
+        writer = Thread(target=Path("pipe").write_bytes, args=(name.read_bytes(),))
+        writer.start()
+        assert call(capsys, "diff", "pipe", name).code == 0
+        writer.join()
+
+
 def test_bad_input(bitstream: Path, npz: Path, capsys: Capture) -> None:
     Path("short.nnr").write_bytes(bitstream.read_bytes()[:-2])
     Path("zip.npz").write_bytes(npz.read_bytes()[:-40])
@@ -144,7 +158,7 @@ def test_bad_input(bitstream: Path, npz: Path, capsys: Capture) -> None:
         ((npz, "zip.npz"), 3, "zip.npz: "),
         ((npz, "empty"), 3, "empty: "),
         ((npz, "none"), 5, "none: "),
-        ((npz, "."), 3, ".: "),
+        ((npz, "."), 3, ".: not a model"),
         ((bitstream, bitstream, "--limit", "max_units=1"), 3, "the first: "),
     ):
         result = call(capsys, "diff", *arguments)
@@ -154,7 +168,14 @@ def test_bad_input(bitstream: Path, npz: Path, capsys: Capture) -> None:
 
 
 def test_usage(npz: Path, capsys: Capture) -> None:
-    for arguments in ([], [npz], [npz, npz, npz], [npz, npz, "--tolerance", -1], [npz, npz, "--tolerance", "x"]):
+    for arguments in (
+        [],
+        [npz],
+        [npz, npz, npz],
+        [npz, npz, "--tolerance", -1],
+        [npz, npz, "--tolerance", "x"],
+        [npz, "-", "--run", "-"],
+    ):
         result = call(capsys, "diff", *arguments)
         assert (result.code, result.err[:15]) == (2, "Usage: nnr diff")
 
@@ -201,6 +222,21 @@ class TestRun:
         assert "has shape (4, 3)" in result.err
         assert call(capsys, "diff", DIGITS, DIGITS, "--run", "none.npz").code == 5
         assert call(capsys, "diff", images, images, "--run", images).code == 4
+
+    def test_what_cannot_be_compared(self, images: Path, capsys: Capture) -> None:
+        """The message says which model does not run, and nothing of the engine's insides."""
+        model = nnr.load(DIGITS)
+        assert model.topology
+        for old, new, what in (
+            (b"scores", b"answers", "the outputs are scores and answers"),
+            (b"relu(", b"no_such(", "ren.nnef: tract cannot run the model: "),
+        ):
+            text = model.topology.data.replace(old, new)
+            nnr.save(replace(model, topology=replace(model.topology, data=text)), "ren.nnef", overwrite=True)
+            result = call(capsys, "diff", DIGITS, "ren.nnef", "--run", images)
+            assert (result.code, result.out) == (3, "")
+            assert result.err.startswith(f"nnr: error: {what}")
+            assert "backtrace" not in result.err
 
 
 def test_run_without_the_engine(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

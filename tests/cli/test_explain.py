@@ -68,6 +68,7 @@ def test_unknown_names(capsys: Capture) -> None:
     assert (result.code, result.out) == (2, "")
     assert "nothing is called 'scan_ordre'; close: " in result.err
     assert "scan_order" in result.err
+    assert "close: parent_node_payload_sha256, " in call(capsys, "explain", "sha").err
     assert "\x1b" not in call(capsys, "explain", "\x1b[31m").err
 
 

@@ -113,7 +113,10 @@ def test_usage(bitstream: Path, capsys: Capture) -> None:
         (["--type", "XYZ"], "no unit type is called NNR_XYZ"),
         (["--format", "xml"], "'xml'"),
         (["--unit", -1], "-1"),
-        (["--bins", "--requirements"], "exclude each other"),
+        (["--bins", "--requirements"], "about the whole bitstream"),
+        (["--requirements", "--unit", 1], "about the whole bitstream"),
+        (["--bins", "--element", "sig_flag"], "--unit, --name and --all only"),
+        (["--all", "-i", bitstream], "-i is for --bins"),
         (["--bins"], "3 compressed data units are chosen"),
         (["--bins", "--name", "x"], "0 compressed data units are chosen"),
         (["--limit", "x=1"], "x=1"),
@@ -243,7 +246,12 @@ def test_bins_of_a_damaged_payload(bitstream: Path, capsys: Capture) -> None:
 def test_bins_that_are_not_there(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     result = call(capsys, "inspect", UPDATE / "03.nnr", "--bins", "--unit", 3)
     assert result.code == 3
+    assert "unit 3 (NNR_NDU 'w'): 'w' is update 4 of" in result.err
     assert "its parent has put_node_depth 3, but none is known" in result.err
+    before = [argument for k in range(3) for argument in ("-i", UPDATE / f"0{k}.nnr")]
+    result = call(capsys, "inspect", UPDATE / "03.nnr", "--bins", "--unit", 3, "--bins-limit", 0, *before)
+    assert (result.code, result.err) == (0, "") and "hist_dep_sig_prob_enabled_flag" in result.out
+    assert call(capsys, "inspect", UPDATE / "03.nnr", *before).code == 2
     raw = VECTORS / "negative" / "NNR-NEG-019" / "stream.nnr"
     assert call(capsys, "inspect", raw, "--bins").code == 3
     nnr.encode_file({"w": weights()}, "m.nnr")

@@ -77,6 +77,16 @@ def test_other_commands(capsys: Capture, bitstream: Path, command: str) -> None:
     assert "max_units=4" in result.out + result.err
 
 
+def test_commands_that_write(capsys: Capture, bitstream: Path, npz: Path) -> None:
+    for arguments, limit in (
+        (("extract", bitstream, "--unit", 0), "max_units=0"),
+        (("encode", npz), "max_archive_bytes=9"),
+    ):
+        result = call(capsys, *arguments, "-o", "out.nnr", "--limit", limit)
+        assert (result.code, limit in result.err) == (3, True)
+        assert not Path("out.nnr").exists()
+
+
 def test_the_presets_are_ordered() -> None:
     """Nothing is larger in strict() than in the defaults, nor there than in unlimited()."""
     for name in Limits.names():

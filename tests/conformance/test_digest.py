@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import hypothesis.extra.numpy as arrays
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnr_codec as nnr
-from nnr_codec.conformance.digest import differences, manifest, read_manifest
+from nnr_codec.conformance.digest import TensorDigest, differences, manifest, read_manifest
 
 from ..vectors.case import DTYPE_CODES, Tensor
 from ..vectors.case import digest as independent
@@ -50,8 +52,13 @@ def test_types_that_no_bitstream_decodes_to(dtype: str) -> None:
 MODEL: dict[str, Tensor] = {"b": np.arange(6, dtype="f4").reshape(2, 3), "é": np.array(3, "i1"), "": np.zeros(0, "f8")}
 
 
+def listed(model: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The manifest of a model."""
+    return manifest([TensorDigest.of(name, tensor) for name, tensor in model.items()])
+
+
 def test_manifest() -> None:
-    written = manifest(MODEL)
+    written = listed(MODEL)
     assert [entry["name"] for entry in written["tensors"]] == list(MODEL)
     entries = read_manifest(json.dumps(written))
     assert [(entry.name, entry.dtype, entry.shape) for entry in entries] == [
@@ -60,14 +67,14 @@ def test_manifest() -> None:
         ("", "float64", (0,)),
     ]
     assert differences(entries, MODEL) == {}
-    backwards = manifest(dict(reversed(MODEL.items())))
+    backwards = listed(dict(reversed(MODEL.items())))
     assert backwards["model_sha256"] == written["model_sha256"]
-    assert manifest({**MODEL, "b": -MODEL["b"]})["model_sha256"] != written["model_sha256"]
-    assert manifest({"a": MODEL["b"]})["model_sha256"] != manifest({"c": MODEL["b"]})["model_sha256"]
+    assert listed({**MODEL, "b": -MODEL["b"]})["model_sha256"] != written["model_sha256"]
+    assert listed({"a": MODEL["b"]})["model_sha256"] != listed({"c": MODEL["b"]})["model_sha256"]
 
 
 def test_differences() -> None:
-    entries = read_manifest(json.dumps(manifest(dict.fromkeys("abcde", MODEL["b"]))))
+    entries = read_manifest(json.dumps(listed(dict.fromkeys("abcde", MODEL["b"]))))
     other = {
         "a": MODEL["b"],
         "b": MODEL["b"].T,
@@ -75,13 +82,15 @@ def test_differences() -> None:
         "d": MODEL["b"] + np.float32(1),
         "f": MODEL["b"],
     }
-    assert differences(entries, other) == {
+    wrong = {
         "b": "has shape (3, 2), not (2, 3)",
         "c": "is float64, not float32",
         "d": "has other values",
         "e": "is missing",
         "f": "is not expected",
     }
+    assert differences(entries, other) == wrong
+    assert differences(entries, {name: TensorDigest.of(name, tensor) for name, tensor in other.items()}) == wrong
 
 
 ENTRY = {"name": "w", "dtype": "float32", "shape": [1], "sha256": "0" * 64}

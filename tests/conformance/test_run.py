@@ -192,6 +192,8 @@ def test_memory(tmp_path: Path) -> None:
     found = outcomes(tmp_path, memory=1 << 24)
     assert [found[name][0] for name in "ABCD"] == ["PASS", "OOM", "PASS", "OOM"]
     assert outcomes(tmp_path, memory=None)["B"][0] == Outcome.FAIL
+    assert outcomes(tmp_path, memory=1 << 100)["A"][0] == Outcome.PASS
+    assert outcomes(tmp_path, memory=1)["A"][0] == Outcome.OOM
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ends a group of processes")

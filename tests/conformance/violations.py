@@ -134,7 +134,7 @@ def unit_size() -> Broken:
 
 @breaks("start-unit")
 def start_unit() -> Broken:
-    return Broken(b"".join(raw(mps(Bitstream().str_(0)), "w").units[1:]), 0)
+    return Broken(b"".join(raw(start(), "w").units[1:]), 0)
 
 
 @breaks("one-bitstream")

@@ -16,6 +16,7 @@ from nnr_codec.constants import NNR_PT_RAW_FLOAT
 from nnr_codec.decoder.bins import StopTracing, TensorBin, heads, trace_bins
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.group import is_first_edition
+from nnr_codec.decoder.state import node_key
 from nnr_codec.decoder.task import NduTask
 
 from ..cabac.pairs import BASE, BYPASS, TERMINATE
@@ -79,6 +80,30 @@ def test_heads_are_what_the_bins_say(name: str) -> None:
                     value = int("".join(map(str, bits)), 2)
                     signed = value - (bits[0] << len(bits)) if element.name == "qp_value" else value
                     assert element.value == signed
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [folder for folder in sorted(ROOT.glob("interop/*/*")) if (folder / "01.nnr").exists()],
+    ids=lambda f: f.name,
+)
+def test_bins_of_updates(folder: Path) -> None:
+    """With what earlier bitstreams left, the bins are those of the levels that decoding gives."""
+    decoder = nnr.UpdateDecoder()
+    for path in sorted(folder.glob("*.nnr")):
+        traced: list[tuple[NduTask, list[TensorBin]]] = []
+        for task, first_edition in tasks(path):
+            found: list[TensorBin] = []
+            trace_bins(task, found.append, first_edition, decoder.state)
+            traced.append((task, found))
+        decoder.decode(path)
+        for task, found in traced:
+            node = decoder.state.node(node_key(task.header) or (-1, -1))
+            assert found[-1].bin.element in ("terminating_one_bit", "nesting_zero_bit")
+            for part, levels in zip(task.parts, node.levels if node else (), strict=False):
+                flags = (one for one in found if one.part is part and one.bin.element == "sig_flag")
+                significant = {one.parameter for one in flags if one.bin.bin}
+                assert significant == set(zip(*map(np.ndarray.tolist, np.nonzero(levels)), strict=True))
 
 
 def test_each_parameter_that_is_coded_begins_with_sig_flag() -> None:

@@ -83,3 +83,36 @@ def test_a_bitstream_of_the_first_edition() -> None:
         file = nnr.open(BY_ID["levels/nncodec1_def"].data)
         for name in [first, *names]:
             np.testing.assert_array_equal(file[name], want[name])
+
+
+@pytest.mark.parametrize("scan_order", [0, 1])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_rows(scan_order: int, shift: int) -> None:
+    levels = np.random.default_rng(1).integers(-9, 10, (40, 6))
+    header = ndu("w", [40, 6], scan_order=scan_order, first_tensor_dimension_shift=shift)
+    with nnr.open(Bitstream().str_().mps().ndu(header, levels).data) as file:
+        whole = file["w"]
+        for start, stop in [(0, 40), (0, 1), (7, 9), (8, 16), (39, 40), (5, 5)]:
+            np.testing.assert_array_equal(file.rows("w", start, stop), np.take(whole, range(start, stop), shift))
+        for start, stop in [(-1, 3), (3, 2), (0, 41)]:
+            with pytest.raises(IndexError, match="has no rows"):
+                file.rows("w", start, stop)
+        with pytest.raises(KeyError):
+            file.rows("x", 0, 1)
+
+
+def test_rows_of_tensors_that_share_a_unit() -> None:
+    mapping = {
+        "concatentation_axis_index": 1,
+        "split_index": [2],
+        "number_of_shifts": [0, 1],
+        "shift_index": [[], [1]],
+        "shift_value": [[], [1]],
+    }
+    stream = (
+        Bitstream().str_().mps().ndu(ndu(["a", "b"], [3, 7], kind=NNR_PT_INT, **mapping), np.arange(21).reshape(3, 7))
+    )
+    with nnr.open(stream.data) as file:
+        assert (file["a"].shape, file["b"].shape) == ((3, 2), (5, 3))
+        for name in "ab":
+            np.testing.assert_array_equal(file.rows(name, 1, 3), file[name][1:3])

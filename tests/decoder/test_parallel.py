@@ -259,7 +259,7 @@ def test_running_work_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         checks.append(index)
         if checks.count(1) > 1:  # the first one comes before it begins
             running.set()
-            interrupted.wait(60)
+            interrupted.wait(600)
         original(self, index)
 
     interrupted = threading.Event()
@@ -270,7 +270,7 @@ def test_running_work_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         interrupted.set()
 
     def stop(name: str) -> None:
-        running.wait(60)
+        running.wait(600)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule_module._Schedule, "check", check)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ import nnr_codec as nnr
 from nnr_codec.constants import NNR_CPT_DC, NNR_PT_INT
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array
+from nnr_codec.syntax import Reader
+from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 from ..builder import Bitstream, ndu
 from ..interop import BY_ID
@@ -141,3 +145,37 @@ def test_limits() -> None:
     data = nnr.encode({"w": np.ones((40, 40), "f4")})
     with pytest.raises(nnr.LimitError, match="max_tensor_elements"):
         nnr.StreamDecoder(limits=Limits(max_tensor_elements=100)).feed(data)
+
+
+def test_an_aggregate_that_is_cut_between_its_units() -> None:
+    stream = Bitstream().str_().mps()
+    for name in "ab":
+        stream.ndu(ndu(name, [4], kind=NNR_PT_INT), [1, 2, 3, 4])
+    data = stream.aggregate(2).data
+    last = list(nnr.units(data))[-1]
+    decoder = nnr.StreamDecoder()
+    assert [name for name, _ in decoder.feed(data[: last.offset])] == ["a"]
+    with pytest.raises(nnr.TruncatedError, match="inside an aggregate"):
+        decoder.finish()
+
+
+@pytest.mark.parametrize("listed", [0, 1])
+def test_a_long_header_is_not_read_again_with_each_chunk(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Bitstream().str_().mps()
+    for k in range(300):
+        stream.ndu(ndu(str(k), [1], kind=NNR_PT_INT), [k])
+    units = list(nnr.units(stream.aggregate(2).data))
+    detail = units[2].header.detail
+    assert isinstance(detail, NnrAggregateUnitHeader)
+    detail.entry_points_present_flag = listed
+    data, entries = nnr.write_units(units), 0
+    item = Reader.item
+
+    def counting(self: Reader, *arguments: Any) -> None:
+        nonlocal entries
+        entries += 1
+        item(self, *arguments)
+
+    monkeypatch.setattr(Reader, "item", counting)
+    assert len(feed(data, 1, nnr.StreamDecoder())) == 300
+    assert entries < 10 * 300

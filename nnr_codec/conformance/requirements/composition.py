@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
+from ...bitstream.units import UnitReader
 from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL
-from ...decoder.index import NnrFile
-from ...errors import NnrError
-from ...syntax import Structure
+from ...decoder.decode import BitstreamParser
+from ...decoder.state import UpdateState
+from ...errors import LimitError, NnrError
+from ...limits import Budget
+from ...syntax import Session, Structure
 from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader
-from .registry import Checked, Finding, Member, Seen, at_end, each_unit, requirement
+from .registry import Checked, Finding, Seen, at_end, each_unit, requirement
 
 requirement(
     "string",
@@ -191,7 +195,7 @@ def aggregate_type(checked: Checked) -> Iterator[Finding]:
 def aggregate_count(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         declared = header.num_of_nnr_units_minus2 + 2
-        if declared != len(seen.members):
+        if declared != len(seen.members) and not seen.refused:
             message = f"{declared} units are announced, {len(seen.members)} are there"
             yield Finding(message, _element("num_of_nnr_units_minus2"), seen)
 
@@ -231,35 +235,46 @@ def _element(name: str) -> str:
 # ------------------------------------------------------------------------------------------------ self-containment
 @at_end(AGGREGATE_SELF_CONTAINED)
 def aggregate_self_contained(checked: Checked) -> Iterator[Finding]:
-    head = checked.of(NNR_STR, NNR_MPS)
     for seen, header in _aggregates(checked):
-        if header.nnr_aggregate_unit_type == NNR_AGG_SLF and not any(map(_is_refused, seen.members)):
-            yield from _alone(checked, seen, [*head, seen])
+        if header.nnr_aggregate_unit_type == NNR_AGG_SLF and not _is_refused(seen):
+            session = Session()
+            for before in checked.of(NNR_STR, NNR_MPS):
+                session.activate(before.unit.header, before.unit.structure)
+            yield from _alone(checked, seen, session, [seen])
 
 
-def _is_refused(member: Member) -> bool:
-    return not member.seen or member.seen.refused or any(map(_is_refused, member.seen.members))
+def _is_refused(seen: Seen | None) -> bool:
+    return not seen or seen.refused or any(_is_refused(member.seen) for member in seen.members)
 
 
 @at_end(LPS_SELF_CONTAINED)
 def lps_self_contained(checked: Checked) -> Iterator[Finding]:
-    head: list[Seen] = []
     scopes: dict[int, list[Seen]] = {}
     for seen in checked.of(NNR_TPL, NNR_NDU):
         scopes.setdefault(id(seen.session.lps), []).append(seen)
-    for seen in checked.of(NNR_STR, NNR_MPS, NNR_TPL, NNR_LPS):
-        if seen.unit.header.nnr_unit_type != NNR_LPS:
-            head.append(seen)
-            continue
+    for seen in checked.of(NNR_LPS):
         flag = cast(NnrLayerParameterSetUnitHeader, seen.unit.header.detail).lps_self_contained_flag
         own = scopes.get(id(seen.unit.structure), [])
-        if flag and not any(unit.refused for unit in own):
-            yield from _alone(checked, seen, [*head, seen, *own])
+        if flag and own and not any(unit.refused for unit in own):
+            yield from _alone(checked, seen, replace(own[0].session, topology_dimensions={}), own)
 
 
-def _alone(checked: Checked, subject: Seen, units: list[Seen]) -> Iterator[Finding]:
+def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen]) -> Iterator[Finding]:
+    """Decode units with what ``session`` has, without earlier bitstreams."""
+    limits, groups = checked.limits, []
+    parser = BitstreamParser(UnitReader(b"", limits, session))
+    parser.started = True
     try:
-        checked.again.charge("max_units", len(units), "units that are read again")
-        NnrFile(b"".join(seen.unit.data for seen in units), checked.limits).decode(allow_missing=True)
+        for seen in units:
+            reader = UnitReader(seen.unit.data, limits, session)
+            reader.index = seen.unit.index
+            for unit in reader:
+                groups += parser.take(unit)
+        parser.finish()
+        state, budget = UpdateState(), Budget(limits)
+        for group in groups:
+            group.decode(state=state, budget=budget, first_edition=checked.first_edition)
+    except LimitError:
+        raise
     except NnrError as error:
         yield Finding(f"it does not decode on its own: {error}", "", subject)

@@ -170,5 +170,6 @@ requirement(
     "limits",
     "",
     "Reading and decoding stay within the limits given; no rule of the standard.",
+    severity="limit",
 )
 requirement("decodable", "7.1", "The decoder decodes it.")

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import LimitError, NnrError
-from ...limits import Budget, Limits
+from ...limits import Limits
 
 if TYPE_CHECKING:
     from ...bitstream.units import Unit
@@ -54,7 +54,7 @@ class Seen:
     level_bits : int or None
         Bits of the largest QuantParam of the unit in two's complement; None when there is none.
     refused : bool
-        The decoder refused the unit.
+        The decoder refused the unit, or not all that an aggregate holds can be found.
     """
 
     unit: Unit
@@ -121,11 +121,6 @@ class Checked:
     topology: Topology | None = None
     first_edition: bool = False
 
-    @cached_property
-    def again(self) -> Budget:
-        """The account of what is read a second time."""
-        return Budget(self.limits)
-
     def of(self, *types: int) -> list[Seen]:
         """The units of these types."""
         return [seen for seen in self.seen.values() if seen.unit.header.nnr_unit_type in types]
@@ -167,7 +162,8 @@ class Requirement:
     text : str
         The rule.
     severity : str
-        ``shall``, or ``should`` for what the standard only states or recommends: a warning.
+        ``shall``; ``should`` for what the standard only states or recommends: a warning; ``limit`` for what only keeps
+        a bitstream from being checked.
     refusals : tuple of str
         Patterns of the messages with which a decoder refuses what breaks the rule.
     """

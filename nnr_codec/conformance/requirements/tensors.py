@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...bitstream.payload import codebook_array
+from ...bitstream.payload import codebook_array, parts
 from ...constants import (
     ICNN_NDU_ID,
     NNR_NDU,
@@ -17,7 +18,11 @@ from ...constants import (
 )
 from ...decoder.group import Group
 from ...decoder.reconstruct import Rec
-from .registry import Checked, Finding, Seen, each_tensor, each_unit, requirement
+from ...errors import NnrError
+from .registry import Checked, Finding, Seen, at_end, each_tensor, each_unit, requirement
+
+_Ints = npt.NDArray[np.int32]
+_Floats = npt.NDArray[np.float64]
 
 HEADER = "nnr_compressed_data_unit_header"
 PARENT_FLAG = requirement(
@@ -101,71 +106,102 @@ def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------------------------------------ parents
-@each_tensor(PARENT_DEPTH)
-def parent_depth(checked: Checked, group: Group, _: list[Rec]) -> Iterator[Finding]:
-    header = group.first.header
-    if not header.parent_node_id_present_flag or header.parent_node_id_type != ICNN_NDU_ID:
+def _is_named(seen: Seen) -> bool:
+    """Whether the unit is an update that names its parent otherwise than by a hash."""
+    header = seen.unit.ndu
+    return bool(header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID)
+
+
+@each_unit(PARENT_DEPTH, NNR_NDU)
+def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
+    if not _is_named(seen):
         return
+    header = seen.unit.ndu
     parent = checked.history.state.node((header.parent_device_id, header.parameter_id))
     if header.put_node_depth == 0 or (parent and parent.put_node_depth != header.put_node_depth - 1):
         known = f"that of its parent {parent.put_node_depth}" if parent else "no parent's can be less"
         yield Finding(f"put_node_depth is {header.put_node_depth}, {known}", f"{HEADER}.put_node_depth")
 
 
-@each_tensor(PARENT_TENSOR)
-def parent_tensor(checked: Checked, group: Group, _: list[Rec]) -> Iterator[Finding]:
-    header = group.first.header
-    if header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID:
+@each_unit(PARENT_TENSOR, NNR_NDU)
+def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
+    if _is_named(seen):
+        header = seen.unit.ndu
         names = checked.history.names.get((header.parent_device_id, header.parameter_id))
-        if names and names != tuple(group.first.names):
+        if names and seen.names and names != seen.names:
             message = f"parameter_id {header.parameter_id} is that of {names[0]!r}"
             yield Finding(message, f"{HEADER}.parameter_id")
 
 
-@each_tensor(PARENT_HASH)
-def parent_hash(checked: Checked, group: Group, _: list[Rec]) -> Iterator[Finding]:
-    for task in group.tasks if checked.history.bitstreams else ():
-        for name, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
-            if name in task.header and getattr(task.header, name).to_bytes(size, "big") not in checked.history.digests:
-                message = "no tensor of the earlier bitstreams has a payload of this hash"
-                yield Finding(message, f"{HEADER}.{name}")
+@each_unit(PARENT_HASH, NNR_NDU)
+def parent_hash(checked: Checked, seen: Seen) -> Iterator[Finding]:
+    header = seen.unit.ndu
+    for name, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
+        if not checked.history.bitstreams or name not in header:
+            continue
+        if getattr(header, name).to_bytes(size, "big") not in checked.history.digests:
+            yield Finding("no tensor of the earlier bitstreams has a payload of this hash", f"{HEADER}.{name}")
 
 
 # ------------------------------------------------------------------------------------------------ values
+#: Values that are compared at a time.
+CHUNK = 1 << 20
+
+
 @each_tensor(EXACT)
 def float_exact(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
     for part, rec in zip((part for task in group.tasks for part in task.parts), recs, strict=True):
         if rec.levels is None or rec.values.dtype.kind != "f":
             continue
-        values = rec.values.astype(np.float64)
+        values = rec.values
         if group.first.role == "weight":  # such a tensor comes shifted
             values = np.moveaxis(values, group.first.header.first_tensor_dimension_shift, 0)
-        integers = rec.levels.astype(np.float64)
-        if part.codebook:
-            entries = codebook_array(part.codebook, checked.limits)
-            integers = entries[rec.levels + part.codebook.cb_zero_offset].astype(np.float64)
-        wrong = _inexact(integers.reshape(-1), values.reshape(-1))
+        levels, zero = rec.levels.reshape(-1), part.codebook.cb_zero_offset if part.codebook else 0
+        entries = codebook_array(part.codebook, checked.limits) if part.codebook else None
+
+        def integers(start: int, levels: _Ints = levels, entries: _Ints | None = entries, zero: int = zero) -> _Floats:
+            chunk = levels[start : start + CHUNK]
+            return (chunk if entries is None else entries[chunk + zero]).astype(np.float64)
+
+        wrong = _inexact(integers, values.reshape(-1))
         if wrong:
             yield Finding(f"{wrong} of {values.size} values of {rec.name!r} are rounded to {rec.values.dtype}")
 
 
-def _inexact(integers: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> int:
+def _inexact(integers: Callable[[int], _Floats], values: npt.NDArray[np.floating[Any]]) -> int:
     """How many values are not the same number, of at most eight significant bits, times their integers.
 
     The smallest integer tells the number: where its product is rounded, the quotient has more bits than a step has.
+    ``integers`` gives CHUNK of them from an index on.
     """
-    some = np.flatnonzero(integers)
-    if not some.size:
-        return 0
-    least = some[np.abs(integers[some]).argmin()]
-    step = values[least] / integers[least]
+    some, least, step = 0, np.inf, 0.0
+    for start in range(0, values.size, CHUNK):
+        factors = integers(start)
+        nonzero = np.flatnonzero(factors)
+        some += nonzero.size
+        k = nonzero[np.abs(factors[nonzero]).argmin()] if nonzero.size else 0
+        if 0 < abs(factors[k]) < least:
+            least, step = abs(factors[k]), float(values[start + k]) / factors[k]
     mantissa = np.frexp(step)[0] * 256
-    return int(np.count_nonzero(integers * step != values)) if mantissa == int(mantissa) else int(some.size)
+    if mantissa != int(mantissa):
+        return some
+    chunks = ((integers(start), values[start : start + CHUNK]) for start in range(0, values.size, CHUNK))
+    return sum(int(np.count_nonzero(factors * step != chunk)) for factors, chunk in chunks)
 
 
-@each_tensor(NNEF_NAMES)
-def nnef_names(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
-    helpers = {rec.name for rec in recs if rec.role in ("h", "ls")}  # are no variables of the model (errata N5)
-    for name in group.first.names:
-        if name not in helpers and checked.is_stranger(name):
-            yield Finding(f"{name!r} is no variable of the topology")
+@at_end(NNEF_NAMES)
+def nnef_names(checked: Checked) -> Iterator[Finding]:
+    told: set[str] = set()
+    for seen in checked.of(NNR_NDU):
+        for name in seen.names:
+            if name not in told and name not in _helpers(seen) and checked.is_stranger(name):
+                told.add(name)
+                yield Finding(f"{name!r} is no variable of the topology", "", seen)
+
+
+def _helpers(seen: Seen) -> list[str]:
+    """The names of H and of local scaling, which are no variables of the model (errata N5)."""
+    try:
+        return [part.name for part in parts(seen.unit.ndu, seen.session) if part.role in ("h", "ls")]
+    except NnrError:  # the unit was refused for it
+        return list(seen.names)

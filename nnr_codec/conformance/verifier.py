@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from ..bitstream.units import Unit, UnitReader
-from ..constants import NNR_NDU
+from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
+from ..decoder.decode import BitstreamParser
 from ..decoder.group import Group, is_first_edition
 from ..decoder.pruning import PruningWarning
 from ..decoder.reconstruct import Rec, reconstruct
 from ..decoder.state import node_key
 from ..decoder.task import NduTask
-from ..errors import ElementError, LimitError, NnrError
+from ..errors import ElementError, LimitError, MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from ..syntax import Session
 from .digest import TensorDigest
-from .findings import Findings
+from .report import Findings
 from .requirements import END_CHECKS, TENSOR_CHECKS, UNIT_CHECKS, Checked, History, Seen, notes_on
-from .walk import Parser
 
 
 class BitstreamVerifier:
@@ -49,9 +50,13 @@ class BitstreamVerifier:
         labels: Callable[[Topology], Iterable[str]] | None,
     ) -> None:
         self.findings, self.limits, self.session = findings, limits, session
+        self.findings.lost.clear()
         self.checked = Checked(limits, history, labels)
-        self.parser = Parser(UnitReader(b"", limits, session))
+        self.parser = BitstreamParser(UnitReader(b"", limits, session))
         self.groups: list[Group] = []
+        self.active = session.snapshot()  # many units share one
+        self.skipped = 0  # compressed data units that cannot be read without an NNR_MPS
+        self.gaps = False  # whether tensors may be missing because of what is wrong with their units
         self.budgets = Budget(limits), Budget(limits)  # of tensors as coded and as updated
         # A parameter occurs once in a bitstream, so that no tensor sees what another leaves.
         self.after = replace(
@@ -65,43 +70,75 @@ class BitstreamVerifier:
 
     @property
     def started(self) -> bool:
-        """Whether there was a unit."""
-        return self.parser.started
+        """Whether there was a unit that can be read."""
+        return bool(self.checked.seen)
+
+    def skips(self, kind: int) -> bool:
+        """Whether units of this type cannot be read for want of another, which was told; counts them."""
+        skipped = kind == NNR_NDU and NNR_MPS in self.findings.lost
+        self.skipped += skipped
+        self.gaps |= skipped
+        return skipped
+
+    def lose(self, kind: int) -> None:
+        """A unit of this type (-1: not known) cannot be read."""
+        self.findings.lost.add(kind)
+        self.gaps |= kind == NNR_NDU
+        if not self.started:
+            self.findings.lost.add(NNR_STR)
 
     def take(self, unit: Unit) -> Seen:
         """Check the next unit that can be read."""
-        header = unit.header
-        seen = self.checked.seen[unit.index] = Seen(unit, replace(self.session))
-        try:
-            if header.nnr_unit_type == NNR_NDU:
+        kind = unit.header.nnr_unit_type
+        if vars(self.active) != vars(self.session):
+            self.active = self.session.snapshot()
+        seen = self.checked.seen[unit.index] = Seen(unit, self.active)
+        if kind == NNR_NDU:
+            with suppress(MissingReferenceError):  # which the parser tells
                 seen.names = tuple(self.session.names(unit.ndu))
+        self.check(seen)
+        try:
             groups = list(self.parser.take(unit))
             if any(group.first.role == "h" for group in groups):
                 raise ElementError(f"H of {seen.names[0]!r} comes without a G that can be read (6.4.3.7)")
             self.groups += groups
+            if kind != NNR_TPL:  # of which another one may have been needed
+                self.findings.lost.discard(kind)
         except NnrError as error:
-            self.parser.drop(unit, seen.names)
             self.findings.refuse(error, unit.index, unit.label(list(seen.names)), seen)
+            if kind == NNR_NDU:
+                self.parser.drop(unit)
+                self.gaps = True
+                self.findings.lost.add(NNR_NDU if self.session.has_mps else NNR_MPS)
         self.parser.started = True  # one complaint about the first unit is enough
-        for rule, types, check in UNIT_CHECKS:
-            if not types or header.nnr_unit_type in types:
-                self.findings.add(rule, check(self.checked, seen), seen)
         self.findings.report.notes += notes_on(unit)
         try:
-            self.session.activate(header, unit.structure, unit.depth)
+            self.session.activate(unit.header, unit.structure, unit.depth)
         except NnrError as error:
             self.findings.refuse(error, unit.index, unit.label(), seen)
+            self.findings.lost.add(kind)
+        self.session.general_profile_idc = min(self.session.general_profile_idc, 1)
         return seen
+
+    def check(self, seen: Seen) -> None:
+        """Apply the checks of units, to a tensor in parts those of its last part."""
+        header = seen.unit.header
+        is_whole = header.nnr_unit_type != NNR_NDU or header.partial_data_counter < 2
+        for rule, types, check in UNIT_CHECKS:
+            if not types or (header.nnr_unit_type in types and is_whole):
+                self.findings.add(rule, check(self.checked, seen), seen)
 
     def end(self) -> History:
         """Decode the tensors and check the bitstream as a whole; returns what it leaves."""
-        checked, started, notes = self.checked, self.parser.started, self.findings.report.notes
+        checked, notes = self.checked, self.findings.report.notes
+        if self.skipped:
+            notes.append(f"{self.skipped} NNR_NDU cannot be read without the NNR_MPS")
         try:
             self.parser.finish()
         except NnrError as error:
             self.findings.refuse(error, None, "")
         checked.topology = self.parser.topology
-        if started and self.parser.profile == 0 and self.groups:
+        if self.parser.profile == 0 and self.groups:
             checked.first_edition = is_first_edition(self.groups)
             edition = "as software of the first edition wrote it" if checked.first_edition else "by the text of 2024"
             notes.append(f"profile 0 was read {edition} (errata K4)")
@@ -111,9 +148,13 @@ class BitstreamVerifier:
         for group in self.groups:
             self.tensor(group)
         for rule, check in END_CHECKS:
-            self.findings.add(rule, check(checked), None)
+            try:
+                self.findings.add(rule, check(checked), None)
+            except LimitError as error:
+                self.findings.refuse(error, None, "")
         try:
-            self.parser.check_complete(lambda _: checked.variables)
+            if not self.gaps:
+                self.parser.check_complete(lambda _: checked.variables)
         except NnrError as error:
             self.findings.refuse(error, None, "")
         return self.after

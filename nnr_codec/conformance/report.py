@@ -1,0 +1,144 @@
+"""What verifying a bitstream found, and how findings of checks and refusals of the decoder get there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ..bitstream.units import UnitReader
+from ..constants import NNR_LPS, NNR_NDU, NNR_STR, NNR_TPL
+from ..errors import BitstreamError, NnrError
+from ..limits import Limits
+from ..syntax import Descriptor
+from .digest import TensorDigest
+from .requirements import Finding, Requirement, Seen, refused
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a bitstream breaks.
+
+    Parameters
+    ----------
+    requirement, clause : str
+        The name of the rule, and its clause of ISO/IEC 15938-17:2024 (empty for limits).
+    message : str
+        What is wrong.
+    unit : int or None
+        The number of the unit; None for the bitstream as a whole.
+    label : str
+        The unit, as ``unit 17 (NNR_NDU 'conv1')``.
+    element : str
+        Path of the syntax element in the unit; empty when it is no single one.
+    bit : int
+        Bit position relative to the start of the unit; -1 when not known.
+    """
+
+    requirement: str
+    clause: str
+    message: str
+    unit: int | None = None
+    label: str = ""
+    element: str = ""
+    bit: int = -1
+
+    def __str__(self) -> str:
+        place = ", ".join(filter(None, (self.label, f"bit {self.bit}" if self.bit >= 0 else "", self.element)))
+        rule = ", ".join(filter(None, (self.requirement, self.clause)))
+        return f"{place or 'bitstream'}: {self.message} ({rule})"
+
+
+@dataclass
+class Report:
+    """What verifying found.
+
+    Parameters
+    ----------
+    violations : list of Violation
+        By unit, those of the bitstream as a whole last; empty when it conforms as far as a program can tell.
+    warnings : list of Violation
+        Of what the standard states or recommends, but does not demand.
+    notes : list of str
+        What was ignored, how the bitstream was read, and what follows from a violation.
+    units : int
+        How many units were found.
+    tensors : list of TensorDigest
+        Of what was decoded, in bitstream order.
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    warnings: list[Violation] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    units: int = 0
+    tensors: list[TensorDigest] = field(default_factory=list)
+
+
+#: What may only seem to be broken when a unit of a type could not be read or was refused before.
+FOLLOWS: dict[int, set[str]] = {
+    NNR_STR: {"start-unit"},
+    NNR_LPS: {"quantization-parameters"},
+    NNR_TPL: {"reference-index", "dimensions-known"},
+    NNR_NDU: {"decomposition-pair", "partial-sequence"},
+}
+
+
+class Findings:
+    """Fills a report.
+
+    Attributes
+    ----------
+    lost : set of int
+        Types of units that could not be read or were refused, and whose want explains what :data:`FOLLOWS` says.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.report = Report()
+        self.lost: set[int] = set()
+        self._told: set[tuple[str, int | str]] = set()  # rules and units, or messages about the bitstream as a whole
+        self._bits: tuple[Seen | None, dict[str, int]] = (None, {})  # of the elements of one unit
+
+    def add(self, rule: Requirement, findings: Iterator[Finding], seen: Seen | None) -> None:
+        """Add what a check of a rule found."""
+        for finding in findings:
+            about = finding.seen or seen
+            bit = self._bit(about, finding.element) if about and finding.element else -1
+            index, label = (about.unit.index, about.unit.label(list(about.names))) if about else (None, "")
+            self._tell(rule, Violation(rule.id, rule.clause, finding.message, index, label, finding.element, bit))
+
+    def refuse(self, error: NnrError, index: int | None, label: str, seen: Seen | None = None) -> None:
+        """Add what the decoder refuses, unless a check has said it of the unit already."""
+        rule, message, element, bit = refused(error), str(error), "", -1
+        if isinstance(error, BitstreamError):
+            message, element, bit = error.message, error.path, error.bit
+            named = re.match(r"unit (\d+)", error.unit)
+            if named and int(named[1]) != index:
+                index, label = int(named[1]), error.unit
+        if seen:
+            seen.refused = True
+            bit = self._bit(seen, element) if element and bit < 0 else bit
+        message = re.sub(r"^(unit \d+ \(\w+( .+?)?\): )+", "", message).removesuffix(f" ({rule.clause})")
+        if (rule.id, message if index is None else index) in self._told:
+            return
+        found = Violation(rule.id, rule.clause, message, index, label, element, bit)
+        if any(rule.id in FOLLOWS.get(kind, ()) for kind in self.lost):
+            self.report.notes.append(f"because of an earlier violation, {found}")
+        else:
+            self._tell(rule, found)
+
+    def _tell(self, rule: Requirement, found: Violation) -> None:
+        self._told.add((rule.id, found.message if found.unit is None else found.unit))
+        (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
+
+    def _bit(self, seen: Seen, element: str) -> int:
+        """Where an element of a unit begins."""
+        if self._bits[0] is not seen:
+            bits: dict[str, int] = {}
+
+            def note(path: str, descriptor: Descriptor, bit: int, size: int, value: object) -> None:
+                bits.setdefault(path, bit)
+
+            UnitReader(seen.unit.data, self.limits, replace(seen.session), note).next()
+            self._bits = seen, bits
+        return self._bits[1].get(element, self._bits[1].get(f"{element}[0]", -1))
