@@ -132,9 +132,10 @@ def listing(quick: bool) -> Row:
 
 
 def cpu_seconds(*arguments: str) -> float:
-    """CPU time of one command."""
+    """CPU time of one command, which prints something."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "nnr_cli.main", *arguments], stdout=subprocess.DEVNULL, check=True)
+    command = [sys.executable, "-c", "from nnr_cli.main import main; main()", *arguments]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

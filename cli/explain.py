@@ -20,7 +20,7 @@ _PLURALS = {
     "requirement": "Requirements",
     "error": "Errors",
     "limit": "Limits",
-    "output": "What nnr inspect --json prints",
+    "output": "What nnr inspect and nnr verify print with --json",
 }
 
 

@@ -52,7 +52,8 @@ def verify(
     """Parse and decode each FILE (- for standard input), and print all violations of ISO/IEC 15938-17:2024.
 
     One line each: file, unit, bit, syntax element, what is wrong, and the rule with its clause; see nnr explain RULE.
-    Warnings and notes are no violations. The exit code is 1 when there is a violation, or a difference from MANIFEST.
+    Warnings and notes are no violations. JSON is a list with a Report for each file; see nnr explain Report. The exit
+    code is 1 when there is a violation, or a difference from MANIFEST.
     """
     import nnr_codec as nnr
     from nnr_codec.conformance.digest import differences, manifest, read_manifest

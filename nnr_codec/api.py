@@ -174,7 +174,8 @@ def decode(
     jobs : int
         Threads to use. The result is the same for any number.
     executor : concurrent.futures.Executor, optional
-        Used in the place of threads of our own.
+        Used in the place of threads of our own; of threads or of processes. The call must not come from one of its
+        workers, which would wait for itself.
 
     Returns
     -------
@@ -201,8 +202,8 @@ def open(  # as in gzip.open
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
 
-    Parameters and errors are those of :func:`decode`. A path is mapped into memory; of a seekable file only headers are
-    read, and the units of the tensors that are asked for.
+    Parameters and errors are those of :func:`decode`. A path is mapped into memory, and the file must not be cut
+    short meanwhile; of a seekable file only headers are read, and the units of the tensors that are asked for.
     """
     return NnrFile(data, limits, topology_dimensions, formats.tensor_names)
 

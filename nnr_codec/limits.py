@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import LimitError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -119,15 +122,15 @@ class Limits:
                 f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
             )
 
-    def check_expected(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    def check_expected(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         """Raise LimitError when ``expected`` has no such tensor."""
         if self.expected is None:
             return
         if name not in self.expected:
             raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected")
-        if self.expected[name] != (shape, dtype):
+        if self.expected[name] != (shape, dtype.name):
             wanted, kind = self.expected[name]
-            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}")
+            raise LimitError(f"tensor {name!r} is {dtype.name} {shape}; expected is {kind} {wanted}")
 
 
 def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:

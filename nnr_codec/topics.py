@@ -13,6 +13,8 @@ from functools import lru_cache
 from . import constants, errors
 from .bitstream.nodes import Node, UnitNode
 from .bitstream.summary import UnitInfo
+from .conformance.digest import TensorDigest
+from .conformance.report import Report, Violation
 from .conformance.requirements import REQUIREMENTS
 from .decoder.bins import ELEMENTS, TensorBin
 from .decoder.tools import Tool
@@ -180,7 +182,7 @@ def _limits() -> Iterator[Topic]:
 
 
 def _outputs() -> Iterator[Topic]:
-    for cls in (UnitInfo, UnitNode, Node, TensorBin, Tool):
+    for cls in (UnitInfo, UnitNode, Node, TensorBin, Tool, Report, Violation, TensorDigest):
         text, *rest = _prose(cls)
         yield Topic(cls.__name__, "output", "", text, tuple(rest))
 

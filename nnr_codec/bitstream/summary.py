@@ -127,7 +127,7 @@ def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
 
 
 def _detail(unit: Unit) -> Iterator[str]:
-    kind, header, payload = unit.header.nnr_unit_type, unit.header, unit.payload
+    kind, header, payload = unit.header.nnr_unit_type, unit.header, unit.structure
     if header.partial_data_counter:
         yield f"part {header.partial_data_counter}"
     if kind == NNR_NDU:

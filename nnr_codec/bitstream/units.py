@@ -402,10 +402,10 @@ def aggregate_header(
     header: NnrUnitHeader, inside: list[tuple[int, bytes]], session: Session, long_size: bool
 ) -> NnrUnitHeader:
     """The header of an aggregate with the count, types and entry points of what it holds."""
-    header = copy.copy(header)
-    header.detail = detail = copy.copy(cast(NnrAggregateUnitHeader, header.detail))
     if len(inside) < 2:
         raise WriteError(f"an aggregate holds at least two units, not {len(inside)} (6.4.3.8)")
+    header = copy.copy(header)
+    header.detail = detail = copy.copy(cast(NnrAggregateUnitHeader, header.detail))
     detail.num_of_nnr_units_minus2 = len(inside) - 2
     if detail.entry_points_present_flag:
         detail.nnr_unit_type = [kind for kind, _ in inside]

@@ -73,8 +73,8 @@ class BitstreamVerifier:
         """Whether there was a unit that can be read."""
         return bool(self.checked.seen)
 
-    def skips(self, kind: int) -> bool:
-        """Whether units of this type cannot be read for want of another, which was told; counts them."""
+    def skip(self, kind: int) -> bool:
+        """Pass over a unit of a type that cannot be read for want of another, which was told."""
         skipped = kind == NNR_NDU and NNR_MPS in self.findings.lost
         self.skipped += skipped
         self.gaps |= skipped

@@ -127,7 +127,7 @@ class _Verifier:
             self.findings.report.units -= 1
             return self.cut(end)
         try:
-            if not self.bitstream.skips(kind):
+            if not self.bitstream.skip(kind):
                 reader = UnitReader(data, self.limits, self.session)
                 reader.index, reader.budget = index, self.budget
                 unit = reader.next()

@@ -176,7 +176,7 @@ class BitstreamParser:
         if not self.started:
             raise ElementError("the bitstream has no unit (6.2.3)")
         if self._partial:
-            raise ElementError(f"the last {self._partial.counter - 1} parts of a tensor are missing (6.4.3.1)")
+            raise ElementError(f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end (6.4.3.1)")
         if self._g:
             raise ElementError(f"the bitstream ends before H of {self._g.names[0]!r} (6.4.3.7)")
 
@@ -277,7 +277,7 @@ class BitstreamParser:
         tasks = (g, task) if g else (task,)
         infos = describe(tasks)
         for info in infos:
-            self.limits.check_expected(info.name, info.shape, info.dtype.name)
+            self.limits.check_expected(info.name, info.shape, info.dtype)
             self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
             self.info[info.name] = info
         yield Group(tasks, infos, self.limits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -83,7 +83,7 @@ class NnrFile(Mapping[str, Array]):
         self,
         progress: Callable[[str], None] | None = None,
         *,
-        names: Collection[str] | None = None,
+        names: Iterable[str] | None = None,
         raw: bool = False,
         allow_missing: bool = False,
         jobs: int = 1,
@@ -96,8 +96,9 @@ class NnrFile(Mapping[str, Array]):
         ----------
         progress : callable, optional
             Told each name.
-        names : collection of str, optional
+        names : iterable of str, optional
             Which tensors; the units of others are not decoded. Without all of them there is no topology either.
+            With ``raw``, all Rec* tensors of their units.
         raw, allow_missing, jobs, executor
             As for :func:`nnr_codec.decode`.
         state : UpdateState, optional
@@ -107,6 +108,7 @@ class NnrFile(Mapping[str, Array]):
             self._parser.check_complete(self._named)
         groups = self._open()
         if names is not None:
+            names = set(names)
             chosen = {id(self._group_of[name]) for name in names}
             groups = [group for group in groups if id(group) in chosen]
         tensors = decode_groups(
@@ -115,15 +117,14 @@ class NnrFile(Mapping[str, Array]):
             first_edition=self._reading(),
             state=UpdateState() if state is None else state,
             raw=raw,
+            names=None if raw else names,
             progress=progress,
             jobs=jobs,
             executor=executor,
         )
         if not raw:
             tensors = {name: self._parser.pruning.apply(name, tensor) for name, tensor in tensors.items()}
-        if names is not None:
-            tensors = {name: tensor for name, tensor in tensors.items() if name in names}
-        topology = self.topology if names is None or len(tensors) == len(self) else None
+        topology = self.topology if names is None or len(names) == len(self) else None
         return Model(tensors, topology, pruned=[name for name in tensors if name in self._parser.pruning.dimensions])
 
     def __getitem__(self, name: str) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import Any, cast
@@ -141,7 +141,7 @@ class _Schedule:
         check = partial(self.check, index)
         decoder = GroupDecoder(group, state, first_edition=first_edition, raw=raw, check=check)
         pieces = decoder.pieces()
-        whole = _Whole(self, index, decoder, partial(_elsewhere, group, state, first_edition, raw), len(pieces))
+        whole = _Whole(self, index, decoder, partial(_portable, group, state, first_edition, raw), len(pieces))
         return [_Call(whole, piece, piece is pieces[0]) for piece in pieces]
 
 
@@ -152,7 +152,7 @@ class _Whole:
     schedule: _Schedule
     index: int
     decoder: GroupDecoder
-    elsewhere: Callable[[], Callable[[], Result]]
+    portable: Callable[[], tuple[Any, ...]]
     left: int
     lock: Lock = field(default_factory=Lock)
 
@@ -180,25 +180,20 @@ class _Call:
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial, ((self.whole.elsewhere() if self.first else _nothing),)
+        return partial, ((_decode, *self.whole.portable()) if self.first else (_nothing,))
 
 
 def _nothing() -> None:
     """What the other pieces do in another process."""
 
 
-def _elsewhere(group: Group, state: UpdateState, first_edition: bool, raw: bool) -> Callable[[], Result]:
-    """A call that can be pickled and decodes a group."""
-    return partial(_decode, *_portable(group, state), first_edition, raw)
-
-
 def _decode(group: Group, state: UpdateState, first_edition: bool, raw: bool) -> Result:
-    """Decode a group in another process."""
+    """What the first piece does there."""
     return GroupDecoder(group, state, first_edition=first_edition, raw=raw).run()
 
 
-def _portable(group: Group, state: UpdateState) -> tuple[Group, UpdateState]:
-    """A copy of a group that can be pickled, its payloads being bytes, with what it refers to."""
+def _portable(group: Group, state: UpdateState, *options: bool) -> tuple[Any, ...]:
+    """Arguments of _decode that can be pickled: a copy of a group whose payloads are bytes, and what it refers to."""
     limits, parents = replace(group.limits, expected=None), UpdateState()
     for task in group.tasks:
         key = node_key(task.header)
@@ -209,4 +204,4 @@ def _portable(group: Group, state: UpdateState) -> tuple[Group, UpdateState]:
         replace(task, unit=replace(task.unit, content=b"", raw=_NOTHING), spans=(bytes(task.payload),), limits=limits)
         for task in group.tasks
     ]
-    return Group(tuple(tasks), (), limits), parents
+    return Group(tuple(tasks), (), limits), parents, *options

@@ -30,7 +30,7 @@ class StreamDecoder:
     Parameters
     ----------
     limits : Limits, optional
-        Bounds on each bitstream; max_units on all of them together.
+        Bounds on each bitstream; max_units and max_names on all of them together.
     topology_dimensions : mapping of str to sequence of int, optional
         Dimensions of tensors whose units leave them out.
     allow_missing : bool
@@ -86,6 +86,8 @@ class StreamDecoder:
         ------
         BitstreamError, MissingReferenceError, UnsupportedError
             As for :func:`nnr_codec.decode`.
+        ValueError
+            After :meth:`finish`, or after one of these errors.
         """
         return self._run(chunk)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from ..limits import Limits
@@ -35,7 +36,9 @@ class UpdateDecoder:
         self.state = UpdateState()
         self._limits, self._dimensions = limits, topology_dimensions
 
-    def decode(self, data: Bitstream, *, raw: bool = False) -> dict[str, Array]:
+    def decode(
+        self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None
+    ) -> dict[str, Array]:
         """The tensors of one bitstream, by name: full tensors of a base model, differences of an update.
 
         Parameters
@@ -44,6 +47,8 @@ class UpdateDecoder:
             A whole bitstream.
         raw : bool
             Give the Rec* tensors as coded: no recomposition or scaling, and no WeightUpdateCache added (7.3.3).
+        jobs, executor
+            As for :func:`nnr_codec.decode`.
 
         Raises
         ------
@@ -53,6 +58,7 @@ class UpdateDecoder:
             The update that this one continues was not decoded here.
         """
         fork = self.state.fork()
-        model = NnrFile(data, self._limits, self._dimensions).decode(raw=raw, state=fork, allow_missing=True)
+        file = NnrFile(data, self._limits, self._dimensions)
+        model = file.decode(raw=raw, state=fork, allow_missing=True, jobs=jobs, executor=executor)
         self.state = fork
         return dict(model.tensors)

@@ -131,6 +131,24 @@ class _Derived:
         return self if instance is None else self.derive(instance)
 
 
+class _NoEntries:
+    """Default of a list: empty; while its structure is read, a list that the table appends to."""
+
+    name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        values = instance.__dict__
+        if "_coder" not in values:
+            return []  # no list is shared between structures
+        entries = values[self.name] = _List(instance, self.name)
+        return entries
+
+
 def absent() -> Any:
     """Default of an element that need not be present."""
     return _Absent()
@@ -138,7 +156,7 @@ def absent() -> Any:
 
 def inferred(value: T) -> T:
     """Default of an element that is inferred to be ``value`` when it is not present."""
-    return cast(T, _Derived(lambda _: [])) if value == [] else value  # no list is shared between structures
+    return cast(T, _NoEntries()) if value == [] else value
 
 
 def derived(derive: Callable[[Any], Any]) -> Any:
@@ -290,22 +308,20 @@ class Reader(Coder):
         """Read one structure of class ``cls``; ``name`` is its name in paths."""
         outer, self.path = self.path, f"{self.path}.{name}" if self.path and name else name or self.path
         structure = cls.__new__(cls)
-        for element in cls.lists:
-            structure.__dict__[element] = _List(structure, element)
         try:
             self._walk(structure)
         except BitstreamError as error:
-            if not error.path:
-                error.path = self.path or cls.table_name
-                error.bit = error.bit if error.bit >= 0 else self.io.pos
+            error.path = error.path or self.path or cls.table_name
+            error.bit = error.bit if error.bit >= 0 else self.io.pos
             raise
         values = structure.__dict__
         del values["_coder"]
         for element in cls.lists:
-            if values[element]:
-                values[element] = _plain(values[element])
-            else:
-                del values[element]
+            if element in values:
+                if values[element]:
+                    values[element] = _plain(values[element])
+                else:
+                    del values[element]
         self.path = outer
         return structure
 

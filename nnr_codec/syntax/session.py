@@ -127,7 +127,9 @@ class Session:
         if scan == 0:
             return 0
         if scan > 4:
-            raise ElementError(f"scan_order is {scan}, allowed are 0..4 (6.4.3.7)")
+            raise ElementError(
+                f"scan_order is {scan}, allowed are 0..4 (6.4.3.7)", path="nnr_compressed_data_unit_header.scan_order"
+            )
         return sum(((dims[0] + (4 << scan) - 1) >> (2 + scan)) - 1 for dims in self.coded_dimensions(t))
 
     # ------------------------------------------------------------------------------------------ activation

@@ -142,6 +142,10 @@ def test_of_a_file_little_more_is_read_than_is_asked_for() -> None:
     file.count = 0
     np.testing.assert_array_equal(opened["t7"], nnr.decode(data)["t7"])
     assert file.count <= sizes["t7"]
+    file.count = 0
+    file.seek(0)
+    assert len(nnr.inspect(file)) == len(sizes) + 2
+    assert file.count <= (len(sizes) + 2) * FileSource.window
 
 
 def test_a_file_is_read_from_where_it_stands() -> None:

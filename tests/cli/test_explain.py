@@ -57,7 +57,7 @@ def test_all_topics(capsys: Capture) -> None:
     headings = [line for line in out.splitlines() if not line.startswith(" ")]
     assert headings == [
         *("Syntax structures", "Syntax elements", "Tables of values", "Constants", "Requirements", "Errors", "Limits"),
-        "What nnr inspect --json prints",
+        "What nnr inspect and nnr verify print with --json",
     ]
     listed = " ".join(out.split())
     assert all(name in listed for known in of_kind().values() for name in known)

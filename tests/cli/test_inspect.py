@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nnr_cli import nodes
 
 import nnr_codec as nnr
 
@@ -311,3 +313,15 @@ def test_offset_in_an_aggregate(capsys: Capture) -> None:
     some = call(capsys, "inspect", path, "--offset", 8 * 19 + 16, "--element", "nnr_unit_*", "--json")
     assert [node["name"] for node in json.loads(some.out)] == ["nnr_unit_type"]
     assert call(capsys, "inspect", path, "--offset", 8 * 19 + 16, "--element", "scan_order", "--json").out == "[]\n"
+
+
+def test_long_bitstreams_take_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told of a unit is not kept, and tables are printed in pieces."""
+    data = nnr.encode({"w": weights()}) + 3000 * b"\x00\x03\x82"
+    tracemalloc.start()
+    nnr.requirements(data)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    Path("m.nnr").write_bytes(data[:-9000])
+    monkeypatch.setattr(nodes, "ROWS", 5)
+    assert call(capsys, "inspect", "m.nnr", "--format", "table").out.count("unit  bit  offset") == 3

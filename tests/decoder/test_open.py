@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.constants import NNR_PT_INT, PayloadType
+from nnr_codec.constants import NNR_CPT_DC, NNR_PT_INT, PayloadType
 from nnr_codec.limits import Limits
 
 from ..builder import Bitstream, ndu
 from ..interop import BY_ID
+
+
+START = Bitstream().str_().mps().data
 
 
 def stream() -> bytes:
@@ -116,3 +119,35 @@ def test_rows_of_tensors_that_share_a_unit() -> None:
         assert (file["a"].shape, file["b"].shape) == ((3, 2), (5, 3))
         for name in "ab":
             np.testing.assert_array_equal(file.rows(name, 1, 3), file[name][1:3])
+
+
+def test_names() -> None:
+    """Any iterable; progress tells of nothing else, whatever shares a unit with it."""
+    mapping = {"concatentation_axis_index": 0, "split_index": [1], "number_of_shifts": [0, 0]}
+    header = ndu(["x", "y"], [3, 7], kind=NNR_PT_INT, **mapping)
+    told: list[str] = []
+    with nnr.open(stream() + Bitstream().str_().mps().ndu(header, np.ones(21)).data[len(START) :]) as file:
+        model = file.decode(told.append, names=(name for name in "cyc"))
+        assert (list(model.tensors), told) == (["c", "y"], ["c", "y"])
+        with pytest.raises(KeyError):
+            file.decode(names=["z"])
+
+
+def test_names_of_raw_tensors() -> None:
+    """Both halves of a decomposed one."""
+    rank = {"compressed_parameter_types": NNR_CPT_DC, "decomposition_rank": 1, "g_number_of_rows": 2}
+    made = Bitstream().str_().mps().ndu(ndu("w", [2, 3], **rank), [[1], [2]])
+    data = made.ndu(ndu("w", [2, 3], **rank), [[1, 2, 3]]).raw(ndu("v", [1], kind=2), [1.0]).data
+    with nnr.open(data) as file:
+        assert list(file.decode(names=["w"], raw=True).tensors) == ["w", "w_H"]
+
+
+def test_a_stream_that_does_not_block() -> None:
+    """That nothing has arrived yet is not its end."""
+
+    class Socket(io.RawIOBase):
+        def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
+            return None
+
+    with pytest.raises(BlockingIOError, match="StreamDecoder"):
+        nnr.open(Socket())  # type: ignore[arg-type]

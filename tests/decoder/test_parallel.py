@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -56,6 +57,18 @@ class Sorted(Executor):
         return future
 
 
+class Pickling(Executor):
+    """Runs at once what it is given, but after pickling, as an executor of other processes does."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(pickle.loads(pickle.dumps(fn))(*args, **kwargs))
+        except nnr.NnrError as error:
+            future.set_exception(pickle.loads(pickle.dumps(error)))
+        return future
+
+
 def ways() -> Iterator[dict[str, Any]]:
     """Arguments of decode."""
     yield {"jobs": 2}
@@ -63,6 +76,7 @@ def ways() -> Iterator[dict[str, Any]]:
     with ThreadPoolExecutor(3) as pool:
         yield {"executor": pool}
     yield {"executor": Sorted()}
+    yield {"executor": Pickling()}
 
 
 @pytest.fixture(params=[64, 1 << 18], ids=["many segments", "one segment"])

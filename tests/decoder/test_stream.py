@@ -147,16 +147,17 @@ def test_limits() -> None:
         nnr.StreamDecoder(limits=Limits(max_tensor_elements=100)).feed(data)
 
 
-def test_an_aggregate_that_is_cut_between_its_units() -> None:
+def test_an_aggregate_that_is_cut() -> None:
     stream = Bitstream().str_().mps()
     for name in "ab":
         stream.ndu(ndu(name, [4], kind=NNR_PT_INT), [1, 2, 3, 4])
     data = stream.aggregate(2).data
     last = list(nnr.units(data))[-1]
-    decoder = nnr.StreamDecoder()
-    assert [name for name, _ in decoder.feed(data[: last.offset])] == ["a"]
-    with pytest.raises(nnr.TruncatedError, match="inside an aggregate"):
-        decoder.finish()
+    for cut in range(last.offset, len(data)):
+        decoder = nnr.StreamDecoder()
+        assert [name for name, _ in decoder.feed(data[:cut])] == ["a"]
+        with pytest.raises(nnr.TruncatedError, match="inside an aggregate"):
+            decoder.finish()
 
 
 @pytest.mark.parametrize("listed", [0, 1])
@@ -179,3 +180,16 @@ def test_a_long_header_is_not_read_again_with_each_chunk(listed: int, monkeypatc
     monkeypatch.setattr(Reader, "item", counting)
     assert len(feed(data, 1, nnr.StreamDecoder())) == 300
     assert entries < 10 * 300
+
+
+def test_chunks_that_are_not_bytes_in_a_row() -> None:
+    """What is no bytes at all is refused and leaves the decoder as it was."""
+    data = nnr.encode({"w": np.ones((4, 4), "f4")})
+    decoder = nnr.StreamDecoder()
+    got = decoder.feed(np.repeat(np.frombuffer(data[:-5], np.uint8), 2)[::2])
+    with pytest.raises(TypeError, match="bytes-like"):
+        decoder.feed("text")  # type: ignore[arg-type]
+    reused = bytearray(data[-5:-1])
+    got += decoder.feed(reused)
+    reused[:] = b"\xff\xff\xff\xff"
+    assert [name for name, _ in [*got, *decoder.feed(data[-1:]), *decoder.finish()]] == ["w"]

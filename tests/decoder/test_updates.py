@@ -38,11 +38,12 @@ def nodes(decoder: nnr.UpdateDecoder) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ the chain
-def test_updates_in_order() -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_updates_in_order(jobs: int) -> None:
     decoder = nnr.UpdateDecoder()
     assert len(decoder.state) == 0
     for depth in range(4):
-        np.testing.assert_array_equal(decoder.decode(update(depth))["w"], ROUNDS[depth])
+        np.testing.assert_array_equal(decoder.decode(update(depth), jobs=jobs)["w"], ROUNDS[depth])
     assert len(decoder.state) == 1
 
 

@@ -9,6 +9,7 @@ from typing import cast
 from ...bitstream.units import UnitReader
 from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL
 from ...decoder.decode import BitstreamParser
+from ...decoder.group import Group
 from ...decoder.state import UpdateState
 from ...errors import LimitError, NnrError
 from ...limits import Budget
@@ -35,6 +36,7 @@ UNIT_SIZE = requirement(
     "the unit is .* bytes long",
     "follow the end of the payload",
     "more bits are needed",
+    "ends inside an aggregate",
     "the file has become shorter",
 )
 requirement(
@@ -261,7 +263,8 @@ def lps_self_contained(checked: Checked) -> Iterator[Finding]:
 
 def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen]) -> Iterator[Finding]:
     """Decode units with what ``session`` has, without earlier bitstreams."""
-    limits, groups = checked.limits, []
+    limits = checked.limits
+    groups: list[Group] = []
     parser = BitstreamParser(UnitReader(b"", limits, session))
     parser.started = True
     try:
