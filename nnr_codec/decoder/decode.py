@@ -176,7 +176,9 @@ class BitstreamParser:
         if not self.started:
             raise ElementError("the bitstream has no unit (6.2.3)")
         if self._partial:
-            raise ElementError(f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end (6.4.3.1)")
+            raise ElementError(
+                f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end (6.4.3.1)"
+            )
         if self._g:
             raise ElementError(f"the bitstream ends before H of {self._g.names[0]!r} (6.4.3.7)")
 

@@ -88,12 +88,16 @@ class BitReader:
     def ue(self, k: int) -> int:
         """Read ue(k), Exp-Golomb of order k."""
         window = min(self.limits.max_eg_bits + 1, self.end - self.pos)
-        zeros = window - self.peek(window).bit_length()
+        word = self.peek(window)
+        zeros = window - word.bit_length()
         if zeros + k > self.limits.max_eg_bits:
             raise LimitError(f"the Exp-Golomb code is longer than max_eg_bits={self.limits.max_eg_bits}", bit=self.pos)
-        self.need(2 * zeros + 1 + k)
-        self.pos += zeros + 1
-        return (((1 << zeros) - 1) << k) + self.u(k + zeros)
+        rest = window - (2 * zeros + 1 + k)
+        if rest < 0:
+            self.need(window - rest)
+            word, rest = self.peek(window - rest), 0
+        self.pos += 2 * zeros + 1 + k
+        return (word >> rest) - (1 << k)  # the one after the zeros included
 
     def ie(self, k: int) -> int:
         """Read ie(k): 0, 1, -1, 2, -2, ... as ue(k)."""

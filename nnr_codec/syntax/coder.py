@@ -332,6 +332,9 @@ class Reader(Coder):
         start = self.io.pos
         try:
             value = getattr(self.io, kind)(descriptor.n)
+            if name in LIMITED:
+                limit, more = LIMITED[name]
+                self.io.limits.check(limit, value + more, name)
         except BitstreamError as error:
             error.path, error.bit = f"{self.path}.{name}" if self.path else name, start
             raise
@@ -341,15 +344,9 @@ class Reader(Coder):
         """Do ``t.name = descriptor``."""
         start = self.io.pos
         values = structure.__dict__
-        values.pop(name, None)  # an element printed at two places keeps the order of the bits
+        if name in values:
+            del values[name]  # an element printed at two places keeps the order of the bits
         value = values[name] = self._value(name, descriptor)
-        if name in LIMITED:
-            limit, more = LIMITED[name]
-            try:
-                self.io.limits.check(limit, value + more, name)
-            except BitstreamError as error:
-                error.path, error.bit = f"{self.path}.{name}" if self.path else name, start
-                raise
         if self.trace:
             self._emit(self.trace, name, descriptor, start, value)
 

@@ -15,7 +15,6 @@ from nnr_codec.limits import Limits
 from ..builder import Bitstream, ndu
 from ..interop import BY_ID
 
-
 START = Bitstream().str_().mps().data
 
 
