@@ -101,10 +101,16 @@ cdef inline void trace(Tracer *c, int context, int b, Context *x) noexcept nogil
     c.n += 1
 
 
+cdef void try_sets(SetStates *s, int b) noexcept nogil:
+    """What a bin costs with each shift parameter id. Not inline: compilers make more of it alone."""
+    cdef int k
+    for k in range(9):
+        s.cost[k] += NNR_COST[((16 * s.p0[k] + s.p1[k]) >> 7) + 32][b]
+        update(&s.p0[k], &s.p1[k], NNR_CTX_PARAMETERS[k][0], NNR_CTX_PARAMETERS[k][1], b)
+
+
 cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
     """ae(v): one context-coded bin."""
-    cdef SetStates *s
-    cdef int k
     if Coder is Decoder:
         return decode_decision(c, x)
     elif Coder is Tracer:
@@ -119,10 +125,7 @@ cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
         update(&x.p0, &x.p1, x.shift0, x.shift1, b)
         return b
     else:
-        s = c.sets + (x - c.base)
-        for k in range(9):
-            s.cost[k] += NNR_COST[((16 * s.p0[k] + s.p1[k]) >> 7) + 32][b]
-            update(&s.p0[k], &s.p1[k], NNR_CTX_PARAMETERS[k][0], NNR_CTX_PARAMETERS[k][1], b)
+        try_sets(c.sets + (x - c.base), b)
         return b
 
 
