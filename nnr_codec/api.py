@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,6 +22,8 @@ from .model import Array, Model
 from .syntax import Session
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from .bitstream.source import Bitstream
     from .conformance.report import Report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ from .schedule import decode_groups
 from .state import UpdateState
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from ..bitstream.source import Bitstream
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import NnrError
 from ..limits import Budget, Limits
@@ -16,6 +15,9 @@ from ..model import Array
 from .group import Group, GroupDecoder, Nodes
 from .state import UpdateState, node_key
 from .unit import Piece
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 #: Tensors that cost less than this (Group.cost) take no longer than handing them to another thread.
 SMALL = 1 << 13
@@ -72,6 +74,8 @@ def decode_groups(
         if executor is None and jobs == 1:
             results = (GroupDecoder(group, state, first_edition=first_edition, raw=raw).run() for group in groups)
         else:
+            from concurrent.futures import ThreadPoolExecutor  # with which comes logging
+
             pool = executor or stack.enter_context(ThreadPoolExecutor(jobs))
             schedule = stack.enter_context(_Schedule(pool))
             results = schedule.results(groups, state, first_edition, raw)
@@ -100,6 +104,8 @@ class _Schedule:
     def __exit__(self, *_: object) -> None:
         """Nothing of it runs any more afterwards."""
         self.failed(-1)
+        from concurrent.futures import wait
+
         wait([future for future in self._futures if not future.cancel()])
 
     def failed(self, index: int) -> None:
@@ -110,6 +116,8 @@ class _Schedule:
     def check(self, index: int) -> None:
         """Raise CancelledError in work for a group that does not matter any more."""
         if self._failed < index:
+            from concurrent.futures import CancelledError
+
             raise CancelledError
 
     def results(self, groups: list[Group], state: UpdateState, first_edition: bool, raw: bool) -> Iterator[Result]:

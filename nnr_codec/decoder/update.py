@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from ..limits import Limits
@@ -12,6 +11,8 @@ from .index import NnrFile
 from .state import UpdateState
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from ..bitstream.source import Bitstream
 
 
