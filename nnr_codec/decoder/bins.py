@@ -109,7 +109,7 @@ def trace_bins(
     key = node_key(header)
     node = state.node(key) if state and key and header.parent_node_id_present_flag else None
     with located(task):
-        check_parent(header, node, task.names[0], residual=False)
+        check_parent(header, node, task.names[0], False, state or UpdateState())
         syntaxes = plain_syntaxes(task, first_edition, node)
     number = 0
 
@@ -144,7 +144,7 @@ def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[E
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         return []
     if len(task.parts) > 1:
-        check_parent(header, None, task.names[0], residual=False)
+        check_parent(header, None, task.names[0], False, UpdateState())
     try:
         decoder = PayloadDecoder(task.payload, first_edition=first_edition)
         for part in task.parts:

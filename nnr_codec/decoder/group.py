@@ -121,6 +121,10 @@ class Group:
         for key, node in nodes.items():
             with located(self.tasks[-1]):
                 state.put(key, node, self.limits)
+        if state.keep_digests:
+            for task in self.tasks:
+                with located(task):
+                    state.add_payload(task.payload, self.limits)
 
 
 class GroupDecoder:
@@ -159,7 +163,8 @@ class GroupDecoder:
                 header, key = task.header, node_key(task.header)
                 is_update = bool(header.parent_node_id_present_flag)
                 before = state.node(key) if key and is_update else None
-                check_parent(header, before, task.names[0], bool(task.session.nnr_pre_flag and _is_predictable(task)))
+                residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
+                check_parent(header, before, task.names[0], residual, state)
                 co_loc: Arrays = ()
                 any_sig: Arrays = ()
                 if key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256, sha512
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 
 Key = tuple[int, int]
 
-#: What a node and an array weigh beside their numbers, roughly.
-NODE_BYTES, ARRAY_BYTES = 512, 256
+#: What a node and an array weigh beside their numbers, and a digest of a payload, roughly.
+NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES = 512, 256, 256
+
+#: How many digests of earlier payloads are remembered, two for each; the oldest go first.
+MAX_DIGESTS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,25 @@ class UpdateState:
 
     Nodes are immutable, so :meth:`fork` is cheap: a bitstream is decoded against a fork, which replaces the state only
     when all of it was decoded.
+
+    Parameters
+    ----------
+    keep_digests : bool
+        Whether to remember payloads by their SHA-256 and SHA-512, for updates that name their parents so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_digests: bool = False) -> None:
         self._nodes: dict[Key, Node] = {}
-        self._nbytes = 0
+        self._nbytes = 0  # of the nodes
+        self.keep_digests = keep_digests
+        self._digests: dict[bytes, None] = {}  # of the payloads of the present bitstream, in order
+        self._earlier: dict[bytes, None] = {}  # of those before it
 
     def fork(self) -> UpdateState:
-        """An independent state with the same nodes."""
-        other = UpdateState()
+        """The state for another bitstream: independent, with the same nodes."""
+        other = UpdateState(keep_digests=self.keep_digests)
         other._nodes, other._nbytes = dict(self._nodes), self._nbytes
+        other._earlier = dict.fromkeys([*(self._earlier | self._digests)][-MAX_DIGESTS:])
         return other
 
     def __len__(self) -> int:
@@ -72,12 +85,27 @@ class UpdateState:
     def put(self, key: Key, node: Node, limits: Limits) -> None:
         """Make ``node`` the last one of its parameter; LimitError when the state would outgrow max_history_bytes."""
         old = self._nodes.get(key)
-        total = self._nbytes + node.nbytes - (old.nbytes if old else 0)
+        more = node.nbytes - (old.nbytes if old else 0)
+        self._check(more, limits)
+        self._nodes[key], self._nbytes = node, self._nbytes + more
+
+    def add_payload(self, payload: memoryview, limits: Limits) -> None:
+        """Remember a payload by its digests; LimitError as for :meth:`put`."""
+        self._check(2 * DIGEST_BYTES, limits)
+        self._digests |= dict.fromkeys([sha256(payload).digest(), sha512(payload).digest()])
+
+    def _check(self, more: int, limits: Limits) -> None:
+        total = self._nbytes + DIGEST_BYTES * (len(self._earlier) + len(self._digests)) + more
         limits.check("max_history_bytes", total, "bytes kept for later updates")
-        self._nodes[key], self._nbytes = node, total
+
+    def knows(self, digest: bytes) -> bool:
+        """Whether an earlier bitstream had a payload of this digest; also true where none was decoded here."""
+        return not self._earlier or digest in self._earlier
 
 
-def check_parent(header: NnrCompressedDataUnitHeader, before: Node | None, name: str, residual: bool) -> None:
+def check_parent(
+    header: NnrCompressedDataUnitHeader, before: Node | None, name: str, residual: bool, state: UpdateState
+) -> None:
     """Raise MissingReferenceError when the update that this one continues was not the last one decoded (6.4.3.7).
 
     The first update of a parameter continues a base model, which need not be known (errata N8). ``residual``: the unit
@@ -85,6 +113,9 @@ def check_parent(header: NnrCompressedDataUnitHeader, before: Node | None, name:
     """
     if not header.parent_node_id_present_flag or header.parent_node_id_type == ICNN_NDU_EXT:
         return
+    for element, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
+        if element in header and not state.knows(getattr(header, element).to_bytes(size, "big")):
+            raise MissingReferenceError(f"{name!r} has a parent of another {element} than all that were decoded")
     key = node_key(header)
     if key is None:
         if header.temporal_context_modeling_flag or residual:

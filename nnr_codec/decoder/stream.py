@@ -50,7 +50,7 @@ class StreamDecoder:
         allow_missing: bool = False,
         named: Named | None = None,
     ) -> None:
-        self.state = UpdateState()
+        self.state = UpdateState(keep_digests=True)
         self._source = ChunkSource()
         self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
         self._allow_missing, self._named = allow_missing, named
@@ -117,6 +117,7 @@ class StreamDecoder:
             self._source.forget(self._reader.position)
             if unit.header.nnr_unit_type == NNR_STR and self._parser.started:
                 yield from self._end()
+                self.state = self.state.fork()
                 self._begin()
             for group in self._parser.take(unit):
                 yield from self._decode(group)

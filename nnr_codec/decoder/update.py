@@ -34,7 +34,7 @@ class UpdateDecoder:
     def __init__(
         self, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        self.state = UpdateState()
+        self.state = UpdateState(keep_digests=True)
         self._limits, self._dimensions = limits, topology_dimensions
 
     def decode(

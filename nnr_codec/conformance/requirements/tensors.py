@@ -38,7 +38,10 @@ PARENT_DEPTH = requirement(
 )
 PARENT_TENSOR = requirement("parent-tensor", "6.4.3.7", "A tensor has the parameter_id of its parent.")
 PARENT_HASH = requirement(
-    "parent-hash", "6.4.3.7", "The hash that names a parent is SHA-256 or SHA-512 of the payload of an earlier tensor."
+    "parent-hash",
+    "6.4.3.7",
+    "The hash that names a parent is SHA-256 or SHA-512 of the payload of an earlier tensor.",
+    "has a parent of another",
 )
 PRE_WITHOUT_DQ = requirement(
     "residual-quantization", "6.4.4.3", "Residuals are not coded with dependent scalar quantization."
