@@ -136,7 +136,7 @@ class _Verifier:
             self.bitstream.lose(kind)
         if unit:
             unit.offset, unit.depth = position, len(self.open)
-            if unit.header.nnr_unit_type == NNR_STR and self.bitstream.started:
+            if unit.header.nnr_unit_type == NNR_STR and self.bitstream.started and not self.open:
                 self.next_bitstream(unit)
             seen = self.bitstream.take(unit)
         if self.open:

@@ -127,10 +127,14 @@ class BitstreamParser:
     def groups(self) -> Iterator[Group]:
         """The units that carry tensors, in order; a G unit comes with its H unit."""
         for unit in self.reader:
-            if unit.header.nnr_unit_type == NNR_STR and self.started and self.limits.allow_trailing:
+            if self.starts_another(unit) and self.limits.allow_trailing:
                 break
             yield from self.take(unit)
         self.finish()
+
+    def starts_another(self, unit: Unit) -> bool:
+        """Whether the unit belongs to the next bitstream."""
+        return unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
 
     def take(self, unit: Unit) -> Iterator[Group]:
         """The group that the next unit completes, if it does."""

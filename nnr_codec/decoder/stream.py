@@ -9,7 +9,6 @@ import numpy as np
 
 from ..bitstream.source import ChunkSource
 from ..bitstream.units import UnitReader
-from ..constants import NNR_STR
 from ..errors import NnrError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
@@ -115,7 +114,7 @@ class StreamDecoder:
     def _tensors(self) -> Iterator[tuple[str, Array]]:
         while unit := self._reader.next():
             self._source.forget(self._reader.position)
-            if unit.header.nnr_unit_type == NNR_STR and self._parser.started:
+            if self._parser.starts_another(unit):
                 yield from self._end()
                 self.state = self.state.fork()
                 self._begin()

@@ -354,3 +354,11 @@ def test_what_is_passed_over_is_told() -> None:
         ]
         assert file["w"].tolist() == [5]
     assert nnr.write_units(nnr.units(stream.data)) == stream.data
+
+
+def test_an_aggregate_does_not_start_another_bitstream() -> None:
+    data = one().str_().mps().aggregate(3).data
+    for limits in (Limits(), Limits(allow_trailing=True)):
+        refused(data, nnr.ElementError, "a second NNR_STR", unit="unit 4 (NNR_STR)", limits=limits)
+    with pytest.raises(nnr.ElementError, match="a second NNR_STR"):
+        nnr.StreamDecoder().feed(data)

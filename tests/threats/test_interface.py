@@ -23,7 +23,9 @@ from .support import good, refused, start
 # ------------------------------------------------------------------------------------------------ T44: what follows
 
 
-@pins("decoder/decode.py", "and self.started and self.limits.allow_trailing:", "and self.started:")
+@pins(
+    "decoder/decode.py", "if self.starts_another(unit) and self.limits.allow_trailing:", "if self.starts_another(unit):"
+)
 @pins("decoder/decode.py", "if self.started:\n                raise", "if False:\n                raise")
 def test_t44_a_second_bitstream() -> None:
     refused(good() + good("v"), nnr.ElementError, "second NNR_STR")
