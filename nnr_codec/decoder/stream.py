@@ -166,6 +166,7 @@ class StreamDecoder:
             yield from self._flush(isinstance(text, NnrError))
         elif len(self._held) == 1 and all(np.array_equal(text[name], first[name], equal_nan=True) for name in text):
             self._held.clear()
+            group.charge(self._budget)
             yield from text.items()
 
     def _flush(self, first_edition: bool) -> Iterator[tuple[str, Array]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.constants import NNR_CPT_DC, NNR_PT_INT
+from nnr_codec.constants import NNR_CPT_DC, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array
 from nnr_codec.syntax import Reader
@@ -193,3 +193,13 @@ def test_chunks_that_are_not_bytes_in_a_row() -> None:
     got += decoder.feed(reused)
     reused[:] = b"\xff\xff\xff\xff"
     assert [name for name, _ in [*got, *decoder.feed(data[-1:]), *decoder.finish()]] == ["w"]
+
+
+@pytest.mark.parametrize("profile", [0, 1])
+def test_all_tensors_together_are_limited(profile: int) -> None:
+    stream = Bitstream().str_(profile).mps()
+    for name in "abc":
+        stream.raw(ndu(name, [100], kind=NNR_PT_RAW_FLOAT), np.ones(100))
+    assert len(feed(stream.data, 50, nnr.StreamDecoder(limits=Limits(max_total_bytes=1200)))) == 3
+    with pytest.raises(nnr.LimitError, match="max_total_bytes"):
+        feed(stream.data, 50, nnr.StreamDecoder(limits=Limits(max_total_bytes=1199)))
