@@ -65,15 +65,7 @@ Examples:
 @click.option(
     "--bins-limit", type=click.IntRange(0), default=1000, metavar="N", help="How many (default 1000); 0 for all."
 )
-@click.option(
-    "-i",
-    "--input",
-    "inputs",
-    multiple=True,
-    type=params.FileName(),
-    metavar="FILE",
-    help="A bitstream that BITSTREAM updates, for --bins; repeatable, in order.",
-)
+@params.inputs("A bitstream that BITSTREAM updates, for --bins")
 @click.option("--requirements", is_flag=True, help="Print the tools that a decoder needs for the bitstream.")
 @click.option(
     "--format",

@@ -139,6 +139,19 @@ def limits(command: F) -> F:
     )(command)
 
 
+def inputs(description: str) -> Callable[[F], F]:
+    """The option ``-i``, which gives ``inputs``: bitstreams that come before."""
+    return click.option(
+        "-i",
+        "--input",
+        "inputs",
+        multiple=True,
+        type=FileName(),
+        metavar="FILE",
+        help=f"{description}; repeatable, in order.",
+    )
+
+
 def target(metavar: str, description: str) -> Callable[[F], F]:
     """The option ``-o``, which gives ``target``."""
     return click.option(

@@ -28,15 +28,7 @@ Examples:
 """,
 )
 @click.argument("bitstreams", nargs=-1, required=True, type=params.FileName(), metavar="FILE...")
-@click.option(
-    "-i",
-    "--input",
-    "inputs",
-    multiple=True,
-    type=params.FileName(),
-    metavar="FILE",
-    help="A bitstream that FILE updates; repeatable, in order.",
-)
+@params.inputs("A bitstream that FILE updates")
 @click.option("--digest", "as_manifest", is_flag=True, help="Print a manifest of SHA-256 digests of the tensors.")
 @click.option("--against", type=params.FileName(), metavar="MANIFEST", help="Compare the tensors with a manifest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -14,6 +14,14 @@ class NnrError(Exception):
     """Base of all errors of this package."""
 
 
+def locate(error: NnrError, unit: str) -> None:
+    """Say in an error which unit it is about; a BitstreamError that knows already stays as it is."""
+    if isinstance(error, BitstreamError):
+        error.unit = error.unit or unit
+    else:
+        error.args = (f"{unit}: {error}",)
+
+
 class BitstreamError(NnrError, ValueError):
     """A malformed bitstream.
 

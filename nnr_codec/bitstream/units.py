@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
-from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, WriteError
+from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, WriteError, locate
 from ..limits import Budget, Limits
 from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
 from ..syntax.structures import (
@@ -190,11 +190,8 @@ class UnitReader:
             unit, self._last = self._last, None
             try:
                 self.session.activate(unit.header, unit.structure, unit.depth)
-            except BitstreamError as error:
-                error.unit = error.unit or unit.label()
-                raise
             except NnrError as error:
-                error.args = (f"{unit.label()}: {error}",)
+                locate(error, unit.label())
                 raise
             self._leave()
         if self._aggregates and self._aggregates[0].end > self.source.size:  # not known when it began to arrive
@@ -251,13 +248,10 @@ class UnitReader:
                 )
             limits.check("max_unit_bytes", length, "nnr_unit_size")
             return self._content(start[:length], size, header_type, reader.io.pos)
-        except BitstreamError as error:
-            if self.index == 0 and header_type not in (-1, NNR_STR):
-                raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
-            error.unit = error.unit or self._label(header_type)
-            raise
         except NnrError as error:
-            error.args = (f"{self._label(header_type)}: {error}",)
+            if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
+                raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
+            locate(error, self._label(header_type))
             raise
 
     def _label(self, header_type: int) -> str:

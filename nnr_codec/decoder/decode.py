@@ -34,6 +34,7 @@ from ..errors import (
     IncompleteError,
     MissingReferenceError,
     UnsupportedError,
+    locate,
 )
 from ..limits import Budget, Limits
 from ..model import Topology
@@ -160,11 +161,8 @@ class BitstreamParser:
                 yield from self._ndu(unit)
             elif kind > NNR_AGG:
                 self.ignored.append(f"unit {unit.index} (nnr_unit_type {kind})")
-        except BitstreamError as error:
-            error.unit = error.unit or unit.label()
-            raise
-        except MissingReferenceError as error:
-            error.args = (f"{unit.label()}: {error}",)
+        except (BitstreamError, MissingReferenceError) as error:
+            locate(error, unit.label())
             raise
 
     def drop(self, unit: Unit) -> None:

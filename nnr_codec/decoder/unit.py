@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..bitstream.payload import Levels, Part, code_qp_value, entry_points, tensor_syntax
 from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
 from ..constants import NNR_PT_RAW_FLOAT
-from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError
+from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
 from ..tensor.quant import cast_floats
 from ..tensor.shape import dimension_shift
 from .reconstruct import Rec
@@ -45,12 +45,10 @@ class located:  # noqa: N801  # a context manager; one that contextlib makes tak
         """Complete the error; LimitError for want of memory."""
         if error is None:
             return
-        if isinstance(error, BitstreamError):
-            error.unit = error.unit or self._task.label
+        if isinstance(error, (BitstreamError, MissingReferenceError)):
+            locate(error, self._task.label)
             if isinstance(error, PayloadError) and error.bit >= 0:
                 error.bit += 8 * self._task.unit.payload_offset
-        elif isinstance(error, MissingReferenceError):
-            error.args = (f"{self._task.label}: {error}",)
         elif isinstance(error, MemoryError):
             raise LimitError("there is not enough memory for the tensor", unit=self._task.label) from None
 
