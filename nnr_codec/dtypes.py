@@ -1,0 +1,108 @@
+"""The types that tensors of models have, more than NNR knows: the names are numpy's, or those of ``ml_dtypes``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .errors import MissingDependencyError
+
+
+@dataclass(frozen=True)
+class StoredType:
+    """One type of tensor items.
+
+    Parameters
+    ----------
+    name : str
+        As ``dtype.name`` has it: ``bfloat16``, ``uint8``, ``int4``.
+    kind : str
+        ``f`` float, ``i`` signed and ``u`` unsigned integer, ``b`` boolean.
+    bits : int
+        Of one item; arrays hold items of less than 8 bits in a byte each.
+    exponent, mantissa : int
+        Bits of a float below its sign bit, which is the highest.
+    """
+
+    name: str
+    kind: str
+    bits: int
+    exponent: int = 0
+    mantissa: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one item of an array."""
+        return max(self.bits // 8, 1)
+
+    @property
+    def pattern(self) -> np.dtype[Any]:
+        """The unsigned integer of the same size, through which bit patterns are seen."""
+        return np.dtype(f"u{self.itemsize}")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype; MissingDependencyError when it needs ``ml_dtypes`` and that is not installed."""
+        return _dtype(self.name)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Least and largest integer; of a boolean 0 and 1."""
+        if self.kind == "i":
+            return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+        return 0, (1 << self.bits) - 1
+
+
+def _float(name: str, exponent: int, mantissa: int) -> StoredType:
+    return StoredType(name, "f", 1 + exponent + mantissa, exponent, mantissa)
+
+
+#: All types, by name.
+STORED_TYPES: dict[str, StoredType] = {
+    stored.name: stored
+    for stored in (
+        StoredType("bool", "b", 1),
+        *(StoredType(f"int{bits}", "i", bits) for bits in (2, 4, 8, 16, 32, 64)),
+        *(StoredType(f"uint{bits}", "u", bits) for bits in (2, 4, 8, 16, 32, 64)),
+        _float("float8_e4m3fn", 4, 3),
+        _float("float8_e4m3", 4, 3),
+        _float("float8_e4m3fnuz", 4, 3),
+        _float("float8_e4m3b11fnuz", 4, 3),
+        _float("float8_e5m2", 5, 2),
+        _float("float8_e5m2fnuz", 5, 2),
+        _float("float8_e3m4", 3, 4),
+        _float("float16", 5, 10),
+        _float("bfloat16", 8, 7),
+        _float("float32", 8, 23),
+        _float("float64", 11, 52),
+    )
+}
+_NUMPYS = {name for name, stored in STORED_TYPES.items() if stored.kind != "f" and stored.bits not in (2, 4)} | {
+    "float16",
+    "float32",
+    "float64",
+}
+
+
+def stored_type(dtype: np.dtype[Any]) -> StoredType | None:
+    """The type of an array of this dtype, whatever its byte order; None when models have no such tensors here."""
+    return STORED_TYPES.get(dtype.name)
+
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    if name in _NUMPYS:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise MissingDependencyError(
+            f"{name} is no type of numpy's; pip install 'nnr_codec[types]' brings it, or ask for dtype='float32'"
+        ) from None
+    try:
+        return np.dtype(getattr(ml_dtypes, name))
+    except AttributeError:
+        raise MissingDependencyError(f"the installed ml_dtypes does not know {name}; a newer one does") from None
