@@ -21,7 +21,7 @@ lint:
 types:
 	$(PYTHON) -m mypy
 	$(PYTHON) -m mypy.stubtest --ignore-disjoint-bases --allowlist .ci/stubtest.allow \
-		nnr_codec.cabac_ext.kernel nnr_codec.cabac_ext.quantizer
+		nnr_codec.cabac_ext.kernel nnr_codec.cabac_ext.quantizer nnr_codec.cabac_ext.bits
 
 fmt: ## format, and mend what ruff can mend
 	$(PYTHON) -m ruff check --fix
@@ -41,4 +41,5 @@ bench: ## compare with NNCodec; NNR_PEER names the Python that has it
 	$(PYTHON) -m benchmarks.compare --peer $(NNR_PEER)
 
 clean: ## remove what is built
-	rm -rf build dist *.egg-info nnr_codec/cabac_ext/*.so nnr_codec/cabac_ext/kernel.c nnr_codec/cabac_ext/quantizer.c
+	rm -rf build dist *.egg-info nnr_codec/cabac_ext/*.so nnr_codec/cabac_ext/kernel.c \
+		nnr_codec/cabac_ext/quantizer.c nnr_codec/cabac_ext/bits.c

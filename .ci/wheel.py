@@ -17,7 +17,7 @@ def missing(wheel: Path, root: Path) -> list[str]:
         if path.suffix in (".py", ".pyi") or path.name == "py.typed"
     }
     lacks = sorted(want - set(have))
-    for module in ("kernel", "quantizer"):
+    for module in ("kernel", "quantizer", "bits"):
         if not any(
             name.startswith(f"nnr_codec/cabac_ext/{module}.") and name.endswith((".so", ".pyd")) for name in have
         ):

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report RESULTS.jsonl``: the tables of docs/performance.md from what compare.py printed."""
+"""``python -m benchmarks.report RESULTS.jsonl``: the tables of docs/performance.md, from compare.py or sizes.py."""
 
 from __future__ import annotations
 
@@ -62,5 +62,32 @@ def tables(rows: list[dict[str, Any]]) -> str:
     return "\n".join(out)
 
 
+def sizes(rows: list[dict[str, Any]]) -> str:
+    """Markdown of what sizes.py printed."""
+    out = [
+        "| network | type | raw | zstd -19 | zstd -19, planes | lossless | of raw | of planes | bits each | default |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells = [row["row"], row["type"], *(f"{row[what]:,}" for what in ("raw", "zstd", "planes"))]
+        cells += [f"**{row['lossless']:,}**", f"{row['lossless'] / row['raw']:.3f}"]
+        cells += [f"{row['lossless'] / row['planes']:.3f}", f"{8 * row['lossless'] / row['parameters']:.2f}"]
+        out.append(f"| {' | '.join(cells)} | {row['lossy']:,} |")
+    for row in rows:
+        if "entropy" in row:
+            out += [
+                "",
+                f"{row['row']} as indices in an ideal code of order 0, and palettes: {row['entropy']:,} bytes; "
+                f"ours is {row['lossless'] / row['entropy']:.3f} of that.",
+            ]
+    facts = rows[0]["machine"]
+    out += [
+        "",
+        f"Ours at {facts['commit']} with numpy {facts['numpy']} and Python {facts['python']}; zstd {facts['zstd']}.",
+    ]
+    return "\n".join(out)
+
+
 if __name__ == "__main__":
-    print(tables([json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]))
+    results = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    print(sizes(results) if "raw" in results[0] else tables(results))

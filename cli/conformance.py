@@ -31,6 +31,14 @@ def _kinds(ctx: click.Context, param: click.Parameter, value: str | None) -> fro
     return kinds
 
 
+def _extensions(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    from nnr_codec.conformance.vectors import EXTENSIONS
+
+    if not set(value) <= set(EXTENSIONS):
+        raise click.BadParameter(f"{', '.join(value)} is not among {', '.join(EXTENSIONS)}")
+    return value
+
+
 def _size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
     digits, unit = (value[:-1], _SIZES[value[-1].upper()]) if value[-1:].upper() in _SIZES else (value, 1)
     if not digits.isdecimal():
@@ -96,6 +104,14 @@ of memory; XPASS decoded although invalid; SKIP the command cannot be asked.
     help="Another decoder, as 'CMD {input} {outdir}'; it writes NAME.npy for each tensor (names percent-encoded), or "
     "one .npz. {inputs} stands for the bitstreams of earlier updates.",
 )
+@click.option(
+    "--extension",
+    "extensions",
+    multiple=True,
+    callback=_extensions,
+    metavar="NAME",
+    help="What that decoder knows beyond the standard, as side-information; repeatable.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print how long each case took, and why it was refused.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only cases that are not as expected, and the counts.")
 @click.pass_context
@@ -113,6 +129,7 @@ def conformance(
     as_json: str | None,
     junit: str | None,
     command: str | None,
+    extensions: tuple[str, ...],
     verbose: bool,
     quiet: bool,
 ) -> None:
@@ -123,6 +140,8 @@ def conformance(
     """
     from nnr_codec.conformance.vectors import load_cases, run, summary
 
+    if extensions and not command:
+        raise click.UsageError("--extension is about another decoder: it goes with --decoder")
     if as_json and as_json == junit:
         raise click.UsageError("--json and --junit cannot go to the same place")
     root = Path(folder) if folder else _shipped()
@@ -138,7 +157,7 @@ def conformance(
     if not cases:
         raise click.UsageError("no case is left of those that are there")
     started, results = time.perf_counter(), []
-    for result in run(cases, root, jobs=jobs, timeout=timeout, memory=memory, command=command):
+    for result in run(cases, root, jobs=jobs, timeout=timeout, memory=memory, command=command, extensions=extensions):
         results.append(result)
         if not quiet or not result.is_fine:
             click.echo(one_line(_line(result, verbose)), err="-" in reports)

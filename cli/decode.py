@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Examples:
   nnr decode model.nnr -o model.nnef
   nnr decode - -o weights.npz < weights.nnr
+  nnr decode model.nnr -o model.safetensors --dtype float16
   nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
 """,
 )
@@ -29,6 +30,12 @@ Examples:
 @params.model_format("by its name")
 @click.option(
     "--only", multiple=True, metavar="GLOB", help="Decode the tensors whose names match, and nothing else; repeatable."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["source", "float16", "float32"]),
+    default="source",
+    help="Type of floats: what they were (default), or all the same; a value too large for it is an error.",
 )
 @click.option("--allow-missing", is_flag=True, help="Take a bitstream that lacks tensors which its topology names.")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
@@ -39,6 +46,7 @@ def decode(
     target: str,
     model_format: str | None,
     only: tuple[str, ...],
+    dtype: str,
     allow_missing: bool,
     jobs: int,
     limits: nnr.Limits,
@@ -48,8 +56,9 @@ def decode(
 ) -> None:
     """Decode BITSTREAM (- for standard input) into a model.
 
-    The name of MODEL decides on its format: a folder (name.nnef), .tar, .tgz or .nnef.tgz for NNEF, or .npz. Standard
-    output gets a tar of NNEF when the bitstream carries an NNEF graph, else an npz.
+    The name of MODEL decides on its format: a folder (name.nnef), .tar, .tgz or .nnef.tgz for NNEF, .safetensors, or
+    .npz. Standard output gets a tar of NNEF when the bitstream carries an NNEF graph, safetensors when it says that
+    it was made of such a file, else an npz.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
@@ -63,18 +72,19 @@ def decode(
     stream = params.open_target(target, bitstream, force=force, folder=True)
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(nnr.open(stack.enter_context(output.source(bitstream)), limits=limits))
+        source = stack.enter_context(output.source(bitstream))
+        file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype))
         if file.ignored:
             more = f" and {len(file.ignored) - 1} more" if len(file.ignored) > 1 else ""
             printer.warning(f"passed over, as of no known type or format: {file.ignored[0]}{more}")
         names = _matching(file, only) if only else None
         if names and len(names) < len(file) and model_format == "nnef":
-            raise click.UsageError("--only leaves out tensors that a network needs; write an .npz")
+            raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
         advance = stack.enter_context(printer.progress("decoding", len(names or file)))
 
         def note(name: str) -> None:
             info = file.info[name]
-            printer.detail(f"{name}: {info.dtype.name} {output.dims(info.shape)}")
+            printer.detail(f"{name}: {info.type} {output.dims(info.shape) or 'scalar'}")
             advance()
 
         model = file.decode(note, names=names, allow_missing=allow_missing, jobs=jobs)

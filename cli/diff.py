@@ -38,7 +38,7 @@ Examples:
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
-    help="Largest error of a value that makes no difference; types do not matter then. Decodes bitstreams.",
+    help="Largest error that makes no difference; nor do types and signs of 0 then. Decodes bitstreams.",
 )
 @click.option(
     "--run",
@@ -65,8 +65,8 @@ def diff(
     """Compare A with B; exit code 0 says that they are the same, 1 that they differ.
 
     Two bitstreams: the first syntax element that differs, or the first bit of a payload, and the first value that comes
-    out otherwise. Two models, or a model and a bitstream: for each tensor the largest error, the root of the mean
-    square error and the signal-to-noise ratio of B. - stands for standard input.
+    out otherwise. Two models, or a model and a bitstream: whether all bits are the same, and for each tensor the
+    largest error, the root of the mean square error and the signal-to-noise ratio of B. - stands for standard input.
     """
     import nnr_codec as nnr
     from nnr_codec.compare import compare_models
@@ -141,8 +141,10 @@ def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limi
 def errors_told(found: ModelDifference) -> str:
     """The largest error and the ratio of signal to noise of what was decoded."""
     if found.worst is None:
-        return "decodes to the same values"
+        return "the same values"
     largest = found.tensors[found.worst].largest
+    if not largest:
+        return f"in bits alone, as -0.0 from 0.0 (in {found.worst!r})"
     return f"largest error {largest:.3g} (in {found.worst!r}), SNR {found.snr:.2f} dB"
 
 

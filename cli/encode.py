@@ -13,6 +13,9 @@ from .diff import errors_told
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
+    from nnr_codec.compare import ModelDifference
+
+PRESETS = DEFAULT, LOSSLESS = "default", "lossless"
 
 
 @click.command(
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   nnr encode model.nnef -o model.nnr
+  nnr encode model.safetensors -o model.nnr --lossless
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
 
 \b
@@ -35,7 +39,12 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     type=click.IntRange(0, 7),
     help="Steps of qp that double the step size, as a power of 2 (default 2).",
 )
-@click.option("--exact", is_flag=True, default=None, help="Keep the values of all tensors exactly.")
+@click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    help="Options that go together. lossless: all tensors come back bit for bit; default: weights are quantized.",
+)
+@click.option("--lossless", is_flag=True, help="Short for --preset lossless.")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
 @click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform.")
 @click.option(
@@ -49,6 +58,14 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     type=click.IntRange(min=1),
     metavar="BYTES",
     help="Spread tensors over units of at most so many bytes (up to 255 each).",
+)
+@click.option(
+    "--no-side-info",
+    "side_info",
+    is_flag=True,
+    flag_value=False,
+    default=None,
+    help="Refuse what needs side information, which other decoders skip: types, shapes and metadata unknown to NNR.",
 )
 @click.option("--indexed-references", is_flag=True, default=None, help="Name the tensors once, in a list.")
 @click.option(
@@ -67,6 +84,8 @@ def encode(
     model: str,
     target: str,
     model_format: str | None,
+    preset: str | None,
+    lossless: bool,
     check: bool,
     limits: nnr.Limits,
     force: bool,
@@ -77,14 +96,16 @@ def encode(
 ) -> None:
     """Compress MODEL into an NNR bitstream.
 
-    MODEL is an NNEF folder or archive (.tar, .tgz) or an .npz; - for standard input.
+    MODEL is an NNEF folder or archive (.tar, .tgz), a .safetensors file or an .npz; - for standard input.
     """
     import nnr_codec as nnr
 
     printer = output.Printer(quiet, verbose)
+    if lossless and preset not in (None, LOSSLESS):
+        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
     given = {name: value for name, value in {**options, "dependent_quantization": dq}.items() if value is not None}
     try:
-        config = nnr.EncoderConfig(**given)
+        config = nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or DEFAULT, **given)
     except nnr.EncodeError as error:
         raise click.UsageError(str(error)) from None
     stream = params.open_target(target, model, force=force, folder=False)
@@ -96,10 +117,8 @@ def encode(
     with printer.progress("encoding", len(source)) as advance:
 
         def note(tensor: Any) -> None:
-            printer.detail(
-                f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes, "
-                f"{8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter"
-            )
+            bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
+            printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
             advance()
 
         report = nnr.encode_file(source, kept or stream or target, config, overwrite=force, progress=note)
@@ -110,7 +129,16 @@ def encode(
         with printer.progress("checking", len(source)) as advance:
             decoded = nnr.open(kept.getvalue() if kept else target, limits=limits)
             found = nnr.compare_models(source, decoded, advance)
-        printer.note(f"check: {errors_told(found)}")
+        printer.note(f"check: {checked(found)}")
+
+
+def checked(found: ModelDifference) -> str:
+    """What the comparison of a model with its bitstream says."""
+    if found.same():
+        return "decodes to the same tensors, bit for bit"
+    others = [*found.missing, *found.extra, *found.shapes, *found.dtypes]
+    more = f"; {output.tensors(len(others))} of another type or shape (as {others[0]!r})" if others else ""
+    return f"{errors_told(found)}{more}"
 
 
 def summary(report: nnr.EncodeReport) -> str:

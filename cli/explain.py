@@ -20,6 +20,7 @@ _PLURALS = {
     "requirement": "Requirements",
     "error": "Errors",
     "limit": "Limits",
+    "extension": "Side information, which is no part of the standard",
     "output": "What nnr inspect and nnr verify print with --json",
 }
 

@@ -25,9 +25,11 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.limits
 def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
-    """List the tensors of BITSTREAM (- for standard input): shape, type, coding tools, bytes, bits per parameter.
+    """List the tensors of BITSTREAM (- for standard input): shape, type, coding, tools, bytes, bits per parameter.
 
-    Nothing is decoded but headers. Tensors that share a unit with the one above them have 0 bytes of their own.
+    Nothing is decoded but headers. Coded says what the units hold and, after a +, which code of the side information
+    makes it the tensor. Tensors that share a unit with the one above them have 0 bytes of their own, as do those that
+    are tied to another one (= NAME) and those without elements.
     """
     import nnr_codec as nnr
 
@@ -38,8 +40,10 @@ def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
             {
                 "name": info.name,
                 "shape": info.shape,
-                "dtype": info.dtype.name,
-                "payload_type": info.payload_type.name,
+                "dtype": info.type,
+                "payload_type": info.payload_type.name if info.payload_type is not None else None,
+                "code": info.code or None,
+                "same_as": info.same_as or None,
                 "tools": info.tools,
                 "bytes": info.nbytes,
                 "bits_per_parameter": round(info.bits_per_parameter, 4),
@@ -49,12 +53,13 @@ def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
         click.echo(json.dumps(rows, indent=1))
         return
     output.table(
-        ("name", "shape", "type", "tools", "bytes", "bits/par"),
+        ("name", "shape", "type", "coded", "tools", "bytes", "bits/par"),
         (
             (
                 info.name,
-                output.dims(info.shape),
-                info.dtype.name,
+                output.dims(info.shape) or "scalar",
+                info.type,
+                _coded(info),
                 " ".join(info.tools),
                 f"{info.nbytes:,}",
                 f"{info.bits_per_parameter:.2f}",
@@ -62,8 +67,19 @@ def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
             for info in infos
         ),
         right=("bytes", "bits/par"),
-        fold=("name", "tools"),
+        fold=("name", "coded", "tools"),
     )
-    parameters, nbytes = sum(info.parameters for info in infos), sum(info.nbytes for info in infos)
+    parameters = sum(info.parameters for info in infos if not info.same_as)
+    nbytes = sum(info.nbytes for info in infos)
     each = f", {8 * nbytes / parameters:.2f} bits/parameter" if parameters else ""
     click.echo(f"{output.tensors(len(infos))}, {parameters:,} parameters, {nbytes:,} bytes{each}")
+
+
+def _coded(info: nnr.TensorInfo) -> str:
+    """What the units of a tensor hold, and what becomes of it."""
+    if info.same_as:
+        return f"= {info.same_as}"
+    if info.payload_type is None:
+        return "-"
+    kind = info.payload_type.name.removeprefix("NNR_PT_").lower()
+    return f"{kind}+{info.code}" if info.code else kind

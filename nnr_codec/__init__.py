@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .model import Block as Block
     from .model import Model as Model
     from .model import Topology as Topology
+    from .sideinfo.record import SideInfo as SideInfo
     from .syntax import Session as Session
     from .topics import Topic as Topic
     from .topics import explain as explain
@@ -104,6 +105,7 @@ _NAMES = {
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
     "limits": "Limits",
     "model": "Block Model Topology",
+    "sideinfo.record": "SideInfo",
     "syntax": "Session",
     "topics": "Topic explain",
 }

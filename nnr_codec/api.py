@@ -82,10 +82,12 @@ def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
     Parameters
     ----------
     model : Model, mapping of str to ndarray, path or binary file
-        float16, float32, float64, bool, and integers of any width whose values fit int32.
+        Tensors of any type of :data:`nnr_codec.dtypes.STORED_TYPES`, those of ``ml_dtypes`` (bfloat16, float8, int4)
+        among them, and of any shape. What NNR cannot express, such as a shape without elements, stands in a
+        side-information record (docs/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
     **options
-        Fields of EncoderConfig, replacing those of ``config``.
+        Fields of EncoderConfig, replacing those of ``config``: ``exact=True`` keeps every bit.
 
     Returns
     -------
@@ -156,6 +158,7 @@ def decode(
     allow_missing: bool = False,
     jobs: int = 1,
     executor: Executor | None = None,
+    dtype: str = "source",
 ) -> Model:
     """Decode an NNR bitstream.
 
@@ -169,7 +172,7 @@ def decode(
         Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0).
     raw : bool
         Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling, no splitting
-        of units with several tensors.
+        of units with several tensors, no side information.
     allow_missing : bool
         Whether tensors may be missing that the topology or the reference list names; an update may always lack some.
     jobs : int
@@ -177,11 +180,15 @@ def decode(
     executor : concurrent.futures.Executor, optional
         Used in the place of threads of our own; of threads or of processes. The call must not come from one of its
         workers, which would wait for itself.
+    dtype : str
+        ``"float32"`` or ``"float16"``: give floats of all types as this one; ElementError for a finite value that it
+        cannot hold. ``"source"``: tensors are of the types that they had.
 
     Returns
     -------
     Model
-        Tensors by topology element id, in bitstream order, of the types of Table 15; the topology, if there is one.
+        Tensors by topology element id, in bitstream order; the topology, if there is one. Where side information says
+        no more, types are those of Table 15.
 
     Raises
     ------
@@ -192,21 +199,27 @@ def decode(
     MissingReferenceError
         It refers to something that it does not carry, such as an earlier update: see UpdateDecoder.
     UnsupportedError
-        A profile that is not defined.
+        A profile or version of the side information that is not defined.
+    MissingDependencyError
+        A type that numpy does not have, and ``ml_dtypes`` is not installed (extra ``types``).
     """
-    file = open(data, limits=limits, topology_dimensions=topology_dimensions)
+    file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype)
     return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
 
 
 def open(  # as in gzip.open
-    data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "source",
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
 
     Parameters and errors are those of :func:`decode`. A path is mapped into memory, and the file must not be cut
     short meanwhile; of a seekable file only headers are read, and the units of the tensors that are asked for.
     """
-    return NnrFile(data, limits, topology_dimensions, formats.tensor_names)
+    return NnrFile(data, limits, topology_dimensions, formats.tensor_names, dtype=dtype)
 
 
 class StreamDecoder(stream.StreamDecoder):
@@ -218,12 +231,14 @@ class StreamDecoder(stream.StreamDecoder):
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         allow_missing: bool = False,
+        dtype: str = "source",
     ) -> None:
         super().__init__(
             limits=limits,
             topology_dimensions=topology_dimensions,
             allow_missing=allow_missing,
             named=formats.tensor_names,
+            dtype=dtype,
         )
 
 

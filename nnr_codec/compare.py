@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from .dtypes import stored_type
 from .errors import FormatError
 from .model import Array, Model
 
@@ -20,11 +22,11 @@ class TensorDifference:
     Parameters
     ----------
     size, count : int
-        Values, and how many of them differ; not-a-number equals itself.
+        Values, and how many of them differ: of one type in any bit, so that -0.0 is not 0.0; of two types in value.
     signal, noise : float
         Sum of the squares of the finite expected values, and of all errors.
     largest : float
-        Largest absolute error; infinite where only one value is a finite number.
+        Largest absolute error; infinite where only one value is a finite number, 0 between kinds of not-a-number.
     first : tuple of int or None
         Index of the first value that differs.
     expected, got : number or None
@@ -72,13 +74,15 @@ class ModelDifference:
     extra: list[str] = field(default_factory=list)
 
     def same(self, tolerance: float | None = None) -> bool:
-        """Whether names, shapes, types and values are the same; with a tolerance, whether no error exceeds it.
+        """Whether names, shapes, types and all bits are the same; with a tolerance, whether no error exceeds it.
 
-        Types do not matter then.
+        Types do not matter then, nor does the sign of 0.
         """
-        if self.missing or self.extra or self.shapes or (tolerance is None and self.dtypes):
+        if self.missing or self.extra or self.shapes:
             return False
-        return all(not one.count or (tolerance and one.largest <= tolerance) for one in self.tensors.values())
+        if tolerance is None:
+            return not self.dtypes and not any(one.count for one in self.tensors.values())
+        return all(one.largest <= tolerance for one in self.tensors.values())
 
     @property
     def worst(self) -> str | None:
@@ -102,17 +106,19 @@ def _snr(signal: float, noise: float) -> float:
 
 
 def compare_tensors(expected: Array, got: Array) -> TensorDifference:
-    """Compare two arrays of one shape, of any plain types, in float64 (complex128, longdouble)."""
-    work = np.result_type(expected.dtype, got.dtype, np.float64)
-    before, after = np.asarray(expected).reshape(-1), np.asarray(got).reshape(-1)
-    different = np.flatnonzero((before != after) & ~((before != before) & (after != after)))
+    """Compare two arrays of one shape: by their bits; errors are those in float64 (complex128, longdouble).
+
+    All :data:`~nnr_codec.dtypes.STORED_TYPES` and numpy's other numbers, in any byte order.
+    """
+    before, after = (_plain(np.asarray(array)).reshape(-1) for array in (expected, got))
+    work = np.result_type(before.dtype, after.dtype, np.float64)
+    different = np.flatnonzero(_differ(expected, got, before, after))
     with np.errstate(over="ignore", invalid="ignore"):
         finite = before[np.isfinite(before)].astype(work, copy=False)
         signal = float(np.vdot(finite, finite).real)
         if not different.size:
             return TensorDifference(before.size, signal)
-        errors = np.abs(before[different].astype(work, copy=False) - after[different])
-        errors[np.isnan(errors)] = math.inf
+        errors = _errors(before[different], after[different], work)
         noise = float(np.dot(errors, errors))
     first = int(different[0])
     return TensorDifference(
@@ -125,6 +131,39 @@ def compare_tensors(expected: Array, got: Array) -> TensorDifference:
         before[first].item(),
         after[first].item(),
     )
+
+
+def _plain(array: Array) -> Array:
+    """The values in a type that all of numpy's functions know, and that has them all."""
+    stored = stored_type(array.dtype)
+    if array.dtype.kind != "V" or stored is None:
+        return array
+    return array.astype({"f": np.float32, "i": np.int8, "u": np.uint8}[stored.kind])
+
+
+def _differ(expected: Array, got: Array, before: Array, after: Array) -> npt.NDArray[np.bool_]:
+    """Which values differ; ``before`` and ``after`` are the same in plain types, flat."""
+    stored = stored_type(expected.dtype)
+    # Integers of less than 8 bits have bits in memory that are not theirs.
+    if stored is not None and stored.kind == "f" and expected.dtype.name == got.dtype.name:
+        x, y = (
+            np.ascontiguousarray(array).reshape(-1).view(stored.pattern.newbyteorder(array.dtype.byteorder))
+            for array in (expected, got)
+        )
+        return np.asarray(x != y)
+    return np.asarray((before != after) & ~((before != before) & (after != after)))
+
+
+def _errors(before: npt.NDArray[Any], after: npt.NDArray[Any], work: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Absolute errors of values that differ."""
+    if before.dtype.kind in "iu" and before.dtype.kind == after.dtype.kind:
+        # float64 does not tell large integers apart; modulo 2**64 their difference is exact.
+        x, y = (array.astype(f"{array.dtype.kind}8").view(np.uint64) for array in (before, after))
+        return np.where(before > after, x - y, y - x).astype(work)
+    errors = np.abs(before.astype(work, copy=False) - after)
+    errors[np.isnan(errors)] = math.inf
+    errors[(before != before) & (after != after)] = 0
+    return np.asarray(errors)
 
 
 def compare_models(

@@ -13,6 +13,9 @@ from .errors import EncodeError
 #: The step of lossy tensors is 2 to this power unless the caller says otherwise.
 DEFAULT_STEP_EXPONENT = -10
 
+#: Options by the names that they go by together.
+PRESETS: dict[str, dict[str, Any]] = {"default": {}, "lossless": {"exact": True}}
+
 
 @dataclass(frozen=True)
 class TensorOptions:
@@ -27,15 +30,16 @@ class TensorOptions:
     dependent_quantization : bool
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
     exact : bool or None
-        True keeps a float tensor exactly (NNR_PT_RAW_FLOAT), False quantizes it with ``qp``. None: tensors with at
-        least two extents above 1 are quantized with ``qp``; all others, such as biases and normalizations, finely,
-        with a step of at most 2**-19 and at most 2**-16 of their largest value, or as float32.
+        True keeps a tensor bit for bit, in whichever way takes the fewest bytes; False quantizes floats with ``qp``.
+        None: float tensors with at least two extents above 1 are quantized with ``qp``; all others, such as biases and
+        normalizations, finely, with a step of at most 2**-19 and at most 2**-16 of their largest value. Those that
+        fewer bytes hold exactly, and values that cannot be quantized, are kept bit for bit.
     scan_order : int
         0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points.
     row_skipping : bool
         Code rows of zeros as one flag each (profile 1).
     cabac_unary_length_minus1 : int
-        Length of the unary part of a level, minus 1: 0..255.
+        Length of the unary part of a level, minus 1: 0..255. Exponents of floats kept exactly have another.
     choose_shift_parameters : bool
         Choose the probability estimator of each context by its rate; False: the same for all.
     """
@@ -101,6 +105,9 @@ class EncoderConfig(TensorOptions):
     indexed_references : bool
         Name the tensors in one list, to which their units refer by index (NNR_TPL_REFLIST). A model of one tensor has
         no such list.
+    side_info : bool
+        Whether the bitstream may have a side-information record, which other decoders skip: of types, shapes, ties and
+        metadata that NNR itself cannot express. False: what needs one is refused.
     performance : Performance or None
         What the model parameter set tells of the base model, of a validation result and of the effects of parameter
         reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
@@ -112,7 +119,15 @@ class EncoderConfig(TensorOptions):
     deflate_topology: bool = True
     max_unit_size: int | None = None
     indexed_references: bool = False
+    side_info: bool = True
     performance: ParameterSetElements | None = None
+
+    @classmethod
+    def preset(cls, name: str, **options: Any) -> EncoderConfig:
+        """The options that go by a name, replaced by those given: ``default``, or ``lossless`` for bit for bit."""
+        if name not in PRESETS:
+            raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **options})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -122,6 +137,8 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
+        if not isinstance(self.side_info, bool):
+            raise EncodeError(f"side_info is true or false, not {self.side_info!r}")
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
             raise EncodeError(f"max_unit_size {self.max_unit_size} is no number of bytes")

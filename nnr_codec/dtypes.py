@@ -103,6 +103,7 @@ def _dtype(name: str) -> np.dtype[Any]:
             f"{name} is no type of numpy's; pip install 'nnr_codec[types]' brings it, or ask for dtype='float32'"
         ) from None
     try:
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     except AttributeError:
         raise MissingDependencyError(f"the installed ml_dtypes does not know {name}; a newer one does") from None
+    return dtype

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from .errors import LimitError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,8 @@ class Limits:
         Of one tensor; of all tensors of a bitstream or model together.
     max_topology_bytes, max_codebook : int
         Topology and quantization data, inflated; entries of a codebook.
+    max_side_info_bytes : int
+        The side-information record, inflated.
     max_pending_bytes, max_history_bytes : int
         Parts of tensors that wait for the rest; what an UpdateState keeps.
     max_decomp_elements : int
@@ -54,6 +53,7 @@ class Limits:
     max_total_bytes: int = 32 << 30
     max_topology_bytes: int = 64 << 20
     max_codebook: int = 65_536
+    max_side_info_bytes: int = 16 << 20
     max_pending_bytes: int = 2 << 30
     max_history_bytes: int = 1 << 30
     max_decomp_elements: int = 1 << 31
@@ -88,6 +88,7 @@ class Limits:
             max_total_bytes=256 << 20,
             max_topology_bytes=1 << 20,
             max_codebook=4096,
+            max_side_info_bytes=1 << 20,
             max_pending_bytes=64 << 20,
             max_history_bytes=64 << 20,
             max_decomp_elements=256 << 20,
@@ -108,6 +109,7 @@ class Limits:
             max_total_bytes=n,
             max_topology_bytes=n,
             max_codebook=n,
+            max_side_info_bytes=n,
             max_pending_bytes=n,
             max_history_bytes=n,
             max_decomp_elements=n,
@@ -122,24 +124,26 @@ class Limits:
                 f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
             )
 
-    def check_expected(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def check_expected(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
         """Raise LimitError when ``expected`` has no such tensor."""
         if self.expected is None:
             return
         if name not in self.expected:
             raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected")
-        if self.expected[name] != (shape, dtype.name):
+        if self.expected[name] != (shape, dtype):
             wanted, kind = self.expected[name]
-            raise LimitError(f"tensor {name!r} is {dtype.name} {shape}; expected is {kind} {wanted}")
+            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}")
 
 
 def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
     """Shape and numpy's name of the dtype, which may be another framework's."""
     import numpy as np
 
+    from .dtypes import STORED_TYPES
+
     shape, dtype = (tensor.shape, tensor.dtype) if hasattr(tensor, "shape") else tensor
     name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)).rpartition(".")[2]
-    return tuple(int(extent) for extent in shape), np.dtype(name).name
+    return tuple(int(extent) for extent in shape), name if name in STORED_TYPES else np.dtype(name).name
 
 
 class Budget:

@@ -76,6 +76,10 @@ class Model:
         What else the format wants back.
     pruned : collection of str
         Tensors that pruning gave other dimensions than the topology says: the tensors are right.
+    format : str
+        Of the file that the tensors came from, as :func:`nnr_codec.load` names formats; empty when not known.
+    aliases : dict of str to str
+        Tensors that are tied to another one, whose name follows; both are in ``tensors``.
     """
 
     tensors: Mapping[str, Array]
@@ -83,6 +87,8 @@ class Model:
     blocks: list[Block] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
     pruned: Collection[str] = ()
+    format: str = ""
+    aliases: dict[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

@@ -1,4 +1,4 @@
-"""What ``nnr explain`` knows: every syntax element, table, constant, requirement, error and limit, from the source."""
+"""What ``nnr explain`` knows: syntax elements, tables, constants, requirements, errors, limits and side information."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from types import ModuleType
 
 from . import constants, errors
 from .bitstream.nodes import Node, UnitNode
@@ -20,10 +21,12 @@ from .decoder.bins import ELEMENTS, TensorBin
 from .decoder.tools import Tool
 from .errors import NnrError
 from .limits import Limits
+from .sideinfo import record
+from .sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, SideInfo, TensorRecord
 from .syntax.coder import LIMITED, byte_alignment
 from .syntax.docs import CLASSES, comments, meaning_of, syntax_tables, value_tables, values_of
 
-KINDS = ("structure", "element", "table", "constant", "requirement", "error", "limit", "output")
+KINDS = ("structure", "element", "table", "constant", "requirement", "error", "limit", "extension", "output")
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def topics() -> dict[str, tuple[Topic, ...]]:
         _requirements,
         _errors,
         _limits,
+        _side_information,
         _outputs,
     ):
         for topic in source():
@@ -117,6 +121,8 @@ def _elements() -> Iterator[Topic]:
                 clauses.setdefault(row.element, table.clause)
     for element, where in places.items():
         details = [*dict.fromkeys(where), *_values(element), *_inferred(element)]
+        if element == "topology_storage_format":
+            details.append(f"{record.STORAGE_FORMAT} side information of this project; from 128 on, none is specified")
         if element in LIMITED:
             details.append(f"limited by {LIMITED[element][0]}")
         details += [f"requirement {rule}" for rule, words in rules if element in words]
@@ -181,13 +187,28 @@ def _limits() -> Iterator[Topic]:
         yield Topic(name, "limit", "", rest[names + 1].strip(), (rest[names], *values))
 
 
+def _side_information() -> Iterator[Topic]:
+    text, *rest = _prose(record)
+    unit = " ".join(rest)
+    page = "docs/side-information.md describes it"
+    yield Topic("side information", "extension", "", text, (unit, *_prose(SideInfo)[1:], page))
+    yield Topic(f"topology_storage_format {record.STORAGE_FORMAT}", "extension", "", unit, (page,))
+    for cls in (SideInfo, TensorRecord):
+        text, *rest = _prose(cls)
+        yield Topic(cls.__name__, "extension", "", text, tuple(rest))
+    for code in (FloatCode, IntegerCode, RawCode, PaletteCode, GridCode):
+        text, *rest = _prose(code)
+        yield Topic(code.__name__, "extension", "", text, (f'"kind": "{code.KIND}"', *rest))
+        yield Topic(code.KIND, "extension", "", text, (f"a code of side information, {code.__name__}", *rest))
+
+
 def _outputs() -> Iterator[Topic]:
     for cls in (UnitInfo, UnitNode, Node, TensorBin, Tool, Report, Violation, TensorDigest):
         text, *rest = _prose(cls)
         yield Topic(cls.__name__, "output", "", text, tuple(rest))
 
 
-def _prose(cls: type) -> list[str]:
+def _prose(cls: type | ModuleType) -> list[str]:
     """The lines of a docstring, without what only its markup needs."""
     text = re.sub(r":\w+:`~?([^`]*)`|``", r"\1", inspect.cleandoc(cls.__doc__ or ""))
     return [line for line in text.splitlines() if line and line != "Parameters" and line.strip("-")]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import nnr_codec as nnr
 from nnr_codec.compare import compare_outputs, compare_tensors
+from nnr_codec.dtypes import STORED_TYPES
 
 
 def f4(*values: float) -> Any:
@@ -26,9 +28,20 @@ def test_errors_by_hand() -> None:
 
 def test_the_same() -> None:
     values = f4(1, -0.0, math.nan, math.inf, -math.inf)
-    found = compare_tensors(values, f4(1, 0.0, math.nan, math.inf, -math.inf))
+    found = compare_tensors(values, values.astype(">f4"))
     assert (found.count, found.first, found.rms, found.snr, found.signal) == (0, None, 0.0, math.inf, 1.0)
     assert compare_tensors(values[:0], values[:0]).snr == math.inf
+
+
+def test_floats_are_the_same_by_their_bits() -> None:
+    quiet = np.array([0x7FC00000, 0x7FC00001, 0xFFC00000], "u4").view("f4")
+    for a, b in ((f4(-0.0), f4(0.0)), (quiet[:1], quiet[1:2]), (quiet[:1], quiet[2:])):
+        found = compare_tensors(a, b)
+        assert (found.count, found.first, found.largest, found.snr) == (1, (0,), 0.0, math.inf)
+        models = nnr.compare_models({"w": a}, {"w": b})
+        assert (models.same(), models.same(0.0), models.worst) == (False, True, "w")
+        wide = nnr.compare_models({"w": a}, {"w": b.astype("f8")})
+        assert (wide.tensors["w"].count, wide.same(), wide.same(0.0)) == (0, False, True)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +58,7 @@ def test_extremes() -> None:
     assert compare_tensors(f4(0, 0), f4(0, 1)).snr == -math.inf
     near = np.array([2**62, 1]), np.array([2**62 + 1, 1])
     assert compare_tensors(*near).count == 1
+    assert compare_tensors(*near).largest == 1
     assert not nnr.compare_models({"w": near[0]}, {"w": near[1]}).same(0.0)
 
 
@@ -54,6 +68,37 @@ def test_types(dtype: str) -> None:
     found = compare_tensors(a, b)
     assert (found.count, found.largest, found.noise, found.signal, found.first) == (1, 1.0, 1.0, 2.0, (2,))
     assert compare_tensors(a, a.astype("f4") if a.dtype.kind != "c" else a).count == 0
+
+
+@pytest.mark.parametrize("name", sorted(STORED_TYPES))
+def test_stored_types(name: str) -> None:
+    dtype = STORED_TYPES[name].dtype
+    a, b = np.array([[0, 1], [1, 1]], dtype), np.array([[0, 1], [0, 1]], dtype)
+    found = compare_tensors(a, b)
+    assert (found.count, found.largest, found.noise, found.signal, found.first) == (1, 1.0, 1.0, 3.0, (1, 0))
+    assert (found.expected, found.got, type(found.expected) in (bool, int, float)) == (1, 0, True)
+    assert compare_tensors(a, a.T.copy().T).count == 0
+    for empty in (a[:0], a[:, :0]):
+        assert compare_tensors(empty, empty).count == 0
+    assert compare_tensors(a[1, 0].reshape(()), b[1, 0].reshape(())).first == ()
+    models = nnr.compare_models({"w": a}, {"w": a.astype(np.float64)})
+    assert models.dtypes == ({"w": (name, "float64")} if name != "float64" else {})
+    assert (models.same(), models.same(0.0), models.tensors["w"].count) == (name == "float64", True, 0)
+
+
+def test_large_integers() -> None:
+    top = np.array([2**64 - 1, 2**64 - 2, 5], "u8")
+    found = compare_tensors(top, np.array([2**64 - 1, 2**64 - 1, 7], "u8"))
+    assert (found.count, found.largest, found.noise) == (2, 2.0, 5.0)
+    found = compare_tensors(np.array([-(2**63)], "i8"), np.array([2**63 - 1], "i8"))
+    assert found.largest == 2.0**64
+    assert compare_tensors(np.array([-1], "i8"), top[:1]).count == 1
+
+
+def test_bits_that_are_not_of_the_value() -> None:
+    """An int4 lies in a byte, whose upper half is anything."""
+    a, b = (np.array([value], "u1").view(ml_dtypes.int4) for value in (0x03, 0xF3))
+    assert compare_tensors(a, b).count == 0
 
 
 def test_a_number() -> None:

@@ -20,6 +20,7 @@ LAYERS = {
     "errors": 0,
     "constants": 0,
     "child": 0,
+    "dtypes": 0,
     "limits": 1,
     "model": 1,
     "compare": 1,
@@ -28,6 +29,7 @@ LAYERS = {
     "syntax": 1,
     "cabac_ext": 1,
     "tensor": 1,
+    "sideinfo": 1,
     "bitstream": 2,
     "encoder": 3,
     "decoder": 3,
@@ -43,9 +45,11 @@ LAYERS = {
 
 #: Who may import whom in the same layer.
 SIDEWAYS = {
+    "dtypes": {"errors"},
     "syntax": {"limits"},
     "cabac_ext": {"limits"},
     "tensor": {"limits", "model"},
+    "sideinfo": {"limits", "model", "tensor", "cabac_ext"},
     "files": {"limits"},
     "config": {"limits", "model"},
     "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
@@ -59,7 +63,7 @@ SIDEWAYS = {
 }
 
 #: Where the imports go no further than this, in spite of the layers.
-ONLY = {"formats": {"model", "errors", "limits", "files"}}
+ONLY = {"formats": {"model", "errors", "dtypes", "limits", "files"}}
 
 #: Packages that the library leaves to the command line.
 COMMAND_LINE = {"click", "rich", "nnr_cli"}

@@ -7,6 +7,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import errors
 from nnr_codec.conformance.requirements import REQUIREMENTS
+from nnr_codec.sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode
 from nnr_codec.syntax import TABLES
 from nnr_codec.topics import of_kind
 
@@ -34,7 +35,7 @@ def test_all_kinds_are_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["element", "structure", "table", "constant", "requirement", "error", "limit", "output"]
+    "kind", ["element", "structure", "table", "constant", "requirement", "error", "limit", "extension", "output"]
 )
 def test_every_topic_is_found_and_says_something(kind: str) -> None:
     for name in of_kind()[kind]:
@@ -74,6 +75,17 @@ def test_an_error_a_limit_and_a_requirement() -> None:
     assert "entries of all lists in headers" in limit.text
     rule = REQUIREMENTS["scan-order"]
     assert (one("scan-order", "requirement").clause, one("scan-order", "requirement").text) == (rule.clause, rule.text)
+
+
+def test_side_information() -> None:
+    assert "NNR_TPL" in one("side information", "extension").details[0]
+    assert nnr.explain("side information")[0].details[0] == one("topology_storage_format 128", "extension").text
+    assert any("128 side information" in line for line in one("topology_storage_format", "element").details)
+    assert one("max_side_info_bytes", "limit").text
+    for code in (FloatCode, IntegerCode, RawCode, PaletteCode, GridCode):
+        assert one(code.KIND, "extension").text == one(code.__name__, "extension").text
+        assert f'"kind": "{code.KIND}"' in one(code.__name__, "extension").details
+    assert any(line.startswith("pivot") for line in one("float", "extension").details)
 
 
 def test_unknown_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -13,6 +14,7 @@ from ..constants import (
     NNR_CPT_BN,
     NNR_CPT_DC,
     NNR_CPT_LS,
+    NNR_DFL,
     NNR_LPS,
     NNR_MPS,
     NNR_NDU,
@@ -25,6 +27,7 @@ from ..constants import (
 )
 from ..errors import TruncatedError
 from ..limits import Limits
+from ..sideinfo.record import MAGIC, STORAGE_FORMAT
 from ..syntax import Session
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
@@ -33,6 +36,7 @@ from ..syntax.structures import (
     NnrModelParameterSetUnitPayload,
     NnrStartUnitHeader,
     NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
 )
 from .units import Unit, UnitReader
 
@@ -150,16 +154,36 @@ def _detail(unit: Unit) -> Iterator[str]:
             yield f"qp density {lps.lps_qp_density}"
             yield f"qp base {lps.lps_quantization_parameter}"
     elif kind == NNR_TPL:
-        yield from _storage(cast(NnrTopologyUnitHeader, header.detail))
+        yield from _storage(unit)
     elif kind == NNR_QNT:
         yield f"{unit.size.nnr_unit_size} bytes"
     elif kind == NNR_AGG:
         yield f"{cast(NnrAggregateUnitHeader, header.detail).num_of_nnr_units_minus2 + 2} units"
 
 
-def _storage(header: NnrTopologyUnitHeader) -> Iterator[str]:
+def _storage(unit: Unit) -> Iterator[str]:
+    header = cast(NnrTopologyUnitHeader, unit.header.detail)
     storage = header.topology_storage_format
-    known = storage in TopologyStorageFormat.__members__.values()
-    yield TopologyStorageFormat(storage).name if known else f"format {storage}"
+    if side_information(unit):
+        yield "side information"
+    else:
+        known = storage in TopologyStorageFormat.__members__.values()
+        yield TopologyStorageFormat(storage).name if known else f"format {storage}"
     if header.topology_compression_format:
         yield "deflated"
+
+
+def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:
+    """The first bytes of a unit's side information (docs/side-information.md), inflated; None where it has none."""
+    if unit.header.nnr_unit_type != NNR_TPL:
+        return None
+    header, payload = cast(NnrTopologyUnitHeader, unit.header.detail), cast(NnrTopologyUnitPayload, unit.structure)
+    if header.topology_storage_format != STORAGE_FORMAT or header.topology_compression_format > NNR_DFL:
+        return None
+    data = payload.topology_data
+    if header.topology_compression_format == NNR_DFL:
+        try:
+            data = zlib.decompressobj().decompress(data, most)
+        except zlib.error:
+            return None
+    return data[:most] if data.startswith(MAGIC) else None

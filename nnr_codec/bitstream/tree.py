@@ -14,12 +14,15 @@ from ..syntax import TABLES, BitWriter, Descriptor, Session, Structure
 from ..syntax.docs import CLASSES, meaning_of, value_meaning
 from ..syntax.structures import NnrUnitHeader, NnrUnitSize
 from .nodes import Node, UnitNode, bare
+from .summary import side_information
 from .units import PAYLOADS, Unit, UnitReader, unit_type_name
 
 Event = tuple[str, Descriptor, int, int, Any]
 
 #: Elements of more bits than this have no ``raw``: their value says the same.
 RAW_BITS = 64
+#: Bytes of side information that are shown.
+SIDE_BYTES = 4096
 
 
 def trees(
@@ -131,6 +134,10 @@ class _Builder:
             payload = self._node(name, name, descriptor, clause, 8 * unit.payload_offset)
             payload.bits, payload.meaning = rest, f"{rest // 8} bytes"
             root.children.append(payload)
+        if said := side_information(unit, SIDE_BYTES + 1):
+            storage, data = root.find(["topology_storage_format", "topology_data"])
+            storage.meaning = "side information (docs/side-information.md)"
+            data.meaning = said[:SIDE_BYTES].decode(errors="replace") + ("..." if len(said) > SIDE_BYTES else "")
         if inferred:
             self.structures |= {f"{s.table_name}()": s for s in (unit.size, unit.header, unit.structure) if s}
             for path, (node, cls) in self.nodes.items():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors, formats
+from ..dtypes import STORED_TYPES, StoredType
 from ..errors import FormatError, NnrError
 from ..limits import Limits
 from ..model import Array
@@ -25,6 +26,8 @@ from .digest import TensorDigest
 RESULTS = ("valid", "invalid", "acceptable")
 #: What cases are counted as: their result, or that they were written by another implementation and are valid.
 KINDS = (*RESULTS, "interop")
+#: What this library knows beyond the standard, as case files call it.
+EXTENSIONS = ("side-information",)
 
 _MAX_FILE = 64 << 20
 _MAX_CASES = 100_000
@@ -41,7 +44,8 @@ class Stream:
     sha256 : str
         Of the file.
     tensors, raw : tuple of TensorDigest or None
-        What it decodes to, and the Rec* variables of 7.3 where these are others; None for what is not given.
+        What it decodes to, and the Rec* variables of 7.3 where these are others; None for what is not given. In a case
+        about an extension, ``raw`` is what decoders give that do not know it.
     texts : dict of str to str
         SHA-256 of ``topology`` and ``quantization``, of those that are there.
     """
@@ -62,11 +66,23 @@ class Stream:
         """The expected values of a tensor of that digest, where the case gives them."""
         for entry in self._entries:
             if entry.get("sha256") == digest.sha256 and entry.get("name") == digest.name:
+                stored = STORED_TYPES[digest.dtype]
                 if "values" in entry:
-                    return np.array(entry["values"], digest.dtype).reshape(digest.shape)
+                    return np.array(entry["values"], stored.dtype).reshape(digest.shape)
                 if "npz" in entry and self._arrays:
-                    return formats.load(self._arrays, format="npz")[entry["npz"]].astype(digest.dtype, copy=False)
+                    array = formats.load(self._arrays, format="npz")[entry["npz"]]
+                    return typed(array, stored).astype(stored.dtype, copy=False)
         return None
+
+    def without_extension(self) -> Stream:
+        """The same for a decoder that does not know the extension which the case is about."""
+        return self if self.raw is None else replace(self, tensors=self.raw, raw=None)
+
+
+def typed(array: Array, stored: StoredType) -> Array:
+    """Bit patterns as what they stand for, if the type is none of numpy's own and they are of its size."""
+    is_pattern = stored.dtype.isbuiltin == 2 and array.dtype.kind in "Vu" and array.dtype.itemsize == stored.itemsize
+    return array.view(stored.dtype) if is_pattern else array
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,8 @@ class Case:
         Class of errors.py and number of the unit (None: the bitstream as a whole) of a case that is invalid.
     limits : Limits
     topology_dimensions : dict of str to tuple of int
+    extension : str
+        What the case is about that is not in the standard; empty for what every decoder knows.
     """
 
     id: str
@@ -105,6 +123,12 @@ class Case:
     error: tuple[type[NnrError], int | None] | None
     limits: Limits
     topology_dimensions: Mapping[str, tuple[int, ...]]
+    extension: str = ""
+
+    def without_extension(self) -> Case:
+        """What the case is for a decoder that does not know the extension, which it may pass over or refuse."""
+        streams = tuple(stream.without_extension() for stream in self.streams)
+        return replace(self, result="acceptable", error=None, streams=streams, extension="")
 
     @property
     def kind(self) -> str:
@@ -173,6 +197,7 @@ def _case(path: Path, root: Path) -> Case:
         topology_dimensions={
             name: _numbers(dims) for name, dims in _field(facts, "topology_dimensions", dict, {}).items()
         },
+        extension=_field(facts, "extension", str, ""),
     )
 
 
@@ -209,11 +234,10 @@ def _stream(folder: Path, facts: Any) -> Stream:
     path, sha256 = _inside(folder, _field(stream, "file", str)), _field(stream, "sha256", str)
     if expected is None:
         return Stream(path, sha256, None, None, {})
-    listed = _field(expected, "tensors", list)
     raw = _field(expected, "raw", list, None)
-    entries = (*listed, *(raw or ()))
-    tensors = tuple(map(TensorDigest.read, listed))
-    rec = None if raw is None else tuple(map(TensorDigest.read, raw))
+    listed = _field(expected, "tensors", list, *([] if raw is None else [None]))
+    entries = (*(listed or ()), *(raw or ()))
+    tensors, rec = (None if given is None else tuple(map(TensorDigest.read, given)) for given in (listed, raw))
     texts = {
         key: _field(_field(expected, key, dict), "sha256", str)
         for key in ("topology", "quantization")

@@ -2,7 +2,9 @@
 
 The digest of a tensor is SHA-256 of ``NNRT1``, one byte for the type, one byte for the number of dimensions, the
 dimensions as 64-bit numbers and the values in row-major order, all little-endian. The byte for the type is the number
-of the format in Table 15 of ISO/IEC 15938-17:2024; integers below a byte count as int8.
+of the format in Table 15 of ISO/IEC 15938-17:2024; integers below a byte count as int8. Types that only the side
+information gives have numbers from 128 on, in the order of :data:`BEYOND`; their integers below a byte take one, with
+their sign.
 
 The digest of a model is SHA-256 of ``NNRM1`` and, for each tensor by ascending name (UTF-8), the number of bytes of its
 name in 32 bits, the name, and the 32 bytes of the tensor's digest.
@@ -20,12 +22,35 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import STORED_TYPES, StoredType, stored_type
 from ..errors import FormatError
 from ..model import Array
 from ..tensor.quant import DTYPES
 
-#: Number of the format of each type; of those that have one type, the widest, which holds it in full.
-_CODES = {dtype: int(data_format) for data_format, dtype in DTYPES.items()}
+#: The types that Table 15 does not have. New ones are added at the end: the numbers are part of every digest.
+BEYOND = (
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int2",
+    "int4",
+    "uint2",
+    "uint4",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3",
+    "float8_e4m3fnuz",
+    "float8_e4m3b11fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e3m4",
+)
+#: Number of each type; of the formats that have one type, the widest, which holds it in full.
+_CODES = {dtype.name: int(data_format) for data_format, dtype in DTYPES.items()} | {
+    name: 128 + number for number, name in enumerate(BEYOND)
+}
 
 
 def digest(tensor: Array) -> str:
@@ -34,7 +59,7 @@ def digest(tensor: Array) -> str:
     Parameters
     ----------
     tensor : ndarray
-        int8, int16, int32, int64, float16, float32 or float64, in any byte order and layout.
+        Of any type that models have here (:mod:`nnr_codec.dtypes`), in any byte order and layout.
 
     Returns
     -------
@@ -44,15 +69,25 @@ def digest(tensor: Array) -> str:
     Raises
     ------
     FormatError
-        The type is none that a bitstream decodes to (Table 15).
+        The type is another one.
     """
-    code = _CODES.get(tensor.dtype.newbyteorder("="))
-    if code is None:
-        raise FormatError(f"a tensor of {tensor.dtype} has no digest: it is no type of Table 15")
-    plain = np.asarray(tensor, tensor.dtype.newbyteorder("<"), order="C")
-    found = hashlib.sha256(b"NNRT1" + struct.pack(f"<BB{plain.ndim}Q", code, plain.ndim, *plain.shape))
-    found.update(plain.reshape(-1).view(np.uint8).data)
+    stored = stored_type(tensor.dtype)
+    if stored is None:
+        raise FormatError(f"a tensor of {tensor.dtype} has no digest: no model here has such tensors")
+    head = struct.pack(f"<BB{tensor.ndim}Q", _CODES[stored.name], tensor.ndim, *tensor.shape)
+    found = hashlib.sha256(b"NNRT1" + head)
+    found.update(_plain(tensor, stored).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
+
+
+def _plain(tensor: Array, stored: StoredType) -> Array:
+    """The items in row-major order, little-endian."""
+    if stored.bits < 8:  # what stands in the rest of the byte is ml_dtypes' own affair
+        return np.asarray(tensor, np.uint8 if stored.kind != "i" else np.int8, order="C")
+    little = stored.pattern.newbyteorder("<")
+    if not tensor.dtype.isnative:  # only numpy's own types have another order
+        tensor = np.asarray(tensor, tensor.dtype.newbyteorder("="))
+    return np.asarray(np.asarray(tensor, order="C").view(stored.pattern), little)
 
 
 @dataclass(frozen=True)
@@ -77,9 +112,10 @@ class TensorDigest:
             texts = all(isinstance(text, str) for text in (read.name, read.dtype, read.sha256))
             sizes = all(type(extent) is int and extent >= 0 for extent in read.shape)
             read.name.encode()
+            known = read.dtype in STORED_TYPES
         except (TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
             raise FormatError(f"not an object with name, dtype, shape and sha256: {error}") from None
-        if not texts or not sizes or not re.fullmatch("[0-9a-f]{64}", read.sha256):
+        if not texts or not sizes or not known or not re.fullmatch("[0-9a-f]{64}", read.sha256):
             raise FormatError("name, dtype, shape or sha256 of a tensor is not what it should be")
         return read
 

@@ -21,9 +21,10 @@ from .. import formats
 from ..compare import compare_tensors
 from ..decoder.index import NnrFile
 from ..decoder.state import UpdateState
+from ..dtypes import STORED_TYPES
 from ..errors import LimitError, NnrError
 from ..model import Array, Topology
-from .cases import Case, Stream
+from .cases import Case, Stream, typed
 from .digest import TensorDigest, differences
 
 _OUT_OF_MEMORY = re.compile(r"MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory")
@@ -172,7 +173,7 @@ def by_command(command: str, scratch: Path) -> Decoder:
     """Decode with a command line that has ``{input}`` (and ``{inputs}``: the bitstreams before it) and ``{outdir}``.
 
     It exits with 0 and has written a file for each tensor, its name percent-encoded with .npy, or one .npz of all; or
-    it refuses the bitstream with another exit code.
+    it refuses the bitstream with another exit code. Tensors of types that numpy has not are bit patterns.
     """
     words = shlex.split(command)
 
@@ -194,7 +195,8 @@ def by_command(command: str, scratch: Path) -> Decoder:
             tensors = _outputs(Path(folder))
         if case.error and case.error[0] is LimitError:
             raise EndedError(Outcome.PASS, "decoded; limits are the decoder's own affair")
-        yield Decoded(last, tensors)
+        types = {tensor.name: STORED_TYPES[tensor.dtype] for tensor in last.tensors or ()}
+        yield Decoded(last, {n: typed(array, types[n]) if n in types else array for n, array in tensors.items()})
 
     return decode
 

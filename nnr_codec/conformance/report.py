@@ -12,7 +12,7 @@ from ..errors import BitstreamError, NnrError
 from ..limits import Limits
 from ..syntax import Descriptor
 from .digest import TensorDigest
-from .requirements import Finding, Requirement, Seen, refused
+from .requirements import REQUIREMENTS, Finding, Requirement, Seen, refused
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,22 @@ class Findings:
             index, label = (about.unit.index, about.unit.label(list(about.names))) if about else (None, "")
             self._tell(rule, Violation(rule.id, rule.clause, finding.message, index, label, finding.element, bit))
 
-    def refuse(self, error: NnrError, index: int | None, label: str, seen: Seen | None = None) -> None:
-        """Add what the decoder refuses, unless a check has said it of the unit already."""
+    def refuse(
+        self, error: NnrError, index: int | None, label: str, seen: Seen | None = None, *, extension: bool = False
+    ) -> None:
+        """Add what the decoder refuses, unless a check has said it of the unit already.
+
+        ``extension`` tells that nothing but side information is in the way.
+        """
         rule, message, element, bit = refused(error), str(error), "", -1
+        if extension and rule.severity != "limit":
+            rule = REQUIREMENTS["side-information"]
+        place = message
         if isinstance(error, BitstreamError):
-            message, element, bit = error.message, error.path, error.bit
-            named = re.match(r"unit (\d+)", error.unit)
-            if named and int(named[1]) != index:
-                index, label = int(named[1]), error.unit
+            message, element, bit, place = error.message, error.path, error.bit, error.unit
+        named = re.match(r"unit (\d+) \(\w+( .+?)?\)", place)
+        if named and int(named[1]) != index:
+            index, label = int(named[1]), place if isinstance(error, BitstreamError) else named[0]
         if seen:
             seen.refused = True
             bit = self._bit(seen, element) if element and bit < 0 else bit

@@ -5,17 +5,17 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from .cases import KINDS, Case, load_cases
+from .cases import EXTENSIONS, KINDS, Case, load_cases
 from .judge import Outcome
 from .worker import Worker
 
-__all__ = ["KINDS", "Case", "Outcome", "Result", "load_cases", "run", "summary"]
+__all__ = ["EXTENSIONS", "KINDS", "Case", "Outcome", "Result", "load_cases", "run", "summary"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def run(
     timeout: float = 10.0,
     memory: int | None = 1 << 29,
     command: str | None = None,
+    extensions: Collection[str] = (),
 ) -> Iterator[Result]:
     """Judge cases one by one; results come in their order, and no more are judged when the iterator is closed.
 
@@ -68,12 +69,17 @@ def run(
     command : str or None
         Another decoder: a command line with ``{input}``, ``{outdir}`` and perhaps ``{inputs}``, see
         :func:`nnr_codec.conformance.judge.by_command`.
+    extensions : collection of str
+        Which of EXTENSIONS that decoder knows. What a case expects of one that does not know its extension is in
+        :meth:`~nnr_codec.conformance.cases.Case.without_extension`, and so is the case of the result.
 
     Raises
     ------
     OSError
         No process can be started.
     """
+    known = EXTENSIONS if command is None else extensions
+    cases = [case.without_extension() if case.extension and case.extension not in known else case for case in cases]
     with tempfile.TemporaryDirectory(prefix="nnr-conformance-") as scratch:
         workers = [Worker(Path(root), memory, command, Path(scratch)) for _ in range(max(1, min(jobs, len(cases))))]
         idle: SimpleQueue[Worker] = SimpleQueue()

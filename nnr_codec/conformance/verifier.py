@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 
+from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
 from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
 from ..decoder.decode import BitstreamParser
 from ..decoder.group import Group, is_first_edition
 from ..decoder.pruning import PruningWarning
 from ..decoder.reconstruct import Rec, reconstruct
+from ..decoder.restore import Restorer
 from ..decoder.state import node_key
 from ..decoder.task import NduTask
-from ..errors import ElementError, LimitError, MissingReferenceError, NnrError
+from ..errors import ElementError, LimitError, MissingDependencyError, MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from ..syntax import Session
@@ -105,7 +108,9 @@ class BitstreamVerifier:
             if kind != NNR_TPL:  # of which another one may have been needed
                 self.findings.lost.discard(kind)
         except NnrError as error:
-            self.findings.refuse(error, unit.index, unit.label(list(seen.names)), seen)
+            extension = side_information(unit) is not None
+            self.findings.refuse(error, unit.index, unit.label(list(seen.names)), seen, extension=extension)
+            self.gaps |= extension
             if kind == NNR_NDU:
                 self.parser.drop(unit)
                 self.gaps = True
@@ -137,7 +142,7 @@ class BitstreamVerifier:
             self.parser.finish()
         except NnrError as error:
             self.findings.refuse(error, None, "")
-        checked.topology = self.parser.topology
+        checked.topology, checked.bits = self.parser.topology, self.parser.restoration.owners
         if self.parser.profile == 0 and self.groups:
             checked.first_edition = is_first_edition(self.groups)
             edition = "as software of the first edition wrote it" if checked.first_edition else "by the text of 2024"
@@ -145,8 +150,12 @@ class BitstreamVerifier:
         if self.session.mps_parent_signalling_enabled_flag and not checked.history.bitstreams:
             notes.append("this is an update, and the bitstreams before it were not given")
         self.plan_pruning()
-        for group in self.groups:
-            self.tensor(group)
+        restorer = self.restorer()
+        digests = {digest.name: digest for group in self.groups for digest in self.digests(group, restorer)}
+        digests |= {digest.name: digest for digest in self.last_digests(restorer)}
+        for name in self.parser.restoration.infos(self.parser.info):
+            if name in digests:
+                self.findings.report.tensors.append(digests[name])
         for rule, check in END_CHECKS:
             try:
                 self.findings.add(rule, check(checked), None)
@@ -170,8 +179,39 @@ class BitstreamVerifier:
         for warning in told:
             self.findings.refuse(ElementError(str(warning.message)), None, "")
 
-    def tensor(self, group: Group) -> None:
-        """Decode and check one tensor or block."""
+    def restorer(self) -> Restorer | None:
+        """What makes the tensors of the model; None where those of the units have to do."""
+        try:
+            return self.parser.restorer(self.budgets[0])
+        except NnrError as error:
+            self.findings.refuse(error, None, "", extension=True)
+            return None
+
+    def digests(self, group: Group, restorer: Restorer | None) -> Iterator[TensorDigest]:
+        """Of the tensors of the model that those of a group complete."""
+        task = group.tasks[-1]
+        for name, tensor in self.tensor(group).items():
+            part, given = self.parser.pruning.apply(name, tensor), []
+            try:
+                given = restorer.take(name, part, task.label) if restorer else [(name, part)]
+            except MissingDependencyError as error:
+                self.findings.report.notes.append(f"{task.label} is not checked any further: {error}")
+            except NnrError as error:
+                seen = self.checked.seen[task.unit.index]
+                self.findings.refuse(error, task.unit.index, task.label, seen, extension=True)
+            yield from starmap(TensorDigest.of, given)
+
+    def last_digests(self, restorer: Restorer | None) -> Iterator[TensorDigest]:
+        """Of the tensors of the model that come after those of all units."""
+        try:
+            yield from starmap(TensorDigest.of, restorer.finish() if restorer else [])
+        except MissingDependencyError as error:
+            self.findings.report.notes.append(f"not all tensors are checked: {error}")
+        except NnrError as error:
+            self.findings.refuse(error, None, "", extension=True)
+
+    def tensor(self, group: Group) -> dict[str, Array]:
+        """Decode and check one tensor or block; returns the tensors as they are in the units."""
         last = self.checked.seen[group.tasks[-1].unit.index]
         try:
             recs, tensors = self.decode(group)
@@ -179,11 +219,9 @@ class BitstreamVerifier:
             for task in group.tasks:
                 self.checked.seen[task.unit.index].refused = True
             self.findings.refuse(error, last.unit.index, group.tasks[-1].label, last)
-            return
+            return {}
         for rule, check in TENSOR_CHECKS:
             self.findings.add(rule, check(self.checked, group, recs), last)
-        for name, tensor in tensors.items():
-            self.findings.report.tensors.append(TensorDigest.of(name, self.parser.pruning.apply(name, tensor)))
         rest = iter(recs)
         for task in group.tasks:
             levels = [rec.levels for _, rec in zip(task.parts, rest, strict=False) if rec.levels is not None]
@@ -191,6 +229,7 @@ class BitstreamVerifier:
                 most = max(max(int(array.max()), -1 - int(array.min())) for array in levels)
                 self.checked.seen[task.unit.index].level_bits = max(most, 0).bit_length() + 1
             self.remember(group, task)
+        return tensors
 
     def remember(self, group: Group, task: NduTask) -> None:
         """What later bitstreams may refer to."""

@@ -1,7 +1,7 @@
 """The process in which cases are judged, and what the process that starts it sees of it.
 
-They talk by lines of JSON: the path of a case file and its root go in, a verdict comes out. Nothing else is shared, so
-that a decoder may crash, hang or ask for all memory.
+They talk by lines of JSON: the path of a case file, its root and the extension that the decoder is to know go in, a
+verdict comes out. Nothing else is shared, so that a decoder may crash, hang or ask for all memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Worker:
 
         timer = Timer(timeout, expire)
         timer.start()
-        answer = _ask(process, json.dumps([str(case.file), str(self._root)]).encode() + b"\n")
+        answer = _ask(process, json.dumps([str(case.file), str(self._root), case.extension]).encode() + b"\n")
         timer.cancel()
         timer.join()
         if expired.is_set():
@@ -143,5 +143,8 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a decoder prints is no answer
     out.write(_READY)
     for line in sys.stdin.buffer:
-        file, root = map(Path, json.loads(line))
-        out.write(json.dumps(judge(read_case(file, root), decoder)).encode() + b"\n")
+        file, root, extension = json.loads(line)
+        case = read_case(Path(file), Path(root))
+        if case.extension != extension:
+            case = case.without_extension()
+        out.write(json.dumps(judge(case, decoder)).encode() + b"\n")

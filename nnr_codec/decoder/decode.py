@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -38,6 +38,7 @@ from ..errors import (
 )
 from ..limits import Budget, Limits
 from ..model import Topology
+from ..sideinfo.record import MAGIC, STORAGE_FORMAT, SideInfo
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
     NnrQuantizationUnitHeader,
@@ -49,6 +50,7 @@ from ..syntax.structures import (
 from .group import Group
 from .info import TensorInfo, describe
 from .pruning import Pruning
+from .restore import Restoration, Restorer
 from .state import Key, node_key
 from .task import NduTask, data_format
 
@@ -73,6 +75,8 @@ class BitstreamParser:
     ----------
     reader : UnitReader
         At the start of a bitstream.
+    dtype : str
+        What floats are decoded to; see Restoration.
 
     Attributes
     ----------
@@ -83,14 +87,16 @@ class BitstreamParser:
     names : set of str
         All topology element ids so far.
     info : dict of str to TensorInfo
-        Facts about each tensor so far.
+        Facts about each tensor of the units so far.
+    restoration : Restoration
+        What side information makes of these.
     pruning : Pruning
         What pruning information does to the tensors.
     ignored : list of str
         Units of reserved and unspecified types and formats, which are passed over (6.4.3.1, 6.4.3.5, 6.4.3.6).
     """
 
-    def __init__(self, reader: UnitReader) -> None:
+    def __init__(self, reader: UnitReader, dtype: str = "source") -> None:
         self.reader, self.limits = reader, reader.limits
         self.budget = Budget(self.limits)
         self.started = False
@@ -98,6 +104,9 @@ class BitstreamParser:
         self._quantization: dict[str, bytes] = {}
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
+        self.restoration = Restoration(SideInfo(), dtype, self.limits)
+        self._has_record = False
+        self._unread = ""  # why the record is not understood
         self.pruning = Pruning()
         self.ignored: list[str] = []
         self._keys: set[Key] = set()
@@ -112,15 +121,18 @@ class BitstreamParser:
     def check_complete(self, named: Named | None) -> None:
         """Raise IncompleteError when tensors are missing at the end.
 
-        Those that the topology wants, as ``named`` tells, those of the reference list, and the expected ones ought to
-        be there. An update need not hold what it does not change (errata H4).
+        Those that the topology wants, as ``named`` tells, those of the reference list and of side information, and the
+        expected ones ought to be there. An update need not hold what it does not change (errata H4).
         """
         session = self.reader.session
         if session.mps_parent_signalling_enabled_flag:
             return
         labels = named(self.topology) if named and self.topology else ()
-        wanted = dict.fromkeys([*session.reference_list, *labels, *(self.limits.expected or ())])
-        there = {name.casefold() for name in self.names}  # spellings are one label (NNEF 1.0, 4.1.3)
+        owners, tensors = self.restoration.owners, self.restoration.side.tensors
+        names = [*session.reference_list, *labels, *(self.limits.expected or ()), *tensors]
+        wanted = dict.fromkeys(owners.get(name, name) for name in names)
+        complete = self.restoration.there(self.names)
+        there = {name.casefold() for name in complete}  # spellings are one label (NNEF 1.0, 4.1.3)
         missing = [name for name in wanted if name.casefold() not in there]
         if missing:
             raise IncompleteError(len(wanted), missing)
@@ -193,6 +205,12 @@ class BitstreamParser:
         """Find out what pruning information does, once all tensors are known; see Pruning.plan."""
         self.pruning.plan((info.name, info.shape, info.first_tensor_dimension_shift) for info in self.info.values())
 
+    def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
+        """What makes the tensors of the model; UnsupportedError when the side information is not understood."""
+        if self._unread:
+            raise UnsupportedError(self._unread)
+        return Restorer(self.restoration, budget, names)
+
     def _topology(self, unit: Unit) -> None:
         header = cast(NnrTopologyUnitHeader, unit.header.detail)
         payload = cast(NnrTopologyUnitPayload, unit.payload)
@@ -200,6 +218,8 @@ class BitstreamParser:
             if self.info:
                 raise ElementError("pruning information comes after tensors that it may be about (6.2.3)")
             self.pruning.add(payload.pruning, self.reader.session)
+        elif header.topology_storage_format == STORAGE_FORMAT and self._side_info(unit, header, payload.topology_data):
+            return
         elif header.topology_storage_format > NNR_TPL_REFLIST:
             self.ignored.append(f"unit {unit.index} (topology_storage_format {header.topology_storage_format})")
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
@@ -210,6 +230,27 @@ class BitstreamParser:
         if data is None:
             return
         self.topology = Topology(name, data, self._quantization.get(name))
+
+    def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> bool:
+        """Take in a record; False when the unit is another's private one."""
+        deflated = header.topology_compression_format == NNR_DFL
+        if not _head(data, deflated).startswith(MAGIC) or header.topology_compression_format > NNR_DFL:
+            return False
+        if self._has_record:
+            raise ElementError("a second record of side information")
+        if self.names or self._partial:
+            raise ElementError("side information comes after tensors that it may be about")
+        self._has_record = True
+        if deflated:
+            data = self._inflate(unit, data, "max_side_info_bytes", "bytes of side information")
+        try:
+            side = SideInfo.parse(data, self.budget)
+        except UnsupportedError as error:  # what the units hold can be told none the less
+            self._unread = f"{unit.label()}: {error}"
+            return False
+        assert side is not None
+        self.restoration = Restoration(side, self.restoration.dtype, self.limits, unit.label())
+        return True
 
     def _quantization_data(self, unit: Unit) -> None:
         header = cast(NnrQuantizationUnitHeader, unit.header.detail)
@@ -237,7 +278,7 @@ class BitstreamParser:
     def _text(self, unit: Unit, name: str, compression: int, data: bytes) -> bytes:
         """The data, inflated where it is deflated; for NNEF without the zero that ends its string (A.4)."""
         if compression == NNR_DFL:
-            data = self._inflate(unit, data)
+            data = self._inflate(unit, data, "max_topology_bytes", "topology and quantization data")
         elif compression != NNR_PT_RAW:
             raise ElementError(f"compression format {compression} is reserved (Table 5)", unit=unit.label())
         self.budget.charge("max_topology_bytes", len(data), "topology and quantization data")
@@ -249,15 +290,15 @@ class BitstreamParser:
             )
         return data[:-1]
 
-    def _inflate(self, unit: Unit, data: bytes) -> bytes:
-        room = self.limits.max_topology_bytes - self.budget.spent.get("max_topology_bytes", 0)
+    def _inflate(self, unit: Unit, data: bytes, limit: str, what: str) -> bytes:
+        room: int = getattr(self.limits, limit) - self.budget.spent.get(limit, 0)
         inflater = zlib.decompressobj()
         try:
             text = inflater.decompress(data, min(room, Limits.NONE - 1) + 1)
         except zlib.error as error:
             raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", unit=unit.label()) from None
         if len(text) > room:
-            self.budget.charge("max_topology_bytes", len(text), "topology and quantization data")
+            self.budget.charge(limit, len(text), what)
         if not inflater.eof or inflater.unused_data:
             raise ElementError("deflated data does not end with its unit (RFC 1950)", unit=unit.label())
         return text
@@ -281,7 +322,7 @@ class BitstreamParser:
         tasks = (g, task) if g else (task,)
         infos = describe(tasks)
         for info in infos:
-            self.limits.check_expected(info.name, info.shape, info.dtype)
+            self.restoration.check(info, self.info)
             self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
             self.info[info.name] = info
         yield Group(tasks, infos, self.limits)
@@ -357,6 +398,15 @@ class BitstreamParser:
             if part.codebook:
                 codebook_array(part.codebook, self.limits)
         return task
+
+
+def _head(data: bytes, deflated: bool) -> bytes:
+    """The first bytes of what a unit holds, as far as they can be read."""
+    if not deflated:
+        return data[: len(MAGIC)]
+    with suppress(zlib.error):
+        return zlib.decompressobj().decompress(data, len(MAGIC))
+    return b""
 
 
 def _difference(g: NduTask, h: NduTask) -> str:

@@ -41,6 +41,11 @@ class Group:
         return self.tasks[0]
 
     @property
+    def label(self) -> str:
+        """The unit that completes it."""
+        return self.tasks[-1].label
+
+    @property
     def cost(self) -> int:
         """How long decoding takes, roughly: parameters and bits."""
         return sum(8 * task.nbytes + sum(prod(part.dims) for part in task.parts) for task in self.tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ..syntax import Session
 from .decode import BitstreamParser, Named
 from .group import Group, is_first_edition
 from .info import TensorInfo
+from .restore import Restorer
 from .schedule import decode_groups
 from .state import UpdateState
 
@@ -33,7 +35,9 @@ class NnrFile(Mapping[str, Array]):
     Attributes
     ----------
     info : dict of str to TensorInfo
-        Facts about each tensor from headers, in bitstream order.
+        Facts about each tensor of the model from headers and side information, in order.
+    side : SideInfo
+        What the bitstream says of the model that NNR cannot say; without a record it says nothing.
     nbytes : int
         Bytes of the bitstream.
     """
@@ -44,18 +48,21 @@ class NnrFile(Mapping[str, Array]):
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         named: Named | None = None,
+        dtype: str = "source",
     ) -> None:
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
-        self._parser = BitstreamParser(self._reader)
+        self._parser = BitstreamParser(self._reader, dtype)
         self._groups: list[Group] | None = []
-        self._group_of: dict[str, Group] = {}
+        self._group_of: dict[str, Group] = {}  # of tensors of units
         self._first_edition: bool | None = None
         self._lock = Lock()
         for group in self._parser.groups():
             self._groups.append(group)
             for info in group.infos:
                 self._group_of[info.name] = group
-        self.info: dict[str, TensorInfo] = self._parser.info
+        self._restoration = self._parser.restoration
+        self.side = self._restoration.side
+        self.info: dict[str, TensorInfo] = self._restoration.infos(self._parser.info)
         self._parser.plan_pruning()
         self.nbytes = self._reader.source.size
         self._named = named
@@ -73,7 +80,8 @@ class NnrFile(Mapping[str, Array]):
     def performance_of(self, name: str) -> PerformanceMaps:
         """The performance maps that hold for an operation on the layer of one tensor alone (6.4.4.4)."""
         self._open()
-        return maps_for(self._group_of[name].first.session, layer=True)
+        parts = self._restoration.parts(self.info[name].name)
+        return maps_for(self._group_of[parts[0]].first.session if parts else self._reader.session, layer=True)
 
     @property
     def topology(self) -> Topology | None:
@@ -96,7 +104,7 @@ class NnrFile(Mapping[str, Array]):
         Parameters
         ----------
         progress : callable, optional
-            Told each name.
+            Told each name, as soon as its tensor is there.
         names : iterable of str, optional
             Which tensors; the units of others are not decoded. Without all of them there is no topology either.
             With ``raw``, all Rec* tensors of their units.
@@ -110,44 +118,80 @@ class NnrFile(Mapping[str, Array]):
         groups = self._open()
         if names is not None:
             names = set(names)
-            chosen = {id(self._group_of[name]) for name in names}
-            groups = [group for group in groups if id(group) in chosen]
+            groups = self._groups_of(names)
+        budget, restorer = Budget(self._reader.limits), None
+        if not raw:
+            restorer = self._parser.restorer(budget, names)
         tensors = decode_groups(
             groups,
-            self._reader.limits,
+            budget,
             first_edition=self._reading(),
             state=UpdateState() if state is None else state,
             raw=raw,
-            names=None if raw else names,
+            deliver=partial(self._deliver, restorer) if restorer else None,
             progress=progress,
             jobs=jobs,
             executor=executor,
         )
-        if not raw:
-            tensors = {name: self._parser.pruning.apply(name, tensor) for name, tensor in tensors.items()}
         topology = self.topology if names is None or len(names) == len(self) else None
-        return Model(tensors, topology, pruned=[name for name in tensors if name in self._parser.pruning.dimensions])
+        pruned = [name for name in tensors if name in self._parser.pruning.dimensions]
+        if restorer is None:
+            return Model(tensors, topology, pruned=pruned)
+        for name, tensor in restorer.finish():
+            tensors[name] = tensor
+            if progress:
+                progress(name)
+        return Model(
+            {name: tensors[name] for name in self.info if name in tensors},
+            topology,
+            metadata=dict(self.side.metadata),
+            pruned=pruned,
+            format=self.side.format,
+            aliases={name: same for name in tensors if (same := self.info[name].same_as) and same in tensors},
+        )
 
     def __getitem__(self, name: str) -> Array:
-        self._open()
-        group = self._group_of[name]
-        budget = Budget(self._reader.limits)
-        tensor = group.decode(state=UpdateState(), budget=budget, first_edition=self._reading())[name]
-        return self._parser.pruning.apply(name, tensor)
+        groups, budget, first_edition = self._groups_of([name]), Budget(self._reader.limits), self._reading()
+        restorer = self._parser.restorer(budget, [name])
+        found: list[tuple[str, Array]] = []
+        for group in groups:
+            tensors = group.decode(state=UpdateState(), budget=budget, first_edition=first_edition)
+            for part in list(tensors):
+                found += self._deliver(restorer, part, tensors.pop(part), group.label)
+        return dict(found + restorer.finish())[name]
 
     def rows(self, name: str, start: int, stop: int) -> Array:
         """Some rows of one tensor: ``np.take(f[name], range(start, stop), axis)``.
 
         The axis is ``f.info[name].first_tensor_dimension_shift``, the one that was coded first: 0 unless the header
-        says otherwise. Where the payload has entry points, only the rows of blocks around these are decoded (6.4.3.7).
+        says otherwise. Where the payload has entry points, only the rows of blocks around these are decoded (6.4.3.7),
+        unless side information says how the tensor is made.
 
         Raises IndexError unless 0 <= start <= stop <= number of rows, and what decoding raises.
         """
         self._open()
-        group, budget = self._group_of[name], Budget(self._reader.limits)
-        if self._parser.pruning.has_masks:
-            return np.take(self[name], range(start, stop), self.info[name].first_tensor_dimension_shift)
-        return group.rows(name, start, stop, budget=budget, first_edition=self._reading())
+        info = self.info[name]
+        axis, own = info.first_tensor_dimension_shift, info.same_as or name
+        if not info.shape or not 0 <= start <= stop <= info.shape[axis]:
+            raise IndexError(f"{name!r} of shape {info.shape} has no rows {start} to {stop}")
+        record = self.side.tensors.get(own)
+        if self._parser.pruning.has_masks or (record and (record.code or record.shape is not None)):
+            return np.take(self[name], range(start, stop), axis)
+        group, budget = self._group_of[own], Budget(self._reader.limits)
+        restorer = self._parser.restorer(budget, [own])
+        rows = group.rows(own, start, stop, budget=budget, first_edition=self._reading())
+        return restorer.take(own, rows, group.label)[0][1]
+
+    def _deliver(self, restorer: Restorer, name: str, tensor: Array, label: str) -> list[tuple[str, Array]]:
+        """The tensors of the model that a tensor of a unit completes."""
+        return restorer.take(name, self._parser.pruning.apply(name, tensor), label)
+
+    def _groups_of(self, names: Iterable[str]) -> list[Group]:
+        """The groups of what tensors of the model are made of, in bitstream order; KeyError for a name that is none."""
+        self._open()
+        parts = (part for name in names for part in self._restoration.parts(self.info[name].name))
+        chosen = {id(group): group for group in map(self._group_of.__getitem__, parts)}
+        return sorted(chosen.values(), key=lambda group: group.first.unit.index)
 
     def _open(self) -> list[Group]:
         if self._groups is None:

@@ -1,4 +1,4 @@
-"""What the headers tell of the tensors of a group, without a look at the payload."""
+"""What the headers tell of tensors, without a look at the payload: of those of a group of units, and of the model's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ..bitstream.summary import tools
 from ..constants import PayloadType
+from ..dtypes import STORED_TYPES
 from ..errors import BitstreamError
 from .reconstruct import split
 from .task import NduTask
@@ -25,23 +26,36 @@ class TensorInfo:
     name : str
     shape : tuple of int
         After decoding.
-    dtype : numpy dtype
-    payload_type : PayloadType
+    type : str
+        Name of the :class:`~nnr_codec.dtypes.StoredType` after decoding, which is that of ``dtype`` as well.
+    payload_type : PayloadType or None
+        None for a tensor without a unit: one that is empty, or tied to another.
     tools : tuple of str
         The coding tools that its unit uses.
     nbytes : int
         Bytes of its unit (or units); 0 for the other tensors of a block, which share the unit of the weight.
     first_tensor_dimension_shift : int
         Which axis was coded as the first one.
+    code : str
+        How side information makes it of what its units hold, as KIND of its code has it; empty: as it is, or cast.
+    same_as : str
+        The tensor that it is tied to.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    payload_type: PayloadType
+    type: str
+    payload_type: PayloadType | None
     tools: tuple[str, ...]
     nbytes: int
     first_tensor_dimension_shift: int = 0
+    code: str = ""
+    same_as: str = ""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype; MissingDependencyError when it needs ``ml_dtypes`` and that is not installed."""
+        return STORED_TYPES[self.type].dtype
 
     @property
     def parameters(self) -> int:
@@ -50,8 +64,8 @@ class TensorInfo:
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits of the unit for each parameter."""
-        return 8 * self.nbytes / self.parameters
+        """Bits of the units for each parameter; 0 where there is none."""
+        return 8 * self.nbytes / self.parameters if self.parameters else 0.0
 
 
 def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
@@ -67,14 +81,15 @@ def _infos(tasks: Sequence[NduTask]) -> Iterator[TensorInfo]:
     first, header, nbytes = tasks[0], tasks[0].header, sum(task.nbytes for task in tasks)
     kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
     shift = header.first_tensor_dimension_shift
+    of_type = first.dtype.name
     shape = (*first.dims[1 : shift + 1], *first.dims[:1], *first.dims[shift + 1 :])
     if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
         whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory
         for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True)):
-            yield TensorInfo(name, piece.shape, first.dtype, kind, used, 0 if k else nbytes)
+            yield TensorInfo(name, piece.shape, of_type, kind, used, 0 if k else nbytes)
         return
-    yield TensorInfo(first.names[0], shape, first.dtype, kind, used, nbytes, shift)
+    yield TensorInfo(first.names[0], shape, of_type, kind, used, nbytes, shift)
     if first.is_block:
         for part in first.parts:
             if part.name != first.names[0] and part.role not in ("h", "ls"):
-                yield TensorInfo(part.name, part.dims, first.dtype, kind, used, 0)
+                yield TensorInfo(part.name, part.dims, of_type, kind, used, 0)

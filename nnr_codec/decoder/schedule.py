@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,16 +25,18 @@ SMALL = 1 << 13
 _NOTHING = cast(memoryview, b"")  # which can be pickled
 
 Result = tuple[dict[str, Array], Nodes]
+#: Makes of a tensor of a unit, whose name and label are given, what is to be given of it.
+Deliver = Callable[[str, Array, str], Iterable[tuple[str, Array]]]
 
 
 def decode_groups(
     groups: Iterable[Group],
-    limits: Limits,
+    budget: Budget,
     *,
     first_edition: bool,
     state: UpdateState,
     raw: bool = False,
-    names: Collection[str] | None = None,
+    deliver: Deliver | None = None,
     progress: Callable[[str], None] | None = None,
     executor: Executor | None = None,
     jobs: int = 1,
@@ -44,7 +46,7 @@ def decode_groups(
     Parameters
     ----------
     groups : iterable of Group
-    limits : Limits
+    budget : Budget
         Charged for all groups before the first is decoded.
     first_edition : bool
         See :meth:`Group.decode`.
@@ -52,10 +54,10 @@ def decode_groups(
         Takes over what later updates refer to, up to the first error.
     raw : bool
         See :meth:`Group.decode`.
-    names : collection of str, optional
-        Which tensors of the groups to give; all by default.
+    deliver : callable, optional
+        Called with each tensor in the calling thread, in bitstream order; without it they are given as they are.
     progress : callable, optional
-        Told each name in the calling thread, in bitstream order.
+        Told each name of what is given, likewise.
     executor : concurrent.futures.Executor, optional
         Takes the work. Threads share large tensors that have entry points; other processes, to which the work is
         pickled, take whole ones. The call must not come from one of its own workers.
@@ -66,7 +68,7 @@ def decode_groups(
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, which leaves nobody to decode")
-    groups, budget, tensors = list(groups), Budget(limits), dict[str, Array]()
+    groups, tensors = list(groups), dict[str, Array]()
     for group in groups:
         group.charge(budget)
     with ExitStack() as stack:
@@ -81,9 +83,12 @@ def decode_groups(
             results = schedule.results(groups, state, first_edition, raw)
         for group, (arrays, nodes) in zip(groups, results, strict=True):
             group.commit(state, nodes)
-            for name, array in arrays.items():
-                if names is None or name in names:
-                    tensors[name] = array
+            for part in list(arrays):
+                array = arrays.pop(part)  # which is kept no longer than it takes to make another of it
+                given = deliver(part, array, group.label) if deliver else [(part, array)]
+                del array
+                for name, tensor in given:
+                    tensors[name] = tensor
                     if progress:
                         progress(name)
     return tensors

@@ -15,10 +15,14 @@ from ..model import Array, Topology
 from ..syntax import Session
 from .decode import BitstreamParser, Named
 from .group import Group
+from .restore import Restorer
 from .state import UpdateState
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+#: A tensor of a unit: its name, and the unit's label.
+_Coded = tuple[str, Array, str]
 
 
 class StreamDecoder:
@@ -33,7 +37,9 @@ class StreamDecoder:
     topology_dimensions : mapping of str to sequence of int, optional
         Dimensions of tensors whose units leave them out.
     allow_missing : bool
-        Whether a bitstream may end before the tensors that its topology or reference list names.
+        Whether a bitstream may end before the tensors that its topology, reference list or side information names.
+    dtype : str
+        What floats are decoded to, as for :func:`nnr_codec.decode`.
 
     Attributes
     ----------
@@ -48,20 +54,22 @@ class StreamDecoder:
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         allow_missing: bool = False,
         named: Named | None = None,
+        dtype: str = "source",
     ) -> None:
         self.state = UpdateState(keep_digests=True)
         self._source = ChunkSource()
         self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
-        self._allow_missing, self._named = allow_missing, named
+        self._allow_missing, self._named, self._dtype = allow_missing, named, dtype
         self._closed = False
         self._begin()
 
     def _begin(self) -> None:
-        self._parser = BitstreamParser(self._reader)
+        self._parser = BitstreamParser(self._reader, self._dtype)
         self._budget = Budget(self._reader.limits)
+        self._restorer: Restorer | None = None  # until there is a tensor, before which side information comes
         self._first_edition: bool | None = None  # not known yet
         self._held: list[Group] = []  # until it is known
-        self._masked: list[tuple[str, Array]] = []  # until all tensors are known that a mask runs over
+        self._masked: list[_Coded] = []  # until all tensors are known that a mask runs over
 
     @property
     def topology(self) -> Topology | None:
@@ -128,24 +136,32 @@ class StreamDecoder:
             self._parser.check_complete(self._named)
         yield from self._ready(self._flush(False))
         self._parser.plan_pruning()
-        for name, tensor in self._masked:
-            yield name, self._parser.pruning.apply(name, tensor)
+        for name, tensor, label in self._masked:
+            yield from self._restoring().take(name, self._parser.pruning.apply(name, tensor), label)
+        yield from self._restoring().finish()
+
+    def _restoring(self) -> Restorer:
+        if self._restorer is None:
+            self._restorer = self._parser.restorer(self._budget)
+        return self._restorer
 
     def _decode(self, group: Group) -> Iterator[tuple[str, Array]]:
+        self._restoring()  # if it cannot be done, nothing is decoded
         yield from self._ready(self._undecided(group) if self._first_edition is None else self._tensors_of(group))
 
-    def _ready(self, ready: Iterator[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
-        """Tensors to hand out; with masks of pruning information there are none before the end."""
+    def _ready(self, ready: Iterator[_Coded]) -> Iterator[tuple[str, Array]]:
+        """The tensors to hand out; with masks of pruning information there are none before the end."""
         if self._parser.pruning.has_masks:
             self._masked += ready
         else:
-            yield from ready
+            for name, tensor, label in ready:
+                yield from self._restoring().take(name, tensor, label)
 
-    def _tensors_of(self, group: Group) -> Iterator[tuple[str, Array]]:
+    def _tensors_of(self, group: Group) -> Iterator[_Coded]:
         decoded = group.decode(state=self.state, budget=self._budget, first_edition=bool(self._first_edition))
-        yield from decoded.items()
+        yield from ((name, tensor, group.label) for name, tensor in decoded.items())
 
-    def _undecided(self, group: Group) -> Iterator[tuple[str, Array]]:
+    def _undecided(self, group: Group) -> Iterator[_Coded]:
         """A tensor while both readings of profile 0 are possible (errata K1, K4)."""
         if self._parser.profile != 0:
             self._first_edition = False
@@ -167,9 +183,9 @@ class StreamDecoder:
         elif len(self._held) == 1 and all(np.array_equal(text[name], first[name], equal_nan=True) for name in text):
             self._held.clear()
             group.charge(self._budget)
-            yield from text.items()
+            yield from ((name, tensor, group.label) for name, tensor in text.items())
 
-    def _flush(self, first_edition: bool) -> Iterator[tuple[str, Array]]:
+    def _flush(self, first_edition: bool) -> Iterator[_Coded]:
         """The tensors that were held, in the reading that holds from here on."""
         self._first_edition = first_edition
         held, self._held = self._held, []

@@ -24,6 +24,8 @@ class UpdateDecoder:
     limits : Limits, optional
     topology_dimensions : mapping of str to sequence of int, optional
         Dimensions of tensors whose units leave them out.
+    dtype : str
+        What floats are decoded to, as for :func:`nnr_codec.decode`.
 
     Attributes
     ----------
@@ -32,10 +34,14 @@ class UpdateDecoder:
     """
 
     def __init__(
-        self, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+        self,
+        *,
+        limits: Limits | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        dtype: str = "source",
     ) -> None:
         self.state = UpdateState(keep_digests=True)
-        self._limits, self._dimensions = limits, topology_dimensions
+        self._limits, self._dimensions, self._dtype = limits, topology_dimensions, dtype
 
     def decode(
         self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None
@@ -59,7 +65,7 @@ class UpdateDecoder:
             The update that this one continues was not decoded here.
         """
         fork = self.state.fork()
-        file = NnrFile(data, self._limits, self._dimensions)
+        file = NnrFile(data, self._limits, self._dimensions, dtype=self._dtype)
         model = file.decode(raw=raw, state=fork, allow_missing=True, jobs=jobs, executor=executor)
         self.state = fork
         return dict(model.tensors)

@@ -13,7 +13,7 @@ Local scaling, G and H mean nothing apart: where they do not fit, the model is r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -22,7 +22,11 @@ from ..config import EncoderConfig
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT, NNR_PT_INT
 from ..errors import EncodeError
 from ..model import Array, Block, Model
-from .plan import READABLE, TensorPlan, check_name, made_dependent, plan_tensor
+from ..sideinfo.record import SideInfo, TensorRecord
+from .choose import choose, made_dependent
+from .cost import code_bytes
+from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
+from .ties import ties
 
 #: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
 OPTIONAL = (
@@ -31,11 +35,15 @@ OPTIONAL = (
     (NNR_CPT_BI, {"bias": "bias"}),
 )
 _MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
+#: Of the record for a tensor, beside its name and its code.
+ENTRY_BYTES = 40
+#: Members whose own tensors do not come out.
+_CONSUMED = ("g", "h", "ls")
 
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """The tensors of one compressed data unit.
+    """The tensors of one compressed data unit, or a tensor that has none.
 
     Parameters
     ----------
@@ -43,7 +51,7 @@ class UnitPlan:
         Topology element ids as the header lists them: weight (or G and H), LS, beta, gamma, mean, var, bias (6.4.3.7).
     dims : tuple of int
         tensor_dimensions.
-    tensors : dict of str to (TensorPlan, ndarray)
+    tensors : dict of str to TensorPlan
         By role, in the order of ``ids``.
     compressed_parameter_types : int
         0 for a tensor on its own.
@@ -51,32 +59,102 @@ class UnitPlan:
 
     ids: tuple[str, ...]
     dims: tuple[int, ...]
-    tensors: dict[str, tuple[TensorPlan, Array]]
+    tensors: dict[str, TensorPlan]
     compressed_parameter_types: int = 0
 
+    @property
+    def all_ids(self) -> tuple[str, ...]:
+        """The ids of the unit, and of the one that follows with the other bits of its tensor."""
+        if not next(iter(self.tensors.values())).has_unit:
+            return ()
+        return self.ids + tuple(plan.record.bits for plan in self.tensors.values() if plan.record and plan.record.bits)
 
-def plan_units(model: Model, config: EncoderConfig) -> Iterator[UnitPlan]:
-    """The units of a model, planned one at a time; a block stands where the first of its tensors does.
 
-    Raises EncodeError for a tensor that cannot be coded as asked, or a block that is none.
+def plan_units(model: Model, config: EncoderConfig) -> list[UnitPlan]:
+    """The units of a model in order; a block stands where the first of its tensors does.
+
+    Each tensor is read and let go, those that a block could not hold twice. Raises EncodeError for a tensor that cannot
+    be coded as asked, or a block that is none.
     """
-    block_of = _blocks(model)
-    done: set[str] = set()
-    for name in model.tensors:
-        if block := block_of.get(name):
-            for member in _members(block):
-                del block_of[member]
-            unit = _plan_block(block, model, config)
-            if unit:
-                done |= {plan.name for plan, _ in unit.tensors.values()}
-                yield unit
-        if name not in done:
-            plan, array = _planned(name, model, config)
-            yield UnitPlan((name,), plan.dims, {"weight": (plan, array)})
+    return list(_Layout(model, config).units())
+
+
+def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
+    """The record of a model; EncodeError where it would be needed and is not wanted, or is too long to be read."""
+    records = {plan.name: plan.record for unit in units for plan in unit.tensors.values() if plan.record}
+    record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
+    if record and not config.side_info:
+        raise EncodeError("the model has metadata, which only side information holds, but side_info is False")
+    size = len(record.to_bytes()) if record else 0
+    if size > READABLE.max_side_info_bytes:
+        raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
+    return record
+
+
+@dataclass
+class _Layout:
+    """What is known while tensor after tensor is planned."""
+
+    model: Model
+    config: EncoderConfig
+    block_of: dict[str, Block] = field(init=False)
+    taken: set[str] = field(init=False)
+    room: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.block_of = _blocks(self.model)
+        self.taken = {*self.model.tensors, *element_ids(self.model)}
+        self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
+
+    def units(self) -> Iterator[UnitPlan]:
+        """The units in order."""
+        tied = ties(self.model, self.config, self.block_of)
+        waiting = dict(self.block_of)
+        done: set[str] = set()
+        for index, name in enumerate(self.model.tensors):
+            if name in tied:
+                yield self.alias(name, tied[name], index)
+                continue
+            if block := waiting.get(name):
+                for member in _members(block):
+                    del waiting[member]
+                unit = _plan_block(block, self)
+                if unit:
+                    done |= {plan.name for plan in unit.tensors.values()}
+                    yield unit
+            if name not in done:
+                plan = self.planned(name, index)
+                yield UnitPlan((name,), plan.dims, {"weight": plan})
+
+    def subject(self, name: str) -> Subject:
+        """The facts about a tensor, which is read for it."""
+        check_name(name)
+        bits_id = f"{name}#bits"
+        while bits_id in self.taken:
+            bits_id = f"{bits_id[:-5]}##bits"
+        room = int(self.room)
+        array = np.asarray(self.model.tensors[name])
+        return subject(name, array, self.config, bits_id if fits_name(bits_id) else None, room)
+
+    def planned(self, name: str, index: int) -> TensorPlan:
+        """The plan of a tensor with a unit of its own."""
+        plan = choose(self.subject(name), index=index)
+        if plan.record and plan.record.bits:
+            self.taken.add(plan.record.bits)
+        if plan.record:
+            self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
+        return plan
+
+    def alias(self, name: str, target: str, index: int) -> UnitPlan:
+        """A tensor that is another one."""
+        if not self.config.side_info:
+            raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says")
+        plan = replace(self.subject(name).plan(NNR_PT_INT), record=TensorRecord(index=index, same_as=target))
+        return UnitPlan((name,), plan.dims, {"weight": plan})
 
 
 def element_ids(model: Model) -> list[str]:
-    """The topology element ids of all units; EncodeError when two tensors would have the same one."""
+    """The topology element ids of all tensors; EncodeError when two tensors would have the same one."""
     changed: dict[str, str] = {}
     for block in model.blocks:
         if block.g is not None and block.h is not None:
@@ -113,17 +191,20 @@ def _blocks(model: Model) -> dict[str, Block]:
     return block_of
 
 
-def _planned(name: str, model: Model, config: EncoderConfig) -> tuple[TensorPlan, Array]:
-    array = np.asarray(model.tensors[name])
-    return plan_tensor(name, array, config), array
+def _plan_member(name: str, layout: _Layout) -> tuple[TensorPlan, Array]:
+    """The plan of a tensor in a block, and its values."""
+    facts = layout.subject(name)
+    if not facts.array.size:
+        raise EncodeError(f"tensor {name!r} is empty, but a block has to hold it (7.3.5)")
+    return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
-def _plan_block(block: Block, model: Model, config: EncoderConfig) -> UnitPlan | None:
+def _plan_block(block: Block, layout: _Layout) -> UnitPlan | None:
     """The unit of a block with all that it can hold; None when that is not more than a weight."""
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
-    weights = {role: _planned(name, model, config) for role, name in names.items() if name is not None}
-    plans = [plan for plan, _ in weights.values()]
+    weights = {role: _plan_member(name, layout)[0] for role, name in names.items() if name is not None}
+    plans = list(weights.values())
     first, last = plans[0], plans[-1]
     for plan in plans:
         reason = _misfit(plan, first)
@@ -136,8 +217,8 @@ def _plan_block(block: Block, model: Model, config: EncoderConfig) -> UnitPlan |
     scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
     dq_flag = first.dq_flag & last.dq_flag
     tensors = {
-        role: (replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order)), array)
-        for role, (plan, array) in weights.items()
+        role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order))
+        for role, plan in weights.items()
     }
     ids = (block.weight, _h_id(block)) if decomposed else (block.weight,)
     check_name(ids[-1])
@@ -148,7 +229,7 @@ def _plan_block(block: Block, model: Model, config: EncoderConfig) -> UnitPlan |
             continue
         fitted = {}
         for role, name in members.items():
-            fit = _fit(*_planned(name, model, config), first, dims, dq_flag, config.qp_density)
+            fit = _fit(*_plan_member(name, layout), first, dims, dq_flag, layout.config.qp_density)
             if isinstance(fit, str):
                 if kind == NNR_CPT_LS:
                     raise EncodeError(f"tensor {name!r} {fit}, but a block has to hold it (7.3.5)")
@@ -158,12 +239,15 @@ def _plan_block(block: Block, model: Model, config: EncoderConfig) -> UnitPlan |
             tensors |= fitted
             ids += tuple(members.values())
             types |= kind
+    for role in _CONSUMED:
+        if role in tensors:
+            tensors[role] = replace(tensors[role], record=None)
     return UnitPlan(ids, dims, tensors, types) if types else None
 
 
 def _fit(
     plan: TensorPlan, array: Array, weight: TensorPlan, dims: tuple[int, ...], dq_flag: int, qp_density: int
-) -> tuple[TensorPlan, Array] | str:
+) -> TensorPlan | str:
     """A bias or the like as a block holds it, or why it cannot."""
     if reason := _misfit(plan, weight):
         return reason
@@ -172,7 +256,7 @@ def _fit(
     in_unit = made_dependent(plan, array, qp_density) if dq_flag and not plan.dq_flag else plan
     if in_unit is None:
         return "is too large for a fine step of dependent quantization, which the weight has"
-    return replace(in_unit, dq_flag=dq_flag), array
+    return replace(in_unit, dq_flag=dq_flag)
 
 
 def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:

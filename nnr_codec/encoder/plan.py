@@ -1,25 +1,35 @@
-"""What to do with each tensor: the payload type, the format and the step that its type and the options ask for."""
+"""What is decided about one tensor, and the facts that decide it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import frexp, prod
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..config import EncoderConfig, TensorOptions
-from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
+from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
+from ..dtypes import StoredType, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array
-from ..tensor.quant import DTYPES, step_size
+from ..sideinfo.record import Code, TensorRecord
+from ..syntax.structures import IntegerCodebook
+from ..tensor.quant import DTYPES
+from .distinct import Distinct, distinct
 
 F = DecompressedDataFormat
 
 #: The smallest format that holds every value of an integer type; NNR has signed integers only (Table 15).
 INTEGER_FORMATS: dict[str, DecompressedDataFormat] = {
     "bool": F.TENSOR_INT2,
+    "int2": F.TENSOR_INT2,
+    "uint2": F.TENSOR_INT3,
+    "int4": F.TENSOR_INT4,
+    "uint4": F.TENSOR_INT8,
     "int8": F.TENSOR_INT8,
     "uint8": F.TENSOR_INT16,
     "int16": F.TENSOR_INT16,
@@ -29,6 +39,7 @@ INTEGER_FORMATS: dict[str, DecompressedDataFormat] = {
     "int64": F.TENSOR_INT64,
     "uint64": F.TENSOR_INT64,
 }
+#: Floats that are not listed are coded as float32.
 FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
     "float16": F.TENSOR_FLOAT16,
     "float32": F.TENSOR_FLOAT32,
@@ -36,9 +47,6 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
 }
 
 READABLE = Limits()
-
-#: Steps of tensors with fewer than two extents above 1: 2**-19, or 2**-16 of the largest value where that is finer.
-FINE_EXPONENT, FINE_RELATIVE_EXPONENT = -19, -16
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,12 @@ class TensorPlan:
     ----------
     name : str
     dims : tuple of int
-        As coded; a scalar is coded as one parameter (errata I8).
+        As coded; a scalar is coded as one parameter (errata I8), an empty tensor not at all.
     payload_type : PayloadType
     data_format : DecompressedDataFormat
     options : TensorOptions
+    source_bytes : int
+        Of the tensor as it is.
     qp : int
         As it will be coded.
     dq_flag : int
@@ -61,6 +71,10 @@ class TensorPlan:
     nearest : bool
         Dependent quantization takes the nearest value that its state has, instead of a search for the least error of
         all: no error exceeds the step.
+    codebook : IntegerCodebook or None
+        Each value is one of its entries times the step.
+    record : TensorRecord or None
+        What the unit does not say of the tensor.
     """
 
     name: str
@@ -68,131 +82,127 @@ class TensorPlan:
     payload_type: PayloadType
     data_format: DecompressedDataFormat
     options: TensorOptions
+    source_bytes: int = 0
     qp: int = 0
     dq_flag: int = 0
     step: float = 0.0
     nearest: bool = False
+    codebook: IntegerCodebook | None = None
+    record: TensorRecord | None = None
 
+    @property
+    def code(self) -> Code | None:
+        """How its unit's items follow from the tensor's; None where it holds them, or their levels."""
+        return self.record.code if self.record else None
 
-def plan_tensor(name: str, array: Array, config: EncoderConfig) -> TensorPlan:
-    """Decide how ``array`` is coded; EncodeError names the tensor when it cannot be coded as asked."""
-    check_name(name)
-    if array.ndim > READABLE.max_dims:
-        raise EncodeError(f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits")
-    if array.size == 0:
-        raise EncodeError(f"tensor {name!r} is empty, which NNR cannot express")
-    data_format = (INTEGER_FORMATS | FLOAT_FORMATS).get(array.dtype.name)
-    if data_format is None:
-        raise EncodeError(f"tensor {name!r} has type {array.dtype}, which NNR cannot express (Table 15)")
-    dims = array.shape or (1,)
-    options = config.for_tensor(name)
-    if dims[0] == 1 or prod(dims[1:]) == 1:
-        options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    planner = _Planner(name, array, dims, data_format, options, config)
-    if not data_format.is_float:
-        return planner.integer()
-    if options.exact is None and sum(extent > 1 for extent in dims) < 2:
-        return planner.fine()
-    if options.exact:
-        return planner.exact()
-    return planner.lossy(options.step_qp(config.qp_density), options.dependent_quantization)
+    @property
+    def has_unit(self) -> bool:
+        """Whether anything but the record says what the tensor is."""
+        return not self.record or self.record.index is None
 
 
 @dataclass(frozen=True)
-class _Planner:
-    """The facts about one tensor, and one method for each way to code it."""
+class Subject:
+    """The facts about one tensor.
+
+    Parameters
+    ----------
+    name : str
+    array : ndarray
+        In native byte order and C order.
+    stored : StoredType
+    options : TensorOptions
+    config : EncoderConfig
+    bits_id : str or None
+        Id of a unit with what does not stand in the tensor's own; None where the tensor cannot have one.
+    room : int
+        Bytes that the tensor may take of the record.
+    """
 
     name: str
     array: Array
-    dims: tuple[int, ...]
-    data_format: DecompressedDataFormat
+    stored: StoredType
     options: TensorOptions
     config: EncoderConfig
+    bits_id: str | None = None
+    room: int = 0
 
     @property
-    def bounds(self) -> tuple[Any, Any]:
-        """Least and largest value."""
-        return self.array.min(), self.array.max()
+    def dims(self) -> tuple[int, ...]:
+        """The shape as coded."""
+        return self.array.shape or (1,)
 
-    def _plan(self, payload_type: PayloadType, base: DecompressedDataFormat) -> TensorPlan:
-        """A plan in the tensor's own format; in profile 0, which has no other, in the 32-bit format ``base``."""
-        data_format = base if self.config.profile == 0 else self.data_format
-        return TensorPlan(self.name, self.dims, payload_type, data_format, self.options)
+    @cached_property
+    def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """The items as unsigned integers, shape (n,)."""
+        return self.array.reshape(-1).view(self.stored.pattern)
 
-    def integer(self) -> TensorPlan:
-        """The values as levels."""
-        low, high = (int(bound) for bound in self.bounds)
-        if low < -(1 << 31) or high >= 1 << 31:
-            raise EncodeError(
-                f"tensor {self.name!r} has integers outside of int32 ({low}..{high}), which are not coded (7.3.2)"
+    @cached_property
+    def distinct(self) -> Distinct | None:
+        """The distinct items, unless there are many."""
+        return distinct(self.patterns, self.stored, READABLE.max_codebook)
+
+    @cached_property
+    def floats(self) -> npt.NDArray[np.floating[Any]]:
+        """The values in a type of numpy's."""
+        native = self.stored.name in FLOAT_FORMATS
+        return self.array if native else self.array.astype(np.float32)  # type: ignore[return-value]
+
+    @property
+    def data_format(self) -> DecompressedDataFormat:
+        """The one that is nearest to the type; profile 0 has two of 32 bits (7.2)."""
+        if self.stored.kind == "f":
+            return (
+                F.TENSOR_FLOAT32 if self.config.profile == 0 else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
             )
-        return self._plan(NNR_PT_INT, F.TENSOR_INT32)
+        return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
 
-    def raw(self) -> TensorPlan:
-        """The values as float32, which only float64 needs to be rounded to."""
-        if self.data_format is F.TENSOR_FLOAT64:
-            finite = np.abs(self.array[np.isfinite(self.array)])
-            if finite.size and not _in_float32(float(finite.max())):
-                raise EncodeError(
-                    f"tensor {self.name!r} has values outside the range of float32, the type of raw parameters (7.3.4)"
-                )
-        return self._plan(NNR_PT_RAW_FLOAT, F.TENSOR_FLOAT32)
+    def plan(self, payload_type: PayloadType, **changes: Any) -> TensorPlan:
+        """A plan without a code, with a record where the unit alone would give another type or shape."""
+        data_format = changes.pop("data_format", self.data_format)
+        record = None
+        if DTYPES[data_format].name != self.stored.name or not self.array.ndim:
+            record = TensorRecord(self.stored.name, None if self.array.ndim else ())
+        plan = TensorPlan(
+            self.name, self.dims, payload_type, data_format, self.options, self.array.nbytes, record=record
+        )
+        return replace(plan, **changes)
 
-    def exact(self) -> TensorPlan:
-        """The values bit for bit."""
-        plan = self.raw()
-        if self.data_format is F.TENSOR_FLOAT64:
-            rounded = self.array.astype(np.float32)
-            if not np.array_equal(rounded, self.array, equal_nan=True):
-                raise EncodeError(
-                    f"tensor {self.name!r} has float64 values that float32, the type of raw parameters, "
-                    "does not hold (7.3.4)"
-                )
-        return plan
+    def coded(self, code: Code, dims: tuple[int, ...] | None = None, unary: int | None = None) -> TensorPlan:
+        """A plan with a code: levels of the tensor's shape, or float32 words of shape ``dims``.
 
-    def fine(self) -> TensorPlan:
-        """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
-
-        Values that this does not suit (float16, large, tiny, not finite) are kept as float32. Nothing else is, though
-        it were smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
+        ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
         """
-        low, high = (float(bound) for bound in self.bounds)
-        largest = max(high, -low)
-        if largest == 0:
-            return self.lossy(FINE_EXPONENT << self.config.qp_density, dependent=False)
-        if self.data_format is F.TENSOR_FLOAT16 or not largest < 2.0**11:
-            return self.raw()
-        exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
-        if exponent < -32:
-            return self.raw()
-        return self.lossy(exponent << self.config.qp_density, dependent=False)
+        shape = None if dims is None and self.array.ndim else self.array.shape
+        options = self.options if unary is None else replace(self.options, cabac_unary_length_minus1=unary)
+        return TensorPlan(
+            self.name,
+            dims or self.dims,
+            NNR_PT_RAW_FLOAT if dims else NNR_PT_INT,
+            F.TENSOR_FLOAT32 if dims else F.TENSOR_INT32,
+            options,
+            self.array.nbytes,
+            record=TensorRecord(self.stored.name, shape, code),
+        )
 
-    def lossy(self, qp: int, dependent: bool) -> TensorPlan:
-        """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks.
 
-        level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
-        uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
-        """
-        low, high = (float(bound) for bound in self.bounds)
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise EncodeError(
-                f"tensor {self.name!r} has not-a-number or infinite values; a rule with exact=true keeps them"
-            )
-        plan = self._plan(NNR_PT_FLOAT, F.TENSOR_FLOAT32)
-        info = np.finfo(DTYPES[plan.data_format])
-        density = self.config.qp_density
-        largest = max(high, -low)
-        if not _is_exact(largest, qp, density, info):
-            qp, dependent = qp - qp % (1 << density), False
-        if step_size(qp, density) < float(info.tiny):
-            qp = int(info.minexp) << density
-        step = step_size(qp, density)
-        if largest / step >= (1 << 30) - 2:
-            raise EncodeError(
-                f"tensor {self.name!r} reaches {largest:g}, more than 2**30 steps of {step:g}: "
-                "choose a larger qp or exact=true"
-            )
-        return replace(plan, qp=qp, dq_flag=int(dependent), step=step)
+def subject(name: str, array: Array, config: EncoderConfig, bits_id: str | None = None, room: int = 0) -> Subject:
+    """The facts about a tensor; EncodeError for dimensions or a type that cannot be coded."""
+    if array.ndim > READABLE.max_dims:
+        raise EncodeError(f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits")
+    stored = stored_type(array.dtype)
+    if stored is None:
+        raise EncodeError(f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded")
+    options = config.for_tensor(name)
+    dims = array.shape or (1,)
+    if dims[0] == 1 or prod(dims[1:]) == 1:
+        options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
+    return Subject(name, native(array), stored, options, config, bits_id, room)
+
+
+def native(array: Array) -> Array:
+    """The same items in native byte order and C order; no copy where they are."""
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def check_name(name: str) -> None:
@@ -201,33 +211,14 @@ def check_name(name: str) -> None:
         raise EncodeError(f"tensor {name!r}: a name is a string")
     if "\0" in name:
         raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
-    if len(name.encode(errors="replace")) > READABLE.max_name_bytes:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise EncodeError(f"tensor {name!r}: a name is Unicode text") from None
+    if not fits_name(name):
         raise EncodeError(f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length")
 
 
-def made_dependent(plan: TensorPlan, array: Array, qp_density: int) -> TensorPlan | None:
-    """The plan of a uniformly quantized tensor for a unit of dq_flag 1: half the step, so that no error grows.
-
-    Each state of dependent quantization has every other multiple of the step. None where they would not be exact.
-    """
-    qp = plan.qp - (1 << qp_density)
-    step = step_size(qp, qp_density)
-    largest = float(np.abs(array).max())
-    info = np.finfo(DTYPES[plan.data_format])
-    legal = qp >= -(1 << (5 + qp_density)) and step >= float(info.tiny) and largest / step < (1 << 30) - 2
-    if not legal or not _is_exact(largest, qp, qp_density, info):
-        return None
-    return replace(plan, qp=qp, step=step, dq_flag=1, nearest=True)
-
-
-def _is_exact(largest: float, qp: int, qp_density: int, info: np.finfo[Any]) -> bool:
-    """Whether each level up to the largest value, times mul, fits the significand (7.3.3, 7.3.6)."""
-    mul = (1 << qp_density) + qp % (1 << qp_density)
-    odd = mul // (mul & -mul)
-    return (largest / step_size(qp, qp_density) + 2) * odd < 2.0 ** (info.nmant + 1)
-
-
-def _in_float32(largest: float) -> bool:
-    """Whether float32 has a normal number near the largest value, or that is 0."""
-    info = np.finfo(np.float32)
-    return largest == 0 or float(info.tiny) <= largest <= float(info.max)
+def fits_name(name: str) -> bool:
+    """Whether decoders with default limits read an id of this length."""
+    return len(name.encode()) <= READABLE.max_name_bytes

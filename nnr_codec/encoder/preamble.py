@@ -11,6 +11,7 @@ from ..constants import (
     NNR_DFL,
     NNR_MPS,
     NNR_PT_RAW,
+    NNR_QCB,
     NNR_QNT,
     NNR_QSU,
     NNR_STR,
@@ -20,6 +21,7 @@ from ..constants import (
 )
 from ..errors import EncodeError
 from ..model import Topology
+from ..sideinfo.record import STORAGE_FORMAT, SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
     NnrModelParameterSetUnitHeader,
@@ -34,14 +36,26 @@ from ..syntax.structures import (
 
 
 def preamble(
-    topology: Topology | None, references: Sequence[str], config: EncoderConfig, session: Session
+    topology: Topology | None,
+    references: Sequence[str],
+    record: SideInfo,
+    config: EncoderConfig,
+    session: Session,
+    *,
+    codebooks: bool = False,
 ) -> Iterator[bytes]:
-    """The units before the tensors; ``references`` are the ids of a reference list, none when there shall be no list.
+    """The units before the tensors.
+
+    ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
+    tensor has one.
 
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
-    for unit in _units(topology, references, config, session):
+    units = [*_units(topology, references, config, session, codebooks)]
+    if record:
+        units.append(_side_info(record, session))
+    for unit in units:
         if config.max_unit_size is not None and len(unit) > config.max_unit_size:
             raise EncodeError(
                 f"a unit that carries no tensor, such as a topology, has {len(unit):,} bytes, more than "
@@ -51,13 +65,13 @@ def preamble(
 
 
 def _units(
-    topology: Topology | None, references: Sequence[str], config: EncoderConfig, session: Session
+    topology: Topology | None, references: Sequence[str], config: EncoderConfig, session: Session, codebooks: bool
 ) -> Iterator[bytes]:
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
     parameters = NnrModelParameterSetUnitPayload(
         topology_carriage_flag=int(topology is not None),
-        mps_quantization_method_flags=NNR_QSU,
+        mps_quantization_method_flags=NNR_QSU | NNR_QCB * codebooks,
         mps_qp_density=config.qp_density,
         mps_quantization_parameter=0,
         mps_topology_indexed_reference_flag=int(bool(references)),
@@ -80,6 +94,15 @@ def _topology(topology: Topology, config: EncoderConfig, session: Session) -> by
     storage = _storage_format(topology.format)
     compression, data = _carried(topology.data, storage, "topology", config)
     header = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
+    payload = NnrTopologyUnitPayload(topology_data=data)
+    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
+
+
+def _side_info(record: SideInfo, session: Session) -> bytes:
+    text = record.to_bytes()
+    deflated = zlib.compress(text, 9)
+    compression, data = (NNR_DFL, deflated) if len(deflated) < len(text) else (NNR_PT_RAW, text)
+    header = NnrTopologyUnitHeader(topology_storage_format=STORAGE_FORMAT, topology_compression_format=compression)
     payload = NnrTopologyUnitPayload(topology_data=data)
     return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
 

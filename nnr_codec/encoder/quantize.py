@@ -1,31 +1,50 @@
-"""Levels of planned tensors, and what their payload carries beside them (9.2, 10.2.1.4 to 10.2.1.6)."""
+"""What the units of planned tensors hold: levels, floats, and what a payload carries beside levels (9.2, 10.2.1.4)."""
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSide, TensorSyntax, choose_shift_parameter_ids, coding_order
-from ..constants import NNR_PT_INT
+from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..model import Array
+from ..sideinfo.codes import split
 from ..syntax.deepcabac import STATE_TRANS_TAB
+from ..syntax.structures import IntegerCodebook
+from ..tensor.quant import codebook_values
+from .distinct import chunks
 from .plan import TensorPlan
 
 Levels = npt.NDArray[np.int32]
 
 
+def contents(plan: TensorPlan, array: Array, syntax: TensorSyntax | None) -> tuple[Array, Array | None]:
+    """The levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
+
+    ``syntax`` is that of the unit; None where it holds floats.
+    """
+    if plan.record and plan.record.code:
+        unit, bits = split(plan.record, array)
+        return unit.reshape(plan.dims), bits
+    if plan.payload_type == NNR_PT_RAW_FLOAT:
+        return array.astype(np.float32, copy=False).reshape(plan.dims), None
+    assert syntax is not None
+    return quantize(plan, array, syntax), None
+
+
 def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
-    """The levels of a tensor, of shape ``plan.dims``, as they are coded."""
+    """The levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
     if plan.payload_type == NNR_PT_INT:
-        return np.ascontiguousarray(array, np.int32).reshape(plan.dims)
+        return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
     values: quantizer.Real
     if array.dtype.itemsize == 8:
         values = np.ascontiguousarray(array, np.float64).reshape(-1)
     else:
-        values = np.ascontiguousarray(array, np.float32).reshape(-1)
+        values = np.ascontiguousarray(array.astype(np.float32, copy=False)).reshape(-1)
     levels = np.empty(values.size, np.int32)
     if plan.nearest:
         levels = _nearest(values, plan.step)
@@ -38,7 +57,16 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
         levels[order] = in_order
     else:
         quantizer.dependent(values, plan.step, levels)
+    if plan.codebook:
+        _to_indices(levels, plan.codebook)
     return levels.reshape(plan.dims)
+
+
+def _to_indices(levels: Levels, codebook: IntegerCodebook) -> None:
+    """Replace integers, all of them entries of a codebook, by their indices relative to CbZeroOffset (7.3.6)."""
+    entries = codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)
+    for part in chunks(levels):
+        part[:] = np.searchsorted(entries, part) - codebook.cb_zero_offset
 
 
 def _nearest(values: quantizer.Real, step: float) -> Levels:
@@ -52,7 +80,7 @@ def _nearest(values: quantizer.Real, step: float) -> Levels:
     return np.array(levels, np.int32)
 
 
-def choose_side(plan: TensorPlan, levels: Levels, syntax: TensorSyntax) -> TensorSide:
+def choose_side(plan: TensorPlan, levels: Any, syntax: TensorSyntax) -> TensorSide:
     """Row skipping and shift parameter ids, as the options ask for them."""
     side = TensorSide()
     # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.

@@ -12,14 +12,18 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
 
+from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Model, Topology
 
+if TYPE_CHECKING:
+    import numpy as np
+
 #: Format names and their modules, in the order in which content is tried.
-_MODULES = {"nnef": ".nnef", "npz": ".npz"}
+_MODULES = {"nnef": ".nnef", "safetensors": ".safetensors", "npz": ".npz"}
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 64 << 20
@@ -100,6 +104,17 @@ def tensor_names(topology: Topology) -> list[str]:
         return []
 
 
+def lacks_type(what: str, dtype: np.dtype[Any], format: str) -> FormatError:
+    """The error that a format cannot hold something of this dtype, with the ways out."""
+    from .safetensors import has_type
+
+    stored = stored_type(dtype)
+    ways = ["save it as .safetensors"] if format != "safetensors" and has_type(dtype) else []
+    if stored and stored.kind == "f":
+        ways.append("ask for float32 (--dtype float32)")
+    return FormatError(f"{what}: {format} has no type for {dtype}{'; ' if ways else ''}{' or '.join(ways)}")
+
+
 def load(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
     *,
@@ -174,7 +189,8 @@ def save(
     target : path or binary file
         A path, whose suffix decides on the format, or a file object, as standard output.
     format : str, optional
-        The name of the format. By default a file object gets a tar of NNEF when the model has an NNEF graph, else npz.
+        The name of the format. By default a file object gets a tar of NNEF when the model has an NNEF graph,
+        safetensors when it came from there, else npz.
     overwrite : bool
         Whether something at the path may be replaced.
 
@@ -191,7 +207,7 @@ def save(
         module.save(model, path, overwrite=overwrite)
         return
     nnef = model.topology is not None and model.topology.format == "nnef"
-    module = get(format or ("nnef" if nnef else "npz"))
+    module = get(format or ("nnef" if nnef else "safetensors" if model.format == "safetensors" else "npz"))
     if not isinstance(module, StreamFormat):
         raise FormatError(f"{module.NAME} cannot be written to a stream")
     module.write(model, target)

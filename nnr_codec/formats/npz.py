@@ -21,7 +21,7 @@ from ..errors import FormatError, NnrError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning
+from . import FormatWarning, lacks_type
 
 NAME = "npz"
 SUFFIXES = (".npz",)
@@ -87,7 +87,7 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
         raise FormatError(f"not a zip archive, or a damaged one: {error}") from error
     if others:
         warnings.warn(f"members that are no arrays are left out: {others[:8]!a}", FormatWarning, stacklevel=4)
-    return Model(tensors)
+    return Model(tensors, format=NAME)
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
@@ -100,20 +100,22 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 def write(model: Model, file: BinaryIO) -> None:
     """Write the tensors of a model to a file that need not be seekable, one at a time.
 
-    A model with a topology loses it, with a FormatWarning.
+    A model with a topology or metadata loses them, with a FormatWarning.
 
     Raises
     ------
     FormatError
-        A tensor is not of numbers or booleans, or its name does not fit a zip archive.
+        A tensor is not of numpy's own numbers or booleans, or its name does not fit a zip archive.
     """
     _warn_of_loss(model)
     _write(model, file)
 
 
 def _warn_of_loss(model: Model) -> None:
-    if model.topology is not None:
-        warnings.warn("an npz archive keeps the tensors only, not the topology", FormatWarning, stacklevel=4)
+    lost = [what for what in ("topology", "metadata") if getattr(model, what)]
+    if lost:
+        message = f"an npz archive keeps the tensors only, not the {' and '.join(lost)}"
+        warnings.warn(message, FormatWarning, stacklevel=4)
 
 
 def _write(model: Model, file: BinaryIO) -> None:
@@ -122,7 +124,7 @@ def _write(model: Model, file: BinaryIO) -> None:
             info = _member(name)
             array = np.asanyarray(model.tensors[name])
             if not _PLAIN.fullmatch(array.dtype.str):
-                raise FormatError(f"tensor {name!a}: dtype {array.dtype} is not of plain numbers or booleans")
+                raise lacks_type(f"tensor {name!a}", array.dtype, NAME)
             # Sizes are not known before, and readers expect one layout: always with 64-bit fields.
             with archive.open(info, "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)

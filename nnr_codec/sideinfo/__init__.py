@@ -1,1 +1,1 @@
-"""What models have and NNR cannot say: the side information of :doc:`docs/side-information.md`, and what it does to tensors."""
+"""What models have and NNR cannot say: the record of docs/side-information.md, and what it does to tensors."""

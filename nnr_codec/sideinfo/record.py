@@ -1,28 +1,34 @@
 """The side-information record: what it says, and its form in a bitstream (docs/side-information.md).
 
-An NNR_TPL unit of topology_storage_format 128, which the standard leaves to private use, carries it as deflated
+An NNR_TPL unit of topology_storage_format 128, which the standard leaves unspecified, carries it as deflated
 canonical JSON. Decoders that do not know it skip it, and get the tensors of the units as they are.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from ..dtypes import STORED_TYPES, StoredType
-from ..errors import ElementError, UnsupportedError
-from ..limits import Budget
+from ..errors import ElementError, EncodeError, UnsupportedError
+from ..limits import Budget, Limits
+from .members import Members, load, shown, text
 
-#: topology_storage_format of the record's unit; 128 and more are for private use (Table 4).
+#: topology_storage_format of the record's unit; 128 and more are unspecified (Table 4).
 STORAGE_FORMAT = 128
 VERSION = 1
 
-_MAGIC = b'{"nnr_codec":'
-_UNIT_VALUES = range(-(1 << 31), 1 << 31)
+#: What the inflated record begins with.
+MAGIC = b'{"nnr_codec":'
+_VERSION = re.compile(rb"([1-9][0-9]{0,8})[,}]")
+
+#: Of a tensor without a unit among all tensors.
+_MAX_INDEX = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,11 @@ class TensorRecord:
         """Its type."""
         return STORED_TYPES[self.type]
 
+    @property
+    def bits(self) -> str | None:
+        """Id of the unit with those bits of its items that are not in its own unit; None when there is none."""
+        return self.code.bits if isinstance(self.code, FloatCode | IntegerCode) else None
+
 
 @dataclass(frozen=True)
 class SideInfo:
@@ -169,3 +180,281 @@ class SideInfo:
 
     def __bool__(self) -> bool:
         return bool(self.tensors or self.metadata)
+
+    def to_bytes(self) -> bytes:
+        """The record as canonical JSON, not yet deflated; EncodeError for a source that is not Unicode text."""
+        try:
+            "".join([self.format, *self.metadata, *self.metadata.values()]).encode()
+        except (TypeError, UnicodeEncodeError):
+            raise EncodeError("metadata of the model is not Unicode text") from None
+        source = {"format": self.format, "metadata": dict(self.metadata)}
+        members: dict[str, Any] = {
+            "source": {name: value for name, value in source.items() if value},
+            "tensors": {name: _written(name, tensor) for name, tensor in self.tensors.items()},
+        }
+        members = {"nnr_codec": VERSION} | {name: value for name, value in members.items() if value}
+        return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, data: bytes, budget: Budget) -> SideInfo | None:
+        """The record that an inflated text holds; None when it is another's.
+
+        Raises LimitError (max_side_info_bytes, max_names, max_name_bytes, max_dims, max_codebook), UnsupportedError for
+        another version, and ElementError with the JSON path for all that :meth:`to_bytes` would not write.
+        """
+        if not data.startswith(MAGIC):
+            return None
+        budget.charge("max_side_info_bytes", len(data), "bytes of side information")
+        version = _VERSION.match(data, len(MAGIC))
+        if version is None:
+            raise ElementError("is no version number", path="nnr_codec")
+        if int(version[1]) != VERSION:
+            raise UnsupportedError(f"side information of version {int(version[1])}; known is {VERSION}")
+        record = _read(Members(load(data), ""), budget)
+        try:
+            canonical = record.to_bytes()
+        except EncodeError:
+            raise ElementError("is not Unicode text", path="source") from None
+        if canonical != data:
+            raise ElementError("the side information is not canonical: other bytes say the same")
+        return record
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+def _default_bits(name: str) -> str:
+    """What the unit of a tensor's other bits is called unless the record says so."""
+    return f"{name}#bits"
+
+
+def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
+    """The JSON object of a tensor; what is as by default is left out."""
+    members = _changed(tensor)
+    if tensor.code is not None:
+        code = {
+            key: text(value, _width(tensor.stored, key)) if isinstance(value, bytes) else value
+            for key, value in _changed(tensor.code).items()
+            if (key, value) != ("bits", _default_bits(name))
+        }
+        members["code"] = {"kind": tensor.code.KIND} | code
+    return members
+
+
+def _changed(instance: TensorRecord | Code) -> dict[str, Any]:
+    """The fields that have not their default values."""
+    values = {item.name: (getattr(instance, item.name), item.default) for item in fields(instance)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def _width(stored: StoredType, key: str) -> int:
+    """Bytes of an item of what a code has as base64."""
+    if key == "scale":
+        return 8 if stored.name == "float64" else 4
+    return stored.itemsize if key == "values" else 1
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+class _Tensor(NamedTuple):
+    """What a code is checked against."""
+
+    name: str
+    stored: StoredType
+    shape: tuple[int, ...] | None
+    limits: Limits
+
+
+def _read(root: Members, budget: Budget) -> SideInfo:
+    root.need("nnr_codec", int)
+    source = Members(root.take("source", dict, {}), "source")
+    objects = Members(root.take("tensors", dict, {}), "tensors")
+    root.close()
+    metadata = Members(source.take("metadata", dict, {}), source.at("metadata"))
+    model_format = source.take("format", str, "")
+    source.close()
+    budget.charge("max_names", len(objects.values) + len(metadata.values), "names in side information")
+    for key, value in metadata.values.items():
+        if type(value) is not str:
+            raise ElementError("a string is expected", path=metadata.path + shown(key[:50]))
+    tensors = {}
+    for name, value in objects.values.items():
+        _check_name(name, "tensors", budget.limits)
+        tensors[name] = _read_tensor(name, Members(value, objects.path + shown(name)), budget.limits)
+    _check_together(tensors)
+    return SideInfo(tensors, model_format, metadata.values)
+
+
+def _read_tensor(name: str, members: Members, limits: Limits) -> TensorRecord:
+    if "same_as" in members.values:
+        target = members.need("same_as", str)
+        if not target:
+            members.refuse("same_as", "a name is expected")
+        _check_name(target, members.at("same_as"), limits)
+        record = TensorRecord(same_as=target, index=_read_index(members))
+        members.close()
+        return record
+    kind = members.need("type", str)
+    if kind not in STORED_TYPES:
+        members.refuse("type", "is no type that version 1 knows")
+    stored = STORED_TYPES[kind]
+    shape = _read_shape(members, stored, limits)
+    if shape is not None and 0 in shape:
+        record = TensorRecord(kind, shape, index=_read_index(members))
+    elif "code" in members.values:
+        code = Members(members.need("code", dict), members.at("code"))
+        record = TensorRecord(kind, shape, _read_code(code, _Tensor(name, stored, shape, limits)))
+    else:
+        record = TensorRecord(kind, shape)
+    members.close()
+    return record
+
+
+def _read_index(members: Members) -> int:
+    index = members.need("index", int)
+    members.check("index", index, 0, _MAX_INDEX)
+    return index
+
+
+def _read_shape(members: Members, stored: StoredType, limits: Limits) -> tuple[int, ...] | None:
+    extents = members.take("shape", list, None)
+    if extents is None:
+        return None
+    limits.check("max_dims", len(extents), f"{members.at('shape')}: number of dimensions")
+    size = stored.itemsize
+    for extent in extents:
+        if type(extent) is not int or extent < 0:
+            members.refuse("shape", "integers from 0 on are expected")
+        size *= extent or 1
+    if size > Limits.NONE:
+        members.refuse("shape", f"{extents} has more bytes than there are")
+    return tuple(extents)
+
+
+def _read_code(members: Members, tensor: _Tensor) -> Code:
+    kind = members.need("kind", str)
+    if kind not in _CODES:
+        members.refuse("kind", "is no code that version 1 knows")
+    code = _CODES[kind](members, tensor)
+    members.close()
+    return code
+
+
+def _read_bits(members: Members, tensor: _Tensor) -> str:
+    bits = members.take("bits", str, _default_bits(tensor.name))
+    _check_name(bits, members.at("bits"), tensor.limits)
+    return bits
+
+
+def _read_float(members: Members, tensor: _Tensor) -> FloatCode:
+    stored = tensor.stored
+    if stored.kind != "f":
+        members.refuse("kind", f"{stored.name} is no float")
+    mantissa = members.take("mantissa", int, 0)
+    members.check("mantissa", mantissa, 0, stored.mantissa)
+    pivot = members.need("pivot", int)
+    members.check("pivot", pivot, 0, (1 << (stored.exponent + mantissa)) - 1)
+    zeros = members.take("zeros", int, 0)
+    members.check("zeros", zeros, 0, stored.mantissa - mantissa)
+    return FloatCode(
+        bits=_read_bits(members, tensor),
+        pivot=pivot,
+        mantissa=mantissa,
+        hole=members.take("hole", bool, False),
+        unsigned=members.take("unsigned", bool, False),
+        zeros=zeros,
+        rows=_read_rows(members, tensor) if zeros and "rows" in members.values else None,
+    )
+
+
+def _read_rows(members: Members, tensor: _Tensor) -> bytes:
+    rows = members.data("rows", _width(tensor.stored, "rows"))
+    if tensor.shape is not None and (not tensor.shape or len(rows) != (tensor.shape[0] + 7) // 8):
+        members.refuse("rows", "is not one bit for each index of the first dimension")
+    return rows
+
+
+def _read_integer(members: Members, tensor: _Tensor) -> IntegerCode:
+    base = members.take("base", int, 0)
+    members.check("base", base, -(1 << 63), (1 << 64) - 1)
+    low = members.take("low", int, 0)
+    members.check("low", low, 0, 64)
+    return IntegerCode(base, low, _read_bits(members, tensor) if low else None)
+
+
+def _read_raw(members: Members, tensor: _Tensor) -> RawCode:
+    if tensor.shape is None:
+        members.refuse("kind", "the tensor needs a shape, since its unit has none")
+    return RawCode()
+
+
+def _read_palette(members: Members, tensor: _Tensor) -> PaletteCode:
+    stored = tensor.stored
+    values = members.data("values", _width(stored, "values"))
+    entries = len(values) // stored.itemsize
+    tensor.limits.check("max_codebook", entries, f"{members.at('values')}: number of entries")
+    if stored.bits < 8:
+        items = np.frombuffer(values, "i1" if stored.kind == "i" else "u1")
+        for item in (items.min(), items.max()):
+            members.check("values", int(item), *stored.range)
+    offset = members.take("offset", int, 0)
+    members.check("offset", offset, 0, entries - 1)
+    return PaletteCode(values, offset)
+
+
+def _read_grid(members: Members, tensor: _Tensor) -> GridCode:
+    if tensor.stored.kind != "f":
+        members.refuse("kind", f"{tensor.stored.name} is no float")
+    width = _width(tensor.stored, "scale")
+    scale = members.data("scale", width)
+    scales = np.frombuffer(scale, f"<f{width}")
+    if not np.isfinite(scales).all() or not scales.all():
+        members.refuse("scale", "holds a scale that is 0 or not finite")
+    axis = members.take("axis", int, None)
+    shape = tensor.shape
+    if axis is not None:
+        members.check("axis", axis, 0, (tensor.limits.max_dims if shape is None else len(shape)) - 1)
+    if scales.size != 1 if axis is None else shape is not None and scales.size != shape[axis]:
+        members.refuse("scale", f"{scales.size:,} scales are not one for each index of the axis, or one without it")
+    return GridCode(scale, axis)
+
+
+_CODES: dict[str, Callable[[Members, _Tensor], Code]] = {
+    FloatCode.KIND: _read_float,
+    IntegerCode.KIND: _read_integer,
+    RawCode.KIND: _read_raw,
+    PaletteCode.KIND: _read_palette,
+    GridCode.KIND: _read_grid,
+}
+
+
+def _check_name(name: str, path: str, limits: Limits) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ElementError("a name is not Unicode text", path=path) from None
+    limits.check("max_name_bytes", size, f"{path}: bytes of a name")
+    if "\0" in name:
+        raise ElementError("a name holds a zero, which would end it", path=path)
+
+
+def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
+    """Raise ElementError where tensors contradict each other."""
+    units: set[str] = set()
+    for name, tensor in tensors.items():
+        if tensor.bits is None:
+            continue
+        if tensor.bits in tensors or tensor.bits in units:
+            raise ElementError(f"{tensor.bits!r} is the name of something else", path=_path(name, "code.bits"))
+        units.add(tensor.bits)
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        if tensor.index is None:
+            continue
+        if tensor.index in places:
+            raise ElementError(f"{tensor.index} is the place of another tensor", path=_path(name, "index"))
+        places.add(tensor.index)
+        target = tensor.same_as
+        if target and (target in units or (target in tensors and tensors[target].same_as)):
+            raise ElementError(f"{target!r} is no tensor with values of its own", path=_path(name, "same_as"))
+
+
+def _path(name: str, member: str) -> str:
+    return f"tensors{shown(name)}.{member}"

@@ -191,3 +191,14 @@ def test_the_vectors_beside_the_package(capsys: Capture, monkeypatch: pytest.Mon
 def test_every_vector(capsys: Capture) -> None:
     result = conformance(capsys, VECTORS, "-j", 2)
     assert result.code == 0, result.out
+
+
+def test_extensions(cases: Path, capsys: Capture) -> None:
+    """A decoder that does not know one is judged by what its units hold."""
+    raw = {"expected": {"raw": []}}
+    write_case(cases, "S-1", DATA, error=ERROR, extension="side-information", **raw)
+    one = ("--only", "S-1", cases, "--decoder", command("silent"))
+    assert conformance(capsys, *one).out.startswith("PASS")
+    assert conformance(capsys, *one, "--extension", "side-information").out.startswith("XPASS")
+    assert conformance(capsys, *one, "--extension", "another").code == 2
+    assert conformance(capsys, cases, "--extension", "side-information").code == 2

@@ -57,6 +57,7 @@ def test_all_topics(capsys: Capture) -> None:
     headings = [line for line in out.splitlines() if not line.startswith(" ")]
     assert headings == [
         *("Syntax structures", "Syntax elements", "Tables of values", "Constants", "Requirements", "Errors", "Limits"),
+        "Side information, which is no part of the standard",
         "What nnr inspect and nnr verify print with --json",
     ]
     listed = " ".join(out.split())

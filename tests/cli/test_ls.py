@@ -21,12 +21,12 @@ def test_ls(bitstream: Path, capsys: Capture) -> None:
     result = call(capsys, "ls", bitstream)
     assert (result.code, result.err) == (0, "")
     heading, *rows, total = result.out.splitlines()
-    assert heading.split() == ["name", "shape", "type", "tools", "bytes", "bits/par"]
+    assert heading.split() == ["name", "shape", "type", "coded", "tools", "bytes", "bits/par"]
     units = nnr.inspect(bitstream)[2:]
     for row, unit in zip(rows, units, strict=True):
         count = len(weights().reshape(-1)) if len(unit.shape) == 2 else 24
         size, bits = row.split()[-2:]
-        assert row.split()[:3] == [unit.names[0], "x".join(map(str, unit.shape)), "float32"]
+        assert row.split()[:4] == [unit.names[0], "x".join(map(str, unit.shape)), "float32", "float"]
         assert int(size.replace(",", "")) == unit.size
         assert float(bits) == pytest.approx(8 * unit.size / count, abs=0.006)
     nbytes = sum(unit.size for unit in units)
@@ -41,6 +41,8 @@ def test_ls_as_json(bitstream: Path, capsys: Capture) -> None:
         "shape": [24, 30],
         "dtype": "float32",
         "payload_type": "NNR_PT_FLOAT",
+        "code": None,
+        "same_as": None,
         "tools": ["dq"],
         "bytes": units[2].size,
         "bits_per_parameter": round(8 * units[2].size / 720, 4),

@@ -12,6 +12,14 @@ from urllib.parse import quote
 import numpy as np
 
 import nnr_codec as nnr
+from nnr_codec.bitstream.summary import side_information
+from nnr_codec.bitstream.units import UnitReader
+
+
+def without_record(path: str) -> bytes:
+    """The bitstream as it looks to who does not know side information."""
+    reader = UnitReader(Path(path).read_bytes())
+    return b"".join(bytes(unit.data) for unit in reader if side_information(unit) is None)
 
 
 def main(mode: str, source: str, folder: str, *before: str) -> None:
@@ -30,7 +38,7 @@ def main(mode: str, source: str, folder: str, *before: str) -> None:
     tensors = {}
     try:
         for path in (*before, source):
-            tensors = decoder.decode(Path(path))
+            tensors = decoder.decode(without_record(path) if mode == "plain" else Path(path))
     except nnr.NnrError as error:
         sys.exit(0 if mode == "lenient" else str(error))
     if mode == "silent":
@@ -43,6 +51,8 @@ def main(mode: str, source: str, folder: str, *before: str) -> None:
         return
     for name, tensor in tensors.items():
         written = tensor.astype("f8") if mode == "type" else tensor.copy()
+        if mode == "patterns" and tensor.dtype.isbuiltin == 2:  # a type that .npy has not
+            written = tensor.view(f"u{tensor.itemsize}")
         if mode == "wrong" and written.size:
             written.reshape(-1)[-1] += 1
         np.save(Path(folder, quote(name, safe="") + ".npy"), written)

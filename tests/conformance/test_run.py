@@ -172,6 +172,41 @@ def test_other_decoders(tmp_path: Path, mode: str, valid: str, invalid: str) -> 
         assert found["valid"][1] == "signal 6"
 
 
+EXTENDED = ("NNR-SID-005", "NNR-SID-060", "NNR-SID-071", "NNR-SID-078", "NNR-SID-101", "NNR-SID-206", "NNR-SID-255")
+
+
+def extended(*extensions: str, mode: str) -> dict[str, tuple[Outcome, str, str]]:
+    """What becomes of some cases about side information: outcome, detail, and result that was expected."""
+    cases = [case for case in load_cases(ROOT / "sideinfo") if case.id in EXTENDED]
+    found = list(run(cases, ROOT / "sideinfo", command=command(mode), extensions=extensions))
+    return {result.case.id: (result.outcome, result.detail, result.case.result) for result in found}
+
+
+def test_a_decoder_that_does_not_know_side_information() -> None:
+    """It gives the tensors of the units, of bitstreams with a broken record as well; or it refuses private units."""
+    assert extended(mode="plain") == dict.fromkeys(EXTENDED, (Outcome.PASS, "", "acceptable"))
+    refusing = extended(mode="patterns")  # which refuses broken records, and gives something else of the others
+    assert [refusing[name][0] for name in EXTENDED] == ["FAIL"] * 4 + ["PASS"] * 3
+
+
+def test_a_decoder_that_knows_side_information() -> None:
+    found = extended("side-information", mode="patterns")
+    assert [found[name][0] for name in EXTENDED] == [Outcome.PASS] * len(EXTENDED)
+    assert {result for _, _, result in found.values()} == {"valid", "invalid"}
+    ignorant = extended("side-information", mode="plain")
+    assert [ignorant[name][0] for name in EXTENDED] == ["FAIL", "FAIL", "FAIL", "FAIL", "XPASS", "PASS", "XPASS"]
+
+
+def test_an_extension_that_nobody_knows(tmp_path: Path) -> None:
+    """The case is about what other decoders do."""
+    expected = described(DATA, {"w": W})["expected"]
+    write_case(tmp_path, "A", DATA, {"w": -W}, extension="another", expected={**expected, "raw": expected["tensors"]})
+    write_case(tmp_path, "B", DATA, error=TRUNCATED, extension="another", expected={"raw": expected["tensors"]})
+    write_case(tmp_path, "C", DATA, {"w": -W}, extension="another")
+    found = outcomes(tmp_path)
+    assert {name: outcome for name, (outcome, _) in found.items()} == {"A": "PASS", "B": "PASS", "C": "FAIL"}
+
+
 def test_limits_are_the_decoders_own_affair(tmp_path: Path) -> None:
     write_case(tmp_path, "LIMIT", DATA, limits={"max_dims": 1}, error={"class": "LimitError", "unit": 2})
     assert outcomes(tmp_path)["LIMIT"][0] == Outcome.PASS

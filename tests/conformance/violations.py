@@ -75,7 +75,7 @@ def vector(requirement: str, name: str) -> None:
     """Use one of the published vectors, which were built from the standard's text bit by bit."""
 
     def make() -> Broken:
-        group = {"NEG": "negative", "ACC": "acceptable"}[name.split("-")[1]]
+        group = {"NEG": "negative", "ACC": "acceptable", "SID": "sideinfo"}[name.split("-")[1]]
         case = read_case(VECTORS / group / name / "case.json", VECTORS)
         *before, data = [stream.path.read_bytes() for stream in case.streams]
         unit = case.error[1] if case.error else 2
@@ -476,3 +476,4 @@ vector("nesting-zero-bit", "NNR-NEG-092")
 vector("interval-offset", "NNR-NEG-097")
 vector("limits", "NNR-NEG-060")
 vector("entry-points", "NNR-NEG-180")
+vector("side-information", "NNR-SID-123")

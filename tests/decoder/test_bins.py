@@ -19,6 +19,7 @@ from nnr_codec.decoder.group import is_first_edition
 from nnr_codec.decoder.state import node_key
 from nnr_codec.decoder.task import NduTask
 
+from ..builder import Bitstream, ndu
 from ..cabac.pairs import BASE, BYPASS, TERMINATE
 
 ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
@@ -143,7 +144,7 @@ def test_errors_name_unit_and_bit() -> None:
 
 
 def test_what_has_no_bins() -> None:
-    reader = BitstreamParser(UnitReader(nnr.encode({"w": np.ones((2, 3), np.float32)}, exact=True)))
+    reader = BitstreamParser(UnitReader(Bitstream().str_().mps().raw(ndu("w", [2, 3], kind=2), np.ones(6)).data))
     ((task,),) = (group.tasks for group in reader.groups())
     assert heads(task) == []
     with pytest.raises(nnr.UnsupportedError, match="an NNR_PT_RAW_FLOAT payload has no bins"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -20,10 +21,10 @@ from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.decoder import schedule as schedule_module
 from nnr_codec.decoder import unit as unit_module
 from nnr_codec.decoder.decode import BitstreamParser
-from nnr_codec.decoder.group import is_first_edition
+from nnr_codec.decoder.group import GroupDecoder, is_first_edition
 from nnr_codec.decoder.schedule import decode_groups
 from nnr_codec.decoder.state import Node, UpdateState
-from nnr_codec.limits import Limits
+from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
 
 from ..builder import Bitstream, ndu, update_ndu
@@ -100,7 +101,7 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
     parser = BitstreamParser(UnitReader(data, Limits.strict()))
     groups = list(parser.groups())
     first_edition = parser.profile == 0 and is_first_edition(groups)
-    return decode_groups(groups, Limits.strict(), first_edition=first_edition, state=state, **options)
+    return decode_groups(groups, Budget(Limits.strict()), first_edition=first_edition, state=state, **options)
 
 
 def contents(state: UpdateState) -> list[tuple[Any, ...]]:
@@ -326,6 +327,25 @@ def test_memory() -> None:
         tracemalloc.stop()
     for size in sizes:
         assert size < 4 * 4096 * 1024 * 1.5
+
+
+def test_what_was_delivered_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the next tensor is decoded, since another may have been made of it."""
+    last: list[weakref.ref[Any]] = []
+    run = GroupDecoder.run
+
+    def watched(self: GroupDecoder) -> Any:
+        assert all(reference() is None for reference in last)
+        return run(self)
+
+    def deliver(name: str, array: Array, label: str) -> list[tuple[str, Array]]:
+        assert label.endswith(f"{name!r})")
+        last.append(weakref.ref(array))
+        return [] if name != "w3" else [("made", array[:0].copy())]
+
+    monkeypatch.setattr(GroupDecoder, "run", watched)
+    got = decode(model().data, UpdateState(), deliver=deliver)
+    assert (list(got), len(last)) == (["made"], 12)
 
 
 @pytest.mark.usefixtures("_segments")

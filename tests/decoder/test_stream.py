@@ -37,10 +37,13 @@ def test_vectors(case: Case, size: int) -> None:
     data = case.streams[-1].path.read_bytes()
     want = nnr.decode(data, **options(case), allow_missing=True)
     got = feed(data, size, nnr.StreamDecoder(**options(case), allow_missing=True))
-    assert list(got) == list(want)
+    records = nnr.open(data, **options(case)).side.tensors
+    waiting = {name for name, record in records.items() if record.bits or record.same_as}  # for what comes later
+    assert [name for name in got if name not in waiting] == [name for name in want if name not in waiting]
+    assert got.keys() == want.tensors.keys()
     for name, tensor in got.items():
-        assert tensor.dtype == want[name].dtype
-        np.testing.assert_array_equal(tensor, want[name])
+        assert (tensor.dtype, tensor.shape) == (want[name].dtype, want[name].shape)
+        assert tensor.tobytes() == want[name].tobytes()
 
 
 def test_sequences_of_updates() -> None:

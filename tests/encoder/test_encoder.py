@@ -22,6 +22,7 @@ from nnr_codec.constants import NNR_NDU, PayloadType
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
+from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
@@ -41,6 +42,11 @@ def _the_same_numbers_for_every_test() -> None:
 def headers(data: bytes) -> dict[str, NnrCompressedDataUnitHeader]:
     """Headers of the compressed data units by name."""
     return {unit.ndu.topology_elem_id: unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NNR_NDU}
+
+
+def has_record(data: bytes) -> bool:
+    """Whether there is side information."""
+    return bool(nnr.open(data).side)
 
 
 def kind(data: bytes, name: str = "w") -> PayloadType:
@@ -115,23 +121,29 @@ def test_integers_are_exact(dtype: str, shape: tuple[int, ...], profile: int) ->
         values = np.asarray(RNG.integers(low, high, shape, endpoint=True)).astype(dtype)
         if shape:
             values.flat[:2] = low, high
-    got = coded(np.asarray(values), profile=profile)
-    np.testing.assert_array_equal(got, np.asarray(values).reshape(got.shape))
+    data = nnr.encode({"w": np.asarray(values)}, profile=profile)
+    got = nnr.decode(data)["w"]
+    np.testing.assert_array_equal(got, values)
+    assert (got.dtype, got.shape) == (np.dtype(dtype), shape)
+    plain = nnr.decode(data, raw=True)["w"]  # what decoders see that know nothing of the record
+    np.testing.assert_array_equal(plain, np.asarray(values).reshape(plain.shape))
+    assert plain.shape == (shape or (1,))
     expected = {"?": "i1", "i1": "i1", "u1": "i2", "i2": "i2", "u2": "i4", "i4": "i4"}.get(dtype, "i8")
-    assert got.dtype == np.dtype("i4" if profile == 0 else expected)
-    assert got.shape == (shape or (1,))
+    assert plain.dtype == np.dtype("i4" if profile == 0 else expected)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "profile", "expected"),
-    [("f2", 1, "f2"), ("f4", 1, "f4"), ("f8", 1, "f8"), ("f2", 0, "f4"), ("f4", 0, "f4"), ("f8", 0, "f4")],
-)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("profile", [0, 1])
 @pytest.mark.parametrize("exact", [None, True, False])
-def test_types_of_floats(dtype: str, profile: int, expected: str, exact: bool | None) -> None:
-    for values in (MATRIX.astype(dtype), MATRIX[0].astype(dtype)):
+def test_types_of_floats(dtype: str, profile: int, exact: bool | None) -> None:
+    matrix = MATRIX.astype(STORED_TYPES[dtype].dtype)
+    for values in (matrix, matrix[0]):
         got = coded(values, profile=profile, exact=exact)
-        assert got.dtype == np.dtype(expected)
-        assert np.abs(got.astype("f8") - values).max() < 2 * step_size(-40)
+        assert got.dtype == values.dtype
+        assert np.abs(got.astype("f8") - values.astype("f8")).max() < (2 if dtype != "bfloat16" else 10) * step_size(
+            -40
+        )
+        assert not exact or got.tobytes() == values.tobytes()
 
 
 # ------------------------------------------------------------------------------------------ errors of quantization
@@ -356,15 +368,17 @@ def test_choosing_shift_parameters_saves_bytes() -> None:
 # ------------------------------------------------------------------------------------------------ what is refused
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_not_finite_is_refused_by_name_or_kept(bad: float, dtype: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"exact": False}, {"exact": True}], ids=str)
+def test_not_finite_is_kept_bit_for_bit(bad: float, dtype: str, options: dict[str, Any]) -> None:
+    """Nothing quantizes them, so their tensor is coded exactly: by NNR alone where that holds them."""
     values = MATRIX.astype(dtype)
     values[3, 4] = bad
-    with pytest.raises(nnr.EncodeError, match=r"'layer\.w' has not-a-number or infinite"):
-        nnr.encode({"ok": MATRIX, "layer.w": values})
-    got = coded(values, exact=True)
-    assert got.tobytes() == values.astype("f4").astype(dtype).tobytes()
-    vector = coded(values[3])  # a vector is kept exactly without being asked
-    np.testing.assert_array_equal(vector, values[3].astype("f4").astype(dtype))
+    for tensor in (values, values[3]):
+        data = nnr.encode({"ok": MATRIX, "w": tensor}, **options)
+        assert nnr.decode(data)["w"].tobytes() == tensor.tobytes()
+        if dtype == "f4" and not options.get("exact"):
+            assert kind(data) == PayloadType.NNR_PT_RAW_FLOAT
+            assert not has_record(data)
 
 
 def test_the_bits_of_a_nan_are_kept() -> None:
@@ -373,44 +387,61 @@ def test_the_bits_of_a_nan_are_kept() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_exact_is_exact(dtype: str) -> None:
-    """Whatever the type: exact=True means each bit, or an error that says why not."""
+@pytest.mark.parametrize("profile", [0, 1])
+def test_exact_is_exact(dtype: str, profile: int) -> None:
+    """Whatever the type: exact=True means each bit."""
     values = RNG.normal(0, 1, (10, 10)).astype(dtype)
-    try:
-        got = coded(values, exact=True)
-    except nnr.EncodeError as refusal:
-        assert dtype == "f8"
-        assert "'w'" in str(refusal)
-        return
-    np.testing.assert_array_equal(got, values)
+    assert coded(values, exact=True, profile=profile).tobytes() == values.tobytes()
+
+
+def test_without_side_information_doubles_are_exact_or_refused() -> None:
+    values = MATRIX.astype("f8")
+    assert coded(values, exact=True, side_info=False).tobytes() == values.tobytes()
+    values[1, 2] += 2.0**-40
+    with pytest.raises(nnr.EncodeError, match=r"'w' has float64 values that float32.* does not hold"):
+        nnr.encode({"w": values}, exact=True, side_info=False)
+    assert coded(values, exact=True).tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0)])
-@pytest.mark.parametrize("dtype", ["f4", "i4"])
-def test_an_empty_tensor_is_refused(shape: tuple[int, ...], dtype: str) -> None:
-    with pytest.raises(nnr.EncodeError, match="'e' is empty"):
-        nnr.encode({"w": MATRIX, "e": np.zeros(shape, dtype)})
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bfloat16"])
+def test_an_empty_tensor_has_no_unit(shape: tuple[int, ...], dtype: str) -> None:
+    model = {"w": MATRIX, "e": np.zeros(shape, STORED_TYPES[dtype].dtype), "v": MATRIX[0]}
+    data = nnr.encode(model)
+    assert list(headers(data)) == ["w", "v"]
+    got = nnr.decode(data)
+    assert list(got) == list(model)
+    assert (got["e"].shape, got["e"].dtype) == (shape, model["e"].dtype)
+    with pytest.raises(nnr.EncodeError, match=rf"'e' is empty: shape \({shape[0]},"):
+        nnr.encode(model, side_info=False)
 
 
 @pytest.mark.parametrize(
     ("value", "dtype"), [(2**31, "i8"), (-(2**31) - 1, "i8"), (2**63, "u8"), (2**31, "u4"), (-(2**63), "i8")]
 )
-def test_more_than_32_bits_are_refused(value: int, dtype: str) -> None:
+@pytest.mark.parametrize("exact", [None, True])
+def test_more_than_32_bits_take_side_information(value: int, dtype: str, exact: bool | None) -> None:
+    values = np.array([0, value], dtype)
+    got = coded(values, exact=exact)
+    assert got.dtype == values.dtype
+    np.testing.assert_array_equal(got, values)
     with pytest.raises(nnr.EncodeError, match=rf"'big' has integers outside of int32 .*{value}"):
-        nnr.encode({"big": np.array([0, value], dtype)})
+        nnr.encode({"big": values}, exact=exact, side_info=False)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_too_many_steps_are_refused(dtype: str) -> None:
-    values = np.full((2, 2), 1e30, "f4").astype(dtype)
-    with pytest.raises(nnr.EncodeError, match=r"'w' reaches 1e\+30, more than"):
-        nnr.encode({"w": values})
-    np.testing.assert_allclose(coded(values, exact=True), values, rtol=1e-7)
+@pytest.mark.parametrize("exact", [None, False])
+def test_too_many_steps_are_coded_exactly(dtype: str, exact: bool | None) -> None:
+    values = MATRIX.astype(dtype) * 1e30
+    assert coded(values, exact=exact).tobytes() == values.tobytes()
+    assert coded(values * 1e-30, exact=exact).tobytes() != (values * 1e-30).tobytes()
 
 
-def test_beyond_float32_is_refused() -> None:
-    with pytest.raises(nnr.EncodeError, match=r"'w' has values (beyond|outside the range of) float32"):
-        nnr.encode({"w": np.array([1e39, 1.0])})
+def test_beyond_float32_is_coded_exactly() -> None:
+    values = np.array([1e39, 1.0])
+    assert coded(values).tobytes() == values.tobytes()
+    with pytest.raises(nnr.EncodeError, match=r"'w' has float64 values that float32"):
+        nnr.encode({"w": values}, side_info=False)
 
 
 @pytest.mark.parametrize(
@@ -568,8 +599,8 @@ def test_any_model_comes_back_within_its_error(
     assert list(got) == list(model)
     for name, values in model.items():
         result = got[name]
-        assert result.shape == (values.shape or (1,))
-        before, after = values.astype("f8").reshape(result.shape), result.astype("f8")
+        assert (result.shape, result.dtype) == (values.shape, values.dtype)
+        before, after = values.astype("f8"), result.astype("f8")
         if values.dtype.kind != "f":
             np.testing.assert_array_equal(after, before)
             continue

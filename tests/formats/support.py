@@ -6,6 +6,7 @@ import io
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -14,6 +15,20 @@ from nnr_codec.model import Array, Model, Topology
 
 #: Own tensor files and models, valid and malformed.
 SYNTHETIC = Path(__file__).resolve().parent.parent / "data" / "nnef_synthetic"
+
+
+class Pipe(io.RawIOBase):
+    """A stream that cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        return self.file.readinto(cast(memoryview, buffer))
+
 
 _TYPES = {"f": "scalar", "i": "integer", "u": "integer", "b": "logical"}
 

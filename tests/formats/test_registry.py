@@ -18,31 +18,18 @@ from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model
 
-from .support import assert_same, minimal, nnef_model, regular, tar_bytes, write_folder
-
-
-class Pipe(io.RawIOBase):
-    """A stream that cannot seek."""
-
-    def __init__(self, data: bytes) -> None:
-        self.file = io.BytesIO(data)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        return self.file.readinto(cast(memoryview, buffer))
+from .support import Pipe, assert_same, minimal, nnef_model, regular, tar_bytes, write_folder
 
 
 def test_formats() -> None:
-    assert formats.names() == ("nnef", "npz")
+    assert formats.names() == ("nnef", "safetensors", "npz")
     for name in formats.names():
         module = formats.get(name)
         assert name == module.NAME
         assert module.DESCRIPTION
         assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in module.SUFFIXES)
         assert isinstance(module, formats.StreamFormat)
-    with pytest.raises(FormatError, match=r"no model format is called 'pickle'; there are nnef, npz"):
+    with pytest.raises(FormatError, match=r"no model format is called 'pickle'; there are nnef, safetensors, npz"):
         formats.get("pickle")
 
 
@@ -60,7 +47,14 @@ def test_modules_are_imported_when_needed() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("m.nnef", "nnef"), ("m.NNEF.tgz", "nnef"), ("m.tar.gz", "nnef"), ("m.tar", "nnef"), ("x.y.npz", "npz")],
+    [
+        ("m.nnef", "nnef"),
+        ("m.NNEF.tgz", "nnef"),
+        ("m.tar.gz", "nnef"),
+        ("m.tar", "nnef"),
+        ("x.y.npz", "npz"),
+        ("m.safetensors", "safetensors"),
+    ],
 )
 def test_suffix_decides_on_writing(name: str, expected: str, tmp_path: Path) -> None:
     assert expected == formats.by_suffix(name).NAME
@@ -72,16 +66,17 @@ def test_suffix_decides_on_writing(name: str, expected: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["m", "m.onnx", "m.nnef.zip", "nnef"])
 def test_unknown_suffix_lists_what_can_be_written(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"nnef: \.nnef .*\.tgz.*; npz: \.npz$"):
+    with pytest.raises(FormatError, match=r"nnef: \.nnef .*\.tgz.*; safetensors: \.safetensors; npz: \.npz$"):
         formats.save(Model({}), tmp_path / name)
     formats.save(Model({}), tmp_path / name, format="npz")
     assert (tmp_path / name).read_bytes()[:2] == b"PK"
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
+    known = r"not a model of a format that is read here \(nnef, safetensors, npz\)"
     for name, data in (("empty", b""), ("text", b"hello"), ("zeros", bytes(2000))):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(FormatError, match=rf"{name}: not a model of a format that is read here \(nnef, npz\)"):
+        with pytest.raises(FormatError, match=f"{name}: {known}"):
             formats.load(tmp_path / name)
         with pytest.raises(FormatError, match="the stream: not a model"):
             formats.load(io.BytesIO(data))

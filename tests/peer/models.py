@@ -11,6 +11,8 @@ import nnr_codec as nnr
 from nnr_codec.constants import PayloadType
 from nnr_codec.model import Array
 
+from ..arrays import made
+
 SHAPES: list[tuple[int, ...]] = [
     (1,),
     (7,),
@@ -98,7 +100,43 @@ def for_our_encoder(seed: int) -> Case:
         if values.dtype == np.float32 and rng.random() < 0.4:
             options["exact"] = bool(rng.random() < 0.5)
         rules.append(nnr.Rule(name, **options))
-    options = {"qp": -8, "qp_density": density, "rules": tuple(rules)}
+    options = {"qp": -8, "qp_density": density, "rules": tuple(rules), "side_info": False}
+    return Case(_at_most_one_raw(model, options), options)
+
+
+#: Content of tests.arrays for which exact codes are there.
+EXACT_KINDS = (
+    "normal",
+    "positive",
+    "pruned",
+    "pruned_with_signed_zeros",
+    "clustered",
+    "ternary",
+    "constant",
+    "zeros",
+    "binary_steps",
+    "grid",
+    "grid_by_channel",
+    "narrower",
+)
+
+
+def plain_for_our_encoder(seed: int) -> Case:
+    """float32 and int32 as pruning, clustering and quantization leave them, by the default options or nearly so."""
+    rng = np.random.default_rng([5, seed])
+    model: dict[str, Array] = {}
+    for k in range(rng.integers(1, 5)):
+        shape = SHAPES[rng.integers(len(SHAPES))]
+        if rng.random() < 0.15:
+            model[f"t{k}"] = made(str(rng.choice(["special", "clustered", "far_away"])), shape, "int32", seed + k)
+            continue
+        values = made(EXACT_KINDS[rng.integers(len(EXACT_KINDS))], shape, "float32", seed + k)
+        model[f"t{k}"] = np.where(np.isfinite(values), values, np.float32(0.5))
+    options: dict[str, Any] = {}
+    if seed % 3 == 1:
+        options["qp_density"] = int(rng.integers(0, 8))
+    if seed % 3 == 2:
+        options |= {"scan_order": int(rng.integers(0, 5)), "row_skipping": True, "dependent_quantization": False}
     return Case(_at_most_one_raw(model, options), options)
 
 

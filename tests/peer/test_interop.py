@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.constants import PayloadType
 
+from ..arrays import made
 from .conftest import Peer, assert_same_tensors
-from .models import Case, blocks_for_our_encoder, blocks_for_the_peer, for_our_encoder, for_the_peer
+from .models import (
+    Case,
+    blocks_for_our_encoder,
+    blocks_for_the_peer,
+    for_our_encoder,
+    for_the_peer,
+    plain_for_our_encoder,
+)
 
 pytestmark = pytest.mark.peer
 
@@ -37,6 +46,56 @@ def the_peers_to_us(peer: Peer, case: Case) -> None:
 @pytest.mark.parametrize("seed", FAST)
 def test_the_peer_decodes_ours(peer: Peer, seed: int) -> None:
     ours_to_the_peer(peer, for_our_encoder(seed))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_the_peer_decodes_our_exact_codes(peer: Peer, seed: int) -> None:
+    ours_to_the_peer(peer, plain_for_our_encoder(seed))
+
+
+def test_the_exact_codes_are_among_them() -> None:
+    """Codebooks, and steps at which floats are integers, are what the default options come to for some tensors."""
+    codebooks = steps = 0
+    for case in map(plain_for_our_encoder, range(120)):
+        file = nnr.open(nnr.encode(case.tensors, **case.options))
+        for name, values in case.tensors.items():
+            codebook = "codebook" in file.info[name].tools
+            is_exact = values.dtype == "f4" and np.array_equal(file[name], values) and values.any()
+            codebooks += codebook
+            steps += is_exact and not codebook and file.info[name].payload_type == PayloadType.NNR_PT_FLOAT
+            assert is_exact or not codebook
+    assert codebooks > 5
+    assert steps > 20
+
+
+@pytest.mark.parametrize("kind", ["clustered", "ternary", "pruned", "binary_steps", "grid", "constant"])
+def test_models_of_one_kind_to_the_peer(peer: Peer, kind: str) -> None:
+    """Large enough for every code to pay, with units before and after."""
+    model = {
+        "before": made("normal", (20, 33), "float32"),
+        "w": made(kind, (200, 150), "float32", 4),
+        "conv": made(kind, (32, 16, 3, 3), "float32", 5),
+        "bias": made(kind, (200,), "float32", 6),
+        "after": made("counting", (7, 3), "int32"),
+    }
+    if kind == "constant":
+        model |= {"w": np.full((200, 150), 0.1, "f4"), "conv": np.full((32, 16, 3, 3), -1, "f4")}
+    data = nnr.encode(model)
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(theirs, dict(nnr.decode(data).tensors))
+
+
+def test_the_lossless_preset_without_a_record_is_read(peer: Peer) -> None:
+    """Bit for bit, as far as NNR's own codes go."""
+    kinds = ("ternary", "pruned", "binary_steps", "clustered")
+    model = {kind: made(kind, (60, 50), "float32", 1) for kind in kinds} | {"i": made("special", (40, 3), "int32")}
+    data = nnr.encode(model, exact=True, side_info=False)
+    used = nnr.open(data).info
+    model = {name: model[name] for name in sorted(model, key=lambda name: "raw" in used[name].tools)}
+    (theirs,) = peer.decode(nnr.encode(model, exact=True, side_info=False))
+    assert_same_tensors(theirs, model)
+    for name, values in model.items():
+        assert theirs[name].astype(values.dtype).tobytes() == values.tobytes(), name
 
 
 @pytest.mark.parametrize("seed", FAST)
@@ -73,7 +132,7 @@ def test_raw_float_to_the_peer(peer: Peer) -> None:
     values = np.array([0.1, -0.0, 1e-45, 3.4e38, np.inf, -np.inf, 1 / 3, 2.0**-126], "f4")
     for shape in [(8,), (2, 4), (2, 2, 2)]:
         model = {"i": np.arange(6, dtype="i4"), "w": values.reshape(shape)}
-        (theirs,) = peer.decode(nnr.encode(model, exact=True))
+        (theirs,) = peer.decode(nnr.encode(model, exact=True, side_info=False))
         assert theirs["w"].tobytes() == values.tobytes()
         assert theirs["w"].shape == shape
 

@@ -19,10 +19,28 @@ import pytest
 
 import nnr_codec
 
-from . import test_expected, test_headers, test_interface, test_payloads, test_topology, test_units, test_updates
+from . import (
+    test_expected,
+    test_headers,
+    test_interface,
+    test_payloads,
+    test_sideinfo,
+    test_topology,
+    test_units,
+    test_updates,
+)
 from .checks import Check
 
-MODULES = (test_units, test_headers, test_payloads, test_updates, test_topology, test_interface, test_expected)
+MODULES = (
+    test_units,
+    test_headers,
+    test_payloads,
+    test_updates,
+    test_topology,
+    test_sideinfo,
+    test_interface,
+    test_expected,
+)
 PACKAGE = Path(nnr_codec.__file__).parent
 ROOT = Path(__file__).parents[2]
 

@@ -26,12 +26,17 @@ GROUPS = {
     "BLK": "block",
     "UPD": "update",
     "NEF": "nnef",
+    "SID": "sideinfo",
     "NEG": "negative",
     "ACC": "acceptable",
 }
 
-#: Code of each type in a digest: the number of the format in Table 15 that it holds in full.
-DTYPE_CODES = {"<i4": 0, "<f4": 1, "|i1": 5, "<i2": 6, "<i8": 7, "<f2": 8, "<f8": 9}
+#: Code of each type in a digest: the number of the format in Table 15 that it holds in full, or one from 128 on.
+TYPE_CODES = {"int32": 0, "float32": 1, "int8": 5, "int16": 6, "int64": 7, "float16": 8, "float64": 9}
+TYPE_CODES |= {"bool": 128, "uint8": 129, "uint16": 130, "uint32": 131, "uint64": 132}
+TYPE_CODES |= {"int2": 133, "int4": 134, "uint2": 135, "uint4": 136, "bfloat16": 137}
+TYPE_CODES |= {"float8_e4m3fn": 138, "float8_e4m3": 139, "float8_e4m3fnuz": 140, "float8_e4m3b11fnuz": 141}
+TYPE_CODES |= {"float8_e5m2": 142, "float8_e5m2fnuz": 143, "float8_e3m4": 144}
 
 
 @dataclass
@@ -44,7 +49,8 @@ class Content:
     tensors : mapping of str to ndarray or None
         In bitstream order; None where nothing is decoded.
     raw : mapping of str to ndarray or None
-        The Rec* variables of 7.3, where they differ from ``tensors``.
+        The Rec* variables of 7.3, where they differ from ``tensors``; of a case about an extension, what decoders give
+        that do not know it.
     topology, quantization : bytes or None
         Texts of Annex A without their terminating zero, or the data of another format.
     topology_format : str
@@ -73,6 +79,7 @@ class Case:
     limits: Mapping[str, Any] = field(default_factory=dict)
     topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     bits: tuple[str, ...] = ()
+    extension: str = ""
     rev: int = 1
 
     @property
@@ -121,15 +128,19 @@ def invalid(
 
 
 def little_endian(tensor: Tensor) -> Tensor:
-    """The same values, little-endian and in C order."""
+    """The same values, little-endian and in C order; bit patterns of types that numpy has not, or small integers."""
+    if tensor.dtype.isbuiltin == 2:
+        tensor = tensor.astype(tensor.dtype.newbyteorder("="))
+        small = tensor.dtype.name.lstrip("u") in ("int2", "int4")
+        kind = f"{'i' if tensor.dtype.name[0] == 'i' else 'u'}1"
+        tensor = tensor.astype(kind) if small else np.ascontiguousarray(tensor).view(f"u{tensor.dtype.itemsize}")
     return np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).reshape(tensor.shape)
 
 
 def digest(tensor: Tensor) -> str:
-    """SHA-256 of "NNRT1", dtype code u8, number of dimensions u8, dimensions u64 and data, all little-endian."""
-    plain = little_endian(tensor)
-    head = struct.pack(f"<BB{plain.ndim}Q", DTYPE_CODES[plain.dtype.str], plain.ndim, *plain.shape)
-    return hashlib.sha256(b"NNRT1" + head + plain.tobytes()).hexdigest()
+    """SHA-256 of "NNRT1", type code u8, number of dimensions u8, dimensions u64 and data, all little-endian."""
+    head = struct.pack(f"<BB{tensor.ndim}Q", TYPE_CODES[tensor.dtype.name], tensor.ndim, *tensor.shape)
+    return hashlib.sha256(b"NNRT1" + head + little_endian(tensor).tobytes()).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------ units

@@ -45,6 +45,7 @@ def files(case: Case) -> dict[str, bytes]:
         "profile_idc": _profile(contents[-1].data),
         "features": case.features,
         "result": case.result,
+        "extension": case.extension,
         "limits": case.limits,
         "topology_dimensions": case.topology_dimensions,
         "inputs": streams,
@@ -55,7 +56,7 @@ def files(case: Case) -> dict[str, bytes]:
     facts["bits"] = case.bits
     if arrays:
         made["expected.npz"] = _npz(arrays)
-    kept = {key: value for key, value in facts.items() if value not in ({}, [], (), None)}
+    kept = {key: value for key, value in facts.items() if value not in ({}, [], (), None, "")}
     made["case.json"] = to_json(kept).encode()
     return made
 
@@ -72,7 +73,9 @@ def _described(name: str, content: Content, arrays: dict[str, Tensor]) -> dict[s
         "stream": {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)},
         "units": [list(unit) for unit in units(data)],
     }
-    if content.tensors is not None:
+    if content.tensors is None and content.raw is not None:  # refused for the sake of an extension
+        facts["expected"] = {"raw": _tensors(content.raw, arrays)}
+    elif content.tensors is not None:
         expected: dict[str, Any] = {"tensors": _tensors(content.tensors, arrays)}
         known = {tensor["name"]: tensor["sha256"] for tensor in expected["tensors"]}
         if content.raw is not None and {name: digest(tensor) for name, tensor in content.raw.items()} != known:
@@ -100,13 +103,18 @@ def _tensors(
         }
         if facts["sha256"] in known:
             pass
-        elif tensor.size <= INLINE and np.isfinite(tensor).all():
+        elif tensor.size <= INLINE and _is_finite(tensor):
             facts["values"] = _plain(tensor.tolist())
         else:
             facts["npz"] = f"t{len(arrays)}"
             arrays[facts["npz"]] = tensor
         listed.append(facts)
     return listed
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    with np.errstate(invalid="ignore"):  # as not-a-numbers of ml_dtypes are
+        return bool(np.isfinite(tensor).all())
 
 
 def _plain(values: Any) -> Any:

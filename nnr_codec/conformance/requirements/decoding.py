@@ -162,9 +162,18 @@ requirement(
 requirement(
     "complete",
     "7.1",
-    "All tensors are there that the topology or the reference list names, unless the bitstream is an update.",
+    "All tensors are there that the topology, the reference list or side information names, unless it is an update.",
     "incomplete: ",
     severity="should",
+)
+requirement(
+    "side-information",
+    "",
+    "Side information follows docs/side-information.md, and the units what it says; no rule of the standard.",
+    "side information",
+    "are not float32 words",
+    "words are too many for the bits",
+    severity="extension",
 )
 requirement(
     "limits",

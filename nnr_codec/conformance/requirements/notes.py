@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from ...bitstream.summary import side_information
 from ...bitstream.units import Unit
 from ...constants import NNR_AGG, NNR_QNT, NNR_QNT_TEF, NNR_TPL, NNR_TPL_REFLIST
 from ...syntax.structures import NnrAggregateUnitHeader, NnrQuantizationUnitHeader, NnrTopologyUnitHeader
@@ -17,7 +18,9 @@ def notes_on(unit: Unit) -> Iterator[str]:
         yield f"{unit.label()} is ignored: its type {kind} is {'reserved' if kind < 32 else 'unspecified'}"
     elif kind == NNR_TPL:
         value = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format
-        if value == 0 or value > NNR_TPL_REFLIST:
+        if side_information(unit):
+            yield f"{unit.label()} holds side information, which is no part of the standard"
+        elif value == 0 or value > NNR_TPL_REFLIST:
             yield f"{unit.label()}: its topology has the storage format {value}, which says nothing of its contents"
     elif kind == NNR_QNT:
         value = cast(NnrQuantizationUnitHeader, header.detail).quantization_storage_format

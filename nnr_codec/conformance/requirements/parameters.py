@@ -14,6 +14,7 @@ from ...constants import (
     NNR_TPL,
     NNR_TPL_DICT,
     NNR_TPL_NNEF,
+    NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
 )
 from ...errors import NnrError
@@ -156,10 +157,12 @@ def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 @at_end(TOPOLOGY_CARRIAGE)
 def topology_carriage(checked: Checked) -> Iterator[Finding]:
-    carried = any("topology_data" in _payload(seen) for seen in checked.of(NNR_TPL))
+    formats = [_topology(seen).topology_storage_format for seen in checked.of(NNR_TPL)]
+    carried = any(value not in (NNR_TPL_PRUN, NNR_TPL_REFLIST) and value < 128 for value in formats)
+    may_be = carried or any(value >= 128 for value in formats)  # what others keep there
     for seen in checked.of(NNR_MPS):
         flag = cast(NnrModelParameterSetUnitPayload, seen.unit.structure).topology_carriage_flag
-        if flag != carried:
+        if not carried <= flag <= may_be:
             units = "there are" if carried else "there are no"
             message = f"topology_carriage_flag is {flag}, and {units} NNR_TPL units with a topology"
             yield Finding(message, "topology_carriage_flag", seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -112,6 +112,8 @@ class Checked:
         The text that the bitstream carries.
     first_edition : bool
         The reading of profile 0 (errata K4).
+    bits : collection of str
+        Ids of units that hold bits of other tensors, as side information says: no variables of the model.
     """
 
     limits: Limits
@@ -120,6 +122,7 @@ class Checked:
     seen: dict[int, Seen] = field(default_factory=dict)
     topology: Topology | None = None
     first_edition: bool = False
+    bits: Collection[str] = ()
 
     def of(self, *types: int) -> list[Seen]:
         """The units of these types."""
@@ -146,7 +149,7 @@ class Checked:
 
     def is_stranger(self, name: str) -> bool:
         """Whether there is a topology to read that has no such label, in any spelling (NNEF 1.0, 4.1.3)."""
-        return isinstance(self.graph, list) and name.casefold() not in self._folded
+        return isinstance(self.graph, list) and name.casefold() not in self._folded and name not in self.bits
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class Requirement:
         The rule.
     severity : str
         ``shall``; ``should`` for what the standard only states or recommends: a warning; ``limit`` for what only keeps
-        a bitstream from being checked.
+        a bitstream from being checked; ``extension`` for what this project asks for, and the standard does not.
     refusals : tuple of str
         Patterns of the messages with which a decoder refuses what breaks the rule.
     """

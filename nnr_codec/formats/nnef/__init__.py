@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ...dtypes import stored_type
 from ...errors import FormatError
 from ...files import output_directory, output_file
 from ...limits import Budget, Limits
@@ -107,7 +108,7 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
             if not _same(arrays[path], arrays[found[0]]):
                 raise FormatError(f"{found[0]} and {path} differ, but their labels are equal but for case (NNEF 4.1.3)")
     _warn("files that are no part of the model are left out", _strangers(container.files, {GRAPH, QUANT, *wanted}))
-    return Model(tensors, Topology(NAME, container.texts[GRAPH], quantization))
+    return Model(tensors, Topology(NAME, container.texts[GRAPH], quantization), format=NAME)
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
@@ -259,9 +260,10 @@ def _fit(array: Array, variable: Variable) -> Array:
         if [extent for extent in array.shape if extent != 1] != [extent for extent in variable.shape if extent != 1]:
             raise FormatError(f"{what} has shape {array.shape}; {GRAPH}:{variable.line} says {variable.shape}")
         array = array.reshape(variable.shape)
-    kind = array.dtype.kind
+    stored = stored_type(array.dtype)
+    kind = stored.kind if stored else ""
     if variable.dtype == "logical" and kind in "iu" and not np.any((array != 0) & (array != 1)):
         return array.astype(np.bool_)
-    if kind not in {"scalar": "f", "integer": "iu", "logical": "b"}[variable.dtype]:
+    if not kind or kind not in {"scalar": "f", "integer": "iu", "logical": "b"}[variable.dtype]:
         raise FormatError(f"{what} is {array.dtype}; {GRAPH}:{variable.line} says {variable.dtype} (NNEF 1.0.3, 5.2.1)")
     return array

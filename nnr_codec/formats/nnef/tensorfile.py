@@ -19,6 +19,7 @@ import numpy as np
 from ...errors import FormatError
 from ...limits import Budget
 from ...model import Array
+from .. import lacks_type
 
 #: Bytes before the items.
 HEADER_SIZE = 128
@@ -163,7 +164,7 @@ def header_of(array: Array, name: str) -> Header:
     """The header that an array is written with; FormatError when a tensor file cannot hold it."""
     bits = 1 if array.dtype.kind == "b" else array.dtype.itemsize * 8
     if bits not in _WIDTHS.get(_KINDS.get(array.dtype.kind, -1), ()):
-        raise FormatError(f"{name}: NNEF has no item type for dtype {array.dtype}")
+        raise lacks_type(name, array.dtype, "nnef")
     if array.ndim > _MAX_RANK or array.size == 0:
         raise FormatError(f"{name}: shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1")
     header = Header(array.shape, array.dtype.newbyteorder("="), bits)

@@ -1,0 +1,109 @@
+"""Floats that NNR holds exactly by itself: multiples of a step (7.3.3), those of a codebook (7.3.6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config import DEFAULT_STEP_EXPONENT
+from ..constants import NNR_PT_FLOAT
+from ..constants import DecompressedDataFormat as F
+from ..syntax.structures import IntegerCodebook
+from ..tensor.quant import DTYPES, step_size
+from .cost import codebook_bits
+from .distinct import Distinct, chunks, sample
+from .plan import READABLE, Subject, TensorPlan
+
+#: Of a level or an entry of a codebook, beside its sign.
+LEVEL_BITS = 31
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def exact_step(subject: Subject) -> TensorPlan | None:
+    """The plan of uniform quantization that loses nothing; None where no step does that.
+
+    A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
+    """
+    values, density = subject.floats.reshape(-1), subject.config.qp_density
+    exponent = _grid_exponent(sample(values))
+    if exponent is not None:
+        exponent = _grid_exponent(values)
+    if exponent is None:
+        return None
+    odd = _odd_part(values, exponent)
+    if odd >= 2 << density:
+        odd = 1
+    shift = odd.bit_length() - 1
+    qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
+    data_format = subject.data_format
+    step = step_size(qp, density)
+    if data_format is F.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
+        data_format = F.TENSOR_FLOAT32  # a step is a normal number of the format (7.3.6)
+    info = np.finfo(DTYPES[data_format])
+    largest = float(np.abs(values).max())
+    legal = -(1 << (5 + density)) <= qp < 1 << (5 + density) and largest / step < 1 << LEVEL_BITS
+    if not legal or not float(info.tiny) <= step <= float(info.max) or largest > float(info.max):
+        return None
+    if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
+        return None
+    return subject.plan(NNR_PT_FLOAT, qp=qp, step=step, data_format=data_format)
+
+
+def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
+    """The plan of an exact step with a codebook of the distinct values; None where decoders would refuse that."""
+    if not 1 < len(found.patterns) <= READABLE.max_codebook:
+        return None
+    values = found.patterns.view(subject.stored.dtype).astype(np.float64)
+    entries = [int(entry) for entry in np.rint(values / plan.step)]
+    zero = entries.index(0) if 0 in entries else found.most_frequent
+    left = [higher - lower - 1 for lower, higher in pairwise(entries[: zero + 1])]
+    right = [higher - lower - 1 for lower, higher in pairwise(entries[zero:])]
+    books = [
+        IntegerCodebook(
+            codebook_egk=order,
+            codebook_size=len(entries),
+            codebook_centre_offset=zero - (len(entries) >> 1),
+            codebook_zero_value=entries[zero],
+            codebook_delta_left=left[::-1],
+            codebook_delta_right=right,
+        )
+        for order in range(16)
+    ]
+    return replace(plan, codebook=min(books, key=codebook_bits))
+
+
+def _grid_exponent(values: Floats) -> int | None:
+    """The power of two of which all values are multiples; None where that takes too large integers.
+
+    Nor are there such for negative zeros and values that are not finite.
+    """
+    lowest, highest = 1 << 16, -(1 << 16)
+    for part in chunks(values):
+        if not np.isfinite(part).all() or np.signbit(part[part == 0]).any():
+            return None
+        mantissa, exponent = np.frexp(part[part != 0].astype(np.float64))
+        if len(mantissa):
+            integers = np.abs(np.ldexp(mantissa, 53).astype(np.int64))
+            trailing = np.frexp((integers & -integers).astype(np.float64))[1] - 1
+            lowest = min(lowest, int((exponent + trailing).min()) - 53)
+            highest = max(highest, int(exponent.max()))
+        if highest - lowest > LEVEL_BITS + 8:  # more than any odd part makes up for
+            return None
+    return lowest if highest >= lowest else DEFAULT_STEP_EXPONENT
+
+
+def _odd_part(values: Floats, exponent: int) -> int:
+    """The greatest odd divisor of the values, as multiples of 2**exponent."""
+    divisor = 0
+    for part in (sample(values), *chunks(values)):
+        integers = np.ldexp(part.astype(np.float64), -exponent).astype(np.int64)
+        divisor = int(np.gcd(divisor, np.gcd.reduce(integers)))
+        divisor //= divisor & -divisor or 1
+        if divisor == 1:
+            break
+    return divisor or 1

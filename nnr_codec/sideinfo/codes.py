@@ -1,0 +1,445 @@
+"""From tensors to what their units hold, and back: the codes of docs/side-information.md as functions on ndarrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext import bits as kernel
+from ..dtypes import StoredType, stored_type
+from ..errors import ElementError
+from ..model import Array
+from .record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
+
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
+Levels = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+
+_LEVELS = range(-(1 << 31), 1 << 31)
+#: Items that are worked on at once, where numpy makes arrays on the way.
+_CHUNK = 1 << 16
+
+
+def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
+    """What the units of a tensor hold.
+
+    Parameters
+    ----------
+    record : TensorRecord
+        With a code; the base of an IntegerCode is inside the type.
+    array : ndarray
+        Of the record's type and shape, in any byte order and strides; not empty.
+
+    Returns
+    -------
+    unit : ndarray
+        Of the tensor's own unit: int32 levels of the tensor's shape; for RawCode float32 words of shape (n,).
+    bits : ndarray of float32, shape (n,), or None
+        Of the unit ``code.bits``: at least one word. Bit patterns of any kind: not to be computed with.
+
+    Raises ValueError when the array is not what the record says.
+    """
+    stored, shape = record.stored, array.shape
+    if stored_type(array.dtype) != stored or record.shape not in (None, shape):
+        raise ValueError(f"the tensor is {array.dtype} {shape}; its record says {record.type} {record.shape}")
+    _size(shape)
+    patterns, other = _patterns(stored, array), None
+    match record.code:
+        case FloatCode() as code:
+            levels, other = _split_floats(code, stored, patterns, shape)
+        case IntegerCode() as code:
+            levels, other = _split_integers(code, stored, patterns)
+        case PaletteCode() as code:
+            levels = _split_palette(code, stored, patterns)
+        case GridCode() as code:
+            levels = _split_grid(code, stored, patterns, shape)
+        case RawCode():
+            data = patterns.astype(patterns.dtype.newbyteorder("<"), copy=False).view(np.uint8)
+            words = np.zeros(4 * _words(data.size), np.uint8)
+            words[: data.size] = data
+            return words.view("<f4"), None
+        case None:
+            raise ValueError("the record has no code")
+    return levels.reshape(shape), other
+
+
+def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Array:
+    """The tensor from what its units hold.
+
+    Parameters
+    ----------
+    record : TensorRecord
+    unit : ndarray
+        Of the tensor's own unit, with as many elements as ``shape``: int32 levels; for RawCode float32 words of shape
+        (n,); without code signed integers for integers and booleans, floats for floats.
+    bits : ndarray of float32, shape (n,), or None
+        Of the unit ``code.bits``.
+    shape : tuple of int
+        Of the result, which the caller has charged; not empty.
+
+    Returns
+    -------
+    ndarray
+        In C order; without code it may be ``unit`` itself.
+
+    Raises
+    ------
+    ElementError
+        The units do not fit the record, or a value does not fit the type.
+    MissingDependencyError
+        The type needs ``ml_dtypes``, which is not installed.
+    """
+    stored, size = record.stored, _size(shape)
+    if record.code is None:
+        _check_size(unit, size, shape)
+        return (_cast_floats if stored.kind == "f" else _cast_integers)(unit, stored, stored.dtype).reshape(shape)
+    if isinstance(record.code, GridCode):
+        return _join_grid(record.code, stored, _levels(unit, size, shape), shape)
+    return _tensor(stored, join_patterns(record, unit, bits, shape), shape)
+
+
+def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Patterns:
+    """The bit patterns of all items in row-major order, for any code but GridCode; without ``ml_dtypes``.
+
+    Parameters and errors are those of :func:`join`.
+    """
+    stored, size = record.stored, _size(shape)
+    if isinstance(record.code, RawCode):
+        return _join_raw(stored, unit, size)
+    levels = _levels(unit, size, shape)
+    match record.code:
+        case FloatCode() as code:
+            return _join_floats(code, stored, levels, bits, shape)
+        case IntegerCode() as code:
+            return _join_integers(code, stored, levels, bits)
+        case PaletteCode() as code:
+            return _join_palette(code, stored, levels)
+        case _:
+            raise TypeError(f"patterns do not follow from {record.code}")
+
+
+def _levels(unit: Array, size: int, shape: tuple[int, ...]) -> Levels:
+    _check_size(unit, size, shape)
+    if unit.dtype != np.int32:
+        raise ElementError(f"the unit holds {unit.dtype}; the record's code needs int32")
+    return np.ascontiguousarray(unit, np.int32).reshape(-1)
+
+
+def _check_size(unit: Array, size: int, shape: tuple[int, ...]) -> None:
+    if unit.size != size:
+        raise ElementError(f"the unit has {unit.size:,} values; the record's shape is {shape}")
+
+
+# ------------------------------------------------------------------------------------------------ patterns and words
+def _size(shape: tuple[int, ...]) -> int:
+    if shape and min(shape) < 1:
+        raise ElementError(f"a tensor of shape {shape} has no units")
+    return prod(shape)
+
+
+def _patterns(stored: StoredType, array: Array) -> Patterns:
+    """Of all items in row-major order; those of less than 8 bits are extended to a byte."""
+    if stored.bits in (2, 4):
+        array = array.astype(f"{stored.kind}1")
+    order = array.dtype.byteorder
+    pattern = stored.pattern.newbyteorder(order) if order in ("<", ">") else stored.pattern
+    return np.ascontiguousarray(array.view(pattern), stored.pattern).reshape(-1)
+
+
+def _tensor(stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> Array:
+    if stored.bits < 8:
+        return _integers(stored, patterns).astype(stored.dtype).reshape(shape)
+    return patterns.view(stored.dtype).reshape(shape)
+
+
+def _integers(stored: StoredType, patterns: Patterns) -> npt.NDArray[Any]:
+    """Patterns as the integers that they are; of floats as unsigned ones."""
+    return patterns.view(f"i{stored.itemsize}") if stored.kind == "i" else patterns
+
+
+def _check_items(stored: StoredType, patterns: Patterns) -> None:
+    """Raise ElementError where items of less than 8 bits exceed their range."""
+    if stored.bits < 8:
+        values = _integers(stored, patterns)
+        least, largest = stored.range
+        if int(values.min()) < least or int(values.max()) > largest:
+            raise ElementError(f"an item is outside the range of {stored.name}")
+
+
+def _chunks(size: int) -> Iterator[slice]:
+    return (slice(start, start + _CHUNK) for start in range(0, size, _CHUNK))
+
+
+def _bytes(bits: int) -> int:
+    return (bits + 7) // 8
+
+
+def _words(size: int) -> int:
+    """How many words hold so many bytes."""
+    return max(1, (size + 3) // 4)
+
+
+def _stream(words: Array | None, size: int) -> Bytes:
+    """The bytes that words hold; ElementError when they are not ``size``, and zeros to the last word."""
+    if words is None or words.dtype != np.float32 or words.ndim != 1:
+        raise ElementError("the words of bits are not float32 of one dimension")
+    if words.size != _words(size):
+        raise ElementError(f"{words.size:,} words; {_words(size):,} are needed")
+    data: Bytes = np.ascontiguousarray(words, "<f4").view(np.uint8)
+    if data[size:].any():
+        raise ElementError("the bytes after the last bit are not 0")
+    return data[:size]
+
+
+def _join_raw(stored: StoredType, unit: Array, size: int) -> Patterns:
+    data = _stream(unit, size * stored.itemsize)
+    patterns: Patterns = data.view(stored.pattern.newbyteorder("<")).astype(stored.pattern)
+    _check_items(stored, patterns)
+    return patterns
+
+
+# ------------------------------------------------------------------------------------------------ floats
+def _check_float(code: FloatCode, stored: StoredType) -> None:
+    if stored.kind != "f" or not (
+        0 <= code.mantissa <= code.mantissa + code.zeros <= stored.mantissa
+        and 0 <= code.pivot < 1 << (stored.exponent + code.mantissa)
+    ):
+        raise ElementError(f"pivot, mantissa or zeros are not those of {stored.name}")
+
+
+def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
+    """Which rows have low bits that are 0; one row for the whole tensor where all have them."""
+    if code.rows is None:
+        return np.ones(1, np.uint8)
+    if not shape or len(code.rows) != _bytes(shape[0]):
+        raise ElementError("rows is not one bit for each index of the first dimension")
+    rows = np.unpackbits(np.frombuffer(code.rows, np.uint8))
+    if rows[shape[0] :].any():
+        raise ElementError("the bits after the last row are not 0")
+    return rows[: shape[0]]
+
+
+def _sizes(code: FloatCode, stored: StoredType, items: Patterns, zero_rows: Bytes) -> tuple[int, int]:
+    """Bytes of the upper and the lower stream; ``items`` are 0 where a hole is."""
+    kept = int(np.count_nonzero(items)) if code.hole else items.size
+    low = 0
+    if code.zeros:
+        low = (
+            kernel.count_kept(items, zero_rows)
+            if code.hole
+            else items.size // zero_rows.size * int(np.count_nonzero(zero_rows == 0))
+        )
+    return _bytes(kept * (stored.mantissa - code.mantissa - code.zeros + (not code.unsigned))), _bytes(low * code.zeros)
+
+
+def _split_floats(
+    code: FloatCode, stored: StoredType, patterns: Patterns, shape: tuple[int, ...]
+) -> tuple[Levels, Array]:
+    _check_float(code, stored)
+    zero_rows = _zero_rows(code, shape)
+    upper, lower = _sizes(code, stored, patterns, zero_rows)
+    levels = np.empty(patterns.size, np.int32)
+    stream = np.zeros(4 * _words(upper + lower), np.uint8)
+    kernel.split_floats(
+        patterns,
+        levels,
+        stream[:upper],
+        shift=stored.mantissa - code.mantissa,
+        pivot=code.pivot,
+        hole=code.hole,
+        unsigned=code.unsigned,
+        zeros=code.zeros,
+    )
+    if code.zeros:
+        low = stream[upper : upper + lower]
+        kernel.split_low(patterns, levels, zero_rows, low, hole=code.hole, zeros=code.zeros)
+    return levels, stream.view("<f4")
+
+
+def _join_floats(
+    code: FloatCode, stored: StoredType, levels: Levels, bits: Array | None, shape: tuple[int, ...]
+) -> Patterns:
+    _check_float(code, stored)
+    zero_rows = _zero_rows(code, shape)
+    upper, lower = _sizes(code, stored, levels.view(np.uint32), zero_rows)
+    stream = _stream(bits, upper + lower)
+    patterns = np.empty(levels.size, stored.pattern)
+    kernel.join_floats(
+        levels,
+        stream[:upper],
+        patterns,
+        shift=stored.mantissa - code.mantissa,
+        pivot=code.pivot,
+        hole=code.hole,
+        unsigned=code.unsigned,
+        zeros=code.zeros,
+    )
+    if code.zeros:
+        kernel.join_low(levels, zero_rows, stream[upper:], patterns, hole=code.hole, zeros=code.zeros)
+    return patterns
+
+
+# ------------------------------------------------------------------------------------------------ integers
+def _split_integers(code: IntegerCode, stored: StoredType, patterns: Patterns) -> tuple[Levels, Array | None]:
+    (least, largest), values = stored.range, _integers(stored, patterns)
+    if not least <= code.base <= largest or not 0 <= code.low <= 64:
+        raise ValueError(f"base {code.base} or low {code.low} are not for {stored.name}")
+    _check_items(stored, patterns)
+    low, high = int(values.min()), int(values.max())
+    if (low - code.base) >> code.low not in _LEVELS or (high - code.base) >> code.low not in _LEVELS:
+        raise ValueError("a level exceeds 32 bits")
+    levels = np.empty(patterns.size, np.int32)
+    size = _bytes(patterns.size * code.low)
+    stream = np.zeros(4 * _words(size), np.uint8)
+    kernel.split_integers(
+        patterns, levels, stream[:size], least=least % (1 << 64), origin=code.base - least, low=code.low
+    )
+    return levels, stream.view("<f4") if code.low else None
+
+
+def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: Array | None) -> Patterns:
+    least, largest = stored.range
+    if not 0 <= code.low <= 64:
+        raise ElementError(f"{code.low} low bits; items have 64 at most")
+    size = _bytes(levels.size * code.low)
+    stream = _stream(bits, size) if code.low else np.zeros(0, np.uint8)
+    first, last = divmod(least - code.base, 1 << code.low), divmod(largest - code.base, 1 << code.low)
+    patterns = np.empty(levels.size, stored.pattern)
+    kernel.join_integers(
+        levels,
+        stream,
+        patterns,
+        least=least % (1 << 64),
+        origin=(code.base - least) % (1 << 64),
+        low=code.low,
+        # Of 32 bits as levels are, or beyond them where no level is legal.
+        first=min(max(first, (_LEVELS.start, 0)), (_LEVELS.stop, 0)),
+        last=max(min(last, (_LEVELS.stop - 1, (1 << 64) - 1)), (_LEVELS.start - 1, 0)),
+    )
+    return patterns
+
+
+# ------------------------------------------------------------------------------------------------ palettes
+def _palette(code: PaletteCode, stored: StoredType) -> Patterns:
+    if not code.values or len(code.values) % stored.itemsize:
+        raise ElementError(f"the palette is not a number of {stored.name}")
+    palette = np.frombuffer(code.values, stored.pattern.newbyteorder("<")).astype(stored.pattern)
+    _check_items(stored, palette)
+    return palette
+
+
+def _split_palette(code: PaletteCode, stored: StoredType, patterns: Patterns) -> Levels:
+    palette = _palette(code, stored)
+    order = np.argsort(palette, kind="stable")
+    ordered = palette[order]
+    levels = np.empty(patterns.size, np.int32)
+    for chunk in _chunks(patterns.size):
+        place = np.searchsorted(ordered[:-1], patterns[chunk])
+        if not np.array_equal(ordered[place], patterns[chunk]):
+            raise ValueError("a value is not in the palette")
+        levels[chunk] = order[place] - code.offset
+    return levels
+
+
+def _join_palette(code: PaletteCode, stored: StoredType, levels: Levels) -> Patterns:
+    palette = _palette(code, stored)
+    least, largest = int(levels.min()) + code.offset, int(levels.max()) + code.offset
+    if least < 0 or largest >= palette.size:
+        raise ElementError(f"index {least if least < 0 else largest} is outside the palette of {palette.size} values")
+    patterns = np.empty(levels.size, stored.pattern)
+    for chunk in _chunks(levels.size):
+        patterns[chunk] = palette[levels[chunk] + np.int64(code.offset)]
+    return patterns
+
+
+# ------------------------------------------------------------------------------------------------ grids
+class _Grid:
+    """The scales of a tensor, seen as one of three dimensions of which the second one has them."""
+
+    def __init__(self, code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> None:
+        work = np.dtype("<f8" if stored.name == "float64" else "<f4")
+        axis = code.axis
+        if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
+            raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}")
+        before, extent, after = (1, 1, shape) if axis is None else (prod(shape[:axis]), shape[axis], shape[axis + 1 :])
+        if len(code.scale) != extent * work.itemsize:
+            raise ElementError(f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed")
+        self.scale: npt.NDArray[np.floating[Any]] = np.frombuffer(code.scale, work).reshape(1, -1, 1)
+        if not np.isfinite(self.scale).all() or not self.scale.all():
+            raise ElementError("a scale is 0 or not finite")
+        self.shape, self.dtype = (before, extent, prod(after)), stored.dtype
+
+    def chunks(self) -> Iterator[tuple[slice, slice, slice]]:
+        """Parts of the three dimensions."""
+        left, steps = _CHUNK, []
+        for extent in reversed(self.shape):
+            steps.append(max(1, min(extent, left)))
+            left //= steps[-1]
+        ranges = [range(0, extent, step) for extent, step in zip(self.shape, reversed(steps), strict=True)]
+        for i in ranges[0]:
+            for j in ranges[1]:
+                for k in ranges[2]:
+                    yield slice(i, i + ranges[0].step), slice(j, j + ranges[1].step), slice(k, k + ranges[2].step)
+
+    def products(self, levels: Levels, scale: npt.NDArray[np.floating[Any]]) -> Array:
+        """One rounding to float32 or float64, and one to the type."""
+        with np.errstate(over="ignore"):
+            products: Array = np.multiply(levels, scale, dtype=scale.dtype, casting="same_kind").astype(self.dtype)
+        return products
+
+
+def _split_grid(code: GridCode, stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> Levels:
+    grid = _Grid(code, stored, shape)
+    patterns = patterns.reshape(grid.shape)
+    levels = np.empty(grid.shape, np.int32)
+    for chunk in grid.chunks():
+        values, scale = patterns[chunk].view(stored.dtype), grid.scale[:, chunk[1]]
+        with np.errstate(over="ignore", invalid="ignore"):
+            quotients = np.rint(values.astype(np.float64) / scale)
+        if not (np.abs(quotients) < _LEVELS.stop).all():
+            raise ValueError("a level exceeds 32 bits")
+        levels[chunk] = quotients
+        if not np.array_equal(grid.products(levels[chunk], scale).view(stored.pattern), patterns[chunk]):
+            raise ValueError("a value is not on the grid")
+    return levels
+
+
+def _join_grid(code: GridCode, stored: StoredType, levels: Levels, shape: tuple[int, ...]) -> Array:
+    grid = _Grid(code, stored, shape)
+    levels = levels.reshape(grid.shape)
+    tensor: Array = np.empty(grid.shape, grid.dtype)
+    for chunk in grid.chunks():
+        tensor[chunk] = grid.products(levels[chunk], grid.scale[:, chunk[1]])
+        if not np.isfinite(tensor[chunk]).all():
+            raise ElementError(f"a level times its scale exceeds {stored.name}")
+    return tensor.reshape(shape)
+
+
+# ------------------------------------------------------------------------------------------------ no code
+def _cast_integers(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
+    if unit.dtype.kind != "i":
+        raise ElementError(f"the unit holds {unit.dtype}; {stored.name} comes from signed integers")
+    least, largest = stored.range
+    if int(unit.min()) < least or int(unit.max()) > largest:
+        raise ElementError(f"a value is outside the range of {stored.name}")
+    return unit.astype(dtype, order="C", copy=False)
+
+
+def _cast_floats(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
+    """One rounding to float32 where the type is narrower, and one to the type."""
+    if unit.dtype.kind != "f":
+        raise ElementError(f"the unit holds {unit.dtype}; {stored.name} comes from floats")
+    if unit.dtype == dtype:
+        return unit
+    values, cast = np.ascontiguousarray(unit).reshape(-1), np.empty(unit.size, dtype)
+    for chunk in _chunks(unit.size):
+        part = values[chunk]
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast[chunk] = part if stored.itemsize > 2 else part.astype(np.float32, copy=False)
+        if not np.array_equal(np.isfinite(cast[chunk]), np.isfinite(part)):
+            raise ElementError(f"a value exceeds {stored.name}")
+    return cast

@@ -1,0 +1,108 @@
+"""Strict JSON: what a hostile text may not do, and members of an object that are what they should be."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from ..errors import ElementError
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+#: Of the longest integer that any member may have, which has 64 bits.
+_MAX_DIGITS = 20
+_NAMES = {str: "a string", int: "an integer", bool: "a boolean", list: "an array", dict: "an object"}
+
+
+def load(data: bytes) -> Any:
+    """The value of a JSON text without fractions; ElementError for what is none, and for what would be costly."""
+    try:
+        return json.loads(data.decode(), parse_int=_integer, parse_float=_refused, parse_constant=_refused)
+    except RecursionError:
+        raise ElementError("the JSON text is nested too deeply") from None
+    except ValueError as error:
+        raise ElementError(f"no JSON text of side information: {error}") from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits):,} digits")
+    return int(digits)
+
+
+def _refused(number: str) -> NoReturn:
+    raise ValueError(f"{number[:_MAX_DIGITS]} is no integer")
+
+
+def shown(key: str) -> str:
+    """A key in the path of an error."""
+    return f"[{json.dumps(key)}]"
+
+
+class Members:
+    """A JSON object whose members are taken one by one, with the path to it for errors; ElementError for another value.
+
+    Parameters
+    ----------
+    value : object
+        From :func:`load`.
+    path : str
+        As ``tensors["w"].code``; empty for the whole text.
+    """
+
+    def __init__(self, value: Any, path: str) -> None:
+        if type(value) is not dict:
+            raise ElementError(f"{_NAMES[dict]} is expected", path=path)
+        self.values: dict[str, Any] = value
+        self.path = path
+
+    def at(self, name: str) -> str:
+        """The path to a member."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def refuse(self, name: str, message: str) -> NoReturn:
+        """Raise ElementError about a member."""
+        raise ElementError(message, path=self.at(name))
+
+    def need(self, name: str, kind: type[T]) -> T:
+        """Take a member that has to be there; ElementError unless it is of exactly this type."""
+        if name not in self.values:
+            self.refuse(name, "is missing")
+        value = self.values.pop(name)
+        if type(value) is not kind:  # a boolean is no integer
+            self.refuse(name, f"{_NAMES[kind]} is expected")
+        return value
+
+    def take(self, name: str, kind: type[T], default: D) -> T | D:
+        """Take a member that may be absent."""
+        return self.need(name, kind) if name in self.values else default
+
+    def data(self, name: str, width: int) -> bytes:
+        """Take items of ``width`` bytes, which :func:`text` has written."""
+        text = self.need(name, str)
+        try:
+            value = base64.b64decode(text, validate=True)
+        except ValueError:  # of binascii, or for characters beyond ASCII
+            self.refuse(name, "is no base64")
+        if not value or len(value) % width:
+            self.refuse(name, f"{len(value):,} bytes are not one or more items of {width} bytes")
+        return np.frombuffer(value, "u1").reshape(width, -1).T.tobytes()
+
+    def check(self, name: str, value: int, low: int, high: int) -> None:
+        """Raise ElementError unless ``low <= value <= high``."""
+        if not low <= value <= high:
+            self.refuse(name, f"{value} is not in {low} to {high}")
+
+    def close(self) -> None:
+        """Raise ElementError when there is a member that was not taken."""
+        for name in self.values:
+            raise ElementError("is not known here", path=self.path + shown(name[:50]))
+
+
+def text(data: bytes, width: int) -> str:
+    """Base64 of items of ``width`` bytes: the first bytes of all, then all second ones …, which deflates better."""
+    return base64.b64encode(np.frombuffer(data, "u1").reshape(-1, width).T.tobytes()).decode()

@@ -1,0 +1,381 @@
+"""Exact codes: which one is chosen for what, what it may need, and what it takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.bitstream.units import Unit
+from nnr_codec.constants import NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NNR_QCB, NNR_QSU, NNR_TPL, NNR_TPL_REFLIST, PayloadType
+from nnr_codec.dtypes import STORED_TYPES
+from nnr_codec.encoder.encode import encode_units
+from nnr_codec.limits import Limits
+from nnr_codec.model import Array, Block, Model
+
+from ..shared import SHARED, needs_shared
+
+SHAPE = (64, 96)
+BFLOAT16 = STORED_TYPES["bfloat16"].dtype
+
+
+def rng(seed: int = 7) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def normal(shape: tuple[int, ...] = SHAPE, dtype: Any = "f4") -> Array:
+    return rng().normal(0, 0.1, shape).astype(dtype)
+
+
+def quantized(bits: int, axis: int | None = None, dtype: Any = "f4", zero_point: int = 0) -> Array:
+    """What somebody's symmetric quantization to integers, and back to floats, leaves of weights."""
+    values, most = normal(), (1 << (bits - 1)) - 1
+    scale = np.abs(values).max(axis=None if axis is None else 1 - axis, keepdims=True) / np.float32(most)
+    integers = np.rint(values / scale).astype("i4") - zero_point
+    return (integers * scale).astype("f4").astype(dtype)
+
+
+def side(data: bytes, name: str = "w") -> Any:
+    """The code of a tensor; None when it has none."""
+    record = nnr.open(data).side.tensors.get(name)
+    return record.code if record else None
+
+
+def units(data: bytes, unit_type: int) -> Iterator[Unit]:
+    return (unit for unit in nnr.units(data) if unit.header.nnr_unit_type == unit_type)
+
+
+def assert_exact(data: bytes, **tensors: Array) -> None:
+    decoded = nnr.decode(data)
+    for name, array in tensors.items():
+        assert decoded[name].dtype == array.dtype
+        assert decoded[name].shape == array.shape
+        assert decoded[name].tobytes() == array.tobytes(), name
+
+
+# ------------------------------------------------------------------------------------------------ which code for what
+def few(values: Any, dtype: Any = "f4") -> Array:
+    return rng().choice(np.array(values, dtype), SHAPE)
+
+
+CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and bits per parameter at most
+    "float32": (normal(), "float", 27.6),
+    "float64": (normal(dtype="f8"), "float", 56.6),
+    "float16": (normal(dtype="f2"), "float", 14.2),
+    "bfloat16": (normal(dtype=BFLOAT16), "float", 11.3),
+    "of bfloat16": (normal(dtype=BFLOAT16).astype("f4"), "float", 11.3),
+    "of float32": (normal().astype("f8"), "float", 27.6),
+    "pruned": (normal((640, 96)) * (rng().random((640, 96)) < 0.05).astype("f4") + np.float32(0), "float", 1.9),
+    "variances": (np.abs(normal()), "float", 26.6),
+    "clusters": (few(rng().normal(0, 1, 30)), "palette", 5.5),
+    "with -0.0": (few([-0.0, 0.0, 0.5]), "palette", 1.9),
+    "with a nan": (few([np.nan, 1.0, np.inf]), "palette", 1.9),
+    "clusters of a grid": (few([-7.5, -1, 0, 0.25, 11]), "codebook", 2.6),
+    "one value": (np.full(SHAPE, 0.3, "f4"), "palette", 0.2),
+    "zeros": (np.zeros(SHAPE, "f4"), "step", 0.1),
+    "a grid": (rng().integers(-300, 300, SHAPE).astype("f4") * np.float32(5 / 1024), "step", 10.8),
+    "int8": (quantized(8), "grid", 7.4),
+    "int4": (quantized(4), "grid", 3.5),
+    "int8 by rows": (quantized(8, 0), "grid", 8.3),
+    "int8 by columns": (quantized(8, 1), "grid", 8.5),
+    "int4 by rows, zero point": (quantized(4, 0, zero_point=3), "grid", 4.6),
+    "int8 by rows, float16": (quantized(8, 0, "f2"), "grid", 8.3),
+    "int8 by rows, bfloat16": (quantized(8, 0, BFLOAT16), "grid", 8.3),
+    "int16": (quantized(16), "grid", 15.9),
+    "random bits": (rng().integers(0, 1 << 32, SHAPE).astype("u4").view("f4"), "raw float", 32.1),
+    "random bits of float16": (rng().integers(0, 1 << 16, SHAPE).astype("u2").view("f2"), "raw", 16.2),
+    "uint8": (rng().integers(0, 256, SHAPE).astype("u1"), "raw", 8.2),
+    "int8 itself": (np.rint(normal() * 300).astype("i1"), "integers", 7.2),
+    "uint8 with zero point": (np.rint(normal() * 200 + 128).astype("u1"), "integer", 6.7),
+    "uint32": (rng().integers((1 << 32) - 100, 1 << 32, SHAPE).astype("u4"), "integer", 7.4),
+    "int64": (rng().integers(1 << 50, 1 << 51, SHAPE), "integer", 54.0),
+    "uint64": (rng().integers((1 << 63) - 500, (1 << 63) - 1, SHAPE).astype("u8") * 2, "integer", 10.7),
+    "few of int64": (few([-(1 << 63), 3, 1 << 40], "i8"), "palette", 1.9),
+    "random bits of int64": (rng().integers(-(1 << 63), (1 << 63) - 1, SHAPE), "raw", 64.2),
+    "booleans": (rng().random(SHAPE) < 0.1, "integers", 0.7),
+}
+
+
+@pytest.mark.parametrize("case", CODES.values(), ids=CODES)
+def test_the_code_of(case: tuple[Array, str, float]) -> None:
+    array, expected, bits = case
+    data = nnr.encode({"w": array}, exact=True)
+    assert_exact(data, w=array)
+    code = side(data)
+    info = nnr.open(data).info["w"]
+    plain = {
+        PayloadType.NNR_PT_FLOAT: "codebook" if "codebook" in info.tools else "step",
+        PayloadType.NNR_PT_RAW_FLOAT: "raw float",
+        PayloadType.NNR_PT_INT: "integers",
+    }
+    assert (code.KIND if code else plain[info.payload_type]) == expected
+    assert 8 * len(data) / array.size <= bits
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_what_needs_no_record_is_the_same_for_every_decoder(name: str) -> None:
+    array, expected, _ = CODES[name]
+    if expected in ("codebook", "step", "raw float"):
+        data = nnr.encode({"w": array}, exact=True)
+        assert not nnr.open(data).side
+        assert nnr.decode(data, raw=True)["w"].tobytes() == array.tobytes()
+        assert nnr.encode({"w": array}, exact=True, side_info=False) == data
+
+
+def test_a_codebook_is_flagged() -> None:
+    """mps_quantization_method_flags; the entries increase, one of them at least is 0 or the most frequent."""
+    (parameters,) = units(nnr.encode({"w": CODES["clusters of a grid"][0]}), NNR_MPS)
+    assert parameters.payload.mps_quantization_method_flags == NNR_QSU | NNR_QCB  # type: ignore[union-attr]
+    (parameters,) = units(nnr.encode({"w": normal()}), NNR_MPS)
+    assert parameters.payload.mps_quantization_method_flags == NNR_QSU  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("density", range(8))
+@pytest.mark.parametrize("odd", [1, 3, 5, 7, 9, 31, 255, 257])
+def test_steps_of_every_density(density: int, odd: int) -> None:
+    """2**density mantissas; a grid that has another one takes the power of two in it."""
+    array = rng().integers(-100, 100, SHAPE).astype("f4") * np.float32(odd / 2048)
+    data = nnr.encode({"w": array}, exact=True, qp_density=density, side_info=False)
+    assert_exact(data, w=array)
+    (unit,) = units(data, NNR_NDU)
+    assert unit.ndu.nnr_compressed_data_unit_payload_type == NNR_PT_FLOAT
+    assert 8 * len(data) / array.size < (8.5 if odd < 2 << density else 17)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        few([1.0, 2.0**-40]),  # too far apart for a codebook's 32 bits
+        few([1.0, -0.0]),
+        few([2.0**40, 3.0]),
+        few([1e-45, 2e-45]),  # no step is as small
+        np.full(SHAPE, 2.0**-140, "f4"),
+        few([1.0, np.nextafter(np.float32(1), np.float32(2)), 3e38]),
+        few([2.0**-24, 1.0], "f2"),  # a step that is no normal number of float16
+        few([2.0**-24, 2.0**-22], "f2"),
+        few([5e-324, 1e308], "f8"),
+        few([1.0, 1 + 2.0**-30], "f8"),  # profile 0 has float32 only
+    ],
+)
+@pytest.mark.parametrize("profile", [0, 1])
+@pytest.mark.parametrize("exact", [None, True])
+def test_the_ends_of_exact_steps(array: Array, profile: int, exact: bool | None) -> None:
+    data = nnr.encode({"w": array}, exact=exact, profile=profile)
+    got = nnr.decode(data)["w"]
+    assert got.dtype == array.dtype
+    if exact:
+        assert got.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("base", [-(1 << 31), 0, 1 << 31, (1 << 63) - (1 << 32)])
+@pytest.mark.parametrize("span", [1, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
+def test_integers_of_any_range(base: int, span: int) -> None:
+    array = np.concatenate([[base, base + span], base + rng().integers(0, span, 200)]).astype("i8")
+    for name in ("int64", "uint64") if base >= 0 else ("int64",):
+        assert_exact(nnr.encode({"w": array.astype(name)}, exact=True), w=array.astype(name))
+
+
+# ------------------------------------------------------------------------------------------------ the default
+def test_the_default_takes_what_is_exact_and_smaller() -> None:
+    array = CODES["clusters of a grid"][0]
+    data = nnr.encode({"w": array})
+    assert_exact(data, w=array)
+    assert not nnr.open(data).side
+    assert len(data) < len(nnr.encode({"w": array}, exact=False))
+    assert "codebook" in nnr.open(data).info["w"].tools
+
+
+def test_the_default_stays_lossy_where_that_is_smaller() -> None:
+    for array in (normal(), rng().integers(-100, 100, SHAPE).astype("f4") / np.float32(2**22), normal(dtype="f2")):
+        assert nnr.encode({"w": array}) == nnr.encode({"w": array}, exact=False)
+
+
+def test_a_block_has_no_exact_codes() -> None:
+    array = CODES["clusters of a grid"][0]
+    model = Model({"w": array, "b": np.ones(64, "f4")}, blocks=[Block("w", bias="b")])
+    (unit,) = units(nnr.encode(model), NNR_NDU)
+    assert not unit.ndu.codebook_present_flag
+    assert_exact(nnr.encode(model, exact=True), **model.tensors)
+
+
+# ------------------------------------------------------------------------------------------------ ids
+def test_names_of_other_bits_are_free() -> None:
+    model = {name: normal() + np.float32(k) for k, name in enumerate(["w#bits", "w", "w##bits", "w#", "#bits", ""])}
+    data = nnr.encode(model, exact=True)
+    assert list(nnr.decode(data)) == list(model)
+    assert_exact(data, **model)
+    ids = [str(unit.ndu.topology_elem_id) for unit in units(data, NNR_NDU)]
+    assert len(set(ids)) == len(ids) == 2 * len(model)
+    assert ids[2:4] == ["w", "w###bits"]
+
+
+def test_a_name_that_leaves_no_room_for_another() -> None:
+    name = "x" * Limits().max_name_bytes
+    for array in (normal(), normal(dtype="f8"), rng().integers(0, 1 << 60, SHAPE)):
+        assert_exact(nnr.encode({name: array}, exact=True), **{name: array})
+
+
+def test_the_reference_list_has_all_ids() -> None:
+    data = nnr.encode({"a": normal(), "b": np.ones((3, 3), "f4")}, exact=True, indexed_references=True)
+    (unit,) = (u for u in units(data, NNR_TPL) if u.header.detail.topology_storage_format == NNR_TPL_REFLIST)
+    assert unit.payload.topology_elem_id_list == ["a", "a#bits", "b"]  # type: ignore[union-attr]
+    assert list(nnr.decode(data)) == ["a", "b"]
+
+
+# ------------------------------------------------------------------------------------------------ the record
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ({"ok": normal(), "w": np.ones((2, 2), "u1")}, {}, "'w' has type uint8, which NNR does not express"),
+        ({"w": np.ones((2, 2), "f2")}, {"profile": 0}, "'w' has type float16, which profile 0 does not express"),
+        ({"w": np.float32(3)}, {}, r"'w' has no dimensions: shape \(\)"),
+        ({"w": np.ones((2, 2), BFLOAT16)}, {"exact": True}, "'w' has type bfloat16"),
+        (Model({"w": normal()}, metadata={"a": "b"}), {}, "metadata"),
+        (Model({"v": normal(), "w": normal()}, aliases={"w": "v"}), {}, "'w' is tied to 'v'"),
+    ],
+)
+def test_without_side_information_it_is_refused(model: Any, options: dict[str, Any], message: str) -> None:
+    assert nnr.open(nnr.encode(model, **options)).side
+    with pytest.raises(nnr.EncodeError, match=message):
+        nnr.encode(model, **options, side_info=False)
+
+
+def test_source_and_metadata() -> None:
+    model = Model({"w": normal()}, metadata={"ü": "\n"}, format="safetensors")
+    decoded = nnr.decode(nnr.encode(model))
+    assert (decoded.format, decoded.metadata) == ("safetensors", {"ü": "\n"})
+    plain = nnr.encode(Model({"w": normal()}, format="safetensors"))
+    assert plain == nnr.encode({"w": normal()})  # the format alone is not worth a record
+
+
+def test_a_record_that_is_too_long_is_refused() -> None:
+    metadata = {"a": "b" * Limits().max_side_info_bytes}
+    with pytest.raises(nnr.EncodeError, match="refuse side information of"):
+        nnr.encode(Model({"w": normal()}, metadata=metadata))
+
+
+def test_palettes_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them together: what does not fit any more is coded in another way."""
+    monkeypatch.setattr("nnr_codec.encoder.layout.READABLE", Limits(max_side_info_bytes=2000))
+    model = {f"{k}": CODES["clusters"][0] * np.float32(1.1**k) for k in range(9)}
+    data = nnr.encode(model, exact=True)
+    assert_exact(data, **model)
+    kinds = [code.KIND if (code := side(data, name)) else "" for name in model]
+    assert kinds == ["palette"] * 5 + ["float"] * 2 + [""] * 2
+
+
+# ------------------------------------------------------------------------------------------------ ties
+def test_the_same_memory_is_coded_once() -> None:
+    w = normal()
+    model = {"a": w, "b": w[:], "c": w.T, "d": w.view("i4"), "e": w[:-1], "f": w.copy(), "": w, "g": w}
+    data = nnr.encode(model, exact=True)
+    assert_exact(data, **model)
+    assert list(nnr.decode(data)) == list(model)
+    assert nnr.decode(data).aliases == {"b": "a", "g": "a"}
+    untied = nnr.encode(model, exact=True, side_info=True, rules=[nnr.Rule("b", qp=-20)])
+    assert nnr.decode(untied).aliases == {"g": "a"}
+
+
+def test_arrays_that_are_read_anew_are_not_tied() -> None:
+    """They may come to lie where others lay."""
+
+    class Lazy(dict[str, Array]):
+        def __getitem__(self, name: str) -> Array:
+            return np.full(SHAPE, float(name), "f4")
+
+    tensors = Lazy.fromkeys(map(str, range(20)))
+    data = nnr.encode(Model(tensors), exact=True)
+    assert not nnr.decode(data).aliases
+    assert_exact(data, **{name: tensors[name] for name in tensors})
+
+
+def test_ties_that_a_model_names() -> None:
+    w = normal()
+    tensors = {"c": w.copy(), "a": w, "b": w.copy(), "d": w}
+    decoded = nnr.decode(nnr.encode(Model(tensors, aliases={"c": "b", "b": "a"}), exact=True))
+    assert decoded.aliases == {"c": "a", "b": "a", "d": "a"}
+    assert list(decoded) == list(tensors)
+    assert decoded["c"] is decoded["a"]
+    for aliases in ({"b": "x"}, {"x": "a"}, {"a": "a"}, {"a": "b", "b": "a"}):
+        with pytest.raises(nnr.EncodeError, match="said to be tied"):
+            nnr.encode(Model(tensors, aliases=aliases))
+    for other in (w + 1, w.T, w.astype("f8"), w.view("i4")):
+        with pytest.raises(nnr.EncodeError, match="'b' is said to be tied to 'a', but is another"):
+            nnr.encode(Model({"a": w, "b": other}, aliases={"b": "a"}))
+
+
+def test_a_tie_to_a_tied_tensor_is_one_to_the_first() -> None:
+    """Whoever found which of the two."""
+    w = normal()
+    decoded = nnr.decode(nnr.encode(Model({"x": w, "a": w, "b": w.copy()}, aliases={"b": "a"})))
+    assert decoded.aliases == {"a": "x", "b": "x"}
+
+
+def test_blocks_are_not_tied() -> None:
+    w, s = normal(), np.full(64, 2.0, "f4")
+    model = Model({"w": w, "s": s, "v": w, "t": s}, blocks=[Block("w", scale="s")], aliases={"v": "w", "w": "v"})
+    with pytest.raises(nnr.EncodeError, match="tied to each other"):
+        nnr.encode(model)
+    model.aliases = {"v": "w", "t": "s"}
+    decoded = nnr.decode(nnr.encode(model, qp=-40))
+    assert not decoded.aliases
+    assert np.abs(decoded["v"] - w).max() < 0.01
+    assert np.abs(decoded["w"] - 2 * w).max() < 0.01
+
+
+# ------------------------------------------------------------------------------------------------ reports, memory
+def test_the_report_has_all_tensors(tmp_path: Path) -> None:
+    w = normal()
+    model = {"w": w, "tied": w, "empty": np.zeros((0, 4), "f4"), "scalar": np.float32(1)}
+    report = nnr.encode_file(model, tmp_path / "x.nnr", exact=True)
+    assert list(report.tensors) == list(model)
+    assert [tensor.unit_bytes > 0 for tensor in report.tensors.values()] == [True, False, False, True]
+    assert [tensor.parameters for tensor in report.tensors.values()] == [w.size, w.size, 0, 1]
+    ndus = sum(unit.size.nnr_unit_size for unit in units((tmp_path / "x.nnr").read_bytes(), NNR_NDU))
+    assert sum(tensor.unit_bytes for tensor in report.tensors.values()) == ndus
+
+
+def test_planning_keeps_no_tensor() -> None:
+    class Lazy(dict[str, Array]):
+        def __getitem__(self, name: str) -> Array:
+            return np.random.default_rng(int(name)).normal(0, 0.1, (400, 1000)).astype("f4")
+
+    tensors = Lazy.fromkeys(map(str, range(12)))
+    nnr.encode({"warm": normal()}, exact=True)
+    tracemalloc.start()
+    for _ in encode_units(Model(tensors), nnr.EncoderConfig(exact=True)):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 1_600_000
+
+
+# ------------------------------------------------------------------------------------------------ options
+def test_presets() -> None:
+    assert nnr.EncoderConfig.preset("lossless") == nnr.EncoderConfig(exact=True)
+    assert nnr.EncoderConfig.preset("default", qp=-20) == nnr.EncoderConfig(qp=-20)
+    assert nnr.EncoderConfig.preset("lossless", exact=None, profile=0) == nnr.EncoderConfig(profile=0)
+    with pytest.raises(nnr.EncodeError, match="preset 'tiny': there are default, lossless"):
+        nnr.EncoderConfig.preset("tiny")
+    with pytest.raises(nnr.EncodeError, match="side_info is true or false, not 1"):
+        nnr.EncoderConfig(side_info=1)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ real networks
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("resnet20_cifar10", 914_309), ("resnet56_cifar10", 2_887_037), ("squeezenet1_0_deepcompression", 600_099)],
+)
+def test_real_networks(name: str, most: int) -> None:
+    """At most zstd -19 over byte planes, and for the quantized one what its paper's codes would take."""
+    assert SHARED
+    model = nnr.load(SHARED / "models" / f"{name}.safetensors")
+    data = nnr.encode(model, exact=True)
+    assert_exact(data, **model.tensors)
+    assert len(data) <= most

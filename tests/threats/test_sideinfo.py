@@ -1,0 +1,389 @@
+"""Side-information records that mean harm; tests/sideinfo has the rest of what makes one malformed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from typing import Any
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.limits import Budget, Limits
+from nnr_codec.sideinfo.record import SideInfo
+
+from ..builder import Bitstream
+from .checks import pins
+from .support import good, memory, start
+from .support import refused as refused_by_decoders
+
+DECODE = "decoder/decode.py"
+RECORD = "sideinfo/record.py"
+MEMBERS = "sideinfo/members.py"
+
+
+def parse(data: bytes, **limits: int) -> SideInfo | None:
+    """What a decoder makes of an inflated text."""
+    return SideInfo.parse(data, Budget(Limits(**limits)))  # type: ignore[arg-type]
+
+
+def refused(data: bytes, error: type[nnr.NnrError], match: str, **limits: int) -> None:
+    """The only thing that is wrong with it."""
+    with pytest.raises(error, match=match):
+        parse(data, **limits)
+
+
+def record(tensors: object) -> bytes:
+    """A canonical text."""
+    return json.dumps({"nnr_codec": 1, "tensors": tensors}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def tensor(type_: str = "float32", **code: Any) -> bytes:
+    """A text about one tensor with a code."""
+    return record({"w": {"type": type_, "code": code}})
+
+
+def shaped(type_: str, *extents: object, **members: object) -> bytes:
+    """A text about one tensor with a shape."""
+    return record({"w": {"type": type_, "shape": extents} | members})
+
+
+def b64(data: bytes) -> str:
+    """RFC 4648."""
+    return base64.b64encode(data).decode()
+
+
+# ------------------------------------------------------------------------------------------------------------- costs
+@pins(RECORD, 'budget.charge("max_side_info_bytes", len(data), "bytes of side information")', "pass")
+def test_a_record_of_any_size() -> None:
+    data = b'{"nnr_codec":1,"tensors":[' + 400_000 * b"{}," + b"{}]}"
+    with memory() as used:
+        refused(data, nnr.LimitError, "max_side_info_bytes", max_side_info_bytes=len(data) - 1)
+    assert used.peak < 10_000
+
+
+@pins(
+    RECORD,
+    'budget.charge("max_names", len(objects.values) + len(metadata.values), "names in side information")',
+    "pass",
+)
+def test_a_record_of_many_names() -> None:
+    data = record({str(k): {"type": "int8"} for k in range(9)})
+    assert parse(data, max_names=9)
+    refused(data, nnr.LimitError, "max_names", max_names=8)
+
+
+@pins(RECORD, 'limits.check("max_name_bytes", size, ', "(")
+@pytest.mark.parametrize(
+    "data",
+    [
+        record({9 * "n": {"type": "int8"}}),
+        record({"w": {"same_as": 9 * "n", "index": 0}}),
+        tensor(kind="float", pivot=0, bits=9 * "n"),
+    ],
+    ids=["name", "same_as", "bits"],
+)
+def test_long_names(data: bytes) -> None:
+    assert parse(data, max_name_bytes=9)
+    refused(data, nnr.LimitError, "max_name_bytes", max_name_bytes=8)
+
+
+@pins(RECORD, 'limits.check("max_dims", len(extents), ', "(")
+def test_many_dimensions() -> None:
+    assert parse(shaped("int8", *32 * [1]))
+    refused(shaped("int8", *33 * [1]), nnr.LimitError, "max_dims")
+
+
+@pins(RECORD, 'tensor.limits.check("max_codebook", entries, ', "(")
+def test_a_palette_of_many_entries() -> None:
+    data = tensor("int16", kind="palette", values=b64(bytes(20)))
+    assert parse(data, max_codebook=10)
+    refused(data, nnr.LimitError, "max_codebook", max_codebook=9)
+
+
+@pins(MEMBERS, "except RecursionError:", "except ZeroDivisionError:")
+@pytest.mark.parametrize("nested", [b"[", b'{"a":'])
+def test_depth_is_not_recursion(nested: bytes) -> None:
+    refused(b'{"nnr_codec":1,"tensors":' + 200_000 * nested, nnr.ElementError, "nested too deeply")
+
+
+@pins(MEMBERS, "if len(digits) > _MAX_DIGITS:")
+@pytest.mark.parametrize("digits", [21, 4000, 1_000_000])
+def test_integers_of_many_digits(digits: int) -> None:
+    """Reading one takes Python a time that grows with the square."""
+    data = b'{"nnr_codec":1,"tensors":{"w":{"index":' + digits * b"1" + b',"same_as":"v"}}}'
+    refused(data, nnr.ElementError, f"an integer of {digits:,} digits")
+
+
+@pins(MEMBERS, "parse_int=_integer, parse_float=_refused, parse_constant=_refused", "parse_int=_integer")
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1.5", "1e99"])
+def test_numbers_that_are_no_integers(number: str) -> None:
+    refused(b'{"nnr_codec":1,"tensors":' + number.encode() + b"}", nnr.ElementError, "is no integer")
+
+
+@pins(MEMBERS, "except ValueError as error:", "except ZeroDivisionError as error:")
+@pytest.mark.parametrize("rest", [b",", b"}}", b',"\xff":1}', b"}\0"])
+def test_no_json(rest: bytes) -> None:
+    refused(b'{"nnr_codec":1' + rest, nnr.ElementError, "no JSON text")
+
+
+# --------------------------------------------------------------------------------------------- what numbers would do
+@pins(RECORD, "if type(extent) is not int or extent < 0:")
+@pytest.mark.parametrize("extent", [-1, True, "1", None, [1]])
+def test_extents_that_are_none(extent: object) -> None:
+    refused(shaped("int8", 2, extent), nnr.ElementError, "integers from 0 on")
+
+
+@pins(RECORD, "if size > Limits.NONE:")
+@pytest.mark.parametrize("extents", [(1 << 31, 1 << 32), (1 << 62, 2), (9 * 10**18, 0, 9 * 10**18)])
+def test_shapes_that_overflow(extents: tuple[int, ...]) -> None:
+    members = {"index": 0} if 0 in extents else {}
+    refused(shaped("int8", *extents, **members), nnr.ElementError, "more bytes than there are")
+
+
+@pins(RECORD, 'members.check("index", index, 0, _MAX_INDEX)', "pass")
+@pytest.mark.parametrize("index", [-1, 1 << 31, 10**19])
+def test_places_outside_of_the_model(index: int) -> None:
+    refused(record({"w": {"same_as": "v", "index": index}}), nnr.ElementError, "is not in 0 to")
+
+
+@pins(RECORD, 'members.check("mantissa", mantissa, 0, stored.mantissa)', "pass")
+@pytest.mark.parametrize("mantissa", [24, 10**19])
+def test_more_mantissa_than_there_is(mantissa: int) -> None:
+    """Of which a power of two is taken."""
+    refused(tensor(kind="float", pivot=0, mantissa=mantissa), nnr.ElementError, "mantissa: .* is not in 0 to 23")
+
+
+@pins(RECORD, 'members.check("pivot", pivot, 0, (1 << (stored.exponent + mantissa)) - 1)', "pass")
+@pytest.mark.parametrize("pivot", [-1, 256, 10**19])
+def test_a_pivot_outside_of_the_pattern(pivot: int) -> None:
+    refused(tensor(kind="float", pivot=pivot), nnr.ElementError, "pivot: .* is not in 0 to 255")
+
+
+@pins(RECORD, 'members.check("zeros", zeros, 0, stored.mantissa - mantissa)', "pass")
+@pytest.mark.parametrize("zeros", [-1, 23])
+def test_more_zeros_than_there_are_bits(zeros: int) -> None:
+    """Fields would have a negative width."""
+    refused(tensor(kind="float", pivot=0, mantissa=1, zeros=zeros), nnr.ElementError, "is not in 0 to 22")
+
+
+@pins(RECORD, "if tensor.shape is not None and (not tensor.shape or len(rows) != (tensor.shape[0] + 7) // 8):")
+def test_rows_that_are_not_there() -> None:
+    code = {"kind": "float", "pivot": 0, "zeros": 1, "rows": b64(b"\x80")}
+    for extents in ([9, 1], [16], []):
+        refused(shaped("float32", *extents, code=code), nnr.ElementError, "one bit for each index")
+
+
+@pins(RECORD, 'members.check("base", base, -(1 << 63), (1 << 64) - 1)', "pass")
+@pytest.mark.parametrize("base", [-(1 << 63) - 1, 1 << 64])
+def test_a_base_beyond_64_bits(base: int) -> None:
+    refused(tensor("int64", kind="integer", base=base), nnr.ElementError, "base: .* is not in")
+
+
+@pins(RECORD, 'members.check("low", low, 0, 64)', "pass")
+@pytest.mark.parametrize("low", [-1, 65, 10**19])
+def test_fields_beyond_64_bits(low: int) -> None:
+    refused(tensor("int64", kind="integer", low=low), nnr.ElementError, "low: .* is not in")
+
+
+@pins(RECORD, 'members.check("offset", offset, 0, entries - 1)', "pass")
+@pytest.mark.parametrize("offset", [-1, 2, 10**19])
+def test_an_offset_outside_of_the_palette(offset: int) -> None:
+    refused(tensor("int8", kind="palette", values=b64(b"\0\1"), offset=offset), nnr.ElementError, "is not in 0 to 1")
+
+
+@pins(RECORD, "if stored.bits < 8:")
+@pytest.mark.parametrize(("kind", "item"), [("bool", 2), ("int4", 8), ("int4", 0xF7), ("uint4", 16), ("int2", 2)])
+def test_palette_entries_outside_of_the_type(kind: str, item: int) -> None:
+    """A boolean of 2 is undefined for whoever gets it."""
+    refused(tensor(kind, kind="palette", values=b64(bytes([0, item]))), nnr.ElementError, "values: .* is not in")
+
+
+@pins(MEMBERS, "if not value or len(value) % width:")
+@pytest.mark.parametrize(("kind", "size"), [("float32", 0), ("float32", 5), ("float64", 4)])
+def test_items_that_are_cut(kind: str, size: int) -> None:
+    refused(tensor(kind, kind="palette", values=b64(bytes(size))), nnr.ElementError, "one or more items")
+
+
+@pins(RECORD, "if not np.isfinite(scales).all() or not scales.all():")
+@pytest.mark.parametrize("scale", [0.0, -0.0, float("inf"), float("nan")])
+def test_scales_that_are_none(scale: float) -> None:
+    refused(tensor(kind="grid", scale=b64(struct.pack("<f", scale))), nnr.ElementError, "0 or not finite")
+
+
+@pins(RECORD, 'members.check("axis", axis, 0, (tensor.limits.max_dims if shape is None else len(shape)) - 1)', "pass")
+@pytest.mark.parametrize("axis", [-1, 32, 10**19])
+def test_an_axis_that_is_not_there(axis: int) -> None:
+    refused(tensor(kind="grid", scale="AACAPw==", axis=axis), nnr.ElementError, "axis: .* is not in 0 to 31")
+
+
+@pins(RECORD, "if scales.size != 1 if axis is None else shape is not None and scales.size != shape[axis]:")
+def test_another_number_of_scales() -> None:
+    code: dict[str, Any] = {"kind": "grid", "scale": b64(8 * b"\1")}
+    refused(tensor(**code), nnr.ElementError, "2 scales are not one")
+    refused(shaped("float32", 2, 3, code=code | {"axis": 1}), nnr.ElementError, "2 scales are not one")
+
+
+@pytest.mark.parametrize("kind", ["int32", "bool", "uint4"])
+@pins(RECORD, 'if stored.kind != "f":')
+def test_exponents_of_integers(kind: str) -> None:
+    refused(tensor(kind, kind="float", pivot=0), nnr.ElementError, "is no float")
+
+
+@pytest.mark.parametrize("kind", ["int32", "bool", "uint4"])
+@pins(RECORD, 'if tensor.stored.kind != "f":')
+def test_scales_of_integers(kind: str) -> None:
+    refused(tensor(kind, kind="grid", scale="AACAPw=="), nnr.ElementError, "is no float")
+
+
+@pins(RECORD, "if tensor.shape is None:")
+def test_items_of_no_shape() -> None:
+    refused(tensor("int8", kind="raw"), nnr.ElementError, "needs a shape")
+
+
+@pins(MEMBERS, "if type(value) is not kind:", "if not isinstance(value, kind):")
+@pytest.mark.parametrize("member", ["pivot", "mantissa", "zeros"])
+def test_booleans_are_no_integers(member: str) -> None:
+    refused(tensor(**({"kind": "float", "pivot": 1} | {member: True})), nnr.ElementError, "an integer is expected")
+
+
+# -------------------------------------------------------------------------------------------------- names and places
+FLOAT = {"type": "float32", "code": {"kind": "float", "pivot": 0}}
+TIED = {"same_as": "x", "index": 0}
+
+
+@pins(RECORD, "if tensor.bits in tensors or tensor.bits in units:")
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"w": FLOAT, "w#bits": {"type": "int8"}},
+        {"w": FLOAT, "w#bits": TIED},
+        {"v": FLOAT, "w": {"type": "float32", "code": FLOAT["code"] | {"bits": "v#bits"}}},  # type: ignore[operator]
+    ],
+    ids=["tensor", "tie", "bits"],
+)
+def test_a_unit_for_two(tensors: object) -> None:
+    refused(record(tensors), nnr.ElementError, "is the name of something else")
+
+
+@pins(RECORD, "if target and (target in units or (target in tensors and tensors[target].same_as)):")
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"x": TIED},
+        {"w": TIED, "x": {"same_as": "w", "index": 1}},
+        {"w": TIED, "x": {"same_as": "v", "index": 1}},
+        {"w": {"same_as": "v#bits", "index": 0}, "v": FLOAT},
+    ],
+    ids=["itself", "each other", "chain", "bits"],
+)
+def test_ties_that_lead_nowhere(tensors: object) -> None:
+    refused(record(tensors), nnr.ElementError, "no tensor with values of its own")
+
+
+@pins(RECORD, "if tensor.index in places:")
+def test_two_tensors_in_one_place() -> None:
+    refused(record({"v": TIED, "w": TIED}), nnr.ElementError, "is the place of another tensor")
+
+
+@pins(RECORD, 'if "\\0" in name:')
+@pytest.mark.parametrize("data", [record({"w\0": {"type": "int8"}}), tensor(kind="float", pivot=0, bits="w\0")])
+def test_zeros_in_names(data: bytes) -> None:
+    refused(data, nnr.ElementError, "holds a zero")
+
+
+@pins(RECORD, "size = len(name.encode())", 'size = len(name.encode(errors="replace"))')
+def test_names_that_are_no_text() -> None:
+    """Others fail to print or to write them."""
+    refused(record({"w\ud800": {"type": "int8"}}), nnr.ElementError, "not Unicode")
+
+
+# ------------------------------------------------------------------------------------------------------ one text only
+@pins(RECORD, "if canonical != data:")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"nnr_codec":1,"tensors":{"w":{"type":"int8"}} }',
+        b'{"nnr_codec":1,"tensors":{"w":{"type":"int16","type":"int8"}}}',
+        b'{"nnr_codec":1,"tensors":{"w":{"type":"int16"},"w":{"type":"int8"}}}',
+        b'{"nnr_codec":1,"tensors":{"w":{"type":"int8","shape":[1]}}}',
+        b'{"nnr_codec":1,"tensors":{"\\u0077":{"type":"int8"}}}',
+    ],
+    ids=["space", "member twice", "tensor twice", "order", "escape"],
+)
+def test_a_text_that_others_may_read_otherwise(data: bytes) -> None:
+    refused(data, nnr.ElementError, "not canonical")
+
+
+@pins(MEMBERS, "for name in self.values:", "for name in ():")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"nnr_codec":1,"other":1}',
+        record({"w": {"type": "int8", "other": 1}}),
+        record({"w": {"type": "int8", "shape": [0], "index": 0, "code": {"kind": "raw"}}}),
+        record({"w": TIED | {"type": "int8"}}),
+        tensor(kind="float", pivot=0, rows="gA=="),
+    ],
+)
+def test_members_that_mean_nothing(data: bytes) -> None:
+    refused(data, nnr.ElementError, "is not known here")
+
+
+@pins(RECORD, "if int(version[1]) != VERSION:")
+def test_a_later_version() -> None:
+    refused(b'{"nnr_codec":2,"tensors":{}}', nnr.UnsupportedError, "version 2")
+
+
+# --------------------------------------------------------------------------------------------------------- its unit
+TEXT = record({"w": {"type": "int8"}})
+
+
+def recorded(stream: Bitstream, data: bytes = TEXT, compression: int = 0) -> bytes:
+    """A bitstream that goes on with a record."""
+    return stream.topology(data, storage=128, compression=compression).data
+
+
+@pins(DECODE, "if self._has_record:")
+def test_two_records() -> None:
+    """Each within the limits, and the second one about tensors of the first."""
+    stream = start()
+    recorded(stream)
+    refused_by_decoders(recorded(stream), nnr.ElementError, "second record")
+
+
+@pins(DECODE, "if self.names or self._partial:")
+def test_a_record_after_its_tensors() -> None:
+    stream = start()
+    stream.units.append(good().removeprefix(stream.data))
+    refused_by_decoders(recorded(stream), nnr.ElementError, "after tensors")
+
+
+@pins(DECODE, "return zlib.decompressobj().decompress(data, len(MAGIC))", "return zlib.decompress(data)")
+def test_a_bomb_of_somebody_else() -> None:
+    """It is passed over, and not inflated."""
+    bomb = recorded(start(), zlib.compress(bytes(64 << 20)), 1)
+    with memory() as used:
+        assert len(nnr.decode(bomb)) == 0
+    assert used.peak < 2 << 20
+
+
+@pins(DECODE, 'self._inflate(unit, data, "max_side_info_bytes", "bytes of side information")', "zlib.decompress(data)")
+def test_a_bomb_of_ours() -> None:
+    bomb = recorded(start(), zlib.compress(TEXT + bytes(64 << 20)), 1)
+    with memory() as used:
+        refused_by_decoders(bomb, nnr.LimitError, "max_side_info_bytes", limits=Limits(max_side_info_bytes=1 << 20))
+    assert used.peak < 4 << 20
+
+
+@pins("bitstream/summary.py", "decompress(data, most)", "decompress(data)")
+def test_what_is_shown_of_a_record_is_inflated_no_further() -> None:
+    """``nnr inspect`` and ``nnr verify`` look at a record without a budget for it."""
+    text = b'{"nnr_codec":' + bytes(32 << 20)
+    data = start().topology(zlib.compress(text, 9), storage=128, compression=1).data
+    nnr.inspect(start().data)
+    with memory() as used:
+        assert nnr.inspect(data)[2].detail == "side information, deflated"
+    assert used.peak < 1 << 20
