@@ -210,7 +210,7 @@ def open_target(target: str, source: str, *, force: bool, folder: bool) -> Binar
     if target == "-":
         return output.stdout()
     if os.path.lexists(target):
-        if os.path.exists(source) and os.path.samefile(source, target):
+        if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
             raise FileExistsError(f"{target} is the input; write to another name")
         if os.path.isdir(target) and not folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)

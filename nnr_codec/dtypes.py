@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .errors import MissingDependencyError
 
@@ -92,6 +93,18 @@ def stored_type(dtype: np.dtype[Any]) -> StoredType | None:
     return STORED_TYPES.get(dtype.name)
 
 
+def patterns(array: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The bit patterns of all items of an array of a stored type, in row-major order and the machine's byte order.
+
+    Items of less than 8 bits are extended to a byte, with their sign.
+    """
+    stored = STORED_TYPES[array.dtype.name]
+    if stored.bits in (2, 4):  # what stands in the rest of the byte is ml_dtypes' own affair
+        array = array.astype(f"{stored.kind}1")
+    seen = array.view(stored.pattern.newbyteorder(array.dtype.byteorder))
+    return np.ascontiguousarray(seen, stored.pattern).reshape(-1)
+
+
 @cache
 def _dtype(name: str) -> np.dtype[Any]:
     if name in _NUMPYS:
@@ -99,8 +112,9 @@ def _dtype(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:
+        way_out = ", and decoding to float32 does without" if STORED_TYPES[name].kind == "f" else ""
         raise MissingDependencyError(
-            f"{name} is no type of numpy's; pip install 'nnr_codec[types]' brings it, or ask for dtype='float32'"
+            f"{name} is no type of numpy's; pip install 'nnr_codec[types]' brings it{way_out}"
         ) from None
     try:
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))

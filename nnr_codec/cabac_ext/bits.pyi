@@ -16,31 +16,31 @@ Levels = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
 def split_floats(
-    patterns: Patterns, levels: Levels, stream: Bytes, *, shift: int, pivot: int, hole: bool, unsigned: bool, zeros: int
+    patterns: Patterns, levels: Levels, stream: Bytes, *, shift: int, pivot: int, holes: int, unsigned: bool, zeros: int
 ) -> None:
     """Write `pivot` minus the bits from `shift` to below the sign as levels, and fields of the sign and the bits from
     `zeros` to `shift`.
 
-    With `hole`, patterns of 0 get level 0 and no field, and levels from 0 on are one more. ValueError when a level
-    exceeds 32 bits, or a sign is set in spite of `unsigned`.
+    With one of the `holes` +0.0 gets level 0 and no field, with two -0.0 gets level 1 as well; levels from 0 on are as
+    many more. ValueError when a level exceeds 32 bits, or a sign is set in spite of `unsigned`.
     """
 
 def join_floats(
-    levels: Levels, stream: Bytes, patterns: Patterns, *, shift: int, pivot: int, hole: bool, unsigned: bool, zeros: int
+    levels: Levels, stream: Bytes, patterns: Patterns, *, shift: int, pivot: int, holes: int, unsigned: bool, zeros: int
 ) -> None:
     """Write the patterns, with the bits below `zeros` as 0; ElementError when a level stands for none."""
 
-def split_low(patterns: Patterns, levels: Levels, zero_rows: Bytes, stream: Bytes, *, hole: bool, zeros: int) -> None:
-    """Write the bits below `zeros` of each pattern as fields, except where the level is a `hole`.
+def split_low(patterns: Patterns, levels: Levels, zero_rows: Bytes, stream: Bytes, *, holes: int, zeros: int) -> None:
+    """Write the bits below `zeros` of each pattern as fields, except where the level is one of the `holes`.
 
     Rows with a `zero_rows` that is not 0 have no fields: ValueError when such a bit is set in them.
     """
 
-def join_low(levels: Levels, zero_rows: Bytes, stream: Bytes, patterns: Patterns, *, hole: bool, zeros: int) -> None:
+def join_low(levels: Levels, zero_rows: Bytes, stream: Bytes, patterns: Patterns, *, holes: int, zeros: int) -> None:
     """Add the bits below `zeros` to the patterns."""
 
-def count_kept(items: Patterns, zero_rows: Bytes) -> int:
-    """How many patterns, or levels seen as such, are not 0 in rows with a `zero_rows` of 0."""
+def count_kept(items: Patterns, zero_rows: Bytes, mask: int) -> int:
+    """How many patterns, or levels seen as such, have bits of the mask in rows with a `zero_rows` of 0."""
 
 def split_integers(patterns: Patterns, levels: Levels, stream: Bytes, *, least: int, origin: int, low: int) -> None:
     """Write each integer less the base as level and a field of its `low` bits.

@@ -28,7 +28,7 @@ cdef struct Fields:
     int shift  # the lowest bit of the level
     int zeros  # the lowest bit of the field
     uint64_t pivot
-    bint hole
+    int holes  # levels from 0 on that stand for +0.0 and -0.0
     bint signs  # stand in the fields
 
 # The levels of integers in the type, and what the first and the last of them leave to the field.
@@ -130,11 +130,11 @@ cdef int64_t row_length(int64_t levels, int64_t rows) except -1:
     return levels // rows
 
 
-cdef Fields fields_of(int bits, int shift, uint64_t pivot, bint hole, bint unsigned, int zeros) except *:
+cdef Fields fields_of(int bits, int shift, uint64_t pivot, int holes, bint unsigned, int zeros) except *:
     cdef Fields f
-    if not 0 <= zeros <= shift < bits:
+    if not 0 <= zeros <= shift < bits or not 0 <= holes <= 2:
         raise ValueError("the patterns have no such bits")
-    f.sign, f.shift, f.zeros, f.pivot, f.hole, f.signs = bits - 1, shift, zeros, pivot, hole, not unsigned
+    f.sign, f.shift, f.zeros, f.pivot, f.holes, f.signs = bits - 1, shift, zeros, pivot, holes, not unsigned
     return f
 
 
@@ -147,12 +147,12 @@ cdef int _split_floats(const unsigned_t *patterns, int32_t *levels, int64_t n, F
     cdef int place = f.shift - f.zeros, width = place + f.signs
     for i in range(n):
         p = patterns[i]
-        if f.hole and p == 0:
-            levels[i] = 0
+        if f.holes and (p == 0 or (f.holes == 2 and p == magnitude + 1)):
+            levels[i] = p != 0
             continue
         d = <int64_t>(f.pivot - ((p & magnitude) >> f.shift))
-        if f.hole and d >= 0:
-            d += 1
+        if d >= 0:
+            d += f.holes
         if d < INT32_MIN or d > INT32_MAX:
             return 1
         signs |= p
@@ -173,11 +173,11 @@ cdef int _join_floats(const int32_t *levels, unsigned_t *patterns, int64_t n, Fi
     cdef int place = f.shift - f.zeros, width = place + f.signs
     for i in range(n):
         d = levels[i]
-        if f.hole:
-            if d == 0:
-                patterns[i] = 0
+        if d >= 0:
+            if d < f.holes:
+                patterns[i] = <unsigned_t>(<uint64_t>d << f.sign)
                 continue
-            d -= d > 0
+            d -= f.holes
         top = f.pivot - <uint64_t>d
         if top > largest:
             return 1
@@ -188,8 +188,8 @@ cdef int _join_floats(const int32_t *levels, unsigned_t *patterns, int64_t n, Fi
 
 
 def split_floats(const unsigned_t[::1] patterns not None, int32_t[::1] levels not None, uint8_t[::1] stream not None,
-                 *, int shift, uint64_t pivot, bint hole, bint unsigned, int zeros):
-    cdef Fields f = fields_of(8 * sizeof(unsigned_t), shift, pivot, hole, unsigned, zeros)
+                 *, int shift, uint64_t pivot, int holes, bint unsigned, int zeros):
+    cdef Fields f = fields_of(8 * sizeof(unsigned_t), shift, pivot, holes, unsigned, zeros)
     cdef Stream s = opened(stream)
     cdef int64_t done, m, n = levels.shape[0]
     cdef int wrong
@@ -205,8 +205,8 @@ def split_floats(const unsigned_t[::1] patterns not None, int32_t[::1] levels no
 
 
 def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream not None,
-                unsigned_t[::1] patterns not None, *, int shift, uint64_t pivot, bint hole, bint unsigned, int zeros):
-    cdef Fields f = fields_of(8 * sizeof(unsigned_t), shift, pivot, hole, unsigned, zeros)
+                unsigned_t[::1] patterns not None, *, int shift, uint64_t pivot, int holes, bint unsigned, int zeros):
+    cdef Fields f = fields_of(8 * sizeof(unsigned_t), shift, pivot, holes, unsigned, zeros)
     cdef Stream s = opened(stream)
     cdef int64_t done, m, n = levels.shape[0]
     cdef int wrong
@@ -223,7 +223,7 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
 
 # ------------------------------------------------------------------------------------------------ their low bits
 cdef bint _split_low(const unsigned_t *patterns, const int32_t *levels, const uint8_t *zero_rows, int64_t rows,
-                     int64_t length, bint hole, int zeros, Stream *stream) noexcept nogil:
+                     int64_t length, int holes, int zeros, Stream *stream) noexcept nogil:
     cdef Stream s = stream[0]
     cdef int64_t i, row
     cdef uint64_t mask = ones(zeros), lost = 0
@@ -231,26 +231,26 @@ cdef bint _split_low(const unsigned_t *patterns, const int32_t *levels, const ui
         for i in range(row * length, row * length + length):
             if zero_rows[row]:
                 lost |= patterns[i] & mask
-            elif levels[i] or not hole:
+            elif levels[i] < 0 or levels[i] >= holes:
                 put(&s, patterns[i] & mask, zeros)
     stream[0] = s
     return lost != 0
 
 
-cdef void _join_low(const int32_t *levels, const uint8_t *zero_rows, int64_t rows, int64_t length, bint hole, int zeros,
+cdef void _join_low(const int32_t *levels, const uint8_t *zero_rows, int64_t rows, int64_t length, int holes, int zeros,
                     Stream *stream, unsigned_t *patterns) noexcept nogil:
     cdef Stream s = stream[0]
     cdef int64_t i, row
     for row in range(rows):
         if not zero_rows[row]:
             for i in range(row * length, row * length + length):
-                if levels[i] or not hole:
+                if levels[i] < 0 or levels[i] >= holes:
                     patterns[i] |= <unsigned_t>take(&s, zeros)
     stream[0] = s
 
 
 def split_low(const unsigned_t[::1] patterns not None, const int32_t[::1] levels not None,
-              const uint8_t[::1] zero_rows not None, uint8_t[::1] stream not None, *, bint hole, int zeros):
+              const uint8_t[::1] zero_rows not None, uint8_t[::1] stream not None, *, int holes, int zeros):
     cdef Stream s = opened(stream)
     cdef int64_t rows = zero_rows.shape[0], n = levels.shape[0], length = row_length(n, rows)
     cdef bint lost
@@ -258,14 +258,14 @@ def split_low(const unsigned_t[::1] patterns not None, const int32_t[::1] levels
     if not 0 <= zeros <= 64:
         raise ValueError("zeros is 0 to 64")
     with nogil:
-        lost = n and _split_low(&patterns[0], &levels[0], &zero_rows[0], rows, length, hole, zeros, &s)
+        lost = n and _split_low(&patterns[0], &levels[0], &zero_rows[0], rows, length, holes, zeros, &s)
     if lost:
         raise ValueError("a low bit of the mantissa is set")
     written(&s)
 
 
 def join_low(const int32_t[::1] levels not None, const uint8_t[::1] zero_rows not None,
-             const uint8_t[::1] stream not None, unsigned_t[::1] patterns not None, *, bint hole, int zeros):
+             const uint8_t[::1] stream not None, unsigned_t[::1] patterns not None, *, int holes, int zeros):
     cdef Stream s = opened(stream)
     cdef int64_t rows = zero_rows.shape[0], n = levels.shape[0], length = row_length(n, rows)
     same_length(patterns.shape[0], n)
@@ -273,17 +273,17 @@ def join_low(const int32_t[::1] levels not None, const uint8_t[::1] zero_rows no
         raise ValueError("zeros is 0 to 64")
     if n:
         with nogil:
-            _join_low(&levels[0], &zero_rows[0], rows, length, hole, zeros, &s, &patterns[0])
+            _join_low(&levels[0], &zero_rows[0], rows, length, holes, zeros, &s, &patterns[0])
     read(&s)
 
 
-def count_kept(const unsigned_t[::1] items not None, const uint8_t[::1] zero_rows not None):
+def count_kept(const unsigned_t[::1] items not None, const uint8_t[::1] zero_rows not None, unsigned_t mask):
     cdef int64_t i, row, rows = zero_rows.shape[0], width = row_length(items.shape[0], rows), kept = 0
     with nogil:
         for row in range(rows):
             if not zero_rows[row]:
                 for i in range(row * width, row * width + width):
-                    kept += items[i] != 0
+                    kept += (items[i] & mask) != 0
     return kept
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import STORED_TYPES, StoredType, stored_type
+from ..dtypes import STORED_TYPES, patterns, stored_type
 from ..errors import FormatError
 from ..model import Array
 from ..tensor.quant import DTYPES
@@ -76,18 +76,8 @@ def digest(tensor: Array) -> str:
         raise FormatError(f"a tensor of {tensor.dtype} has no digest: no model here has such tensors")
     head = struct.pack(f"<BB{tensor.ndim}Q", _CODES[stored.name], tensor.ndim, *tensor.shape)
     found = hashlib.sha256(b"NNRT1" + head)
-    found.update(_plain(tensor, stored).reshape(-1).view(np.uint8).data)
+    found.update(patterns(tensor).astype(stored.pattern.newbyteorder("<"), copy=False).view(np.uint8).data)
     return found.hexdigest()
-
-
-def _plain(tensor: Array, stored: StoredType) -> Array:
-    """The items in row-major order, little-endian."""
-    if stored.bits < 8:  # what stands in the rest of the byte is ml_dtypes' own affair
-        return np.asarray(tensor, np.uint8 if stored.kind != "i" else np.int8, order="C")
-    little = stored.pattern.newbyteorder("<")
-    if not tensor.dtype.isnative:  # only numpy's own types have another order
-        tensor = np.asarray(tensor, tensor.dtype.newbyteorder("="))
-    return np.asarray(np.asarray(tensor, order="C").view(stored.pattern), little)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..compare import compare_tensors
 from ..decoder.index import NnrFile
 from ..decoder.state import UpdateState
 from ..dtypes import STORED_TYPES
-from ..errors import LimitError, NnrError
+from ..errors import LimitError, MissingDependencyError, NnrError
 from ..model import Array, Topology
 from .cases import Case, Stream, typed
 from .digest import TensorDigest, differences
@@ -45,7 +45,7 @@ class Outcome(StrEnum):
     OOM = "OOM"
     #: Invalid, and decoded all the same.
     XPASS = "XPASS"
-    #: The command cannot be asked.
+    #: The command cannot be asked, or a package is missing.
     SKIP = "SKIP"
 
 
@@ -100,6 +100,8 @@ def judge(case: Case, decoder: Decoder) -> Verdict:
         return Verdict(Outcome.OOM)
     except OSError as error:
         return Verdict(Outcome.OOM if error.errno == errno.ENOMEM else Outcome.ERROR, _told(error))
+    except MissingDependencyError as error:
+        return Verdict(Outcome.SKIP, str(error))
     except (NnrError, RefusedError) as error:
         if isinstance(error.__context__, MemoryError):  # the decoder tells of it as of a limit
             return Verdict(Outcome.OOM, str(error))

@@ -131,7 +131,7 @@ class BitstreamParser:
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
         names = [*session.reference_list, *labels, *(self.limits.expected or ()), *tensors]
         wanted = dict.fromkeys(owners.get(name, name) for name in names)
-        complete = self.restoration.there(self.names)
+        complete = self.names.difference(owners, tensors) | self.restoration.there(self.info)
         there = {name.casefold() for name in complete}  # spellings are one label (NNEF 1.0, 4.1.3)
         missing = [name for name in wanted if name.casefold() not in there]
         if missing:
@@ -244,7 +244,7 @@ class BitstreamParser:
         if deflated:
             data = self._inflate(unit, data, "max_side_info_bytes", "bytes of side information")
         try:
-            side = SideInfo.parse(data, self.budget)
+            side = SideInfo.parse(data, self.reader.budget)
         except UnsupportedError as error:  # what the units hold can be told none the less
             self._unread = f"{unit.label()}: {error}"
             return False
@@ -322,7 +322,7 @@ class BitstreamParser:
         tasks = (g, task) if g else (task,)
         infos = describe(tasks)
         for info in infos:
-            self.restoration.check(info, self.info)
+            self.restoration.check(info)
             self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
             self.info[info.name] = info
         yield Group(tasks, infos, self.limits)

@@ -78,8 +78,8 @@ class Restoration:
         return (name,) if record.bits is None else (name, record.bits)
 
     # ------------------------------------------------------------------------------------------ from headers
-    def check(self, info: TensorInfo, coded: Mapping[str, TensorInfo]) -> None:
-        """Check the tensor of a unit, before it is decoded, with those before it.
+    def check(self, info: TensorInfo) -> None:
+        """Check the tensor of a unit, before it is decoded.
 
         Raises ElementError when it is not what the record says, LimitError when it is not expected.
         """
@@ -87,26 +87,14 @@ class Restoration:
         record = self.side.tensors.get(name)
         if record is None:
             self._check_expected(name, info.shape, info.type)
-            return
-        if record.index is not None:
+        elif record.index is not None:
             why = f"tied to {record.same_as!r}" if record.same_as else "empty"
             raise ElementError(f"{name!r} has a unit, and is {why} by the side information")
-        if info.name == name:
+        elif info.name == name:
             _check_unit(record, info)
             self._check_expected(name, _shape(record, info), record.type)
         elif (info.payload_type, info.type, len(info.shape)) != (NNR_PT_RAW_FLOAT, "float32", 1):
             raise ElementError(f"{info.name!r}, the bits of {name!r}, are not float32 words of NNR_PT_RAW_FLOAT")
-        shape, bits = record.shape, info
-        if info.name == name:
-            if record.bits is None or record.bits not in coded:
-                return
-            shape, bits = _shape(record, info), coded[record.bits]
-        elif shape is None and name in coded:
-            shape = coded[name].shape
-        elif shape is None and self._limits.expected is not None:
-            shape = self._limits.expected[name][0]
-        if shape is not None and bits.parameters > 2 * prod(shape) + 2:
-            raise ElementError(f"{bits.parameters:,} words are too many for the bits of {name!r} of shape {shape}")
 
     def _check_expected(self, name: str, shape: tuple[int, ...], type_: str) -> None:
         for one in (name, *self.ties.get(name, ())):
@@ -119,37 +107,25 @@ class Restoration:
 
     def infos(self, coded: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
         """Facts about the tensors of the model that are complete, in its order."""
-        tensors, there = self.side.tensors, self.there(coded)
-        found = {
-            name: self._info(name, coded)
-            for name in dict.fromkeys(self.owners.get(name, name) for name in coded)
-            if name in there
-        }
-        out: dict[str, TensorInfo] = {}
-        units = iter(list(found))
-        empty = {
-            name: TensorInfo(name, record.shape or (), self.decoded(record.type), None, (), 0)
-            for name, record in tensors.items()
-            if record.index is not None and not record.same_as
-        }
-        for index, name in _placed(tensors, there):
-            record = tensors[name]
-            while len(out) < index and (unit := next(units, None)) is not None:
-                out[unit] = found[unit]
-            if record.same_as:
-                target = found.get(record.same_as) or empty[record.same_as]
-                out[name] = replace(
-                    target, name=name, payload_type=None, tools=(), nbytes=0, code="", same_as=target.name
-                )
-            else:
-                out[name] = empty[name]
-        return out | {unit: found[unit] for unit in units}
+        there = self.there(coded)
+        units = deque(name for name in dict.fromkeys(self.owners.get(name, name) for name in coded) if name in there)
+        order: list[str] = []
+        for index, name in _placed(self.side.tensors, there):
+            while units and len(order) < index:
+                order.append(units.popleft())
+            order.append(name)
+        return {name: self._info(name, coded) for name in (*order, *units)}
 
     def _info(self, name: str, coded: Mapping[str, TensorInfo]) -> TensorInfo:
-        """Facts about a tensor that has a unit."""
-        info, record = coded[name], self.side.tensors.get(name)
+        record = self.side.tensors.get(name)
         if record is None:
-            return replace(info, type=self.decoded(info.type))
+            return replace(coded[name], type=self.decoded(coded[name].type))
+        if record.same_as:
+            target = self._info(record.same_as, coded)
+            return replace(target, name=name, payload_type=None, tools=(), nbytes=0, code="", same_as=target.name)
+        if record.index is not None:
+            return TensorInfo(name, record.shape or (), self.decoded(record.type), None, (), 0)
+        info = coded[name]
         return replace(
             info,
             type=self.decoded(record.type),

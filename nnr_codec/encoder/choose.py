@@ -72,12 +72,12 @@ def _unsaid(subject: Subject) -> str:
     """What NNR cannot say of a tensor."""
     shape = subject.array.shape
     if not subject.array.size or not shape:
-        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}"
+        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express (6.4.3.7)"
     elif subject.config.profile == 0:
         what = f"has type {subject.stored.name}, which profile 0 does not express (7.2)"
     else:
         what = f"has type {subject.stored.name}, which NNR does not express (Table 15)"
-    return f"tensor {subject.name!r} {what}; side information does, but side_info is False"
+    return f"tensor {subject.name!r} {what}; only side information does"
 
 
 @dataclass(frozen=True)

@@ -169,5 +169,5 @@ def _reason(subject: Subject) -> str:
         )
     return (
         f"tensor {name!r} has {stored.name} values that float32, the type of raw parameters, does not hold (7.3.4); "
-        "side information does"
+        "only side information does"
     )

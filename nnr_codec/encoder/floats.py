@@ -32,39 +32,32 @@ def float_code(subject: Subject) -> FloatChoice | None:
     if bits_id is None:
         return None
     mantissa = min(MANTISSA, stored.mantissa)
-    counts, positive_zeros, unsigned = _histogram(subject, mantissa)
-    kept = len(patterns) - positive_zeros
+    by_sign, both_zeros = _histogram(subject, mantissa)
     zeros, rows, lower_bits = _low_zeros(subject, stored.mantissa - mantissa)
-    width = int(not unsigned) + stored.mantissa - mantissa - zeros
-    if not kept or width + zeros * (rows is not None) == 0:
-        return None
-    with_hole = counts.copy()
-    with_hole[0] -= positive_zeros
-    hole = False
-    bits = entropy_bits(counts) + len(patterns) * width + lower_bits
-    if positive_zeros:
-        share = kept / len(patterns)
-        other = entropy_bits(np.append(with_hole, positive_zeros)) + kept * width + share * lower_bits
-        hole = other < bits
-        bits = min(bits, other)
-    pivot = int((with_hole if hole else counts).argmax())
-    code = FloatCode(bits_id, pivot, mantissa, hole, unsigned, zeros, rows)
-    return FloatChoice(code, bits)
+    choices = []
+    for holes in range(3 if both_zeros[1] else 2 if both_zeros[0] else 1):
+        empty, rest = both_zeros[:holes], by_sign.copy()
+        rest[:holes, 0] -= empty
+        unsigned, counts = not rest[1].any(), rest.sum(axis=0)
+        kept = int(counts.sum())
+        width = int(not unsigned) + stored.mantissa - mantissa - zeros
+        if kept and width + zeros * (rows is not None):
+            bits = entropy_bits(np.append(counts, empty)) + kept * width + kept / len(patterns) * lower_bits
+            code = FloatCode(bits_id, int(counts.argmax()), mantissa, holes, unsigned, zeros, rows)
+            choices.append(FloatChoice(code, bits))
+    return min(choices, key=lambda choice: choice.bits, default=None)
 
 
-def _histogram(subject: Subject, mantissa: int) -> tuple[npt.NDArray[np.int64], int, bool]:
-    """How often each number of exponent and first mantissa bits is there; the +0.0; whether there is no sign."""
+def _histogram(subject: Subject, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How often each number of exponent and first mantissa bits is there, by sign; +0.0 and -0.0."""
     stored = subject.stored
-    shift = stored.mantissa - mantissa
-    counts = np.zeros(1 << (stored.exponent + mantissa), np.int64)
-    positive_zeros, unsigned = 0, True
+    shift, sign = stored.mantissa - mantissa, subject.patterns.dtype.type(1 << (stored.bits - 1))
+    counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
+    both_zeros = np.zeros(2, np.int64)
     for part in chunks(subject.patterns):
-        tops = (part >> shift).astype(np.int64)
-        both = np.bincount(tops, minlength=2 * len(counts))
-        unsigned &= not both[len(counts) :].any()
-        counts += both[: len(counts)] + both[len(counts) :]
-        positive_zeros += int(len(part) - np.count_nonzero(part))
-    return counts, positive_zeros, unsigned
+        counts += np.bincount((part >> shift).astype(np.int64), minlength=counts.size).reshape(2, -1)
+        both_zeros += [len(part) - np.count_nonzero(part), np.count_nonzero(part == sign)]
+    return counts, both_zeros
 
 
 def _low_zeros(subject: Subject, most: int) -> tuple[int, bytes | None, float]:

@@ -84,7 +84,7 @@ def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> Sid
     records = {plan.name: plan.record for unit in units for plan in unit.tensors.values() if plan.record}
     record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
     if record and not config.side_info:
-        raise EncodeError("the model has metadata, which only side information holds, but side_info is False")
+        raise EncodeError("the model has metadata, which only side information holds")
     size = len(record.to_bytes()) if record else 0
     if size > READABLE.max_side_info_bytes:
         raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")

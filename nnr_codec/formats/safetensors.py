@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..dtypes import STORED_TYPES, StoredType, stored_type
+from ..dtypes import STORED_TYPES, StoredType, patterns
 from ..errors import FormatError, MissingDependencyError
 from ..files import output_file
 from ..limits import Budget, Limits
@@ -159,7 +159,8 @@ def _opened(source: Path | BinaryIO) -> Iterator[BinaryIO]:
 
 
 def _is_index(head: bytes) -> bool:
-    return head.lstrip()[:1] == b"{" and _INDEX in head
+    # The size of a header has zero bytes, JSON none.
+    return b"\0" not in head[:_SIZE] and head.lstrip()[:1] == b"{" and _INDEX in head
 
 
 def _read_header(file: BinaryIO, limits: Limits) -> tuple[dict[str, str], dict[str, Entry]]:
@@ -282,17 +283,17 @@ def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
 
 
 def _read(file: BinaryIO, name: str, entry: Entry) -> Array:
-    patterns = np.empty(entry.shape, entry.stored.pattern.newbyteorder("<"))
-    target = patterns.reshape(-1).view(np.uint8).data
+    items = np.empty(entry.shape, entry.stored.pattern.newbyteorder("<"))
+    target = items.reshape(-1).view(np.uint8).data
     file.seek(entry.start)
     while target:
         count = file.readinto(target[:_CHUNK])  # type: ignore[attr-defined]
         if not count:
             raise FormatError(f"tensor {name[:80]!a}: the file ends {len(target)} bytes early")
         target = target[count:]
-    if entry.stored.kind == "b" and np.any(patterns > 1):
+    if entry.stored.kind == "b" and np.any(items > 1):
         raise FormatError(f"tensor {name[:80]!a}: a byte is neither 0 nor 1, as booleans are")
-    return patterns.astype(entry.stored.pattern, copy=False).view(entry.stored.dtype)
+    return items.astype(entry.stored.pattern, copy=False).view(entry.stored.dtype)
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -366,10 +367,6 @@ def _header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, list[i
 
 
 def _write_items(file: BinaryIO, array: Array) -> None:
-    """Write the items in row-major order, little-endian; copied in parts, unless the array is not contiguous."""
-    stored = stored_type(array.dtype)
-    assert stored is not None  # known since the header was made
-    flat = np.ascontiguousarray(array).reshape(-1).view(stored.pattern.newbyteorder(array.dtype.byteorder))
-    for start in range(0, flat.size, _CHUNK):
-        part = flat[start : start + _CHUNK].astype(stored.pattern.newbyteorder("<"), copy=False)
-        file.write(part.view(np.uint8).data)
+    """Write the items in row-major order, little-endian."""
+    items = patterns(array)
+    file.write(items.astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)

@@ -207,8 +207,9 @@ def _check_float(code: FloatCode, stored: StoredType) -> None:
     if stored.kind != "f" or not (
         0 <= code.mantissa <= code.mantissa + code.zeros <= stored.mantissa
         and 0 <= code.pivot < 1 << (stored.exponent + code.mantissa)
+        and 0 <= code.holes <= 2
     ):
-        raise ElementError(f"pivot, mantissa or zeros are not those of {stored.name}")
+        raise ElementError(f"pivot, mantissa, holes or zeros are not those of {stored.name}")
 
 
 def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
@@ -223,16 +224,13 @@ def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
     return rows[: shape[0]]
 
 
-def _sizes(code: FloatCode, stored: StoredType, items: Patterns, zero_rows: Bytes) -> tuple[int, int]:
-    """Bytes of the upper and the lower stream; ``items`` are 0 where a hole is."""
-    kept = int(np.count_nonzero(items)) if code.hole else items.size
-    low = 0
-    if code.zeros:
-        low = (
-            kernel.count_kept(items, zero_rows)
-            if code.hole
-            else items.size // zero_rows.size * int(np.count_nonzero(zero_rows == 0))
-        )
+def _sizes(code: FloatCode, stored: StoredType, items: Patterns, zero_rows: Bytes, mask: int) -> tuple[int, int]:
+    """Bytes of the upper and the lower stream; ``items`` have bits of the mask where they are kept."""
+    if code.holes:
+        kept = kernel.count_kept(items, np.zeros(1, np.uint8), mask)
+        low = kernel.count_kept(items, zero_rows, mask) if code.zeros else 0
+    else:
+        kept, low = items.size, items.size // zero_rows.size * int(np.count_nonzero(zero_rows == 0))
     return _bytes(kept * (stored.mantissa - code.mantissa - code.zeros + (not code.unsigned))), _bytes(low * code.zeros)
 
 
@@ -241,7 +239,8 @@ def _split_floats(
 ) -> tuple[Levels, Array]:
     _check_float(code, stored)
     zero_rows = _zero_rows(code, shape)
-    upper, lower = _sizes(code, stored, patterns, zero_rows)
+    mask = (1 << (stored.bits - (code.holes == 2))) - 1  # of two holes all bits but the sign
+    upper, lower = _sizes(code, stored, patterns, zero_rows, mask)
     levels = np.empty(patterns.size, np.int32)
     stream = np.zeros(4 * _words(upper + lower), np.uint8)
     kernel.split_floats(
@@ -250,13 +249,13 @@ def _split_floats(
         stream[:upper],
         shift=stored.mantissa - code.mantissa,
         pivot=code.pivot,
-        hole=code.hole,
+        holes=code.holes,
         unsigned=code.unsigned,
         zeros=code.zeros,
     )
     if code.zeros:
         low = stream[upper : upper + lower]
-        kernel.split_low(patterns, levels, zero_rows, low, hole=code.hole, zeros=code.zeros)
+        kernel.split_low(patterns, levels, zero_rows, low, holes=code.holes, zeros=code.zeros)
     return levels, stream.view("<f4")
 
 
@@ -265,7 +264,7 @@ def _join_floats(
 ) -> Patterns:
     _check_float(code, stored)
     zero_rows = _zero_rows(code, shape)
-    upper, lower = _sizes(code, stored, levels.view(np.uint32), zero_rows)
+    upper, lower = _sizes(code, stored, levels.view(np.uint32), zero_rows, (1 << 32) - max(code.holes, 1))
     stream = _stream(bits, upper + lower)
     patterns = np.empty(levels.size, stored.pattern)
     kernel.join_floats(
@@ -274,21 +273,26 @@ def _join_floats(
         patterns,
         shift=stored.mantissa - code.mantissa,
         pivot=code.pivot,
-        hole=code.hole,
+        holes=code.holes,
         unsigned=code.unsigned,
         zeros=code.zeros,
     )
     if code.zeros:
-        kernel.join_low(levels, zero_rows, stream[upper:], patterns, hole=code.hole, zeros=code.zeros)
+        kernel.join_low(levels, zero_rows, stream[upper:], patterns, holes=code.holes, zeros=code.zeros)
     return patterns
 
 
 # ------------------------------------------------------------------------------------------------ integers
-def _split_integers(code: IntegerCode, stored: StoredType, patterns: Patterns) -> tuple[Levels, Array | None]:
-    (least, largest), values = stored.range, _integers(stored, patterns)
+def _check_integer(code: IntegerCode, stored: StoredType) -> None:
+    least, largest = stored.range
     if not least <= code.base <= largest or not 0 <= code.low <= 64:
-        raise ValueError(f"base {code.base} or low {code.low} are not for {stored.name}")
+        raise ElementError(f"base {code.base} or low {code.low} are not for {stored.name}")
+
+
+def _split_integers(code: IntegerCode, stored: StoredType, patterns: Patterns) -> tuple[Levels, Array | None]:
+    _check_integer(code, stored)
     _check_items(stored, patterns)
+    least, values = stored.range[0], _integers(stored, patterns)
     low, high = int(values.min()), int(values.max())
     if (low - code.base) >> code.low not in _LEVELS or (high - code.base) >> code.low not in _LEVELS:
         raise ValueError("a level exceeds 32 bits")
@@ -302,9 +306,8 @@ def _split_integers(code: IntegerCode, stored: StoredType, patterns: Patterns) -
 
 
 def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: Array | None) -> Patterns:
+    _check_integer(code, stored)
     least, largest = stored.range
-    if not 0 <= code.low <= 64:
-        raise ElementError(f"{code.low} low bits; items have 64 at most")
     size = _bytes(levels.size * code.low)
     stream = _stream(bits, size) if code.low else np.zeros(0, np.uint8)
     first, last = divmod(least - code.base, 1 << code.low), divmod(largest - code.base, 1 << code.low)
@@ -314,11 +317,10 @@ def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: 
         stream,
         patterns,
         least=least % (1 << 64),
-        origin=(code.base - least) % (1 << 64),
+        origin=code.base - least,
         low=code.low,
-        # Of 32 bits as levels are, or beyond them where no level is legal.
-        first=min(max(first, (_LEVELS.start, 0)), (_LEVELS.stop, 0)),
-        last=max(min(last, (_LEVELS.stop - 1, (1 << 64) - 1)), (_LEVELS.start - 1, 0)),
+        first=max(first, (_LEVELS.start, 0)),  # of 32 bits, as levels are
+        last=min(last, (_LEVELS.stop - 1, (1 << 64) - 1)),
     )
     return patterns
 

@@ -44,8 +44,9 @@ class FloatCode:
         for ``pivot - d``.
     mantissa : int
         How many bits of the mantissa stand in the level.
-    hole : bool
-        Whether level 0 is +0.0, which has no other bits; a level d above 0 then stands for ``pivot - (d - 1)``.
+    holes : int
+        1: level 0 is +0.0, which has no other bits; 2: level 1 is -0.0 as well, as pruning by a mask leaves it. A level
+        of ``holes + d`` then stands for ``pivot - d``.
     unsigned : bool
         Whether all sign bits are 0, and left out.
     zeros : int
@@ -58,7 +59,7 @@ class FloatCode:
     bits: str
     pivot: int
     mantissa: int = 0
-    hole: bool = False
+    holes: int = 0
     unsigned: bool = False
     zeros: int = 0
     rows: bytes | None = None
@@ -204,7 +205,7 @@ class SideInfo:
         """
         if not data.startswith(MAGIC):
             return None
-        budget.charge("max_side_info_bytes", len(data), "bytes of side information")
+        budget.limits.check("max_side_info_bytes", len(data), "bytes of side information")
         version = _VERSION.match(data, len(MAGIC))
         if version is None:
             raise ElementError("is no version number", path="nnr_codec")
@@ -353,11 +354,13 @@ def _read_float(members: Members, tensor: _Tensor) -> FloatCode:
     members.check("pivot", pivot, 0, (1 << (stored.exponent + mantissa)) - 1)
     zeros = members.take("zeros", int, 0)
     members.check("zeros", zeros, 0, stored.mantissa - mantissa)
+    holes = members.take("holes", int, 0)
+    members.check("holes", holes, 0, 2)
     return FloatCode(
         bits=_read_bits(members, tensor),
         pivot=pivot,
         mantissa=mantissa,
-        hole=members.take("hole", bool, False),
+        holes=holes,
         unsigned=members.take("unsigned", bool, False),
         zeros=zeros,
         rows=_read_rows(members, tensor) if zeros and "rows" in members.values else None,
@@ -373,7 +376,7 @@ def _read_rows(members: Members, tensor: _Tensor) -> bytes:
 
 def _read_integer(members: Members, tensor: _Tensor) -> IntegerCode:
     base = members.take("base", int, 0)
-    members.check("base", base, -(1 << 63), (1 << 64) - 1)
+    members.check("base", base, *tensor.stored.range)
     low = members.take("low", int, 0)
     members.check("low", low, 0, 64)
     return IntegerCode(base, low, _read_bits(members, tensor) if low else None)

@@ -379,3 +379,13 @@ def test_real_networks(name: str, most: int) -> None:
     data = nnr.encode(model, exact=True)
     assert_exact(data, **model.tensors)
     assert len(data) <= most
+
+
+def test_zeros_of_a_mask_cost_little() -> None:
+    """Pruning by a product leaves +0.0 and -0.0, which take a bit each."""
+    rng = np.random.default_rng(5)
+    weights = rng.standard_normal((256, 256)).astype(np.float32)
+    pruned = weights * (rng.random(weights.shape) < 0.1)
+    data = nnr.encode({"w": pruned}, exact=True)
+    assert nnr.decode(data)["w"].tobytes() == pruned.tobytes()
+    assert 8 * len(data) < 4.2 * pruned.size

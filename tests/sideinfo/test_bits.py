@@ -24,7 +24,7 @@ from nnr_codec.errors import ElementError
 
 Array = npt.NDArray[Any]
 EVERYTHING: dict[str, Any] = {"first": (-(1 << 31), 0), "last": ((1 << 31) - 1, (1 << 64) - 1)}
-FLOATS: dict[str, Any] = {"shift": 22, "pivot": 254, "hole": False, "unsigned": False, "zeros": 0}
+FLOATS: dict[str, Any] = {"shift": 22, "pivot": 254, "holes": 0, "unsigned": False, "zeros": 0}
 
 
 def packed(fields: list[int], width: int) -> bytes:
@@ -87,8 +87,8 @@ def test_lengths_that_differ() -> None:
     calls: list[Callable[[], None]] = [
         lambda: split_floats(three, four, none, **FLOATS),
         lambda: join_floats(four, none, three, **FLOATS),
-        lambda: split_low(three, four, rows, none, hole=False, zeros=0),
-        lambda: join_low(four, rows, none, three, hole=False, zeros=0),
+        lambda: split_low(three, four, rows, none, holes=0, zeros=0),
+        lambda: join_low(four, rows, none, three, holes=0, zeros=0),
         lambda: split_integers(three, four, none, least=0, origin=0, low=0),
         lambda: join_integers(four, none, three, least=0, origin=0, low=0, **EVERYTHING),
     ]
@@ -102,9 +102,9 @@ def test_rows_that_do_not_divide() -> None:
     for count in (0, 3, 5):
         rows = np.zeros(count, np.uint8)
         for call in (
-            lambda rows=rows: split_low(patterns, levels, rows, none, hole=False, zeros=0),
-            lambda rows=rows: join_low(levels, rows, none, patterns, hole=False, zeros=0),
-            lambda rows=rows: count_kept(patterns, rows),
+            lambda rows=rows: split_low(patterns, levels, rows, none, holes=0, zeros=0),
+            lambda rows=rows: join_low(levels, rows, none, patterns, holes=0, zeros=0),
+            lambda rows=rows: count_kept(patterns, rows, 1),
         ):
             with pytest.raises(ValueError, match="rows"):
                 call()
@@ -128,16 +128,17 @@ def test_widths_that_there_are_not() -> None:
         with pytest.raises(ValueError, match="0 to 64"):
             join_integers(levels, none, patterns, least=0, origin=0, low=width, **EVERYTHING)
         with pytest.raises(ValueError, match="0 to 64"):
-            split_low(patterns, levels, rows, none, hole=False, zeros=width)
+            split_low(patterns, levels, rows, none, holes=0, zeros=width)
         with pytest.raises(ValueError, match="0 to 64"):
-            join_low(levels, rows, none, patterns, hole=False, zeros=width)
+            join_low(levels, rows, none, patterns, holes=0, zeros=width)
 
 
 def test_counting() -> None:
     items = np.array([[0, 1, 2], [0, 0, 0], [3, 0, 0], [4, 5, 6]], np.uint16)
-    assert count_kept(items.reshape(-1), np.zeros(4, np.uint8)) == 6
-    assert count_kept(items.reshape(-1), np.array([0, 1, 0, 1], np.uint8)) == 3
-    assert count_kept(items.reshape(-1), np.zeros(1, np.uint8)) == 6
+    assert count_kept(items.reshape(-1), np.zeros(4, np.uint8), 0xFFFF) == 6
+    assert count_kept(items.reshape(-1), np.array([0, 1, 0, 1], np.uint8), 0xFFFF) == 3
+    assert count_kept(items.reshape(-1), np.zeros(1, np.uint8), 0xFFFF) == 6
+    assert count_kept(items.reshape(-1), np.zeros(1, np.uint8), 0xFFFE) == 5
 
 
 def test_more_elements_than_are_done_at_once() -> None:

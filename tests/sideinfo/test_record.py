@@ -86,8 +86,8 @@ FLOATS = struct.pack("<3f", -0.5, 0.0, 2.0)
         (SideInfo({"w": TensorRecord(same_as="v", index=7)}), ',"tensors":{"w":{"index":7,"same_as":"v"}}'),
         (one(FloatCode("w#bits", 0)), ',"tensors":{"w":{"code":{"kind":"float","pivot":0},"type":"float32"}}'),
         (
-            one(FloatCode("b", 9, 1, True, True, 3, b"\xa0")),
-            ',"tensors":{"w":{"code":{"bits":"b","hole":true,"kind":"float","mantissa":1,"pivot":9,"rows":"oA==",'
+            one(FloatCode("b", 9, 1, 1, True, 3, b"\xa0")),
+            ',"tensors":{"w":{"code":{"bits":"b","holes":1,"kind":"float","mantissa":1,"pivot":9,"rows":"oA==",'
             '"unsigned":true,"zeros":3},"type":"float32"}}',
         ),
         (one(IntegerCode()), ',"tensors":{"w":{"code":{"kind":"integer"},"type":"float32"}}'),
@@ -239,7 +239,7 @@ def test_no_json(data: bytes, message: str) -> None:
     refused(data, "", message)
 
 
-GOOD = SideInfo({"w": TensorRecord("float32", (2,), FloatCode("b", 9, 1, True)), "\u00e4": TensorRecord("bool")})
+GOOD = SideInfo({"w": TensorRecord("float32", (2,), FloatCode("b", 9, 1, 1)), "\u00e4": TensorRecord("bool")})
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ GOOD = SideInfo({"w": TensorRecord("float32", (2,), FloatCode("b", 9, 1, True)),
         (b'"pivot":9', b'"pivot":9,"zeros":0'),
         (b'"pivot":9', b'"pivot":9,"zeros":-0'),
         (b'"pivot":9', b'"pivot":9,"unsigned":false'),
-        (b'"hole":true,"kind":"float"', b'"kind":"float","hole":true'),
+        (b'"holes":1,"kind":"float"', b'"kind":"float","holes":1'),
         (b'{"nnr_codec":1', b'{"nnr_codec":1,"nnr_codec":1'),
         (b'{"nnr_codec":1', b'{"nnr_codec":1,"source":{}'),
         (b'{"nnr_codec":1', b'{"nnr_codec":1,"source":{"metadata":{}}'),
@@ -345,7 +345,7 @@ CODES: list[tuple[object, str, str, str]] = [
     (FLOAT | {"zeros": -1}, "float32", ".zeros", "is not in 0 to 23"),
     (FLOAT | {"zeros": 23, "mantissa": 1}, "float32", ".zeros", "is not in 0 to 22"),
     (FLOAT | {"zeros": None}, "float32", ".zeros", "an integer is expected"),
-    (FLOAT | {"hole": 1}, "float32", ".hole", "a boolean is expected"),
+    (FLOAT | {"holes": 3}, "float32", ".holes", "3 is not in 0 to 2"),
     (FLOAT | {"unsigned": 1}, "float32", ".unsigned", "a boolean is expected"),
     (FLOAT | {"rows": "gA=="}, "float32", '["rows"]', "not known"),
     (FLOAT | {"zeros": 1, "rows": None}, "float32", ".rows", "a string is expected"),
@@ -357,6 +357,9 @@ CODES: list[tuple[object, str, str, str]] = [
     (FLOAT | {"bits": "w"}, "float32", ".bits", "'w' is the name of something else"),
     # IntegerCode
     ({"kind": "integer", "base": -(1 << 63) - 1}, "int64", ".base", "is not in"),
+    ({"kind": "integer", "base": -1}, "uint8", ".base", "-1 is not in 0 to 255"),
+    ({"kind": "integer", "base": 2}, "bool", ".base", "2 is not in 0 to 1"),
+    ({"kind": "integer", "base": 1 << 16}, "bfloat16", ".base", "is not in 0 to 65535"),
     ({"kind": "integer", "base": 1 << 64}, "uint64", ".base", "is not in"),
     ({"kind": "integer", "base": False}, "int8", ".base", "an integer is expected"),
     ({"kind": "integer", "low": -1}, "int8", ".low", "is not in 0 to 64"),
@@ -551,7 +554,7 @@ def codes(draw: st.DrawFn, kind: str, shape: tuple[int, ...] | None, bits: str) 
     match draw(st.sampled_from(choices)):
         case "integer":
             low = draw(st.integers(0, 64))
-            return IntegerCode(draw(st.integers(-(1 << 63), (1 << 64) - 1)), low, bits if low else None)
+            return IntegerCode(draw(st.integers(*stored.range)), low, bits if low else None)
         case "palette":
             low_item, high_item = (0, 255) if stored.bits >= 8 else stored.range
             items = st.lists(st.integers(low_item, high_item), min_size=1, max_size=9)
@@ -565,7 +568,7 @@ def codes(draw: st.DrawFn, kind: str, shape: tuple[int, ...] | None, bits: str) 
             size = draw(st.integers(1, 5)) if shape is None else (shape[0] + 7) // 8 if shape and shape[0] < 99 else 0
             rows = draw(st.none() | st.binary(min_size=size, max_size=size)) if zeros and size else None
             pivot = draw(st.integers(0, (1 << (stored.exponent + mantissa)) - 1))
-            return FloatCode(bits, pivot, mantissa, draw(st.booleans()), draw(st.booleans()), zeros, rows)
+            return FloatCode(bits, pivot, mantissa, draw(st.integers(0, 2)), draw(st.booleans()), zeros, rows)
         case "grid":
             form = "<d" if kind == "float64" else "<f"
             scale = st.floats(2.0**-140, 2.0**100, width=32).map(lambda value: struct.pack(form, value))
@@ -670,7 +673,7 @@ MEMBERS = [
     "pivot",
     "mantissa",
 ]
-MEMBERS += ["hole", "unsigned", "zeros", "rows", "base", "low", "values", "offset", "scale", "axis", "w", ""]
+MEMBERS += ["holes", "unsigned", "zeros", "rows", "base", "low", "values", "offset", "scale", "axis", "w", ""]
 
 
 @settings(max_examples=200, deadline=None)

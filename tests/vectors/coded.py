@@ -142,16 +142,16 @@ SOME_BITS = bytes([0b10110000, 0b10100000])
 
 for number, (title, patterns, fields, how) in enumerate(
     [
-        ("zeros have level 0 and no other bits", SIGNED, {"hole": True}, {}),
+        ("zeros have level 0 and no other bits", SIGNED, {"holes": 1}, {}),
         ("no sign bits", FULL, {"unsigned": True}, {}),
-        ("no sign bits, and none for zeros", SPARSE, {"hole": True, "unsigned": True}, {}),
+        ("no sign bits, and none for zeros", SPARSE, {"holes": 1, "unsigned": True}, {}),
         ("13 low bits are 0 everywhere", FULL[list(SOME)], {"zeros": 13}, {}),
         ("13 low bits are 0 in some rows", FULL, {"zeros": 13}, {"rows": SOME}),
-        ("13 low bits are 0 in some rows, and zeros are left out", SIGNED, {"zeros": 13, "hole": True}, {"rows": SOME}),
+        ("13 low bits are 0 in some rows, and zeros are left out", SIGNED, {"zeros": 13, "holes": 1}, {"rows": SOME}),
         (
             "13 low bits are 0 in some rows, zeros and signs are left out",
             SPARSE,
-            {"zeros": 13, "hole": True, "unsigned": True},
+            {"zeros": 13, "holes": 1, "unsigned": True},
             {"rows": SOME},
         ),
     ],
@@ -176,16 +176,23 @@ def all_low_bits() -> Content:
     return s.means({"w": patterned("float32", patterns)})
 
 
-@case("NNR-SID-082", "+0.0 as a level of its own, beside the level that stands for it", "FloatCode bfloat16 hole")
+@case("NNR-SID-082", "+0.0 as a level of its own, beside the level that stands for it", "FloatCode bfloat16 holes")
 def two_zeros() -> Content:
-    s = recorded({"w": entry("float", "bfloat16", pivot=127, hole=True)})
+    s = recorded({"w": entry("float", "bfloat16", pivot=127, holes=1)})
     s.levels("w", [0, 128, 128, 1]).words("w#bits", bytes([0x00, 0x80, 0x00, 0]))
     return s.means({"w": patterned("bfloat16", [0, 0, 0x8000, 0x3F80])})
 
 
-@case("NNR-SID-083", "no bits are left for the words: one word of zeros", "FloatCode float8_e5m2 hole unsigned")
+@case("NNR-SID-099", "-0.0 has level 1 beside +0.0, and no other bits", "FloatCode bfloat16 holes")
+def both_zeros() -> Content:
+    s = recorded({"w": entry("float", "bfloat16", pivot=127, holes=2)})
+    s.levels("w", [0, 1, 129, 2, -1]).words("w#bits", bytes([0x01, 0x81, 0x00, 0]))
+    return s.means({"w": patterned("bfloat16", [0, 0x8000, 0x0001, 0x3F80 | 0x8001, 0x4000])})
+
+
+@case("NNR-SID-083", "no bits are left for the words: one word of zeros", "FloatCode float8_e5m2 holes unsigned")
 def no_bits() -> Content:
-    s = recorded({"w": entry("float", "float8_e5m2", pivot=60, mantissa=2, hole=True, unsigned=True)})
+    s = recorded({"w": entry("float", "float8_e5m2", pivot=60, mantissa=2, holes=1, unsigned=True)})
     s.levels("w", [0, 1, -3]).words("w#bits", bytes(4))
     return s.means({"w": patterned("float8_e5m2", [0, 60, 63])})
 

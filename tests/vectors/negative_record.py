@@ -90,7 +90,7 @@ TEXTS: list[tuple[str, bytes]] = [
     ("a negative pivot", code("float", pivot=-1)),
     ("more bits of the mantissa than there are", code("float", pivot=5, mantissa=24)),
     ("zeros and bits in levels that are more than the mantissa", code("float", pivot=5, mantissa=20, zeros=4)),
-    ("hole that is 1", code("float", pivot=5, hole=1)),
+    ("three holes", code("float", pivot=5, holes=3)),
     ("rows without zeros", code("float", pivot=5, rows=text64(b"\x80"))),
     ("bits for more rows than there are", code("float", shape=[8, 1], pivot=5, zeros=1, rows=text64(b"\x80\x80"))),
     ("rows of a tensor without dimensions", code("float", shape=[], pivot=5, zeros=1, rows=text64(b"\x80"))),

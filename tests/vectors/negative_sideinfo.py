@@ -71,7 +71,7 @@ PATTERNS = [0x3F80, 0xBFC0, 0x3E9A, 0x4049, 0x3F81]
 LEVELS, WORDS = float_code("bfloat16", PATTERNS, 127, 0)  # 5 fields of 8 bits: 2 words
 WIDE = entry("integer", "int64", low=32)
 ROWS = entry("float", "float32", pivot=127, zeros=23, rows=text64(b"\x80"))
-HOLE = entry("float", "bfloat16", pivot=127, hole=True)
+HOLE = entry("float", "bfloat16", pivot=127, holes=1)
 BEYOND = entry("float", "float32", pivot=127, zeros=23, rows=text64(b"\xc0"))
 
 

@@ -79,7 +79,7 @@ def float_code(
     pivot: int,
     mantissa: int,
     *,
-    hole: bool = False,
+    holes: int = 0,
     unsigned: bool = False,
     zeros: int = 0,
     rows: Sequence[int] = (),
@@ -89,13 +89,13 @@ def float_code(
     array = np.array(patterns, object)
     levels, upper, lower = [], [], []
     for index, pattern in np.ndenumerate(array):
-        if hole and pattern == 0:
-            levels.append(0)
-            continue
         sign, magnitude = divmod(pattern, 1 << (exponent + all_bits))
+        if magnitude == 0 and sign < holes:
+            levels.append(sign)
+            continue
         top, below = divmod(magnitude, 1 << (all_bits - mantissa))
         distance = pivot - top
-        levels.append(distance + 1 if hole and distance >= 0 else distance)
+        levels.append(distance + holes if distance >= 0 else distance)
         high, low = divmod(below, 1 << zeros)
         width = all_bits - mantissa - zeros
         upper.append((high, width) if unsigned else (sign << width | high, width + 1))

@@ -172,7 +172,6 @@ requirement(
     "Side information follows docs/side-information.md, and the units what it says; no rule of the standard.",
     "side information",
     "are not float32 words",
-    "words are too many for the bits",
     severity="extension",
 )
 requirement(

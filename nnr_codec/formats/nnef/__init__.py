@@ -202,7 +202,7 @@ def _outputs(model: Model) -> Iterator[Output]:
     """Check a model and return its files in the order of their paths; the tensors follow as they are asked for."""
     topology = model.topology
     if topology is None or topology.format != NAME:
-        raise FormatError("the model has no NNEF graph and cannot be saved as NNEF; save it as .npz")
+        raise FormatError("the model has no NNEF graph and cannot be saved as NNEF; save it as .safetensors or .npz")
     # The text is the caller's own by now.
     graph, text = parse_graph(topology.data, Limits.unlimited()), topology.data
     if shapes := {name.casefold(): model.tensors[name].shape for name in model.pruned if name in model.tensors}:
