@@ -72,7 +72,8 @@ Examples:
 \b
 Outcomes: PASS; FAIL decoded to something else, or refused for another reason;
 ERROR refused although valid, or an unexpected exception; CRASH; TIMEOUT; OOM out
-of memory; XPASS decoded although invalid; SKIP the command cannot be asked, or a package is missing.
+of memory; XPASS decoded although invalid; SKIP the command cannot be asked, or a
+package is missing.
 """,
 )
 @click.argument("folder", required=False, type=params.FileName(), metavar="[DIR]")

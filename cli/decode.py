@@ -74,9 +74,7 @@ def decode(
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype))
-        if file.ignored:
-            more = f" and {len(file.ignored) - 1} more" if len(file.ignored) > 1 else ""
-            printer.warning(f"passed over, as of no known type or format: {file.ignored[0]}{more}")
+        printer.passed_over(file.ignored)
         names = _matching(file, only) if only else None
         if names and len(names) < len(file) and model_format == "nnef":
             raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
@@ -84,7 +82,7 @@ def decode(
 
         def note(name: str) -> None:
             info = file.info[name]
-            printer.detail(f"{name}: {info.type} {output.dims(info.shape) or 'scalar'}")
+            printer.detail(f"{name}: {info.type} {output.dims(info.shape)}")
             advance()
 
         model = file.decode(note, names=names, allow_missing=allow_missing, jobs=jobs)

@@ -157,7 +157,7 @@ def _print_models(names: Iterable[str], found: ModelDifference, verbose: bool) -
         numbers = ("", "", "", "")
         if one:
             numbers = (f"{one.count:,}", f"{one.largest:.3g}", f"{one.rms:.3g}", f"{one.snr:.2f}")
-        shapes = " / ".join(output.dims(shape) or "scalar" for shape in found.shapes.get(name, ()))
+        shapes = " / ".join(output.dims(shape) for shape in found.shapes.get(name, ()))
         rows.append((name, " / ".join(filter(None, (*found.dtypes.get(name, ()), shapes))), *numbers))
     if rows:
         headings = ("name", "type, shape", "differ", "largest", "rms", "SNR dB")

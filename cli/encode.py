@@ -77,7 +77,9 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     help="Options for the tensors whose names match; repeatable.",
 )
 @params.model_format("by its content")
-@click.option("--check", is_flag=True, help="Decode what was written and print the largest error and the SNR.")
+@click.option(
+    "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."
+)
 @params.limits
 @params.conversion
 def encode(

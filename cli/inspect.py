@@ -187,7 +187,16 @@ def _print_units(data: Bitstream, limits: nnr.Limits, style: str | None) -> None
         for info in summarise(data, limits):
             bits = f"{info.bits_per_parameter:.2f}" if info.bits_per_parameter else ""
             place = "  " * info.depth + str(info.index), str(info.offset), str(info.size)
-            rows.append((*place, info.type, " ".join(info.names), output.dims(info.shape), info.detail, bits))
+            rows.append(
+                (
+                    *place,
+                    info.type,
+                    " ".join(info.names),
+                    output.dims(info.shape) if info.shape else "",
+                    info.detail,
+                    bits,
+                )
+            )
     finally:
         if rows:
             output.table(

@@ -34,6 +34,7 @@ def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
     import nnr_codec as nnr
 
     with output.source(bitstream) as data, nnr.open(data, limits=limits) as file:
+        output.Printer().passed_over(file.ignored)
         infos = list(file.info.values())
     if as_json:
         rows = [
@@ -57,7 +58,7 @@ def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
         (
             (
                 info.name,
-                output.dims(info.shape) or "scalar",
+                output.dims(info.shape),
                 info.type,
                 _coded(info),
                 " ".join(info.tools),

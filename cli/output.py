@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -15,6 +16,8 @@ from .errors import one_line, say, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from nnr_codec import NnrError
 
 WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
 NARROW = 80  # narrower terminals wrap the lines themselves
@@ -45,6 +48,12 @@ class Printer:
         """A warning."""
         if not self.quiet:
             warn(text)
+
+    def passed_over(self, ignored: Sequence[str]) -> None:
+        """A warning of units that mean nothing here, if there are any."""
+        if ignored:
+            more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
+            self.warning(f"passed over, as of no known type or format: {ignored[0]}{more}")
 
     def detail(self, text: str) -> None:
         """A line when verbose."""
@@ -130,8 +139,20 @@ def source(name: str) -> Iterator[str | BinaryIO]:
     try:
         yield stdin() if name == "-" else name
     except NnrError as error:
-        error.add_note("standard input" if name == "-" else name)
+        error.add_note("standard input" if name == "-" else f"{name}{_mistaken(name, error)}")
         raise
+
+
+def _mistaken(name: str, error: NnrError) -> str:
+    """What else a file is that was read as a bitstream and is none."""
+    from nnr_codec import FormatError, formats
+
+    if isinstance(error, FormatError):
+        return ""
+    with contextlib.suppress(OSError):
+        if module := formats.recognise(Path(name)):
+            return f" is a model ({module.NAME}), not a bitstream"
+    return ""
 
 
 def stdin() -> BinaryIO:
@@ -156,8 +177,8 @@ def _is_terminal(stream: object) -> bool:
 
 
 def dims(shape: Iterable[int]) -> str:
-    """A shape as ``64x3x7x7``."""
-    return "x".join(map(str, shape))
+    """A shape as ``64x3x7x7``; ``scalar`` for none."""
+    return "x".join(map(str, shape)) or "scalar"
 
 
 def tensors(n: int) -> str:

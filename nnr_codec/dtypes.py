@@ -45,6 +45,11 @@ class StoredType:
         return np.dtype(f"u{self.itemsize}")
 
     @property
+    def is_numpys(self) -> bool:
+        """Whether numpy knows it without ``ml_dtypes``."""
+        return self.name in ("bool", "float16", "float32", "float64") or (self.kind != "f" and self.bits >= 8)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy dtype; MissingDependencyError when it needs ``ml_dtypes`` and that is not installed."""
         return _dtype(self.name)
@@ -81,11 +86,6 @@ STORED_TYPES: dict[str, StoredType] = {
         _float("float64", 11, 52),
     )
 }
-_NUMPYS = {name for name, stored in STORED_TYPES.items() if stored.kind != "f" and stored.bits not in (2, 4)} | {
-    "float16",
-    "float32",
-    "float64",
-}
 
 
 def stored_type(dtype: np.dtype[Any]) -> StoredType | None:
@@ -93,7 +93,7 @@ def stored_type(dtype: np.dtype[Any]) -> StoredType | None:
     return STORED_TYPES.get(dtype.name)
 
 
-def patterns(array: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
+def bit_patterns(array: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
     """The bit patterns of all items of an array of a stored type, in row-major order and the machine's byte order.
 
     Items of less than 8 bits are extended to a byte, with their sign.
@@ -107,7 +107,7 @@ def patterns(array: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
 
 @cache
 def _dtype(name: str) -> np.dtype[Any]:
-    if name in _NUMPYS:
+    if STORED_TYPES[name].is_numpys:
         return np.dtype(name)
     try:
         import ml_dtypes

@@ -122,6 +122,20 @@ def test_models() -> None:
     assert not found.same(1.0)
 
 
+def test_the_ratio_is_not_that_of_integers_which_are_the_same() -> None:
+    w, steps = f4(3, 4), np.array([10**9, 1])
+    models = {"w": w, "steps": steps, "mask": np.array([True])}
+    assert nnr.compare_models(models, models).snr == math.inf
+    found = nnr.compare_models(models, {**models, "w": f4(3, 5)})
+    assert found.snr == found.tensors["w"].snr == pytest.approx(10 * math.log10(25))
+    found = nnr.compare_models(models, {**models, "steps": steps + 1})
+    assert found.snr == pytest.approx(10 * math.log10((1e18 + 1 + 25) / 2))
+
+
+def test_the_order_of_bytes_is_no_type() -> None:
+    assert nnr.compare_models({"w": f4(1, 2).astype(">f4")}, {"w": f4(1, 2)}).same()
+
+
 def test_tolerance() -> None:
     a, b = {"w": f4(1, 2)}, {"w": f4(1, 2.5).astype("f8")}
     found = nnr.compare_models(a, b)

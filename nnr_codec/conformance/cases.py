@@ -81,7 +81,7 @@ class Stream:
 
 def typed(array: Array, stored: StoredType) -> Array:
     """Bit patterns as what they stand for, if the type is none of numpy's own and they are of its size."""
-    is_pattern = stored.dtype.isbuiltin == 2 and array.dtype.kind in "Vu" and array.dtype.itemsize == stored.itemsize
+    is_pattern = not stored.is_numpys and array.dtype.kind in "Vu" and array.dtype.itemsize == stored.itemsize
     return array.view(stored.dtype) if is_pattern else array
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import STORED_TYPES, patterns, stored_type
+from ..dtypes import STORED_TYPES, bit_patterns, stored_type
 from ..errors import FormatError
 from ..model import Array
 from ..tensor.quant import DTYPES
@@ -76,7 +76,7 @@ def digest(tensor: Array) -> str:
         raise FormatError(f"a tensor of {tensor.dtype} has no digest: no model here has such tensors")
     head = struct.pack(f"<BB{tensor.ndim}Q", _CODES[stored.name], tensor.ndim, *tensor.shape)
     found = hashlib.sha256(b"NNRT1" + head)
-    found.update(patterns(tensor).astype(stored.pattern.newbyteorder("<"), copy=False).view(np.uint8).data)
+    found.update(bit_patterns(tensor).astype(stored.pattern.newbyteorder("<"), copy=False).view(np.uint8).data)
     return found.hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import cast
 
 from ..bitstream.payload import codebook_array, parts
 from ..bitstream.source import Span
+from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
 from ..constants import (
     NNR_AGG,
@@ -38,7 +39,7 @@ from ..errors import (
 )
 from ..limits import Budget, Limits
 from ..model import Topology
-from ..sideinfo.record import MAGIC, STORAGE_FORMAT, SideInfo
+from ..sideinfo.record import SideInfo
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
     NnrQuantizationUnitHeader,
@@ -218,8 +219,8 @@ class BitstreamParser:
             if self.info:
                 raise ElementError("pruning information comes after tensors that it may be about (6.2.3)")
             self.pruning.add(payload.pruning, self.reader.session)
-        elif header.topology_storage_format == STORAGE_FORMAT and self._side_info(unit, header, payload.topology_data):
-            return
+        elif side_information(unit):
+            self._side_info(unit, header, payload.topology_data)
         elif header.topology_storage_format > NNR_TPL_REFLIST:
             self.ignored.append(f"unit {unit.index} (topology_storage_format {header.topology_storage_format})")
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
@@ -231,26 +232,23 @@ class BitstreamParser:
             return
         self.topology = Topology(name, data, self._quantization.get(name))
 
-    def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> bool:
-        """Take in a record; False when the unit is another's private one."""
-        deflated = header.topology_compression_format == NNR_DFL
-        if not _head(data, deflated).startswith(MAGIC) or header.topology_compression_format > NNR_DFL:
-            return False
+    def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> None:
+        """Take in a record; one of another version is kept in mind."""
         if self._has_record:
             raise ElementError("a second record of side information")
         if self.names or self._partial:
             raise ElementError("side information comes after tensors that it may be about")
         self._has_record = True
-        if deflated:
+        if header.topology_compression_format == NNR_DFL:
             data = self._inflate(unit, data, "max_side_info_bytes", "bytes of side information")
         try:
             side = SideInfo.parse(data, self.reader.budget)
         except UnsupportedError as error:  # what the units hold can be told none the less
             self._unread = f"{unit.label()}: {error}"
-            return False
+            self.ignored.append(f"unit {unit.index} ({error})")
+            return
         assert side is not None
         self.restoration = Restoration(side, self.restoration.dtype, self.limits, unit.label())
-        return True
 
     def _quantization_data(self, unit: Unit) -> None:
         header = cast(NnrQuantizationUnitHeader, unit.header.detail)
@@ -398,15 +396,6 @@ class BitstreamParser:
             if part.codebook:
                 codebook_array(part.codebook, self.limits)
         return task
-
-
-def _head(data: bytes, deflated: bool) -> bytes:
-    """The first bytes of what a unit holds, as far as they can be read."""
-    if not deflated:
-        return data[: len(MAGIC)]
-    with suppress(zlib.error):
-        return zlib.decompressobj().decompress(data, len(MAGIC))
-    return b""
 
 
 def _difference(g: NduTask, h: NduTask) -> str:

@@ -134,9 +134,9 @@ class NnrFile(Mapping[str, Array]):
             executor=executor,
         )
         topology = self.topology if names is None or len(names) == len(self) else None
-        pruned = [name for name in tensors if name in self._parser.pruning.dimensions]
+        dimensions = self._parser.pruning.dimensions
         if restorer is None:
-            return Model(tensors, topology, pruned=pruned)
+            return Model(tensors, topology, pruned=[name for name in tensors if name in dimensions])
         for name, tensor in restorer.finish():
             tensors[name] = tensor
             if progress:
@@ -145,7 +145,7 @@ class NnrFile(Mapping[str, Array]):
             {name: tensors[name] for name in self.info if name in tensors},
             topology,
             metadata=dict(self.side.metadata),
-            pruned=pruned,
+            pruned=[name for name in tensors if (self.info[name].same_as or name) in dimensions],
             format=self.side.format,
             aliases={name: same for name in tensors if (same := self.info[name].same_as) and same in tensors},
         )

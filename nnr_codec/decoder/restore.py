@@ -16,10 +16,10 @@ from ..errors import BitstreamError, ElementError, LimitError, locate
 from ..limits import Budget, Limits
 from ..model import Array
 from ..sideinfo.codes import join, join_patterns
-from ..sideinfo.record import GridCode, RawCode, SideInfo, TensorRecord
+from ..sideinfo.narrow import float32_of
+from ..sideinfo.record import RawCode, SideInfo, TensorRecord
 from ..tensor.quant import cast_floats
 from .info import TensorInfo
-from .widen import NUMPYS, float32_of
 
 #: What floats may be decoded to.
 DTYPES = ("source", "float16", "float32")
@@ -101,7 +101,7 @@ class Restoration:
             self._limits.check_expected(one, shape, self.decoded(type_))
 
     def there(self, coded: Collection[str]) -> set[str]:
-        """The names that are there when these tensors of units are: those of the model, and of units that do for it."""
+        """The tensors of the model that are complete with these of units."""
         lone = {name for name in coded if name not in self.side.tensors and name not in self.owners}
         return lone | {name for name in self.side.tensors if all(part in coded for part in self.parts(name))}
 
@@ -179,8 +179,8 @@ class Restorer:
         self._restoration, self._budget = restoration, budget
         self._tensors, self._names = restoration.side.tensors, names
         wanted = set(self._tensors if names is None else names)
-        ties = (record.same_as for name in wanted if (record := self._tensors.get(name)))
-        self._targets = Counter(target for target in ties if target)
+        records = filter(None, map(self._tensors.get, wanted))
+        self._targets = Counter(record.same_as for record in records if record.same_as)
         self._placed = deque(_placed(self._tensors, wanted | self._targets.keys()))
         self._kept: dict[str, Array] = {}  # to which others are tied
         self._tied: dict[str, list[str]] = {}  # whose place has come, and whose target has not
@@ -293,15 +293,12 @@ class Restorer:
 
 
 def _floats(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Array:
-    """A tensor of floats in a type of numpy's that holds them; without ``ml_dtypes``, unless they are on a grid.
+    """A tensor of floats in a type of numpy's that holds them; without ``ml_dtypes``.
 
     Without a code nothing is rounded to the tensor's type on the way.
     """
     stored = record.stored
     if record.code is None:
         return unit
-    if isinstance(record.code, GridCode):
-        patterns = join(record, unit, bits, shape).view(stored.pattern)
-    else:
-        patterns = join_patterns(record, unit, bits, shape)
-    return patterns.view(stored.dtype) if stored.name in NUMPYS else float32_of(stored, patterns)
+    patterns = join_patterns(record, unit, bits, shape)
+    return patterns.view(stored.dtype) if stored.is_numpys else float32_of(stored, patterns)

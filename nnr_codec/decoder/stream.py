@@ -12,6 +12,7 @@ from ..bitstream.units import UnitReader
 from ..errors import NnrError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
+from ..sideinfo.record import SideInfo
 from ..syntax import Session
 from .decode import BitstreamParser, Named
 from .group import Group
@@ -75,6 +76,11 @@ class StreamDecoder:
     def topology(self) -> Topology | None:
         """The topology of the present bitstream, as far as it has arrived."""
         return self._parser.topology
+
+    @property
+    def side(self) -> SideInfo:
+        """What the present bitstream says of the model that NNR cannot say, as far as it has arrived."""
+        return self._parser.restoration.side
 
     @property
     def ignored(self) -> list[str]:

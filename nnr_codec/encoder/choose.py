@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import frexp
 from typing import Any
 
 import numpy as np
 
-from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT
 from ..constants import DecompressedDataFormat as F
 from ..errors import EncodeError
 from ..model import Array
 from ..sideinfo.record import TensorRecord
 from ..tensor.quant import DTYPES, step_size
-from .exact import Cheapest, entropy, exact, exact_levels, exact_plain
-from .integers import bounds
-from .plan import Subject, TensorPlan
+from .distinct import SHARE, sample
+from .exact import Cheapest, exact, exact_levels, exact_plain, plain
+from .plan import FLOAT_FORMATS, Subject, TensorPlan
+from .steps import GLANCE
 
 #: Steps of tensors with fewer than two extents above 1: 2**-19, or 2**-16 of the largest value where that is finer.
 FINE_EXPONENT, FINE_RELATIVE_EXPONENT = -19, -16
@@ -46,9 +47,8 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
     if subject.options.exact:
         return exact(subject)
     if subject.stored.kind != "f":
-        low, high = bounds(subject)
-        return subject.plan(NNR_PT_INT) if low >= -(1 << 31) and high < 1 << 31 else exact(subject)
-    plan = _Lossy(subject).plan()
+        return next(plain(subject), None) or exact(subject)
+    plan = _lossy(subject)
     if plan is None:
         return exact_plain(subject) or exact(subject)
     if subject.options.exact is None and not in_block:
@@ -57,22 +57,35 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
 
 
 def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
-    """An exact step or codebook where it takes fewer bytes than the lossy plan."""
-    # With smaller steps there are more levels to tell apart, unless a codebook numbers them.
-    plans = [plan for plan in exact_levels(subject) if plan.codebook or plan.step >= lossy.step / 2]
+    """An exact step or codebook where it takes fewer bytes than the lossy plan; of types of 8 bits, any exact code."""
+    plans = []
+    if subject.stored.bits <= 8:
+        plans = [exact(subject)]
+    elif _promising(subject, lossy):
+        # With smaller steps there are more levels to tell apart, unless a codebook numbers them.
+        plans = [plan for plan in exact_levels(subject) if plan.codebook or plan.step >= lossy.step / 2]
     if not plans:
         return lossy
     cheapest = Cheapest(subject)
     for plan in (lossy, *plans):
-        cheapest.offer(plan, floor=0.0 if plan is lossy else entropy(subject))
+        cheapest.offer(plan)
     return cheapest.plan or lossy
+
+
+def _promising(subject: Subject, lossy: TensorPlan) -> bool:
+    """Whether a glance at some values leaves it open that they are few, or multiples of a step that is not small."""
+    some = sample(subject.floats.reshape(-1), GLANCE)
+    if not lossy.step or len(np.unique(some)) < SHARE * len(some):
+        return True
+    multiples = np.ldexp(some, 3 + subject.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
+    return bool((multiples == np.rint(multiples)).all())
 
 
 def _unsaid(subject: Subject) -> str:
     """What NNR cannot say of a tensor."""
     shape = subject.array.shape
     if not subject.array.size or not shape:
-        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express (6.4.3.7)"
+        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express"
     elif subject.config.profile == 0:
         what = f"has type {subject.stored.name}, which profile 0 does not express (7.2)"
     else:
@@ -80,87 +93,72 @@ def _unsaid(subject: Subject) -> str:
     return f"tensor {subject.name!r} {what}; only side information does"
 
 
-@dataclass(frozen=True)
-class _Lossy:
-    """Ways to quantize one tensor of floats."""
+def _lossy(subject: Subject) -> TensorPlan | None:
+    """As the options say; None for values that are not finite, or too large for the step."""
+    options, dims = subject.options, subject.dims
+    low, high = subject.bounds
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return None
+    if options.exact is None and sum(extent > 1 for extent in dims) < 2:
+        return _fine(subject)
+    return _quantized(subject, options.step_qp(subject.config.qp_density), options.dependent_quantization)
 
-    subject: Subject
 
-    def plan(self) -> TensorPlan | None:
-        """As the options say; None for values that are not finite, or too large for the step."""
-        options, dims = self.subject.options, self.subject.dims
-        low, high = self.bounds
-        if not (np.isfinite(low) and np.isfinite(high)):
+def _raw(subject: Subject) -> TensorPlan | None:
+    """The values as float32, which only float64 needs to be rounded to; None where that has no number near them."""
+    if subject.stored.name == "float64":
+        low, high = subject.bounds
+        if not _in_float32(max(high, -low)):
             return None
-        if options.exact is None and sum(extent > 1 for extent in dims) < 2:
-            return self.fine()
-        return self.quantized(options.step_qp(self.subject.config.qp_density), options.dependent_quantization)
+    return subject.plan(NNR_PT_RAW_FLOAT)
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Least and largest value."""
-        return float(self.subject.floats.min()), float(self.subject.floats.max())
 
-    def raw(self) -> TensorPlan | None:
-        """The values as float32, which only float64 needs to be rounded to; None where that has no number near them."""
-        if self.subject.stored.name == "float64":
-            low, high = self.bounds
-            if not _in_float32(max(high, -low)):
-                return None
-        return self.subject.plan(NNR_PT_RAW_FLOAT)
+def _fine(subject: Subject) -> TensorPlan | None:
+    """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
 
-    def fine(self) -> TensorPlan | None:
-        """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
+    Values that this does not suit (float16, large, tiny) are kept as float32. Nothing else is, though it were
+    smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
+    """
+    density = subject.config.qp_density
+    low, high = subject.bounds
+    largest = max(high, -low)
+    if largest == 0:
+        return _quantized(subject, FINE_EXPONENT << density, dependent=False)
+    if subject.data_format is F.TENSOR_FLOAT16 or not largest < 2.0**11:
+        return _raw(subject)
+    exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
+    if exponent < -32:
+        return _raw(subject)
+    return _quantized(subject, exponent << density, dependent=False)
 
-        Values that this does not suit (float16, large, tiny) are kept as float32. Nothing else is, though it were
-        smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
-        """
-        density = self.subject.config.qp_density
-        low, high = self.bounds
-        largest = max(high, -low)
-        if largest == 0:
-            return self.quantized(FINE_EXPONENT << density, dependent=False)
-        if self.subject.data_format is F.TENSOR_FLOAT16 or not largest < 2.0**11:
-            return self.raw()
-        exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
-        if exponent < -32:
-            return self.raw()
-        return self.quantized(exponent << density, dependent=False)
 
-    def quantized(self, qp: int, dependent: bool) -> TensorPlan | None:
-        """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks; None if there are too many.
+def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
+    """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks; None if there are too many.
 
-        level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
-        uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
-        """
-        plan = self.subject.plan(NNR_PT_FLOAT)
-        info = np.finfo(DTYPES[plan.data_format])
-        density = self.subject.config.qp_density
-        low, high = self.bounds
-        largest = max(high, -low)
-        if not _is_exact(largest, qp, density, info):
-            qp, dependent = qp - qp % (1 << density), False
-        if step_size(qp, density) < float(info.tiny):
-            qp = int(info.minexp) << density
-        step = step_size(qp, density)
-        if largest / step >= (1 << 30) - 2 or largest + 2 * step > self.largest:
-            return None
-        return replace(plan, qp=qp, dq_flag=int(dependent), step=step)
-
-    @property
-    def largest(self) -> float:
-        """Of the numbers of the tensor's type and of the format."""
-        name = self.subject.stored.name
-        of_format = float(np.finfo(DTYPES[self.subject.data_format]).max)
-        if name in ("float16", "float32", "float64"):
-            return min(of_format, float(np.finfo(name).max))
-        return _largest(self.subject)
+    level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
+    uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
+    """
+    info = np.finfo(DTYPES[subject.data_format])
+    density = subject.config.qp_density
+    low, high = subject.bounds
+    largest = max(high, -low)
+    if not _is_exact(largest, qp, density, info):
+        qp, dependent = qp - qp % (1 << density), False
+    if step_size(qp, density) < float(info.tiny):
+        qp = int(info.minexp) << density
+    step = step_size(qp, density)
+    if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(subject):
+        return None
+    return subject.plan(NNR_PT_FLOAT, qp=qp, dq_flag=int(dependent), step=step)
 
 
 def _largest(subject: Subject) -> float:
-    """The largest finite number of a type that numpy does not have."""
-    patterns = np.arange(1 << (subject.stored.bits - 1), dtype=subject.stored.pattern)
-    values = patterns.view(subject.stored.dtype).astype(np.float32)
+    """The largest number of the tensor's type and of the format."""
+    stored = subject.stored
+    of_format = float(np.finfo(DTYPES[subject.data_format]).max)
+    if stored.name in FLOAT_FORMATS:
+        return min(of_format, float(np.finfo(stored.name).max))
+    values = np.arange(1 << (stored.bits - 1), dtype=stored.pattern).view(stored.dtype).astype(np.float32)
     return float(values[np.isfinite(values)].max())
 
 

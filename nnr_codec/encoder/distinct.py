@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..dtypes import StoredType
 
 #: Items that are looked at first, and the part of them that may be distinct before the rest is looked at.
-SAMPLE, SHARE = 16_384, 0.8
+SAMPLE, SHARE = 16_384, 0.95
 #: Items that are looked at together, so that what is made of them takes little memory.
 CHUNK = 1 << 18
 
@@ -69,9 +69,9 @@ def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = S
     return Distinct(found[order], counts[order])
 
 
-def sample(items: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Up to about SAMPLE of the items of a flat array, spread over all of it."""
-    step: int = len(items) // SAMPLE | 1
+def sample(items: npt.NDArray[Any], about: int = SAMPLE) -> npt.NDArray[Any]:
+    """Up to about so many of the items of a flat array, spread over all of it."""
+    step: int = len(items) // about | 1
     return items[::step]
 
 

@@ -10,17 +10,19 @@ import numpy as np
 
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import EncodeError
-from ..sideinfo.record import PaletteCode, RawCode
-from .cost import code_bytes, measured, overhead
+from ..sideinfo.record import Code, GridCode, PaletteCode, RawCode
+from .cost import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
 from .distinct import SAMPLE
 from .floats import UNARY, float_code
 from .grids import grid_codes
-from .integers import bounds, integer_codes
+from .integers import integer_codes
 from .plan import Subject, TensorPlan
 from .steps import exact_step, with_codebook
 
 #: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
 SURPLUS, GAIN = 1.003, 2.0**-9
+#: Bytes of tensors of which no code but the raw one pays for what it adds to the record.
+TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 
 
 @dataclass
@@ -40,8 +42,8 @@ class Cheapest:
     plan: TensorPlan | None = None
     price: float = float("inf")
 
-    def offer(self, plan: TensorPlan, price: float | None = None, floor: float = 0.0) -> None:
-        """Accept a plan that is cheaper; without a price it is measured, unless ``floor`` bytes of levels are too many.
+    def offer(self, plan: TensorPlan, price: float | None = None) -> None:
+        """Accept a plan that is cheaper; without a price it is measured, where it could be.
 
         A code that the tensor does not fit is not accepted, nor one for which the record has no room.
         """
@@ -49,7 +51,7 @@ class Cheapest:
         if plan.code and code_bytes(plan.code) > self.subject.room and not isinstance(plan.code, RawCode):
             return
         if price is None:
-            if factor * (overhead(plan) + floor) >= self.price:
+            if factor * (overhead(plan) + self._floor(plan)) >= self.price:
                 return
             try:
                 price = measured(self.subject, plan)
@@ -58,10 +60,12 @@ class Cheapest:
         if factor * price < self.price:
             self.plan, self.price = plan, factor * price
 
-    def offer_levels(self) -> None:
-        """Offer exact steps and codebooks."""
-        for plan in exact_levels(self.subject):
-            self.offer(plan, floor=entropy(self.subject))
+    def _floor(self, plan: TensorPlan) -> float:
+        """Bytes that levels take, about, which tell the items apart; 0 where that is not known, or channels differ."""
+        by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
+        if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
+            return 0.0
+        return self.subject.distinct.bits / 8 if self.subject.distinct else 0.0
 
 
 def exact(subject: Subject) -> TensorPlan:
@@ -70,53 +74,48 @@ def exact(subject: Subject) -> TensorPlan:
     Raises EncodeError where side information is not allowed, and NNR alone does not hold the tensor.
     """
     cheapest = Cheapest(subject)
-    if subject.stored.kind == "f":
-        _offer_raw(cheapest)
-        if subject.config.side_info:
-            _offer_float_code(cheapest)
-        cheapest.offer_levels()
-    else:
-        low, high = bounds(subject)
-        if low >= -(1 << 31) and high < 1 << 31:
-            cheapest.offer(subject.plan(NNR_PT_INT))
-    if subject.config.side_info:
-        _offer_codes(cheapest)
+    coded, tiny = subject.config.side_info, subject.array.nbytes <= TINY
+    if coded and subject.stored.kind == "f" and not tiny:
+        _offer_float_code(cheapest)
+    for plan in plain(subject):
+        cheapest.offer(plan)
+    if coded:
+        for code in (RawCode(),) if tiny else _codes(subject):
+            cheapest.offer(subject.coded(code))
     if cheapest.plan is None:
         raise EncodeError(_reason(subject))
     return cheapest.plan
 
 
 def exact_plain(subject: Subject) -> TensorPlan | None:
-    """The plan that keeps every bit of floats in the fewest bytes that every decoder understands; None if none does."""
+    """The plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
     cheapest = Cheapest(subject)
-    _offer_raw(cheapest)
-    cheapest.offer_levels()
+    for plan in plain(subject):
+        cheapest.offer(plan)
     return cheapest.plan
+
+
+def plain(subject: Subject) -> Iterator[TensorPlan]:
+    """Plans that every decoder understands."""
+    if subject.stored.kind == "f":
+        if _raw_is_exact(subject):
+            yield subject.plan(NNR_PT_RAW_FLOAT)
+        yield from exact_levels(subject)
+    elif subject.bounds[0] >= -(1 << 31) and subject.bounds[1] < 1 << 31:
+        yield subject.plan(NNR_PT_INT)
 
 
 def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
     """Plans of exact steps and codebooks, which every decoder understands."""
     plan = exact_step(subject)
     if plan is None or (plan.record and not subject.plan(NNR_PT_RAW_FLOAT).record):
-        return
+        return  # a float16 tensor, say, that would have to come from float32
     yield plan
     found = subject.distinct
     if found is not None and len(found.patterns) <= prod(plan.dims) // 2:
         book = with_codebook(subject, plan, found)
         if book is not None:
             yield book
-
-
-def entropy(subject: Subject) -> float:
-    """Bytes that levels take, about, which tell the items of a tensor apart; 0 where that is not known."""
-    return subject.distinct.bits / 8 if subject.distinct else 0.0
-
-
-def _offer_raw(cheapest: Cheapest) -> None:
-    """Offer the values as float32."""
-    subject = cheapest.subject
-    if _raw_is_exact(subject):
-        cheapest.offer(subject.plan(NNR_PT_RAW_FLOAT))
 
 
 def _offer_float_code(cheapest: Cheapest) -> None:
@@ -129,24 +128,20 @@ def _offer_float_code(cheapest: Cheapest) -> None:
         cheapest.offer(plan, None if small else overhead(plan) + SURPLUS * choice.bits / 8)
 
 
-def _offer_codes(cheapest: Cheapest) -> None:
-    """Offer the codes of integers, and those of all types."""
-    subject = cheapest.subject
+def _codes(subject: Subject) -> Iterator[Code]:
+    """All other codes that may suit the type."""
     if subject.stored.name != "float32":
-        cheapest.offer(subject.coded(RawCode(), (-(-subject.array.nbytes // 4),)))
-    if subject.stored.kind == "f":
-        grids = grid_codes(subject) if subject.stored.bits > 8 else ()  # of 256 values, a palette has all
-        for grid in grids:
-            cheapest.offer(subject.coded(grid), floor=0.0 if grid.axis is not None else entropy(subject))
-    else:
-        for code in integer_codes(subject):
-            cheapest.offer(subject.coded(code))
+        yield RawCode()
+    if subject.stored.kind != "f":
+        yield from integer_codes(subject)
+    elif subject.stored.bits > 8:  # of 256 values, a palette has all
+        yield from grid_codes(subject)
     found = subject.distinct
     if found is not None and subject.stored.bits >= 8:
         values = found.patterns.astype(found.patterns.dtype.newbyteorder("<")).tobytes()
         zero = found.patterns == 0
         for offset in sorted({int(zero.argmax()) if zero.any() else found.most_frequent, found.most_frequent}):
-            cheapest.offer(subject.coded(PaletteCode(values, offset)), floor=entropy(subject))
+            yield PaletteCode(values, offset)
 
 
 def _raw_is_exact(subject: Subject) -> bool:
@@ -163,7 +158,7 @@ def _reason(subject: Subject) -> str:
     """Why NNR alone does not hold a tensor."""
     name, stored = subject.name, subject.stored
     if stored.kind != "f":
-        low, high = bounds(subject)
+        low, high = subject.bounds
         return (
             f"tensor {name!r} has integers outside of int32 ({low}..{high}), which only side information holds (7.3.2)"
         )

@@ -3,146 +3,145 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import remainder
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import StoredType
-from ..sideinfo.codes import split
-from ..sideinfo.record import GridCode, TensorRecord
-from .distinct import distinct, sample
+from ..sideinfo.record import GridCode
+from .distinct import CHUNK, SAMPLE, distinct, sample
 from .plan import Subject
 
-#: Integers that quantizers give the largest magnitude.
-LARGEST = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768)
-#: Channels that are tried before all are; distinct magnitudes of which a divisor is looked for.
+#: Integers that quantizers give the largest magnitude: tried for types of so short a mantissa that rounding hides
+#: divisors.
+LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
+#: Channels that are tried before all are; magnitudes of each of which a divisor is looked for.
 CHANNELS, MAGNITUDES = 4, 64
 #: Of the largest integer of a grid, and of one that is none by chance: the values of narrow types are all on some.
 MOST, CERTAIN = 1 << 16, 255
 
+Floats = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]
 
 
 def grid_codes(subject: Subject) -> Iterator[GridCode]:
-    """The codes of uniform grids on which all values lie bit for bit: of the tensor, of each row, of each column."""
-    values = subject.floats
-    work = np.dtype(np.float64 if subject.stored.name == "float64" else np.float32)
-    magnitudes = _magnitudes(subject, work)
-    scale = None if magnitudes is None else _scale(magnitudes, subject.stored, work)
+    """The codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
+    values, stored = subject.floats, subject.stored
+    work = np.dtype("<f8" if stored.name == "float64" else "<f4")
+    magnitudes = _of_tensor(subject, work)
+    scale = None if magnitudes is None else _scales(magnitudes, stored, work)
     if scale is not None and magnitudes is not None:
-        code = GridCode(np.array([scale], work.newbyteorder("<")).tobytes())
-        if _fits(subject, code):
-            yield code
-            if magnitudes.max() <= CERTAIN * scale:
-                return
+        yield GridCode(scale.tobytes())
+        if magnitudes.max() <= CERTAIN * scale[0]:
+            return
     for axis in sorted({0, values.ndim - 1}) if values.ndim > 1 else ():
-        if values.size < 4 * values.shape[axis]:
-            continue
-        channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-        scales = _scales(channels, subject, work)
-        if scales is not None:
-            code = GridCode(scales.astype(work.newbyteorder("<")).tobytes(), axis)
-            if _fits(subject, code):
-                yield code
+        if values.size >= 4 * values.shape[axis]:
+            scales = _of_channels(np.moveaxis(values, axis, 0), stored, work)
+            if scales is not None:
+                yield GridCode(scales.tobytes(), axis)
 
 
-def _magnitudes(subject: Subject, work: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """The distinct values; None where even those of a sample are on no grid, or there are too many for one."""
+def _of_tensor(subject: Subject, work: np.dtype[Any]) -> Doubles | None:
+    """The distinct magnitudes; None where even those of a sample are on no grid, or there are too many for one."""
     stored, found = subject.stored, subject.distinct
-    if found is None and _scale(sample(subject.floats.reshape(-1)), stored, work) is not None:
+    if found is None and _scales(_magnitudes(sample(subject.floats.reshape(-1))[None]), stored, work) is not None:
         found = distinct(subject.patterns, stored, 2 * MOST + 1, share=1)
-    return None if found is None else np.abs(found.patterns.view(stored.dtype).astype(np.float64))
+    return None if found is None else _magnitudes(found.patterns.view(stored.dtype).astype(np.float64)[None])
 
 
-def _fits(subject: Subject, code: GridCode) -> bool:
-    try:
-        split(TensorRecord(subject.stored.name, subject.array.shape, code), subject.array)
-    except ValueError:
-        return False
-    return True
-
-
-def _scales(channels: npt.NDArray[Any], subject: Subject, work: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """The scale of each channel; None where one has none."""
-    tried = [_scale(channel, subject.stored, work) for channel in channels[:: max(len(channels) // CHANNELS, 1)]]
-    if None in tried:
+def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
+    """The scale of each index of the first dimension; None where one has none."""
+    some = channels[:: len(channels) // CHANNELS | 1]
+    some = some.reshape(len(some), -1)
+    if _scales(_magnitudes(some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
         return None
-    scales = [_scale(channel, subject.stored, work) for channel in channels]
-    return None if None in scales else np.array(scales, work)
+    scales = np.empty(len(channels), work)
+    together = max(CHUNK * len(channels) // channels.size, 1)
+    for start in range(0, len(channels), together):
+        part = channels[start : start + together]
+        found = _scales(_magnitudes(part.reshape(len(part), -1)), stored, work)
+        if found is None:
+            return None
+        scales[start : start + together] = found
+    return scales
 
 
-def _scale(values: npt.NDArray[Any], stored: StoredType, work: np.dtype[Any]) -> Any:
-    """The scale of which all of these values are multiples, each rounded once; None where none is found."""
-    magnitudes = np.unique(np.abs(values)).astype(np.float64)
-    magnitudes = magnitudes[magnitudes != 0]
-    if not len(magnitudes):
-        return work.type(1)
-    if len(magnitudes) > MOST or not np.isfinite(magnitudes[-1]):
+def _magnitudes(values: Floats) -> Doubles:
+    """Magnitudes of each channel in ascending order, shape (channels, n); of a single one each only once."""
+    sizes = np.abs(values)
+    return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
+
+
+def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
+    """The scales of which the magnitudes of each channel are multiples, rounded once; None where one has none."""
+    largest = magnitudes[:, -1]
+    counts = np.count_nonzero(np.diff(magnitudes, axis=1, prepend=0), axis=1)
+    if counts.max() > MOST or not np.isfinite(largest).all():
         return None
-    error = _half_spacing(magnitudes, stored)
-    for estimate in _estimates(magnitudes, error):
-        scale = _refined(magnitudes, error, estimate, work, stored)
-        if scale is not None:
-            return scale
+    # Half the distance to the next number of the type: what a rounded product may be off.
+    exponents = np.maximum(np.frexp(magnitudes)[1], 3 - (1 << (stored.exponent - 1)))
+    error: Doubles = np.ldexp(1.0, exponents - 2 - stored.mantissa)
+    scales: Floats = (largest == 0).astype(work)
+    for integer in (0, *LARGEST) if stored.mantissa < SHORT else (0,):
+        estimates = np.where(counts <= integer, largest / integer, 0) if integer else _divisors(magnitudes, error)
+        left = ((scales == 0) & (estimates > 0)).nonzero()[0]
+        if len(left):
+            scales[left] = _refined(magnitudes[left], error[left], estimates[left], stored, work)
+        if scales.all():
+            return scales
     return None
 
 
-def _half_spacing(magnitudes: Doubles, stored: StoredType) -> Doubles:
-    """Half the distance to the next number of the type: what a rounded product may be off."""
-    exponents = np.maximum(np.frexp(magnitudes)[1], 3 - (1 << (stored.exponent - 1)))
-    halves: Doubles = np.ldexp(1.0, exponents - 2 - stored.mantissa)
-    return halves
-
-
-def _estimates(magnitudes: Doubles, error: Doubles) -> Iterator[float]:
-    divisor = _divisor(magnitudes, error)
-    if divisor:
-        yield divisor
-    largest = float(magnitudes[-1])
-    for integer in LARGEST:
-        if len(magnitudes) <= integer:
-            yield largest / integer
-
-
-def _divisor(magnitudes: Doubles, error: Doubles) -> float:
-    """About the greatest number of which all are multiples; 0 where that is lost in rounding errors."""
-    step = max(len(magnitudes) // MAGNITUDES, 1)
-    found, unsure = float(magnitudes[0]), float(error[0])
-    for value, off in zip(magnitudes[::step].tolist(), error[::step].tolist(), strict=True):
-        rest = abs(remainder(value, found))
-        blur = 2 * (off + value / found * unsure)
-        while rest > blur:  # Euclid's algorithm, until what is left is nothing but rounding
-            found, rest = rest, abs(remainder(found, rest))
-        if found < 8 * blur or value > MOST * found:
-            return 0.0
-        times = round(value / found)
-        found, unsure = value / times, off / times
+def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
+    """About the greatest numbers of which all are multiples; 0 where that is lost in rounding errors."""
+    width = magnitudes.shape[1]
+    first = np.count_nonzero(magnitudes == 0, axis=1).clip(max=width - 1)[:, None]
+    found, unsure = (np.take_along_axis(each, first, 1)[:, 0] for each in (magnitudes, error))
+    columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(int)
+    for value, off in zip(magnitudes.T[columns], error.T[columns], strict=True):
+        rest, blur = _rest(value, off, found, unsure)
+        while (more := rest > 2 * blur).any():  # Euclid's algorithm, until what is left is nothing but rounding
+            after, less = _rest(found, unsure, rest, blur)
+            found, unsure = np.where(more, rest, found), np.where(more, blur, unsure)
+            rest, blur = np.where(more, after, rest), np.where(more, less, blur)
+        lost = (value > 0) & ((found < 4 * (off + value / found * unsure)) | (value > MOST * found))
+        times = np.rint(value / found)
+        found, unsure = np.where(times, value / times, found), np.where(times, off / times, unsure)
+        found[lost] = 0  # and from here on nothing is more than it, being no number
+        if not (found > 0).any():
+            break
     return found
 
 
-def _refined(magnitudes: Doubles, error: Doubles, estimate: float, work: np.dtype[Any], stored: StoredType) -> Any:
-    """The number of type ``work`` near an estimate whose multiples, rounded, are the magnitudes; None if there is none.
+def _rest(value: Doubles, off: Doubles, divisor: Doubles, unsure: Doubles) -> tuple[Doubles, Doubles]:
+    """What is left of values by divisors that are not precise either, and by how much it may be off."""
+    times = np.rint(value / divisor)
+    return np.abs(value - times * divisor), off + times * unsure
 
-    Larger magnitudes tell it ever more precisely: each bounds it to where its own multiple rounds to it.
+
+def _refined(
+    magnitudes: Doubles, error: Doubles, estimates: Doubles, stored: StoredType, work: np.dtype[Any]
+) -> Floats:
+    """The numbers near estimates whose multiples, rounded, are the magnitudes of each channel; 0 where there is none.
+
+    Larger magnitudes tell them ever more precisely: each bounds its scale to where its own multiple rounds to it.
     """
-    low, high = 0.0, float("inf")
-    start = 0
-    while start < len(magnitudes):
-        stop = int(np.searchsorted(magnitudes, 4 * magnitudes[start], side="right"))
-        integers = np.rint(magnitudes[start:stop] / estimate)
-        if integers[0] < 1 or integers[-1] > MOST:
-            return None
-        low = max(low, float(((magnitudes[start:stop] - error[start:stop]) / integers).max()))
-        high = min(high, float(((magnitudes[start:stop] + error[start:stop]) / integers).min()))
-        if low > high * (1 + 2.0**-40):
-            return None
-        estimate = min(max(estimate, low), high)
-        start = stop
-    middle = work.type((low + high) / 2)
-    integers = np.rint(magnitudes / float(middle)).astype(work)
-    for scale in (middle, np.nextafter(middle, work.type(0)), np.nextafter(middle, work.type(np.inf))):
-        if np.array_equal((integers * scale).astype(stored.dtype).astype(np.float64), magnitudes):
-            return scale
-    return None
+    low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)
+    for most in (15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,):
+        integers = np.rint(magnitudes / estimates[:, None])
+        integers[(integers == 0) | (integers > most)] = np.nan
+        low = np.fmax(low, np.fmax.reduce((magnitudes - error) / integers, axis=1))
+        high = np.fmin(high, np.fmin.reduce((magnitudes + error) / integers, axis=1))
+        estimates = estimates.clip(low, high)
+    middle = ((low + high) / 2).astype(work)
+    scales: Floats = np.zeros_like(middle)
+    for near in (middle, np.nextafter(middle, work.type(0)), np.nextafter(middle, work.type(np.inf))):
+        factors = near[:, None]
+        integers = np.rint(magnitudes / factors).astype(work)
+        products = (integers * factors).astype(stored.dtype).astype(np.float64)
+        fits = (products == magnitudes).all(axis=1) & (integers[:, -1] <= MOST)
+        scales = np.where((scales == 0) & fits, near, scales)
+        if scales.all():
+            break
+    return scales

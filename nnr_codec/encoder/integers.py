@@ -12,14 +12,9 @@ from .plan import Subject
 HIGH_BITS = 6
 
 
-def bounds(subject: Subject) -> tuple[int, int]:
-    """Least and largest integer."""
-    return int(subject.array.min()), int(subject.array.max())
-
-
 def integer_codes(subject: Subject) -> Iterator[IntegerCode]:
     """Codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
-    low, high = bounds(subject)
+    low, high = subject.bounds
     width = (high - low).bit_length()
     if width <= 32:
         for base in sorted({low, low + (high - low + 1) // 2, _median(subject)} - {0}):

@@ -16,7 +16,7 @@ from ..dtypes import StoredType, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array
-from ..sideinfo.record import Code, TensorRecord
+from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES
 from .distinct import Distinct, distinct
@@ -143,6 +143,13 @@ class Subject:
         return distinct(self.patterns, self.stored, READABLE.max_codebook)
 
     @cached_property
+    def bounds(self) -> tuple[Any, Any]:
+        """Least and largest value, as numbers of Python's."""
+        if self.stored.kind == "f":
+            return float(self.floats.min()), float(self.floats.max())
+        return int(self.array.min()), int(self.array.max())
+
+    @cached_property
     def floats(self) -> npt.NDArray[np.floating[Any]]:
         """The values in a type of numpy's."""
         native = self.stored.name in FLOAT_FORMATS
@@ -161,28 +168,27 @@ class Subject:
         """A plan without a code, with a record where the unit alone would give another type or shape."""
         data_format = changes.pop("data_format", self.data_format)
         record = None
-        if DTYPES[data_format].name != self.stored.name or not self.array.ndim:
+        if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
             record = TensorRecord(self.stored.name, None if self.array.ndim else ())
-        plan = TensorPlan(
-            self.name, self.dims, payload_type, data_format, self.options, self.array.nbytes, record=record
+        return TensorPlan(
+            self.name, self.dims, payload_type, data_format, self.options, self.array.nbytes, record=record, **changes
         )
-        return replace(plan, **changes)
 
-    def coded(self, code: Code, dims: tuple[int, ...] | None = None, unary: int | None = None) -> TensorPlan:
-        """A plan with a code: levels of the tensor's shape, or float32 words of shape ``dims``.
+    def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
+        """A plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
 
         ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
         """
-        shape = None if dims is None and self.array.ndim else self.array.shape
+        raw = isinstance(code, RawCode)
         options = self.options if unary is None else replace(self.options, cabac_unary_length_minus1=unary)
         return TensorPlan(
             self.name,
-            dims or self.dims,
-            NNR_PT_RAW_FLOAT if dims else NNR_PT_INT,
-            F.TENSOR_FLOAT32 if dims else F.TENSOR_INT32,
+            (-(-self.array.nbytes // 4),) if raw else self.dims,
+            NNR_PT_RAW_FLOAT if raw else NNR_PT_INT,
+            F.TENSOR_FLOAT32 if raw else F.TENSOR_INT32,
             options,
             self.array.nbytes,
-            record=TensorRecord(self.stored.name, shape, code),
+            record=TensorRecord(self.stored.name, self.array.shape if raw or not self.array.ndim else None, code),
         )
 
 

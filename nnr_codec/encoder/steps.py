@@ -20,34 +20,26 @@ from .plan import READABLE, Subject, TensorPlan
 
 #: Of a level or an entry of a codebook, beside its sign.
 LEVEL_BITS = 31
+#: Values that are tried before all are.
+GLANCE = 1024
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 def exact_step(subject: Subject) -> TensorPlan | None:
-    """The plan of uniform quantization that loses nothing; None where no step does that.
-
-    A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
-    """
+    """The plan of uniform quantization that loses nothing; None where no step does that."""
     values, density = subject.floats.reshape(-1), subject.config.qp_density
-    exponent = _grid_exponent(sample(values))
-    if exponent is not None:
-        exponent = _grid_exponent(values)
-    if exponent is None:
+    qp = _step_qp(sample(values, GLANCE), density)
+    if qp is not None and len(values) > GLANCE:
+        qp = _step_qp(values, density)
+    if qp is None:
         return None
-    odd = _odd_part(values, exponent)
-    if odd >= 2 << density:
-        odd = 1
-    shift = odd.bit_length() - 1
-    qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
     data_format = subject.data_format
     step = step_size(qp, density)
     if data_format is F.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
         data_format = F.TENSOR_FLOAT32  # a step is a normal number of the format (7.3.6)
     info = np.finfo(DTYPES[data_format])
-    largest = float(np.abs(values).max())
-    legal = -(1 << (5 + density)) <= qp < 1 << (5 + density) and largest / step < 1 << LEVEL_BITS
-    if not legal or not float(info.tiny) <= step <= float(info.max) or largest > float(info.max):
+    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, subject.bounds)) > float(info.max):
         return None
     if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
         return None
@@ -77,6 +69,24 @@ def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> Tensor
     return replace(plan, codebook=min(books, key=codebook_bits))
 
 
+def _step_qp(values: Floats, density: int) -> int | None:
+    """The qp of the largest step of which all values are multiples; None where there is none, or a level is too large.
+
+    A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
+    """
+    exponent = _grid_exponent(values)
+    if exponent is None:
+        return None
+    odd = _odd_part(values, exponent)
+    if odd >= 2 << density:
+        odd = 1
+    shift = odd.bit_length() - 1
+    qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
+    bound = 1 << (5 + density)
+    fits = -bound <= qp < bound and float(np.abs(values).max()) / step_size(qp, density) < 1 << LEVEL_BITS
+    return qp if fits else None
+
+
 def _grid_exponent(values: Floats) -> int | None:
     """The power of two of which all values are multiples; None where that takes too large integers.
 
@@ -100,7 +110,7 @@ def _grid_exponent(values: Floats) -> int | None:
 def _odd_part(values: Floats, exponent: int) -> int:
     """The greatest odd divisor of the values, as multiples of 2**exponent."""
     divisor = 0
-    for part in (sample(values), *chunks(values)):
+    for part in chunks(values):
         integers = np.ldexp(part.astype(np.float64), -exponent).astype(np.int64)
         divisor = int(np.gcd(divisor, np.gcd.reduce(integers)))
         divisor //= divisor & -divisor or 1

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..dtypes import STORED_TYPES, StoredType, patterns
+from ..dtypes import STORED_TYPES, StoredType, bit_patterns
 from ..errors import FormatError, MissingDependencyError
 from ..files import output_file
 from ..limits import Budget, Limits
@@ -368,5 +368,5 @@ def _header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, list[i
 
 def _write_items(file: BinaryIO, array: Array) -> None:
     """Write the items in row-major order, little-endian."""
-    items = patterns(array)
+    items = bit_patterns(array)
     file.write(items.astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)

@@ -10,14 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import bits as kernel
-from ..dtypes import StoredType, stored_type
+from ..dtypes import StoredType, bit_patterns, stored_type
 from ..errors import ElementError
 from ..model import Array
+from .narrow import float32_of, patterns_of
 from .record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 Levels = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.floating[Any]]
 
 _LEVELS = range(-(1 << 31), 1 << 31)
 #: Items that are worked on at once, where numpy makes arrays on the way.
@@ -47,7 +49,7 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
     if stored_type(array.dtype) != stored or record.shape not in (None, shape):
         raise ValueError(f"the tensor is {array.dtype} {shape}; its record says {record.type} {record.shape}")
     _size(shape)
-    patterns, other = _patterns(stored, array), None
+    patterns, other = bit_patterns(array), None
     match record.code:
         case FloatCode() as code:
             levels, other = _split_floats(code, stored, patterns, shape)
@@ -97,13 +99,11 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
     if record.code is None:
         _check_size(unit, size, shape)
         return (_cast_floats if stored.kind == "f" else _cast_integers)(unit, stored, stored.dtype).reshape(shape)
-    if isinstance(record.code, GridCode):
-        return _join_grid(record.code, stored, _levels(unit, size, shape), shape)
     return _tensor(stored, join_patterns(record, unit, bits, shape), shape)
 
 
 def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Patterns:
-    """The bit patterns of all items in row-major order, for any code but GridCode; without ``ml_dtypes``.
+    """The bit patterns of all items in row-major order, of a tensor that has a code; without ``ml_dtypes``.
 
     Parameters and errors are those of :func:`join`.
     """
@@ -118,8 +118,10 @@ def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: 
             return _join_integers(code, stored, levels, bits)
         case PaletteCode() as code:
             return _join_palette(code, stored, levels)
-        case _:
-            raise TypeError(f"patterns do not follow from {record.code}")
+        case GridCode() as code:
+            return _join_grid(code, stored, levels, shape)
+        case None:
+            raise ValueError("the record has no code")
 
 
 def _levels(unit: Array, size: int, shape: tuple[int, ...]) -> Levels:
@@ -139,15 +141,6 @@ def _size(shape: tuple[int, ...]) -> int:
     if shape and min(shape) < 1:
         raise ElementError(f"a tensor of shape {shape} has no units")
     return prod(shape)
-
-
-def _patterns(stored: StoredType, array: Array) -> Patterns:
-    """Of all items in row-major order; those of less than 8 bits are extended to a byte."""
-    if stored.bits in (2, 4):
-        array = array.astype(f"{stored.kind}1")
-    order = array.dtype.byteorder
-    pattern = stored.pattern.newbyteorder(order) if order in ("<", ">") else stored.pattern
-    return np.ascontiguousarray(array.view(pattern), stored.pattern).reshape(-1)
 
 
 def _tensor(stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> Array:
@@ -171,7 +164,7 @@ def _check_items(stored: StoredType, patterns: Patterns) -> None:
 
 
 def _chunks(size: int) -> Iterator[slice]:
-    return (slice(start, start + _CHUNK) for start in range(0, size, _CHUNK))
+    return (slice(start, min(start + _CHUNK, size)) for start in range(0, size, _CHUNK))
 
 
 def _bytes(bits: int) -> int:
@@ -359,66 +352,51 @@ def _join_palette(code: PaletteCode, stored: StoredType, levels: Levels) -> Patt
 
 
 # ------------------------------------------------------------------------------------------------ grids
-class _Grid:
-    """The scales of a tensor, seen as one of three dimensions of which the second one has them."""
+def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
+    """Chunks of the items, with the scale of each item or that of all."""
+    work, axis = np.dtype("<f8" if stored.name == "float64" else "<f4"), code.axis
+    if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
+        raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}")
+    extent, after = (1, 1) if axis is None else (shape[axis], prod(shape[axis + 1 :]))
+    if len(code.scale) != extent * work.itemsize:
+        raise ElementError(f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed")
+    scales = np.frombuffer(code.scale, work)
+    if not np.isfinite(scales).all() or not scales.all():
+        raise ElementError("a scale is 0 or not finite")
+    for chunk in _chunks(prod(shape)):
+        yield chunk, scales if extent == 1 else scales[np.arange(chunk.start, chunk.stop) // after % extent]
 
-    def __init__(self, code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> None:
-        work = np.dtype("<f8" if stored.name == "float64" else "<f4")
-        axis = code.axis
-        if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
-            raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}")
-        before, extent, after = (1, 1, shape) if axis is None else (prod(shape[:axis]), shape[axis], shape[axis + 1 :])
-        if len(code.scale) != extent * work.itemsize:
-            raise ElementError(f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed")
-        self.scale: npt.NDArray[np.floating[Any]] = np.frombuffer(code.scale, work).reshape(1, -1, 1)
-        if not np.isfinite(self.scale).all() or not self.scale.all():
-            raise ElementError("a scale is 0 or not finite")
-        self.shape, self.dtype = (before, extent, prod(after)), stored.dtype
 
-    def chunks(self) -> Iterator[tuple[slice, slice, slice]]:
-        """Parts of the three dimensions."""
-        left, steps = _CHUNK, []
-        for extent in reversed(self.shape):
-            steps.append(max(1, min(extent, left)))
-            left //= steps[-1]
-        ranges = [range(0, extent, step) for extent, step in zip(self.shape, reversed(steps), strict=True)]
-        for i in ranges[0]:
-            for j in ranges[1]:
-                for k in ranges[2]:
-                    yield slice(i, i + ranges[0].step), slice(j, j + ranges[1].step), slice(k, k + ranges[2].step)
-
-    def products(self, levels: Levels, scale: npt.NDArray[np.floating[Any]]) -> Array:
-        """One rounding to float32 or float64, and one to the type."""
-        with np.errstate(over="ignore"):
-            products: Array = np.multiply(levels, scale, dtype=scale.dtype, casting="same_kind").astype(self.dtype)
-        return products
+def _products(stored: StoredType, levels: Levels, scales: Floats) -> Patterns:
+    """One rounding to float32 or float64, and one to the type."""
+    with np.errstate(over="ignore"):
+        products: Floats = np.multiply(levels, scales, dtype=scales.dtype, casting="same_kind")
+        if stored.is_numpys:
+            products = products.astype(stored.dtype)
+    patterns = products.view(stored.pattern) if stored.is_numpys else patterns_of(stored, products)
+    if not np.isfinite(products if stored.is_numpys else float32_of(stored, patterns)).all():
+        raise ElementError(f"a level times its scale exceeds {stored.name}")
+    return patterns
 
 
 def _split_grid(code: GridCode, stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> Levels:
-    grid = _Grid(code, stored, shape)
-    patterns = patterns.reshape(grid.shape)
-    levels = np.empty(grid.shape, np.int32)
-    for chunk in grid.chunks():
-        values, scale = patterns[chunk].view(stored.dtype), grid.scale[:, chunk[1]]
+    levels = np.empty(patterns.size, np.int32)
+    for chunk, scales in _scaled(code, stored, shape):
         with np.errstate(over="ignore", invalid="ignore"):
-            quotients = np.rint(values.astype(np.float64) / scale)
+            quotients = np.rint(patterns[chunk].view(stored.dtype).astype(np.float64) / scales)
         if not (np.abs(quotients) < _LEVELS.stop).all():
             raise ValueError("a level exceeds 32 bits")
         levels[chunk] = quotients
-        if not np.array_equal(grid.products(levels[chunk], scale).view(stored.pattern), patterns[chunk]):
+        if not np.array_equal(_products(stored, levels[chunk], scales), patterns[chunk]):
             raise ValueError("a value is not on the grid")
     return levels
 
 
-def _join_grid(code: GridCode, stored: StoredType, levels: Levels, shape: tuple[int, ...]) -> Array:
-    grid = _Grid(code, stored, shape)
-    levels = levels.reshape(grid.shape)
-    tensor: Array = np.empty(grid.shape, grid.dtype)
-    for chunk in grid.chunks():
-        tensor[chunk] = grid.products(levels[chunk], grid.scale[:, chunk[1]])
-        if not np.isfinite(tensor[chunk]).all():
-            raise ElementError(f"a level times its scale exceeds {stored.name}")
-    return tensor.reshape(shape)
+def _join_grid(code: GridCode, stored: StoredType, levels: Levels, shape: tuple[int, ...]) -> Patterns:
+    patterns = np.empty(levels.size, stored.pattern)
+    for chunk, scales in _scaled(code, stored, shape):
+        patterns[chunk] = _products(stored, levels[chunk], scales)
+    return patterns
 
 
 # ------------------------------------------------------------------------------------------------ no code

@@ -121,6 +121,19 @@ def test_what_is_no_bitstream(capsys: Capture, content: bytes) -> None:
     assert os.listdir() == ["x"]
 
 
+@pytest.mark.parametrize(
+    "command", [["ls"], ["inspect"], ["decode", "-o", "x.npz"], ["extract", "--unit", 0, "-o", "x"]]
+)
+@pytest.mark.parametrize("name", ["model.npz", "model.safetensors"])
+def test_a_model_in_the_place_of_a_bitstream(npz: Path, capsys: Capture, name: str, command: list[str]) -> None:
+    nnr.save(nnr.load(npz), "model.safetensors")
+    result = call(capsys, *command, name)
+    assert result.code in (3, 4)
+    assert result.err.startswith(f"nnr: error: {name} is a model ({Path(name).suffix[1:]}), not a bitstream: unit ")
+    assert result.err.count("\n") == 1
+    assert not Path("x").exists()
+
+
 def test_a_profile_that_is_not_defined(bitstream: Path, capsys: Capture) -> None:
     data = bytearray(bitstream.read_bytes())
     assert data[:4] == b"\x00\x04\x02\x01"

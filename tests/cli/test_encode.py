@@ -304,6 +304,14 @@ def test_the_input_is_never_replaced(npz: Path, capsys: Capture, target: str) ->
     assert npz.read_bytes() == content
 
 
+def test_a_link_to_nothing_is_replaced(npz: Path, capsys: Capture) -> None:
+    Path("x.nnr").symlink_to("nowhere")
+    result = call(capsys, "encode", npz, "-o", "x.nnr")
+    assert (result.code, result.err) == (5, "nnr: error: x.nnr exists; -f replaces it\n")
+    assert call(capsys, "encode", npz, "-fo", "x.nnr").code == 0
+    assert list(nnr.decode("x.nnr")) == list(nnr.load(npz))
+
+
 def test_missing_model(capsys: Capture) -> None:
     for name, printed in {"no.npz": "no.npz", "\x1b[31m": r"\x1b[31m"}.items():
         result = call(capsys, "encode", name, "-o", "x.nnr")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import ml_dtypes
@@ -15,12 +17,14 @@ from nnr_cli.encode import PRESETS
 import nnr_codec as nnr
 from nnr_codec.config import PRESETS as LIBRARY_PRESETS
 from nnr_codec.model import Array
+from nnr_codec.syntax.structures import NnrTopologyUnitPayload
 
 from .support import DIGITS, SUMMARY, call, process, weights
 
 Capture = pytest.CaptureFixture[str]
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+VECTORS = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 
 
 def hostile(dtype: str) -> Array:
@@ -101,6 +105,16 @@ def test_without_side_information(typed: Path, npz: Path, capsys: Capture) -> No
     assert result.err.startswith("nnr: error: ")
     assert result.err.count("\n") == 1
     assert not Path("m.nnr").exists()
+    for tensors, metadata, said in (
+        ({"w": TENSORS["mask"]}, {}, "tensor 'w' has type bool, which NNR does not express (Table 15); only side"),
+        ({"w": TENSORS["steps"]}, {}, "tensor 'w' has no dimensions: shape (), which NNR does not express; only side"),
+        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR does not express; only side"),
+        ({"w": weights()}, {"format": "pt"}, "the model has metadata, which only side information holds"),
+    ):
+        nnr.save(nnr.Model(tensors, metadata=metadata), "one.safetensors", overwrite=True)
+        result = call(capsys, "encode", "one.safetensors", "-o", "m.nnr", "--no-side-info")
+        assert (result.code, result.err.count("\n")) == (3, 1)
+        assert result.err.startswith(f"nnr: error: {said}")
     for options in ([], ["--lossless"]):
         result = call(capsys, "encode", npz, "-fo", "m.nnr", "--no-side-info", "--check", *options)
         assert result.code == 0
@@ -227,6 +241,24 @@ def test_ls_shows_types_and_how_they_are_coded(typed: Path, capsys: Capture) -> 
     assert any(coded.values())
 
 
+def test_a_record_of_another_version(typed: Path, capsys: Capture) -> None:
+    units = list(nnr.units(nnr.encode(typed, exact=True)))
+    unit = next(unit for unit in units if isinstance(unit.payload, NnrTopologyUnitPayload))
+    text = zlib.decompress(unit.payload.topology_data)
+    unit.payload.topology_data = zlib.compress(text.replace(b'{"nnr_codec":1', b'{"nnr_codec":2'))
+    Path("m.nnr").write_bytes(nnr.write_units(units))
+    result = call(capsys, "ls", "m.nnr")
+    warning = (
+        "nnr: warning: passed over, as of no known type or format: unit 2 (side information of version 2; known is 1)"
+    )
+    assert (result.code, result.err) == (0, warning + "\n")
+    result = call(capsys, "decode", "m.nnr", "-o", "out.npz")
+    assert (result.code, result.err.splitlines()) == (
+        4,
+        [warning, "nnr: error: m.nnr: unit 2 (NNR_TPL): side information of version 2; known is 1"],
+    )
+
+
 def test_tied_tensors(capsys: Capture) -> None:
     w = weights()
     nnr.encode_file({"embed": w, "head": w}, "m.nnr")
@@ -252,6 +284,18 @@ def test_ls_without_ml_dtypes(typed: Path, capsys: Capture) -> None:
         assert done.stdout == (expected if code == 0 else "")
         assert code == 0 or "pip install 'nnr_codec[types]'" in done.stderr
     assert not Path("x.safetensors").exists()
+
+
+def test_vectors_without_ml_dtypes(here: Path) -> None:
+    (here / "ml_dtypes.py").write_text("raise ImportError")
+    env = {**os.environ, "PYTHONPATH": str(here)}
+    done = process("conformance", VECTORS, "--only", "NNR-SID-27[23]", "--timeout", 60, env=env)
+    assert done.returncode == 0
+    assert [line.split()[:2] for line in done.stdout.splitlines()[:2]] == [
+        ["PASS", "NNR-SID-272"],
+        ["SKIP", "NNR-SID-273"],
+    ]
+    assert "pip install 'nnr_codec[types]'" in done.stdout
 
 
 def test_a_model_of_empty_tensors(capsys: Capture) -> None:

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec import dtypes
 from nnr_codec.constants import (
+    NNR_CPT_LS,
+    NNR_PT_BLOCK,
     NNR_PT_FLOAT,
     NNR_PT_INT,
     NNR_PT_RAW_FLOAT,
@@ -30,7 +32,6 @@ from nnr_codec.constants import (
 )
 from nnr_codec.decoder.index import NnrFile
 from nnr_codec.decoder.restore import Restoration, Restorer
-from nnr_codec.decoder.widen import NUMPYS, float32_of
 from nnr_codec.dtypes import STORED_TYPES, StoredType
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
@@ -48,7 +49,7 @@ from nnr_codec.syntax.structures import NnrTopologyUnitHeader, NnrTopologyUnitPa
 
 from ..builder import Bitstream, ndu, update_ndu
 from .support import refused
-from .test_pruning import masks
+from .test_pruning import dictionary, masks
 
 Tensors = Mapping[str, tuple[TensorRecord, Array] | Array]
 
@@ -289,7 +290,11 @@ def test_order_ties_and_empty_tensors() -> None:
     assert model["tied"] is model["a"] and model["last"] is model["first"]
     assert model.aliases == {"tied": "a", "last": "first"}
     assert (model.format, model.metadata) == ("npz", {"k": "v"})
-    assert streamed(data)["a"] is not None
+    decoder = nnr.StreamDecoder()
+    assert not decoder.side
+    stream = dict(decoder.feed(data))
+    assert (decoder.side.format, decoder.side.metadata) == ("npz", {"k": "v"})
+    assert stream["tied"] is stream["a"] and decoder.side.tensors["tied"].same_as == "a"
     with nnr.open(data) as file:
         assert (file.side.format, file.side.metadata) == ("npz", {"k": "v"})
         assert file.decode(names=["tied"]).aliases == {}
@@ -460,6 +465,15 @@ def test_pruning_is_done_to_units() -> None:
     assert nnr.StreamDecoder().feed(data) == []
 
 
+def test_pruned_tensors_and_their_ties() -> None:
+    """Both have the dimensions of a dictionary, and so others than the topology says."""
+    record = SideInfo({"t": TensorRecord(same_as="w", index=9)})
+    header = NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN))
+    stream = start(record).unit(header, NnrTopologyUnitPayload(pruning=dictionary(w=[1, 2])))
+    model = nnr.decode(levels(levels(stream, "w", [[1, 2]]), "v", [1]).data)
+    assert list(model.pruned) == ["w", "t"]
+
+
 def test_updates() -> None:
     """Levels are added up (9.2.4), and then stand for values."""
     record = tensor(code={"kind": "integer", "base": 10}, type="uint8")
@@ -545,15 +559,6 @@ def test_types_that_cannot_be_asked_for(to: Any) -> None:
         nnr.StreamDecoder(dtype=to)
 
 
-@pytest.mark.parametrize("stored", [s for s in FLOATS if s.name not in NUMPYS], ids=lambda stored: stored.name)
-def test_values_of_all_patterns(stored: StoredType) -> None:
-    patterns = np.arange(1 << stored.bits).astype(stored.pattern)
-    got, want = float32_of(stored, patterns), patterns.view(stored.dtype).astype(np.float32)
-    np.testing.assert_array_equal(got, want)
-    number = ~np.isnan(want)
-    np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
-
-
 @pytest.fixture
 def _no_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
@@ -571,23 +576,24 @@ def test_without_ml_dtypes(request: pytest.FixtureRequest) -> None:
         "code": (TensorRecord("bfloat16", code=FloatCode("code#bits", 127)), narrow),
         "palette": (TensorRecord("bfloat16", code=PaletteCode(np.unique(narrow.view("u2")).tobytes())), narrow),
         "raw": (TensorRecord("bfloat16", (4,), RawCode()), narrow),
+        "grid": (TensorRecord("bfloat16", code=_grid(STORED_TYPES["bfloat16"])), narrow),
         "cast": (TensorRecord("bfloat16"), values),
-        "empty": (TensorRecord("bfloat16", (0,), index=4), narrow[:0]),
+        "empty": (TensorRecord("bfloat16", (0,), index=5), narrow[:0]),
         "plain": np.array([1], np.int32),
     }
     data = made(tensors)
     request.getfixturevalue("_no_ml_dtypes")
     with nnr.open(data) as file:
-        assert [info.type for info in file.info.values()] == ["bfloat16"] * 5 + ["int32"]
+        assert [info.type for info in file.info.values()] == ["bfloat16"] * 6 + ["int32"]
         same(file["plain"], np.array([1], np.int32))
-        for name in list(file)[:5]:
+        for name in list(file)[:6]:
             with pytest.raises(nnr.MissingDependencyError, match=r"nnr_codec\[types\]"):
                 file[name]
             with pytest.raises(ImportError):
                 _ = file.info[name].dtype
     for got in ways(data, dtype="float32"):
         assert list(got) == list(tensors)
-        for name in ("code", "palette", "raw", "cast"):
+        for name in ("code", "palette", "raw", "grid", "cast"):
             same(got[name], values)
 
 
@@ -622,6 +628,22 @@ def test_a_tie_to_nothing() -> None:
     with pytest.raises(nnr.IncompleteError, match="'w'"):
         nnr.decode(data)
     assert list(nnr.decode(data, allow_missing=True)) == ["u"]
+
+
+@pytest.mark.parametrize(
+    ("record", "lost"),
+    [(SideInfo({"ls": TensorRecord("float32")}), "ls"), (SideInfo({"t": TensorRecord(same_as="ls", index=0)}), "t")],
+    ids=["itself", "tie"],
+)
+def test_what_goes_into_a_weight_is_no_tensor(record: SideInfo, lost: str) -> None:
+    """A scaling vector has an id, and is not in the model."""
+    header = ndu(["weight", "ls"], [2, 2], kind=NNR_PT_BLOCK, compressed_parameter_types=NNR_CPT_LS)
+    data = start(record).ndu(header, [1, 2], [[1, 0], [0, 1]], qp=[0, 0]).data
+    for call in (nnr.decode, streamed):
+        with pytest.raises(nnr.IncompleteError) as caught:
+            call(data)
+        assert caught.value.missing == (lost,)
+        assert list(call(data, allow_missing=True)) == ["weight"]
 
 
 # ------------------------------------------------------------------------------------------------ the record's unit
@@ -679,7 +701,7 @@ def test_another_version_can_be_listed() -> None:
     data = levels(start('{"nnr_codec":2,"tensors":[]}'), "w", [1, 2]).data
     with nnr.open(data) as file:
         assert file.info["w"].shape == (2,)
-        assert file.ignored == ["unit 2 (topology_storage_format 128)"]
+        assert file.ignored == ["unit 2 (side information of version 2; known is 1)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
         calls += [lambda: streamed(data), lambda: nnr.UpdateDecoder().decode(data), lambda: nnr.decode(data, jobs=2)]
         for call in calls:

@@ -401,6 +401,14 @@ def test_the_index_of_shards_is_told(tmp_path: Path) -> None:
         formats.load(path)
 
 
+def test_a_size_that_looks_like_text_is_no_index(tmp_path: Path) -> None:
+    header = json.dumps({"weight_map": entry("U8", [2], 0, 2)}).encode()
+    data = file_of(header.ljust(0x7B20), b"ab")  # whose size begins with a blank and a brace
+    path = tmp_path / "m"
+    path.write_bytes(data)
+    assert formats.load(path)["weight_map"].tobytes() == b"ab"
+
+
 def test_without_ml_dtypes(tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").write_bytes(_BASE)
     (tmp_path / "plain.safetensors").write_bytes(written(Model({"w": np.ones(2)})))

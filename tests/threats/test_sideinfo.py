@@ -361,7 +361,18 @@ def test_a_record_after_its_tensors() -> None:
     refused_by_decoders(recorded(stream), nnr.ElementError, "after tensors")
 
 
-@pins(DECODE, "return zlib.decompressobj().decompress(data, len(MAGIC))", "return zlib.decompress(data)")
+@pins(DECODE, "SideInfo.parse(data, self.reader.budget)", "SideInfo.parse(data, self.budget)")
+def test_names_of_many_records() -> None:
+    """A stream has any number of bitstreams, and names cost much for their bytes where records are deflated."""
+    text = record({str(k): {"type": "int8"} for k in range(3)})
+    data = recorded(start(), zlib.compress(text), 1)
+    decoder = nnr.StreamDecoder(limits=Limits(max_names=5), allow_missing=True)
+    decoder.feed(data)
+    with pytest.raises(nnr.LimitError, match="max_names"):
+        decoder.feed(data)
+
+
+@pins("bitstream/summary.py", "decompress(data, most)", "decompress(data)")
 def test_a_bomb_of_somebody_else() -> None:
     """It is passed over, and not inflated."""
     bomb = recorded(start(), zlib.compress(bytes(64 << 20)), 1)

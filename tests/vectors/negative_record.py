@@ -129,6 +129,8 @@ TEXTS: list[tuple[str, bytes]] = [
         text({name: entry("integer", "int64", low=1, bits="bits") for name in "ab"}),
     ),
     ("a tensor whose bits are itself", text({"w": entry("float", "float32", pivot=5, bits="w")})),
+    # 192: more of codes
+    ("a base outside of the type", code("integer", "uint8", base=256)),
 ]
 for number, (title, data) in enumerate(TEXTS, 101):
     refused(number, title, "record", "ElementError", 2, with_text(data))
