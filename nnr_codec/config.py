@@ -98,7 +98,7 @@ class EncoderConfig(TensorOptions):
     rules : tuple of Rule
         In order; where several match, the last one wins for each option.
     deflate_topology : bool
-        Deflate the topology where that makes it smaller.
+        Deflate topology and side information where that makes them smaller, the latter by more than 128 bytes.
     max_unit_size : int or None
         Bytes of a unit at most. A larger compressed data unit is spread over up to 255 units (6.4.3.1); the other
         units cannot be, and a topology that is larger is refused.

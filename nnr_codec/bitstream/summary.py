@@ -186,4 +186,4 @@ def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:
             data = zlib.decompressobj().decompress(data, most)
         except zlib.error:
             return None
-    return data[:most] if data.startswith(MAGIC) else None
+    return data[:most].removesuffix(b"\0") if data.startswith(MAGIC) else None

@@ -241,6 +241,10 @@ class BitstreamParser:
         self._has_record = True
         if header.topology_compression_format == NNR_DFL:
             data = self._inflate(unit, data, "max_side_info_bytes", "bytes of side information")
+        elif data.endswith(b"\0"):
+            data = data[:-1]
+        else:
+            raise ElementError("side information that is not deflated ends with a zero byte")
         try:
             side = SideInfo.parse(data, self.reader.budget)
         except UnsupportedError as error:  # what the units hold can be told none the less

@@ -5,16 +5,18 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from ..cabac_ext.kernel import PayloadEstimator, TensorSyntax
 from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
-from ..syntax.structures import IntegerCodebook
 from .plan import Subject, TensorPlan
 from .quantize import choose_side, contents
 
 #: Of a unit's size, types and flags; of a record's entry, deflated, and of what its name adds where others are alike.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
+#: Of integer_codebook() beside its differences.
+CODEBOOK_BYTES = 5
 
 
 def measured(subject: Subject, plan: TensorPlan) -> float:
@@ -54,7 +56,8 @@ def overhead(plan: TensorPlan) -> float:
     """Bytes beside levels and floats: headers, and what the record says."""
     total = float(UNIT_BYTES + len(plan.name.encode()) + 2 * len(plan.dims))
     if plan.codebook:
-        total += codebook_bits(plan.codebook) / 8
+        deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
+        total += CODEBOOK_BYTES + delta_bits(deltas, plan.codebook.codebook_egk) / 8
     if plan.record:
         total += RECORD_BYTES
     if plan.code:
@@ -76,9 +79,7 @@ def code_bytes(code: Code) -> float:
     return CODE_BYTES + 1.02 * len(said)
 
 
-def codebook_bits(codebook: IntegerCodebook) -> int:
-    """Bits of integer_codebook() (6.3.3.7), all but its first four elements, which are few."""
-    order = codebook.codebook_egk
-    deltas = np.array([*codebook.codebook_delta_left, *codebook.codebook_delta_right], np.int64)
+def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:
+    """Bits of the differences of a codebook's entries, which are codes of this order (6.3.3.7)."""
     lengths = np.frexp((deltas >> order) + 1.0)[1]  # in bits
-    return 40 + int((2 * lengths - 1 + order).sum())
+    return int((2 * lengths - 1 + order).sum())

@@ -34,6 +34,9 @@ from ..syntax.structures import (
     NnrUnitHeader,
 )
 
+#: What a record may take more than deflated: NNCodec 2.1.3 passes over private units only where they are strings.
+PLAIN_BYTES = 128
+
 
 def preamble(
     topology: Topology | None,
@@ -54,7 +57,7 @@ def preamble(
     """
     units = [*_units(topology, references, config, session, codebooks)]
     if record:
-        units.append(_side_info(record, session))
+        units.append(_side_info(record, config, session))
     for unit in units:
         if config.max_unit_size is not None and len(unit) > config.max_unit_size:
             raise EncodeError(
@@ -98,10 +101,13 @@ def _topology(topology: Topology, config: EncoderConfig, session: Session) -> by
     return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
 
 
-def _side_info(record: SideInfo, session: Session) -> bytes:
+def _side_info(record: SideInfo, config: EncoderConfig, session: Session) -> bytes:
     text = record.to_bytes()
     deflated = zlib.compress(text, 9)
-    compression, data = (NNR_DFL, deflated) if len(deflated) < len(text) else (NNR_PT_RAW, text)
+    if config.deflate_topology and len(deflated) + PLAIN_BYTES < len(text):
+        compression, data = NNR_DFL, deflated
+    else:
+        compression, data = NNR_PT_RAW, text + b"\0"
     header = NnrTopologyUnitHeader(topology_storage_format=STORAGE_FORMAT, topology_compression_format=compression)
     payload = NnrTopologyUnitPayload(topology_data=data)
     return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ..constants import NNR_PT_FLOAT
 from ..constants import DecompressedDataFormat as F
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
-from .cost import codebook_bits
+from .cost import delta_bits
 from .distinct import Distinct, chunks, sample
 from .plan import READABLE, Subject, TensorPlan
 
@@ -51,22 +50,18 @@ def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> Tensor
     if not 1 < len(found.patterns) <= READABLE.max_codebook:
         return None
     values = found.patterns.view(subject.stored.dtype).astype(np.float64)
-    entries = [int(entry) for entry in np.rint(values / plan.step)]
-    zero = entries.index(0) if 0 in entries else found.most_frequent
-    left = [higher - lower - 1 for lower, higher in pairwise(entries[: zero + 1])]
-    right = [higher - lower - 1 for lower, higher in pairwise(entries[zero:])]
-    books = [
-        IntegerCodebook(
-            codebook_egk=order,
-            codebook_size=len(entries),
-            codebook_centre_offset=zero - (len(entries) >> 1),
-            codebook_zero_value=entries[zero],
-            codebook_delta_left=left[::-1],
-            codebook_delta_right=right,
-        )
-        for order in range(16)
-    ]
-    return replace(plan, codebook=min(books, key=codebook_bits))
+    entries = np.rint(values / plan.step).astype(np.int64)
+    zero = int(np.searchsorted(entries, 0)) if 0 in entries else found.most_frequent
+    deltas = np.diff(entries) - 1
+    codebook = IntegerCodebook(
+        codebook_egk=min(range(16), key=lambda order: delta_bits(deltas, order)),
+        codebook_size=len(entries),
+        codebook_centre_offset=zero - (len(entries) >> 1),
+        codebook_zero_value=int(entries[zero]),
+        codebook_delta_left=deltas[:zero][::-1].tolist(),
+        codebook_delta_right=deltas[zero:].tolist(),
+    )
+    return replace(plan, codebook=codebook)
 
 
 def _step_qp(values: Floats, density: int) -> int | None:

@@ -138,7 +138,7 @@ RECORD = b'{"nnr_codec":1,"tensors":{"w":{"code":{"kind":"integer","low":8},"typ
 
 def recorded(record: bytes = RECORD, *, storage: int = 128, **elements: object) -> Bitstream:
     """A record, w as levels and one word, and an NNEF topology that has w."""
-    s = start(topology_carriage_flag=1, **elements).topology(GRAPH).topology(record, storage=storage)
+    s = start(topology_carriage_flag=1, **elements).topology(GRAPH).topology(record + b"\0", storage=storage)
     return s.ndu(ndu("w", [1], kind=NNR_PT_INT), [3]).raw(ndu("w#bits", [1], kind=NNR_PT_RAW_FLOAT), [0.0])
 
 
@@ -152,7 +152,7 @@ def test_bits_of_a_tensor_are_no_variable_of_the_topology() -> None:
 
 def test_bits_of_a_tensor_in_a_reference_list() -> None:
     s = start(topology_carriage_flag=1, mps_topology_indexed_reference_flag=1).topology(GRAPH)
-    s.reference_list("w", "w#bits").topology(RECORD, storage=128)
+    s.reference_list("w", "w#bits").topology(RECORD + b"\0", storage=128)
     s.ndu(ndu(0, [1], kind=NNR_PT_INT), [3]).raw(ndu(1, [1], kind=NNR_PT_RAW_FLOAT), [0.0])
     assert not broken(nnr.verify(s.data))
     assert broken(nnr.verify(s.data.replace(b"nnr_codec", b"another's"))) == {"nnef-names", "nnef-reference-list"}
@@ -179,14 +179,14 @@ def test_side_information_of_another_version() -> None:
 
 def test_tensors_come_in_the_order_of_the_model() -> None:
     record = b'{"nnr_codec":1,"tensors":{"e":{"index":1,"shape":[0],"type":"bool"},"z":{"index":0,"same_as":"b"}}}'
-    s = raw(raw(start().topology(record, storage=128), "v"), "b")
+    s = raw(raw(start().topology(record + b"\0", storage=128), "v"), "b")
     found = nnr.verify(s.data)
     assert [tensor.name for tensor in found.tensors] == list(nnr.decode(s.data)) == ["z", "e", "v", "b"]
 
 
 def test_what_side_information_may_have_said_is_not_missed() -> None:
     s = start(mps_topology_indexed_reference_flag=1).reference_list("v", "w")
-    s.topology(b'{"nnr_codec":1,"tensors":{"w":{"same_as":"v"}}}', storage=128)
+    s.topology(b'{"nnr_codec":1,"tensors":{"w":{"same_as":"v"}}}\0', storage=128)
     found = nnr.verify(s.raw(ndu(0, [1], kind=NNR_PT_RAW_FLOAT), [0.0]).data)
     assert [violation.element for violation in found.violations] == ['tensors["w"].index']
     assert not found.warnings
@@ -194,7 +194,7 @@ def test_what_side_information_may_have_said_is_not_missed() -> None:
 
 def test_types_that_cannot_be_checked_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     record = b'{"nnr_codec":1,"tensors":{"e":{"index":9,"shape":[0],"type":"int4"},"w":{"type":"bfloat16"}}}'
-    data = raw(raw(start().topology(record, storage=128), "w"), "v").data
+    data = raw(raw(start().topology(record + b"\0", storage=128), "w"), "v").data
     assert [tensor.name for tensor in nnr.verify(data).tensors] == ["w", "v", "e"]
     dtypes._dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

@@ -62,7 +62,7 @@ def start(
     if record is None:
         return stream
     text = record.to_bytes() if isinstance(record, SideInfo) else record.encode() if isinstance(record, str) else record
-    return stream.topology(zlib.compress(text) if deflated else text, storage=128, compression=int(deflated))
+    return stream.topology(zlib.compress(text) if deflated else text + b"\0", storage=128, compression=int(deflated))
 
 
 def tensor(**members: Any) -> str:
@@ -421,7 +421,7 @@ def test_reference_lists_name_units() -> None:
     unit, bits = split(record, array)
     assert bits is not None
     stream = Bitstream().str_().mps(indexed=1).reference_list("w", "w#bits")
-    stream.topology(SideInfo({"w": record}).to_bytes(), storage=128)
+    stream.topology(SideInfo({"w": record}).to_bytes() + b"\0", storage=128)
     stream.ndu(ndu(0, [2], kind=NNR_PT_INT), unit)
     stream.ndu(ndu(1, [2], kind=NNR_PT_RAW_FLOAT), payload=bits.tobytes())
     check(stream.data, {"w": array})

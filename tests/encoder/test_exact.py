@@ -40,6 +40,13 @@ def quantized(bits: int, axis: int | None = None, dtype: Any = "f4", zero_point:
     return (integers * scale).astype("f4").astype(dtype)
 
 
+def affine(zero_point: int, dtype: Any = "f4", most: int = 255) -> Array:
+    """What quantization with a zero point leaves of random numbers; the largest integers of rows differ."""
+    integers = rng().integers(0, most, SHAPE, endpoint=True) - zero_point
+    scale = rng(8).uniform(0.001, 0.01, (SHAPE[0], 1)).astype("f4")
+    return (integers.astype("f4") * scale).astype(dtype)
+
+
 def side(data: bytes, name: str = "w") -> Any:
     """The code of a tensor; None when it has none."""
     record = nnr.open(data).side.tensors.get(name)
@@ -81,11 +88,14 @@ CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and bits
     "a grid": (rng().integers(-300, 300, SHAPE).astype("f4") * np.float32(5 / 1024), "step", 10.8),
     "int8": (quantized(8), "grid", 7.4),
     "int4": (quantized(4), "grid", 3.5),
-    "int8 by rows": (quantized(8, 0), "grid", 8.3),
+    "int8 by rows": (quantized(8, 0), "grid", 8.4),
     "int8 by columns": (quantized(8, 1), "grid", 8.5),
     "int4 by rows, zero point": (quantized(4, 0, zero_point=3), "grid", 4.6),
     "int8 by rows, float16": (quantized(8, 0, "f2"), "grid", 8.3),
     "int8 by rows, bfloat16": (quantized(8, 0, BFLOAT16), "grid", 8.3),
+    "uint8 by rows, float16": (affine(100, "f2"), "grid", 9.1),
+    "uint8 by rows": (affine(100), "grid", 9.1),
+    "ternary by rows": (affine(1, most=2), "grid", 2.5),
     "int16": (quantized(16), "grid", 15.9),
     "random bits": (rng().integers(0, 1 << 32, SHAPE).astype("u4").view("f4"), "raw float", 32.1),
     "random bits of float16": (rng().integers(0, 1 << 16, SHAPE).astype("u2").view("f2"), "raw", 16.2),
@@ -193,6 +203,27 @@ def test_the_default_takes_what_is_exact_and_smaller() -> None:
 def test_the_default_stays_lossy_where_that_is_smaller() -> None:
     for array in (normal(), rng().integers(-100, 100, SHAPE).astype("f4") / np.float32(2**22), normal(dtype="f2")):
         assert nnr.encode({"w": array}) == nnr.encode({"w": array}, exact=False)
+
+
+def test_the_default_is_exact_where_floats_have_few_bits() -> None:
+    array = normal(dtype=STORED_TYPES["float8_e4m3fn"].dtype)
+    data = nnr.encode({"w": array})
+    assert data == nnr.encode({"w": array}, exact=True)
+    assert_exact(data, w=array)
+
+
+def test_a_palette_of_nearly_as_many_values_as_decoders_read() -> None:
+    array = rng().normal(size=60_000).astype("f4")[rng().integers(0, 60_000, 1_000_000)]
+    data = nnr.encode({"w": array}, exact=True)
+    assert side(data).KIND == "palette"
+    assert_exact(data, w=array)
+
+
+def test_tiny_tensors_have_no_code_where_raw_ones_do() -> None:
+    tensors = {"floats": normal((11,)), "rows": np.full((5, 2), 0.3, "f4"), "integers": np.array([1 << 40, -(1 << 63)])}
+    data = nnr.encode(tensors, exact=True)
+    assert [side(data, name) and side(data, name).KIND for name in tensors] == [None, None, "raw"]
+    assert_exact(data, **tensors)
 
 
 def test_a_block_has_no_exact_codes() -> None:

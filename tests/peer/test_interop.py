@@ -155,6 +155,18 @@ def test_the_default_options_are_read(peer: Peer) -> None:
     assert_same_tensors(theirs, dict(nnr.decode(data).tensors))
 
 
+def test_metadata_and_casts_do_not_keep_the_peer_out(peer: Peer) -> None:
+    """A record of few bytes is a string, which the peer passes over."""
+    rng = np.random.default_rng(11)
+    tensors = {"w": rng.standard_normal((20, 30)).astype("f4"), "mask": rng.integers(0, 2, (4, 5)).astype(bool)}
+    data = nnr.encode(nnr.Model(tensors, format="safetensors", metadata={"format": "pt"}))
+    ours, (theirs,) = nnr.decode(data), peer.decode(data)
+    assert ours.metadata == {"format": "pt"} and ours["mask"].dtype == bool
+    assert theirs["w"].tobytes() == ours["w"].tobytes()
+    assert np.array_equal(theirs["mask"], tensors["mask"])
+
+
+
 @pytest.mark.parametrize("bias", [np.zeros(8, "f4"), np.full(8, 1e-3, "f4"), np.full(2, 0.1, "f4"), np.zeros(1, "f4")])
 def test_a_bias_before_a_weight_is_read(peer: Peer, bias: np.ndarray) -> None:
     """Zeros and other biases of everyday models, by default options: NNCodec must be able to go on after them."""

@@ -343,7 +343,7 @@ TEXT = record({"w": {"type": "int8"}})
 
 def recorded(stream: Bitstream, data: bytes = TEXT, compression: int = 0) -> bytes:
     """A bitstream that goes on with a record."""
-    return stream.topology(data, storage=128, compression=compression).data
+    return stream.topology(data if compression else data + b"\0", storage=128, compression=compression).data
 
 
 @pins(DECODE, "if self._has_record:")

@@ -31,12 +31,13 @@ RECORD = b'{"nnr_codec":1,"tensors":{"w":{"code":{"kind":"raw"},"shape":[3],"typ
 BY_HAND = (
     *STR1,
     *MPS,
-    f"0x{len(RECORD) + 5:04x} nnr_unit_size",
+    f"0x{len(RECORD) + 6:04x} nnr_unit_size",
     "000011 nnr_unit_type NNR_TPL",
     "10 complete",
     "0x80 topology_storage_format 128",
     "0x00 topology_compression_format NNR_PT_RAW",
     f"0x{RECORD.hex()} topology_data {RECORD.decode()}",
+    "0x00 the end of the string",
     *ndu_bits(13, 2, NAME_W, *raw(1)),
     "0x0780FF00 the items and a zero",
 )

@@ -44,10 +44,18 @@ def damaged(size: int) -> Callable[[], Recorded]:
     return make
 
 
+def unended() -> Recorded:
+    """A record that is not deflated and has no zero byte at its end."""
+    s = recorded_nothing()
+    s.topology(text({"w": {"type": "float16"}}), storage=128)
+    return s.plain("w")
+
+
 refused(211, "a second record", "NNR_TPL", "ElementError", 3, twice)
 refused(212, "a record after a tensor", "NNR_TPL", "ElementError", 3, late)
 refused(213, "a deflated record without its checksum", "NNR_DFL", "ElementError", 2, damaged(4))
 refused(214, "a deflated record that breaks off", "NNR_DFL", "ElementError", 2, damaged(20))
+refused(215, "a record that is not deflated, and no zero byte ends it", "NNR_PT_RAW", "ElementError", 2, unended)
 
 
 # ------------------------------------------------------------------------------------------------ units of tensors
