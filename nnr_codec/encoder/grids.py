@@ -79,15 +79,17 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
     counts = np.count_nonzero(np.diff(magnitudes, axis=1, prepend=0), axis=1)
     if counts.max() > MOST or not np.isfinite(largest).all():
         return None
-    # Half the distance to the next number of the type: what a rounded product may be off.
-    exponents = np.maximum(np.frexp(magnitudes)[1], 3 - (1 << (stored.exponent - 1)))
-    error: Doubles = np.ldexp(1.0, exponents - 2 - stored.mantissa)
+    # Half the distance to the next number of the type: what a rounded product may be off; less below powers of two.
+    fractions, exponents = np.frexp(magnitudes)
+    subnormal = 3 - (1 << (stored.exponent - 1))
+    error: Doubles = np.ldexp(1.0, np.maximum(exponents, subnormal) - 2 - stored.mantissa)
+    least = magnitudes - np.where((fractions == 0.5) & (exponents > subnormal), error / 2, error)
     scales: Floats = (largest == 0).astype(work)
     for integer in (0, *LARGEST) if stored.mantissa < SHORT else (0,):
         estimates = np.where(counts <= integer, largest / integer, 0) if integer else _divisors(magnitudes, error)
         left = ((scales == 0) & (estimates > 0)).nonzero()[0]
         if len(left):
-            scales[left] = _refined(magnitudes[left], error[left], estimates[left], stored, work)
+            scales[left] = _refined(magnitudes[left], least[left], error[left], estimates[left], stored, work)
         if scales.all():
             return scales
     return None
@@ -121,17 +123,18 @@ def _rest(value: Doubles, off: Doubles, divisor: Doubles, unsure: Doubles) -> tu
 
 
 def _refined(
-    magnitudes: Doubles, error: Doubles, estimates: Doubles, stored: StoredType, work: np.dtype[Any]
+    magnitudes: Doubles, least: Doubles, error: Doubles, estimates: Doubles, stored: StoredType, work: np.dtype[Any]
 ) -> Floats:
     """The numbers near estimates whose multiples, rounded, are the magnitudes of each channel; 0 where there is none.
 
-    Larger magnitudes tell them ever more precisely: each bounds its scale to where its own multiple rounds to it.
+    Larger magnitudes tell them ever more precisely: each bounds its scale to where its own multiple rounds to it, from
+    ``least`` on.
     """
     low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)
     for most in (15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,):
         integers = np.rint(magnitudes / estimates[:, None])
         integers[(integers == 0) | (integers > most)] = np.nan
-        low = np.fmax(low, np.fmax.reduce((magnitudes - error) / integers, axis=1))
+        low = np.fmax(low, np.fmax.reduce(least / integers, axis=1))
         high = np.fmin(high, np.fmin.reduce((magnitudes + error) / integers, axis=1))
         estimates = estimates.clip(low, high)
     middle = ((low + high) / 2).astype(work)

@@ -12,11 +12,16 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.units import Unit
+from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NNR_QCB, NNR_QSU, NNR_TPL, NNR_TPL_REFLIST, PayloadType
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.encode import encode_units
+from nnr_codec.encoder.grids import grid_codes
+from nnr_codec.encoder.plan import subject
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Block, Model
+from nnr_codec.sideinfo.codes import split
+from nnr_codec.sideinfo.record import TensorRecord
 
 from ..shared import SHARED, needs_shared
 
@@ -91,8 +96,8 @@ CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and bits
     "int8 by rows": (quantized(8, 0), "grid", 8.4),
     "int8 by columns": (quantized(8, 1), "grid", 8.5),
     "int4 by rows, zero point": (quantized(4, 0, zero_point=3), "grid", 4.6),
-    "int8 by rows, float16": (quantized(8, 0, "f2"), "grid", 8.3),
-    "int8 by rows, bfloat16": (quantized(8, 0, BFLOAT16), "grid", 8.3),
+    "int8 by rows, float16": (quantized(8, 0, "f2"), "grid", 8.4),
+    "int8 by rows, bfloat16": (quantized(8, 0, BFLOAT16), "grid", 8.4),
     "uint8 by rows, float16": (affine(100, "f2"), "grid", 9.1),
     "uint8 by rows": (affine(100), "grid", 9.1),
     "ternary by rows": (affine(1, most=2), "grid", 2.5),
@@ -210,6 +215,15 @@ def test_the_default_is_exact_where_floats_have_few_bits() -> None:
     data = nnr.encode({"w": array})
     assert data == nnr.encode({"w": array}, exact=True)
     assert_exact(data, w=array)
+
+
+def test_a_grid_on_which_a_product_is_rounded_up_to_a_power_of_two() -> None:
+    """Numbers below it are closer to each other than those above."""
+    integers = [1, 2, 3, 6, 7, 9, 23, 25, 30, 36, 38, 40, 41, 43, 48, 58, 63, 65, 68, 80, 82, 93, 115, 118, 119, 127]
+    row = (np.array(integers, "f4") * np.float32(np.float16(0.00026035))).astype("f2")
+    assert 2.0**-7 in row
+    (code,) = grid_codes(subject("w", row, EncoderConfig()))
+    assert split(TensorRecord("float16", code=code), row)[0].tolist() == integers
 
 
 def test_a_palette_of_nearly_as_many_values_as_decoders_read() -> None:
