@@ -57,9 +57,12 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
 
 
 def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
-    """An exact step or codebook where it takes fewer bytes than the lossy plan; of types of 8 bits, any exact code."""
+    """An exact step or codebook where it takes fewer bytes than the lossy plan.
+
+    Any exact code of types of 16 bits and less that need a record anyway: their own precision may be less than the step.
+    """
     plans = []
-    if subject.stored.bits <= 8:
+    if lossy.record and subject.stored.bits <= 16:
         plans = [exact(subject)]
     elif _promising(subject, lossy):
         # With smaller steps there are more levels to tell apart, unless a codebook numbers them.
