@@ -59,7 +59,7 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
 def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
     """An exact step or codebook where it takes fewer bytes than the lossy plan.
 
-    Any exact code of types of 16 bits and less that need a record anyway: their own precision may be less than the step.
+    Any exact code of types of 16 bits and less that need a record anyway: they may be less precise than the step.
     """
     plans = []
     if lossy.record and subject.stored.bits <= 16:

@@ -166,7 +166,6 @@ def test_metadata_and_casts_do_not_keep_the_peer_out(peer: Peer) -> None:
     assert np.array_equal(theirs["mask"], tensors["mask"])
 
 
-
 @pytest.mark.parametrize("bias", [np.zeros(8, "f4"), np.full(8, 1e-3, "f4"), np.full(2, 0.1, "f4"), np.zeros(1, "f4")])
 def test_a_bias_before_a_weight_is_read(peer: Peer, bias: np.ndarray) -> None:
     """Zeros and other biases of everyday models, by default options: NNCodec must be able to go on after them."""

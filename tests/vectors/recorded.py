@@ -137,7 +137,9 @@ class Recorded(Stream):
 
     def record(self, data: bytes, *, storage: int = 128, deflated: bool = False) -> Recorded:
         """NNR_TPL with a record."""
-        self.topology(stored(data) if deflated else data + b"\0", storage=storage, compression=NNR_DFL if deflated else 0)
+        self.topology(
+            stored(data) if deflated else data + b"\0", storage=storage, compression=NNR_DFL if deflated else 0
+        )
         return self
 
     def levels(self, name: str, values: Any, data_format: int | None = None, dtype: str = "<i4") -> Recorded:
