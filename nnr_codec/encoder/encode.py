@@ -12,6 +12,7 @@ from ..bitstream.ndu import write_ndu
 from ..bitstream.payload import parts, tensor_syntax
 from ..config import EncoderConfig
 from ..constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..errors import EncodeError
 from ..model import Array, Model
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
@@ -54,7 +55,12 @@ def encode_units(model: Model, config: EncoderConfig, progress: Progress | None 
         units = []
         if plan.all_ids:
             arrays = {role: native(np.asarray(model.tensors[tensor.name])) for role, tensor in plan.tensors.items()}
-            units = encode_unit(plan, arrays, session, index, config.max_unit_size)
+            try:
+                units = encode_unit(plan, arrays, session, index, config.max_unit_size)
+            except EncodeError:
+                raise
+            except ValueError as error:
+                raise EncodeError(f"tensor {plan.ids[0]!r} has changed since it was planned: {error}") from None
             del arrays
         unit_bytes = sum(map(len, units))
         for tensor in plan.tensors.values():

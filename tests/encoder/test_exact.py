@@ -434,3 +434,17 @@ def test_zeros_of_a_mask_cost_little() -> None:
     data = nnr.encode({"w": pruned}, exact=True)
     assert nnr.decode(data)["w"].tobytes() == pruned.tobytes()
     assert 8 * len(data) < 4.2 * pruned.size
+
+
+def test_a_tensor_that_changes_meanwhile() -> None:
+    class Restless(dict[str, Array]):
+        def __getitem__(self, name: str) -> Array:
+            self[name] = array = super().__getitem__(name).repeat(2, axis=0)
+            return array
+
+    values = np.random.default_rng(1).standard_normal((64, 8))
+    for dtype in ("float16", "float64"):
+        with pytest.raises(nnr.EncodeError, match="'w' has changed since it was planned"):
+            nnr.encode(nnr.Model(Restless(w=values.astype(dtype))), exact=True)
+    with pytest.raises(nnr.EncodeError, match="'w' has changed"):
+        nnr.encode(nnr.Model(Restless(w=values.astype("f4"))))
