@@ -227,6 +227,17 @@ def _sizes(code: FloatCode, stored: StoredType, items: Patterns, zero_rows: Byte
     return _bytes(kept * (stored.mantissa - code.mantissa - code.zeros + (not code.unsigned))), _bytes(low * code.zeros)
 
 
+def _fields(code: FloatCode, stored: StoredType) -> dict[str, Any]:
+    """How the kernel is to take patterns apart."""
+    return {
+        "shift": stored.mantissa - code.mantissa,
+        "pivot": code.pivot,
+        "holes": code.holes,
+        "unsigned": code.unsigned,
+        "zeros": code.zeros,
+    }
+
+
 def _split_floats(
     code: FloatCode, stored: StoredType, patterns: Patterns, shape: tuple[int, ...]
 ) -> tuple[Levels, Array]:
@@ -236,16 +247,7 @@ def _split_floats(
     upper, lower = _sizes(code, stored, patterns, zero_rows, mask)
     levels = np.empty(patterns.size, np.int32)
     stream = np.zeros(4 * _words(upper + lower), np.uint8)
-    kernel.split_floats(
-        patterns,
-        levels,
-        stream[:upper],
-        shift=stored.mantissa - code.mantissa,
-        pivot=code.pivot,
-        holes=code.holes,
-        unsigned=code.unsigned,
-        zeros=code.zeros,
-    )
+    kernel.split_floats(patterns, levels, stream[:upper], **_fields(code, stored))
     if code.zeros:
         low = stream[upper : upper + lower]
         kernel.split_low(patterns, levels, zero_rows, low, holes=code.holes, zeros=code.zeros)
@@ -260,16 +262,7 @@ def _join_floats(
     upper, lower = _sizes(code, stored, levels.view(np.uint32), zero_rows, (1 << 32) - max(code.holes, 1))
     stream = _stream(bits, upper + lower)
     patterns = np.empty(levels.size, stored.pattern)
-    kernel.join_floats(
-        levels,
-        stream[:upper],
-        patterns,
-        shift=stored.mantissa - code.mantissa,
-        pivot=code.pivot,
-        holes=code.holes,
-        unsigned=code.unsigned,
-        zeros=code.zeros,
-    )
+    kernel.join_floats(levels, stream[:upper], patterns, **_fields(code, stored))
     if code.zeros:
         kernel.join_low(levels, zero_rows, stream[upper:], patterns, holes=code.holes, zeros=code.zeros)
     return patterns
