@@ -13,8 +13,12 @@ from ..bitstream.summary import tools
 from ..constants import PayloadType
 from ..dtypes import STORED_TYPES
 from ..errors import BitstreamError
+from ..tensor.quant import DTYPES
 from .reconstruct import split
 from .task import NduTask
+
+#: Names of the types of Table 15; numpy makes them anew each time.
+_NAMES = {data_format: dtype.name for data_format, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def _infos(tasks: Sequence[NduTask]) -> Iterator[TensorInfo]:
     first, header, nbytes = tasks[0], tasks[0].header, sum(task.nbytes for task in tasks)
     kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
     shift = header.first_tensor_dimension_shift
-    of_type = first.dtype.name
+    of_type = _NAMES[first.data_format]
     shape = (*first.dims[1 : shift + 1], *first.dims[:1], *first.dims[shift + 1 :])
     if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
         whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory

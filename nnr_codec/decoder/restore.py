@@ -119,7 +119,8 @@ class Restoration:
     def _info(self, name: str, coded: Mapping[str, TensorInfo]) -> TensorInfo:
         record = self.side.tensors.get(name)
         if record is None:
-            return replace(coded[name], type=self.decoded(coded[name].type))
+            info, type_ = coded[name], self.decoded(coded[name].type)
+            return info if type_ == info.type else replace(info, type=type_)
         if record.same_as:
             target = self._info(record.same_as, coded)
             return replace(target, name=name, payload_type=None, tools=(), nbytes=0, code="", same_as=target.name)
@@ -230,6 +231,8 @@ class Restorer:
             raise
 
     def _restored(self, record: TensorRecord | None, unit: Array, bits: Array | None) -> Array:
+        if record is None and self._restoration.dtype == "source":
+            return unit
         of_type = record.type if record else unit.dtype.name
         to_type = self._restoration.decoded(of_type)
         if record is None and to_type == of_type:
