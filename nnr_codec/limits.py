@@ -124,13 +124,13 @@ class Limits:
                 f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
             )
 
-    def check_expected(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        """Raise LimitError when ``expected`` has no such tensor."""
+    def check_expected(self, name: str, shape: tuple[int, ...] | None = None, dtype: str = "") -> None:
+        """Raise LimitError when ``expected`` has no such tensor; without a shape, none of that name."""
         if self.expected is None:
             return
         if name not in self.expected:
             raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected")
-        if self.expected[name] != (shape, dtype):
+        if shape is not None and self.expected[name] != (shape, dtype):
             wanted, kind = self.expected[name]
             raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}")
 

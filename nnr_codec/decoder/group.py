@@ -110,8 +110,7 @@ class Group:
         """
         task, info = self.first, next(info for info in self.infos if info.name == name)
         axis = info.first_tensor_dimension_shift
-        if not info.shape or not 0 <= start <= stop <= info.shape[axis]:
-            raise IndexError(f"{name!r} of shape {info.shape} has no rows {start} to {stop}")
+        info.check_rows(start, stop)
         self.charge(budget)
         alone = len(self.tasks) == 1 and len(task.names) == 1 and not task.header.parent_node_id_present_flag
         if alone:

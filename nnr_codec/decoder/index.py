@@ -172,8 +172,7 @@ class NnrFile(Mapping[str, Array]):
         self._open()
         info = self.info[name]
         axis, own = info.first_tensor_dimension_shift, info.same_as or name
-        if not info.shape or not 0 <= start <= stop <= info.shape[axis]:
-            raise IndexError(f"{name!r} of shape {info.shape} has no rows {start} to {stop}")
+        info.check_rows(start, stop)
         record = self.side.tensors.get(own)
         if self._parser.pruning.has_masks or (record and (record.code or record.shape is not None)):
             return np.take(self[name], range(start, stop), axis)

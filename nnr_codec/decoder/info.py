@@ -71,6 +71,11 @@ class TensorInfo:
         """Bits of the units for each parameter; 0 where there is none."""
         return 8 * self.nbytes / self.parameters if self.parameters else 0.0
 
+    def check_rows(self, start: int, stop: int) -> None:
+        """Raise IndexError unless there are such indices of the axis that was coded first."""
+        if not self.shape or not 0 <= start <= stop <= self.shape[self.first_tensor_dimension_shift]:
+            raise IndexError(f"{self.name!r} of shape {self.shape} has no rows {start} to {stop}")
+
 
 def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
     """Facts about the tensors of a group of units; ElementError when they cannot be told apart."""

@@ -58,7 +58,7 @@ class Restoration:
                 self.ties.setdefault(record.same_as, []).append(name)
         for name, record in side.tensors.items():
             if record.index is None or record.same_as:
-                limits.check_expected(name, *(limits.expected or {}).get(name, ((), "")))
+                limits.check_expected(name)
             else:
                 self._check_expected(name, record.shape or (), record.type)
 
@@ -231,12 +231,11 @@ class Restorer:
             raise
 
     def _restored(self, record: TensorRecord | None, unit: Array, bits: Array | None) -> Array:
-        if record is None and self._restoration.dtype == "source":
+        dtype = self._restoration.dtype
+        if record is None and (dtype == "source" or unit.dtype.kind != "f" or unit.dtype == dtype):
             return unit
         of_type = record.type if record else unit.dtype.name
         to_type = self._restoration.decoded(of_type)
-        if record is None and to_type == of_type:
-            return unit
         shape = unit.shape if record is None or record.shape is None else record.shape
         self._charge(shape, of_type, to_type)
         if not unit.size:  # of some rows there may be none

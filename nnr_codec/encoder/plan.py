@@ -152,8 +152,8 @@ class Subject:
     @cached_property
     def floats(self) -> npt.NDArray[np.floating[Any]]:
         """The values in a type of numpy's."""
-        native = self.stored.name in FLOAT_FORMATS
-        return self.array if native else self.array.astype(np.float32)  # type: ignore[return-value]
+        array: npt.NDArray[Any] = self.array
+        return array if self.stored.name in FLOAT_FORMATS else array.astype(np.float32)
 
     @property
     def data_format(self) -> DecompressedDataFormat:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkab
 from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
-from ..model import Model, Topology
+from ..model import Array, Model, Topology
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,6 +102,17 @@ def tensor_names(topology: Topology) -> list[str]:
         return variable_labels(topology.data)
     except (FormatError, LimitError):
         return []
+
+
+def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
+    """Read an array's bytes from the present position; FormatError, which begins with ``what``, at an early end."""
+    source, target = cast(io.BufferedIOBase, file), array.reshape(-1).view("u1").data
+    while target:
+        # In parts, because some files read into memory of their own first.
+        count = source.readinto(target[:_CHUNK])
+        if not count:
+            raise FormatError(f"{what}: the file ends {len(target)} bytes early")
+        target = target[count:]
 
 
 def lacks_type(what: str, dtype: np.dtype[Any], format: str) -> FormatError:

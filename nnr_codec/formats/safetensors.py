@@ -26,7 +26,7 @@ from ..errors import FormatError, MissingDependencyError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, lacks_type
+from . import FormatWarning, fill, lacks_type
 
 NAME = "safetensors"
 SUFFIXES = (".safetensors",)
@@ -59,7 +59,6 @@ _SIZE = 8  # bytes of the header's size, and the alignment of the items
 _MAX_HEADER = 100_000_000  # the library reads no more
 _MAX_SIZE = (1 << 63) - 1
 _PEEK = 4096
-_CHUNK = 1 << 20
 # What the JSON file beside the parts of a model has.
 _INDEX = b'"weight_map"'
 _SHARDED = "the index of a model in several files (shards); only single .safetensors files are read"
@@ -214,11 +213,9 @@ def _constant(text: str) -> None:
 
 
 def _check_name(name: str, limits: Limits) -> None:
-    try:
-        size = len(name.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise FormatError(f"the name {name[:80]!a} is not Unicode text") from None
-    limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")
+    if not _is_text(name):
+        raise FormatError(f"the name {name[:80]!a} is not Unicode text")
+    limits.check("max_name_bytes", len(name.encode("utf-8")), f"bytes of the name {name[:80]!a}")
 
 
 def _metadata(value: object, budget: Budget) -> dict[str, str]:
@@ -234,7 +231,11 @@ def _metadata(value: object, budget: Budget) -> dict[str, str]:
 
 def _is_text(text: str) -> bool:
     """Whether there is no half of a surrogate pair, which JSON's escapes can write."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _entry(name: str, value: object, start: int, budget: Budget) -> Entry:
@@ -284,13 +285,8 @@ def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
 
 def _read(file: BinaryIO, name: str, entry: Entry) -> Array:
     items = np.empty(entry.shape, entry.stored.pattern.newbyteorder("<"))
-    target = items.reshape(-1).view(np.uint8).data
     file.seek(entry.start)
-    while target:
-        count = file.readinto(target[:_CHUNK])  # type: ignore[attr-defined]
-        if not count:
-            raise FormatError(f"tensor {name[:80]!a}: the file ends {len(target)} bytes early")
-        target = target[count:]
+    fill(file, items, f"tensor {name[:80]!a}")
     if entry.stored.kind == "b" and np.any(items > 1):
         raise FormatError(f"tensor {name[:80]!a}: a byte is neither 0 nor 1, as booleans are")
     return items.astype(entry.stored.pattern, copy=False).view(entry.stored.dtype)

@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import FormatError
 from ...limits import Budget
 from ...model import Array
-from .. import lacks_type
+from .. import fill, lacks_type
 
 #: Bytes before the items.
 HEADER_SIZE = 128
@@ -44,7 +44,6 @@ _NAMES = {
 }
 _READ_HERE = "float16/32/64, integers of 8, 16, 32 or 64 bits and booleans are read"
 _WRITE_ITEMS = 1 << 18
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -125,24 +124,14 @@ def read_data(file: BufferedIOBase, header: Header, name: str) -> Array:
     """Read the items that follow a header into a new array; FormatError when the file ends early."""
     if header.bits == 1:
         packed = np.empty(header.length, np.uint8)
-        _fill(file, packed, name)
+        fill(file, packed, name)
         return np.unpackbits(packed, count=math.prod(header.shape)).view(np.bool_).reshape(header.shape)
     stored = np.dtype(np.uint8) if header.dtype.kind == "b" else header.dtype.newbyteorder("<")
     array: Array = np.empty(header.shape, stored)
-    _fill(file, array, name)
+    fill(file, array, name)
     if header.dtype.kind == "b":
         return np.not_equal(array, 0, out=array.view(np.bool_))
     return array.astype(header.dtype, copy=False)
-
-
-def _fill(file: BufferedIOBase, array: Array, name: str) -> None:
-    target = array.reshape(-1).view(np.uint8).data
-    while target:
-        # In parts, because some files read into memory of their own first.
-        count = file.readinto(target[:_READ_BYTES])
-        if not count:
-            raise FormatError(f"{name}: the file ends {len(target)} bytes early")
-        target = target[count:]
 
 
 def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> Array:
