@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-Codec = tuple[Callable[[dict[str, Any], dict[str, Any]], bytes], Callable[[Any], dict[str, Any]], str]
+Codec = tuple[Callable[[dict[str, Any], dict[str, Any]], bytes], Callable[[Any, int], dict[str, Any]], str]
 
 
 def ours() -> Codec:
@@ -32,12 +32,16 @@ def ours() -> Codec:
             qp=o["qp"],
             dependent_quantization=o["dq"],
             choose_shift_parameters=o["choice"],
+            rate=o["rate"],
             cabac_unary_length_minus1=o["unary"],
             rules=tuple(fine),
         )
-        return nnr.encode(tensors, config)
+        return nnr.encode(tensors, config, jobs=o.get("jobs", 1))
 
-    return encode, lambda data: dict(nnr.decode(bytes(data)).tensors), nnr.__version__
+    def decode(data: Any, jobs: int) -> dict[str, Any]:
+        return dict(nnr.decode(data, jobs=jobs).tensors)
+
+    return encode, decode, nnr.__version__
 
 
 def theirs(tools: str) -> Codec:
@@ -57,11 +61,16 @@ def theirs(tools: str) -> Codec:
             nonweight_qp=o["fine_qp"],
             use_dq=o["dq"],
             param_opt=o["choice"],
+            lambda_scale=o["lambda_scale"],
             cabac_unary_length_minus1=o["unary"],
         )
         return data
 
-    return encode, nnc.decompress, version("nncodec")
+    def decode(data: Any, jobs: int) -> dict[str, Any]:
+        result: dict[str, Any] = nnc.decompress(data)
+        return result
+
+    return encode, decode, version("nncodec")
 
 
 def peak() -> int:
@@ -108,7 +117,7 @@ def main(side: str, *arguments: str) -> None:
         else:
             with open(request["from"], "rb") as source:
                 content = bytearray(source.read())
-            result, answer = measured(partial(decode, content))
+            result, answer = measured(partial(decode, content, request.get("jobs", 1)))
             if request.get("to"):
                 np.savez(request["to"], **result)
         print(json.dumps(answer), file=replies, flush=True)

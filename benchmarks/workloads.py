@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import numpy.typing as npt
 Tensors = dict[str, npt.NDArray[np.float32]]
 
 #: Globs of the tensors with one dimension, which both sides code with the other codec's default for them.
-ONE_DIMENSION = ("*bias", "*bn*", "*.running_*", "*downsample.1.*")
+ONE_DIMENSION = ("*bias", "*bn*", "*.running_*", "*downsample.1.*", "*LayerNorm*")
 ONE_DIMENSION_QP = -75
 
 
@@ -31,8 +30,16 @@ class Work:
         Quantization parameter of tensors with two dimensions and more, at a density of 2.
     dq, choice : bool
         Dependent quantization; choice of the shift parameters.
+    rate : float or None
+        Of our encoder; None is its default, 0 equal work: no rates, as with NNCodec's lambda_scale of 0.
+    lambda_scale : float
+        Of NNCodec: 0 is its default.
+    jobs : int
+        Threads of ours; NNCodec has one. With more than one the ratios are of wall time.
     quick : bool
         Part of a ``--quick`` run.
+    goal : dict of str to float
+        The ratios that are aimed at, of ``encode`` and ``decode``; with several threads only these are measured.
     """
 
     name: str
@@ -40,28 +47,47 @@ class Work:
     qp: int
     dq: bool = True
     choice: bool = True
+    rate: float | None = None
+    lambda_scale: float = 0
+    jobs: int = 1
     quick: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    goal: dict[str, float] = field(default_factory=dict)
 
+
+RESNET_20, RESNET_56 = "model:resnet20_cifar10", "model:resnet56_cifar10"
+SQUEEZENET, MINILM = "model:squeezenet1_0_deepcompression", "model:minilm"
 
 WORK = (
-    Work("ResNet-20, qp -32", "model:resnet20_cifar10", -32, quick=True),
-    Work("ResNet-20, qp -20", "model:resnet20_cifar10", -20),
-    Work("ResNet-56, qp -38", "model:resnet56_cifar10", -38),
-    Work("ResNet-56, qp -38, uniform", "model:resnet56_cifar10", -38, dq=False),
-    Work("ResNet-56, qp -32", "model:resnet56_cifar10", -32, quick=True),
-    Work("ResNet-56, qp -32, no choice", "model:resnet56_cifar10", -32, choice=False),
-    Work("ResNet-56, qp -20", "model:resnet56_cifar10", -20),
-    Work("SqueezeNet, qp -38", "model:squeezenet1_0_deepcompression", -38),
-    Work("SqueezeNet, qp -32, uniform", "model:squeezenet1_0_deepcompression", -32, dq=False),
+    Work("ResNet-20, qp -32", RESNET_20, -32, quick=True),
+    Work("ResNet-20, qp -20", RESNET_20, -20),
+    Work("ResNet-56, qp -38", RESNET_56, -38),
+    Work("ResNet-56, qp -38, uniform", RESNET_56, -38, dq=False),
+    Work("ResNet-56, qp -32", RESNET_56, -32, quick=True),
+    Work("ResNet-56, qp -32, equal work", RESNET_56, -32, rate=0),
+    Work("ResNet-56, qp -32, no choice", RESNET_56, -32, choice=False, rate=0, goal={"encode": 4}),
+    Work("ResNet-56, qp -32, RDO", RESNET_56, -32, lambda_scale=1),
+    Work("ResNet-56, qp -20", RESNET_56, -20),
+    Work("SqueezeNet, qp -38", SQUEEZENET, -38),
+    Work("SqueezeNet, qp -32, uniform", SQUEEZENET, -32, dq=False),
+    Work("MiniLM, qp -32", MINILM, -32, goal={"encode": 10, "decode": 2.5}),
+    Work("MiniLM, qp -32, RDO", MINILM, -32, lambda_scale=1, goal={"encode": 18}),
+    Work("MiniLM, qp -32, no choice", MINILM, -32, choice=False, rate=0, goal={"encode": 4}),
+    Work("MiniLM, qp -38, uniform", MINILM, -38, dq=False, goal={"decode": 3.2}),
+    Work("MiniLM, qp -20", MINILM, -20),
+    Work("MiniLM, qp -32, two threads", MINILM, -32, jobs=2, goal={"encode": 18, "decode": 4.8}),
+    Work("MiniLM, qp -20, two threads", MINILM, -20, jobs=2, goal={"decode": 4.2}),
     Work("Laplacian, 30 % zeros", "laplace:1000x2000:0.30", -32),
     Work("Laplacian, 30 % zeros, uniform", "laplace:1000x2000:0.30", -32, dq=False),
     Work("Laplacian, 60 % zeros", "laplace:1000x2000:0.60", -32),
     Work("Laplacian, 95 % zeros", "laplace:1000x2000:0.95", -32),
-    Work("Laplacian, 95 % zeros, uniform", "laplace:1000x2000:0.95", -32, dq=False, quick=True),
+    Work("Laplacian, 95 % zeros, uniform", "laplace:1000x2000:0.95", -32, dq=False, quick=True, goal={"decode": 4.2}),
+    Work("Laplacian, 10 million", "laplace:1000x10000:0.30", -32, rate=0),
     Work("100 tensors of 512", "many:100", -32, quick=True),
     Work("400 tensors of 512", "many:400", -32),
+    Work("1600 tensors of 512", "many:1600", -32, goal={"encode": 50}),
 )
+#: Of all rows with one thread.
+GOAL_DECODE_MEAN = 2.5
 
 
 def safetensors(path: Path) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -81,11 +107,11 @@ def laplacian(rows: int, columns: int, zeros: float, seed: int = 1) -> npt.NDArr
     return np.random.default_rng(seed).laplace(0, scale, (rows, columns)).astype(np.float32)
 
 
-def tensors(source: str, models: Path | None) -> Tensors | None:
+def tensors(source: str, models: Path, minilm: Path | None = None) -> Tensors | None:
     """The tensors of a :attr:`Work.source`; None when its model is not there."""
     kind, _, rest = source.partition(":")
     if kind == "model":
-        path = models / f"{rest}.safetensors" if models else None
+        path = minilm if source == MINILM else models / f"{rest}.safetensors"
         return dict(safetensors(path)) if path and path.exists() else None
     if kind == "many":
         return {f"layer{k}.weight": laplacian(16, 32, 0.3, seed=k) for k in range(int(rest))}
