@@ -21,7 +21,8 @@ lint:
 types:
 	$(PYTHON) -m mypy
 	$(PYTHON) -m mypy.stubtest --ignore-disjoint-bases --allowlist .ci/stubtest.allow \
-		nnr_codec.cabac_ext.kernel nnr_codec.cabac_ext.quantizer nnr_codec.cabac_ext.bits
+		nnr_codec.cabac_ext.kernel nnr_codec.cabac_ext.quantizer nnr_codec.cabac_ext.bits \
+		nnr_codec.cabac_ext.surgeon
 
 fmt: ## format, and mend what ruff can mend
 	$(PYTHON) -m ruff check --fix
@@ -42,4 +43,4 @@ bench: ## compare with NNCodec; NNR_PEER names the Python that has it
 
 clean: ## remove what is built
 	rm -rf build dist *.egg-info nnr_codec/cabac_ext/*.so nnr_codec/cabac_ext/kernel.c \
-		nnr_codec/cabac_ext/quantizer.c nnr_codec/cabac_ext/bits.c
+		nnr_codec/cabac_ext/quantizer.c nnr_codec/cabac_ext/bits.c nnr_codec/cabac_ext/surgeon.c

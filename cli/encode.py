@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import ModelDifference
 
-PRESETS = DEFAULT, LOSSLESS = "default", "lossless"
+#: What precedes a tensor's name where a file has second moments of its inputs.
+HESSIAN = "hessian:"
+DEFAULT, LOSSLESS = "default", "lossless"
+PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS)
 
 
 @click.command(
@@ -25,14 +31,17 @@ Examples:
   nnr encode model.nnef -o model.nnr
   nnr encode model.safetensors -o model.nnr --lossless
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
+  nnr encode model.nnef -o model.nnr --target-size 2.5MB
+  nnr encode model.nnef --preset small --dry-run
 
 \b
-Keys of a rule: qp, dq, exact, scan_order, row_skipping, cabac_unary_length_minus1,
-choose_shift_parameters. Where several rules match a tensor, the last one wins.
+Keys of a rule: qp, quality, snr, max_error, fine_vectors, dq, exact, scan_order, row_skipping,
+cabac_unary_length_minus1, choose_shift_parameters, rate, codebook.
+Where several rules match a tensor, the last one wins.
 """,
 )
 @click.argument("model", type=params.FileName())
-@params.target("OUT.nnr", "The bitstream")
+@params.target("OUT.nnr", "The bitstream", required=False)
 @click.option("--qp", type=int, help="Quantization parameter: 4 less halve the error (default -40, a step of 1/1024).")
 @click.option(
     "--qp-density",
@@ -42,8 +51,24 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
-    help="Options that go together. lossless: all tensors come back bit for bit; default: weights are quantized.",
+    help="Options that go together. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit; default: a "
+    "step of 1/1024.",
 )
+@click.option(
+    "--quality",
+    type=float,
+    metavar="0..100",
+    help="About the SNR of the weights in dB; 6 more halve the step (the default step has 40 to 55 in most networks).",
+)
+@click.option("--snr", type=float, metavar="DB", help="The least SNR that a tensor may have.")
+@click.option("--max-error", type=float, metavar="E", help="The largest absolute error that a parameter may have.")
+@click.option(
+    "--target-size",
+    type=params.Size(),
+    metavar="SIZE",
+    help="Size of the bitstream, such as 2.5MB or 300KiB: never more, and at most 1 % less.",
+)
+@click.option("--target-ratio", type=float, metavar="R", help="The same, relative to the tensors, such as 0.1.")
 @click.option("--lossless", is_flag=True, help="Short for --preset lossless.")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
 @click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform.")
@@ -76,19 +101,58 @@ choose_shift_parameters. Where several rules match a tensor, the last one wins.
     metavar="GLOB:KEY=VALUE,...",
     help="Options for the tensors whose names match; repeatable.",
 )
+@click.option(
+    "--effort",
+    type=click.IntRange(1, 9),
+    help="From fastest (1) to smallest (9), default 5; see docs/effort.md.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, 16),
+    help="Squared steps that a bit is worth when tensors are quantized; 0 for the least error. By --effort otherwise.",
+)
+@click.option(
+    "--codebook",
+    type=click.IntRange(1, 65_536),
+    metavar="SIZE",
+    help="Quantize to so many values at most, which suit each tensor.",
+)
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
+@click.option(
+    "--sensitivity",
+    "known",
+    type=params.FileName(),
+    metavar="FILE.npz",
+    help="What errors cost (see docs/data-aware.md): by the names of tensors, and second moments by hessian:NAME.",
+)
 @params.model_format("by its content")
 @click.option(
     "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."
 )
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    callback=params.reports,
+    metavar="FILE",
+    help="Write what became of each tensor to a file.json or a file.html (see docs/reports.md); repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing, but print what each tensor would take, estimated.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @params.limits
 @params.conversion
 def encode(
     model: str,
-    target: str,
+    target: str | None,
     model_format: str | None,
     preset: str | None,
     lossless: bool,
     check: bool,
+    jobs: int,
+    known: str | None,
+    reports: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
     limits: nnr.Limits,
     force: bool,
     quiet: bool,
@@ -110,12 +174,27 @@ def encode(
         config = nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or DEFAULT, **given)
     except nnr.EncodeError as error:
         raise click.UsageError(str(error)) from None
-    stream = params.open_target(target, model, force=force, folder=False)
+    if as_json and not dry_run:
+        raise click.UsageError("--json goes with --dry-run")
+    if dry_run and (check or reports):
+        raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
+    if target is None and not dry_run:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    if target in reports:
+        raise click.UsageError(f"{target} cannot be both bitstream and report")
+    for name in reports:
+        params.open_target(name, model, force=force, folder=False)
+    stream = params.open_target(target, model, force=force, folder=False) if target and not dry_run else None
     kept = io.BytesIO() if stream and check else None
     source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits)
+    if known is not None:
+        config = replace(config, **data_of(nnr.load(known, format="npz", limits=limits)))
     for rule in config.rules:
         if not any(fnmatchcase(name, rule.pattern) for name in source):
             printer.warning(f"rule {rule.pattern!r} matches no tensor")
+    if target is None or dry_run:
+        estimated(nnr.estimate(source, config, jobs=jobs), as_json)
+        return
     with printer.progress("encoding", len(source)) as advance:
 
         def note(tensor: Any) -> None:
@@ -123,15 +202,80 @@ def encode(
             printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
             advance()
 
-        report = nnr.encode_file(source, kept or stream or target, config, overwrite=force, progress=note)
+        report = nnr.encode_file(
+            source,
+            kept or stream or target,
+            config,
+            overwrite=force,
+            progress=note,
+            jobs=jobs,
+            statistics=bool(reports),
+        )
     if stream and kept:
         stream.write(kept.getvalue())
+    report.source = "" if model == "-" else os.path.basename(os.path.normpath(model))
+    for name in reports:
+        report.save(name, overwrite=force)
     printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
     if check:
         with printer.progress("checking", len(source)) as advance:
             decoded = nnr.open(kept.getvalue() if kept else target, limits=limits)
             found = nnr.compare_models(source, decoded, advance)
         printer.note(f"check: {checked(found)}")
+
+
+def data_of(known: nnr.Model) -> dict[str, Any]:
+    """The options that an archive of sensitivities and second moments stands for."""
+    parts = {name: name.removeprefix(HESSIAN) for name in known}
+    return {
+        "sensitivity": {part: known[name] for name, part in parts.items() if name == part},
+        "hessians": {part: known[name] for name, part in parts.items() if name != part},
+    }
+
+
+def estimated(report: nnr.EncodeReport, as_json: bool) -> None:
+    """Print what tensors are estimated to take."""
+    tensors = report.tensors.values()
+    if as_json:
+        rows = [
+            {
+                "name": tensor.name,
+                "parameters": tensor.parameters,
+                "source_bytes": tensor.source_bytes,
+                "bytes": tensor.unit_bytes,
+                "bits_per_parameter": _each(tensor.unit_bytes, tensor.parameters),
+            }
+            for tensor in tensors
+        ]
+        total = {
+            "parameters": report.parameters,
+            "source_bytes": report.source_bytes,
+            "bytes": report.nbytes,
+            "bits_per_parameter": _each(report.nbytes, report.parameters),
+        }
+        click.echo(json.dumps({"tensors": rows, **total}, indent=1))
+        return
+    output.table(
+        ("name", "parameters", "before", "bytes", "bits/par"),
+        (
+            (
+                tensor.name,
+                f"{tensor.parameters:,}",
+                f"{tensor.source_bytes:,}",
+                f"{tensor.unit_bytes:,}",
+                f"{_each(tensor.unit_bytes, tensor.parameters):.2f}",
+            )
+            for tensor in tensors
+        ),
+        right=("parameters", "before", "bytes", "bits/par"),
+        fold=("name",),
+    )
+    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report)}")
+
+
+def _each(nbytes: int, parameters: int) -> float:
+    """Bits for each parameter."""
+    return round(8 * nbytes / parameters, 4) if parameters else 0.0
 
 
 def checked(found: ModelDifference) -> str:

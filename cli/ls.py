@@ -33,7 +33,7 @@ def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
     """
     import nnr_codec as nnr
 
-    with output.source(bitstream) as data, nnr.open(data, limits=limits) as file:
+    with output.source(bitstream) as data, nnr.NnrFile(data, limits) as file:
         output.Printer().passed_over(file.ignored)
         infos = list(file.info.values())
     if as_json:

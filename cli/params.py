@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
 
 F = TypeVar("F", bound=Callable[..., None])
-Option = bool | int | None
+Option = bool | int | float | None
 _WORDS: dict[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -26,6 +28,20 @@ class FileName(click.Path):
         if not value:
             self.fail("the name is empty", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
+    """A number of bytes, with a unit or without: k, M and G are powers of 1000, Ki, Mi and Gi of 1024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(?:([kKMG])(i?))?B?", str(value).strip(), re.ASCII)
+        if not found:
+            self.fail(f"{value!r} is not a size such as 2500000, 2.5MB or 300KiB", param, ctx)
+        number, unit, binary = found.groups()
+        power = " kmg".index((unit or " ").lower())
+        return int(Decimal(number) * (1024 if binary else 1000) ** power)
 
 
 def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -47,6 +63,16 @@ def _format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
 def rules(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[nnr.Rule, ...]:
     """Each ``GLOB:KEY=VALUE,...`` to a Rule."""
     return tuple(map(_rule, values))
+
+
+def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of files whose endings say what they hold, each once."""
+    for k, name in enumerate(values):
+        if not name.lower().endswith((".json", ".html")):
+            raise click.BadParameter(f"{name!r} ends neither in .json nor in .html")
+        if name in values[:k]:
+            raise click.BadParameter(f"{name!r} is given twice")
+    return values
 
 
 def _rule(text: str) -> nnr.Rule:
@@ -85,6 +111,11 @@ def _value(key: str, kind: str, text: str) -> Option:
             return int(text)
         except ValueError:
             raise ValueError(f"{key} is a whole number, not {text!r}") from None
+    if kind.startswith("float"):
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"{key} is a number, not {text!r}") from None
     if text not in _WORDS:
         raise ValueError(f"{key} is true or false{' or auto' if 'None' in kind else ''}, not {text!r}")
     return _WORDS[text]
@@ -152,13 +183,13 @@ def inputs(description: str) -> Callable[[F], F]:
     )
 
 
-def target(metavar: str, description: str) -> Callable[[F], F]:
+def target(metavar: str, description: str, required: bool = True) -> Callable[[F], F]:
     """The option ``-o``, which gives ``target``."""
     return click.option(
         "-o",
         "--output",
         "target",
-        required=True,
+        required=required,
         type=FileName(),
         metavar=metavar,
         help=f"{description}; - for standard output.",

@@ -15,15 +15,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
-    from .api import EncodeReport as EncodeReport
     from .api import StreamDecoder as StreamDecoder
     from .api import decode as decode
     from .api import encode as encode
     from .api import encode_file as encode_file
+    from .api import estimate as estimate
     from .api import inspect as inspect
     from .api import load as load
     from .api import open as open
     from .api import save as save
+    from .api import tune as tune
     from .api import units as units
     from .api import verify as verify
     from .api import write_units as write_units
@@ -58,6 +59,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .decoder.update import UpdateDecoder as UpdateDecoder
     from .difference import diff as diff
     from .encoder.encode import TensorReport as TensorReport
+    from .encoder.tune import Tuning as Tuning
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
     from .errors import EncodeError as EncodeError
@@ -74,6 +76,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .model import Block as Block
     from .model import Model as Model
     from .model import Topology as Topology
+    from .report.encoded import EncodeReport as EncodeReport
     from .sideinfo.record import SideInfo as SideInfo
     from .syntax import Session as Session
     from .topics import Topic as Topic
@@ -82,7 +85,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "EncodeReport StreamDecoder decode encode encode_file inspect load open save units verify write_units",
+    "api": "StreamDecoder decode encode encode_file estimate inspect load open save tune units verify write_units",
     "bitstream.aggregate": "extract",
     "bitstream.ndu": "write_ndu",
     "bitstream.nodes": "Node UnitNode",
@@ -101,10 +104,12 @@ _NAMES = {
     "decoder.update": "UpdateDecoder",
     "difference": "diff",
     "encoder.encode": "TensorReport",
+    "encoder.tune": "Tuning",
     "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
     "limits": "Limits",
     "model": "Block Model Topology",
+    "report.encoded": "EncodeReport",
     "sideinfo.record": "SideInfo",
     "syntax": "Session",
     "topics": "Topic explain",

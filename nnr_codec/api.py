@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from . import formats
+from . import __version__, formats
 from .bitstream.summary import UnitInfo, summarise
 from .bitstream.units import Unit, UnitReader
 from .bitstream.units import write_units as write
 from .config import EncoderConfig
 from .decoder import stream
 from .decoder.index import NnrFile
+from .encoder import estimate as estimation
+from .encoder import tune as tuning
 from .encoder.encode import Progress, TensorReport, encode_units
+from .encoder.schedule import Pool, Reader
 from .files import output_file
 from .limits import Limits
 from .model import Array, Model
+from .report.encoded import EncodeReport, Witness
 from .syntax import Session
 
 if TYPE_CHECKING:
@@ -26,42 +31,10 @@ if TYPE_CHECKING:
 
     from .bitstream.source import Bitstream
     from .conformance.report import Report
+    from .encoder.tune import Tuning
 
     Target = str | os.PathLike[str] | BinaryIO
     Source = Target | bytes | bytearray | memoryview
-
-
-@dataclass
-class EncodeReport:
-    """What :func:`encode_file` did.
-
-    Parameters
-    ----------
-    source_bytes : int
-        Bytes of the tensors as they were.
-    parameters : int
-    nbytes : int
-        Bytes of the bitstream.
-    seconds : float
-        Wall time, reading and writing included.
-    tensors : dict of str to TensorReport
-    """
-
-    source_bytes: int = 0
-    parameters: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-    tensors: dict[str, TensorReport] = field(default_factory=dict)
-
-    @property
-    def ratio(self) -> float:
-        """Size of the bitstream relative to the tensors."""
-        return self.nbytes / self.source_bytes if self.source_bytes else float("nan")
-
-    @property
-    def bits_per_parameter(self) -> float:
-        """Bits of the bitstream, headers and topology included, for each parameter."""
-        return 8 * self.nbytes / self.parameters if self.parameters else float("nan")
 
 
 def load(source: Source, *, format: str | None = None, limits: Limits | None = None) -> Model:
@@ -76,7 +49,14 @@ def save(
     formats.save(_as_model(model), target, format=format, overwrite=overwrite)
 
 
-def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> bytes:
+def encode(
+    model: Model | Mapping[str, Array] | Source,
+    config: EncoderConfig | None = None,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    **options: Any,
+) -> bytes:
     """Encode a model into an NNR bitstream.
 
     Parameters
@@ -86,6 +66,11 @@ def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
         among them, and of any shape. What NNR cannot express, such as a shape without elements, stands in a
         side-information record (docs/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
+    jobs : int
+        Threads to use. The result is the same for any number.
+    executor : concurrent.futures.Executor, optional
+        Used in the place of threads of our own; of threads or of processes. The call must not come from one of its
+        workers, which would wait for itself.
     **options
         Fields of EncoderConfig, replacing those of ``config``: ``exact=True`` keeps every bit.
 
@@ -101,7 +86,7 @@ def encode(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
     FormatError
         The model file is malformed.
     """
-    return b"".join(encode_units(_as_model(model), _config(config, options)))
+    return b"".join(encode_units(_as_model(model), _config(config, options), jobs=jobs, executor=executor))
 
 
 def encode_file(
@@ -111,22 +96,28 @@ def encode_file(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    statistics: bool = False,
     **options: Any,
 ) -> EncodeReport:
     """Encode a model into a file, unit by unit; the file appears whole or not at all.
 
     Parameters
     ----------
-    source, config, options
+    source, config, jobs, executor, options
         As for :func:`encode`.
     target : path or binary file
     overwrite : bool
         Replace an existing file; otherwise it raises FileExistsError.
     progress : callable, optional
         Called with a TensorReport after each tensor.
+    statistics : bool
+        Decode what is written, and measure what ``to_json``, ``to_html`` and ``save`` of the report need.
     """
     started = time.perf_counter()
-    report = EncodeReport()
+    settings = _config(config, options)
+    report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
 
     def note(tensor: TensorReport) -> None:
         report.tensors[tensor.name] = tensor
@@ -136,9 +127,17 @@ def encode_file(
             progress(tensor)
 
     def write(file: BinaryIO) -> None:
-        for unit in encode_units(_as_model(source), _config(config, options), note):
+        nonlocal started
+        model = _as_model(source)
+        witness = Witness(model, report) if statistics else None
+        for unit in encode_units(model, settings, note, jobs=jobs, executor=executor, statistics=statistics):
             report.nbytes += len(unit)
             file.write(unit)
+            if witness:
+                witness.take(unit)
+        if witness:
+            witness.finish()
+            started += witness.seconds
 
     if isinstance(target, (str, os.PathLike)):
         with output_file(target, overwrite=overwrite) as file:
@@ -147,6 +146,83 @@ def encode_file(
         write(target)
     report.seconds = time.perf_counter() - started
     return report
+
+
+def estimate(
+    model: Model | Mapping[str, Array] | Source,
+    config: EncoderConfig | None = None,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    **options: Any,
+) -> EncodeReport:
+    """What :func:`encode_file` would report, without coding: sizes are estimated, those of large tensors by excerpts.
+
+    Parameters and errors are those of :func:`encode`; a target is met by what is estimated.
+    """
+    started = time.perf_counter()
+    settings = _config(config, options)
+    report = EncodeReport(source=_file_name(model), config=settings)
+    loaded = _as_model(model)
+    with Pool(jobs, executor) as pool:
+        report.nbytes, tensors = estimation.estimate(loaded, settings, Reader(loaded), pool)
+    for plan, size in tensors:
+        tensor = TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size)
+        report.tensors[plan.name] = tensor
+        report.nbytes += size
+        report.source_bytes += tensor.source_bytes
+        report.parameters += tensor.parameters
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def tune(
+    model: Model | Mapping[str, Array] | Source,
+    evaluate: Callable[[Model], float],
+    *,
+    tolerance: float,
+    config: EncoderConfig | None = None,
+    budget: int = 40,
+    **options: Any,
+) -> Tuning:
+    """Find the coarsest steps at which a score of the decoded model holds, tensor by tensor.
+
+    All tensors are made coarser together, then groups of them, those first that take most bytes.
+
+    Parameters
+    ----------
+    model : Model, mapping of str to ndarray, path or binary file
+    evaluate : callable
+        From a Model with decoded tensors to a number, of which more is better, such as an accuracy.
+    tolerance : float
+        By how much the score may be less than that of ``model``.
+    config, **options
+        As for :func:`encode`: where the search begins. Rules may keep tensors exact, which then stay so.
+    budget : int
+        Calls of ``evaluate`` at most, that of ``model`` included; each comes after an encoding and a decoding.
+
+    Returns
+    -------
+    Tuning
+        The options that give the smallest bitstream whose score held, and what that takes.
+
+    Raises
+    ------
+    EncodeError
+        No steps hold the score, or the options have a target.
+    """
+    loaded = _as_model(model)
+
+    def coded(settings: EncoderConfig) -> tuning.Coded:
+        units: dict[str, int] = {}
+
+        def note(tensor: TensorReport) -> None:
+            units[tensor.name] = tensor.unit_bytes
+
+        data = b"".join(encode_units(loaded, settings, note))
+        return decode(data), len(data), units
+
+    return tuning.tune(loaded, evaluate, coded, _config(config, options), tolerance, budget)
 
 
 def decode(
@@ -289,6 +365,10 @@ def verify(
 
 def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
     return replace(config, **options) if config else EncoderConfig(**options)
+
+
+def _file_name(source: Model | Mapping[str, Array] | Source) -> str:
+    return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""
 
 
 def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from numbers import Integral
+from functools import cached_property
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 from .errors import EncodeError
@@ -14,7 +16,17 @@ from .errors import EncodeError
 DEFAULT_STEP_EXPONENT = -10
 
 #: Options by the names that they go by together.
-PRESETS: dict[str, dict[str, Any]] = {"default": {}, "lossless": {"exact": True}}
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "small": {"quality": 30.0},
+    "balanced": {"quality": 40.0},
+    "fine": {"quality": 60.0},
+    "lossless": {"exact": True},
+}
+
+#: Options of which a tensor obeys one: what the error may be; and those of a whole model, of which it has one.
+TENSOR_GOALS = ("qp", "quality", "snr", "max_error")
+MODEL_GOALS = (*TENSOR_GOALS, "target_size", "target_ratio")
 
 
 @dataclass(frozen=True)
@@ -27,34 +39,60 @@ class TensorOptions:
         Quantization parameter of lossy tensors. With ``qp_density`` d the step is
         (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step.
         None is a step of 2**-10 at any density: -40 at the default one.
-    dependent_quantization : bool
-        Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform.
+    quality : float or None
+        0..100, about the SNR in dB of all tensors of this quality together. Their common step is the root mean square
+        of what is not 0 in them, times 2**(1 - quality / 6); without dependent quantization that is 5 dB better.
+    snr : float or None
+        The least SNR in dB that a tensor may have; 0 or more.
+    max_error : float or None
+        The largest absolute error that a parameter may have, above 0.
+    fine_vectors : bool
+        False: with ``exact`` None, float tensors with fewer than two extents above 1 are quantized as others are.
+    dependent_quantization : bool or None
+        Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform. None: by ``effort``.
     exact : bool or None
         True keeps a tensor bit for bit, in whichever way takes the fewest bytes; False quantizes floats with ``qp``.
         None: float tensors with at least two extents above 1 are quantized with ``qp``; all others, such as biases and
-        normalizations, finely, with a step of at most 2**-19 and at most 2**-16 of their largest value. Those that
+        normalizations, finely, with a step of 2**-9 of their root mean square, or less where small ones of them, none
+        negative, need it; at other ``qp`` than the default one less, or up to 4 times more. Those that
         fewer bytes hold exactly, and values that cannot be quantized, are kept bit for bit.
-    scan_order : int
-        0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points.
-    row_skipping : bool
-        Code rows of zeros as one flag each (profile 1).
-    cabac_unary_length_minus1 : int
-        Length of the unary part of a level, minus 1: 0..255. Exponents of floats kept exactly have another.
-    choose_shift_parameters : bool
-        Choose the probability estimator of each context by its rate; False: the same for all.
+    scan_order : int or None
+        0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points. None: rows, unless ``effort`` tries others.
+    row_skipping : bool or None
+        Code rows of zeros as one flag each (profile 1). None: by ``effort``.
+    cabac_unary_length_minus1 : int or None
+        Length of the unary part of a level, minus 1: 0..255. Exponents of floats kept exactly have another. None: 10,
+        unless ``effort`` tries others.
+    choose_shift_parameters : bool or None
+        Choose the probability estimator of each context by its rate; False: the same for all. None: by ``effort``.
+    rate : float or None
+        What a bit is worth when tensors are quantized, in squared steps: 0 (least error) to 16. None: by ``effort``.
+    codebook : int or None
+        Quantize to so many values, 1..65536, that suit the tensor, where ``qp`` gives it more. None: by ``effort``.
     """
 
     qp: int | None = None
-    dependent_quantization: bool = True
+    quality: float | None = None
+    snr: float | None = None
+    max_error: float | None = None
+    fine_vectors: bool = True
+    dependent_quantization: bool | None = None
     exact: bool | None = None
-    scan_order: int = 0
-    row_skipping: bool = False
-    cabac_unary_length_minus1: int = 10
-    choose_shift_parameters: bool = True
+    scan_order: int | None = None
+    row_skipping: bool | None = None
+    cabac_unary_length_minus1: int | None = None
+    choose_shift_parameters: bool | None = None
+    rate: float | None = None
+    codebook: int | None = None
 
     def step_qp(self, qp_density: int) -> int:
         """``qp``, or what stands for the default step at this density."""
         return int(self.qp) if self.qp is not None else DEFAULT_STEP_EXPONENT << qp_density
+
+    def replaced(self, options: Mapping[str, Any]) -> TensorOptions:
+        """These options with some replaced; a new goal replaces whichever there was."""
+        cleared = dict.fromkeys(TENSOR_GOALS) if any(name in options for name in TENSOR_GOALS) else {}
+        return replace(self, **{**cleared, **options})
 
 
 @dataclass(frozen=True)
@@ -90,13 +128,29 @@ class EncoderConfig(TensorOptions):
 
     Parameters
     ----------
+    effort : int
+        1..9, from fastest to smallest (docs/effort.md).
     profile : int
         general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
         widths come back as int32 and float32.
     qp_density : int
         QpDensity, 0..7: steps of qp that double the step size, as a power of two.
     rules : tuple of Rule
-        In order; where several match, the last one wins for each option.
+        In order; where several match, the last one wins for each option. A rule's goal (qp, quality, snr, max_error)
+        is in the place of any other.
+    overrides : mapping of str to mapping of str to value
+        Options of single tensors by their whole names, after all rules.
+    target_size : int or None
+        Bytes that the bitstream takes: up to 1 % less, never more. What error that allows is spread over all tensors
+        that are quantized and have no goal of their own (docs/steering.md). EncodeError where no step leads there.
+    target_ratio : float or None
+        The same, relative to the bytes of the tensors.
+    sensitivity : mapping of str to number or array, or None
+        What a squared error costs, 0 or more, by the names of tensors: one number, or one for each parameter. Targets
+        spread their bytes accordingly; of tensors that are not named, as for the median of those that are.
+    hessians : mapping of str to array, or None
+        Second moments of a weight's inputs, seen as a matrix of dims[0] rows: shape (columns, columns). Weights make
+        up for the errors of those before them in their row, unless ``rate`` is 0 (docs/data-aware.md).
     deflate_topology : bool
         Deflate topology and side information where that makes them smaller, the latter by more than 128 bytes.
     max_unit_size : int or None
@@ -113,9 +167,15 @@ class EncoderConfig(TensorOptions):
         reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
     """
 
+    effort: int = 5
     profile: int = 1
     qp_density: int = 2
     rules: tuple[Rule, ...] = field(default=())
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    target_size: int | None = None
+    target_ratio: float | None = None
+    sensitivity: Mapping[str, Any] | None = field(default=None, hash=False, compare=False, repr=False)
+    hessians: Mapping[str, Any] | None = field(default=None, hash=False, compare=False, repr=False)
     deflate_topology: bool = True
     max_unit_size: int | None = None
     indexed_references: bool = False
@@ -124,13 +184,22 @@ class EncoderConfig(TensorOptions):
 
     @classmethod
     def preset(cls, name: str, **options: Any) -> EncoderConfig:
-        """The options that go by a name, replaced by those given: ``default``, or ``lossless`` for bit for bit."""
+        """The options that go by a name, replaced by those given.
+
+        ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit.
+        """
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **options})
+        preset = PRESETS[name]
+        if any(options.get(goal) is not None for goal in MODEL_GOALS):
+            preset = {option: value for option, value in preset.items() if option not in TENSOR_GOALS}
+        return cls(**{**preset, **options})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
+        _check_whole("effort", self.effort)
+        if not 1 <= self.effort <= 9:
+            raise EncodeError(f"effort {self.effort} is outside 1..9")
         _check_whole("profile", self.profile)
         _check_whole("qp_density", self.qp_density)
         if self.profile not in (0, 1):
@@ -144,40 +213,87 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"max_unit_size {self.max_unit_size} is no number of bytes")
         if self.performance is not None and not hasattr(self.performance, "elements"):
             raise EncodeError(f"performance is a Performance, not {self.performance!r}")
+        _check_whole("target_size", self.target_size, optional=True)
+        if self.target_size is not None and self.target_size < 1:
+            raise EncodeError(f"target_size {self.target_size} is no number of bytes")
+        _check_real("target_ratio", self.target_ratio)
+        if self.target_ratio is not None and self.target_ratio <= 0:
+            raise EncodeError(f"target_ratio {self.target_ratio} is not above 0")
+        _check_goals({name: getattr(self, name) for name in MODEL_GOALS}, self.exact)
+        for name in ("sensitivity", "hessians"):
+            if not isinstance(getattr(self, name), Mapping | None):
+                raise EncodeError(f"{name} is a mapping of names of tensors, not {getattr(self, name)!r}")
         defaults = TensorOptions(**_tensor_fields(self))
         self._check(defaults)
         for rule in self.rules:
             if not isinstance(rule, Rule):
                 raise EncodeError(f"rules are Rule objects, not {rule!r}")
-            self._check(replace(defaults, **rule.options))
+            self._check_replaced(defaults, rule.options)
+        for name, options in self.overrides.items():
+            self._check_replaced(defaults, Rule(name, **options).options)
+
+    def _check_replaced(self, defaults: TensorOptions, options: Mapping[str, Any]) -> None:
+        """Check options of a rule or of a tensor."""
+        self._check(defaults.replaced(options))
+        goals = {name: options[name] for name in TENSOR_GOALS if name in options}
+        _check_goals(goals, options.get("exact", self.exact))
 
     def _check(self, options: TensorOptions) -> None:
-        for name in ("qp", "scan_order", "cabac_unary_length_minus1"):
-            _check_whole(name, getattr(options, name), optional=name == "qp")
-        for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters"):
+        for name in ("qp", "scan_order", "cabac_unary_length_minus1", "codebook"):
+            _check_whole(name, getattr(options, name), optional=True)
+        for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters", "fine_vectors"):
             value = getattr(options, name)
-            if not isinstance(value, bool) and (name, value) != ("exact", None):
+            if not isinstance(value, bool) and (name == "fine_vectors" or value is not None):
                 raise EncodeError(f"{name} is true or false, not {value!r}")
+        real = {"quality": (0, 100), "snr": (0, float("inf")), "max_error": (0, float("inf")), "rate": (0, 16)}
+        for name, (low, high) in real.items():
+            value = getattr(options, name)
+            _check_real(name, value)
+            if value is not None and not low <= value <= high:
+                raise EncodeError(f"{name} {value} is {f'outside {low}..{high}' if high < float('inf') else 'below 0'}")
+        if options.max_error == 0:
+            raise EncodeError("max_error is above 0; exact keeps every bit")
         bound = 1 << (5 + self.qp_density)
         if options.qp is not None and not -bound <= options.qp < bound:
             raise EncodeError(f"qp {options.qp} is outside {-bound}..{bound - 1} of qp_density {self.qp_density}")
-        if not 0 <= options.scan_order <= 4:
-            raise EncodeError(f"scan_order {options.scan_order} is outside 0..4")
-        if not 0 <= options.cabac_unary_length_minus1 <= 255:
-            raise EncodeError(f"cabac_unary_length_minus1 {options.cabac_unary_length_minus1} is outside 0..255")
+        whole = {"scan_order": (0, 4), "cabac_unary_length_minus1": (0, 255), "codebook": (1, 65536)}
+        for name, (least, most) in whole.items():
+            value = getattr(options, name)
+            if value is not None and not least <= value <= most:
+                raise EncodeError(f"{name} {value} is outside {least}..{most}")
+
+    @cached_property
+    def _for_all(self) -> TensorOptions:
+        return TensorOptions(**_tensor_fields(self))
 
     def for_tensor(self, name: str) -> TensorOptions:
         """The options of the tensor called ``name``."""
-        options = TensorOptions(**_tensor_fields(self))
+        options = self._for_all
         for rule in self.rules:
             if fnmatchcase(name, rule.pattern):
-                options = replace(options, **rule.options)
-        return options
+                options = options.replaced(rule.options)
+        return options.replaced(self.overrides[name]) if name in self.overrides else options
 
 
 def _check_whole(name: str, value: object, optional: bool = False) -> None:
     if type(value) is bool or not (isinstance(value, Integral) or (optional and value is None)):
         raise EncodeError(f"{name} is a whole number, not {value!r}")
+
+
+def _check_real(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+        raise EncodeError(f"{name} is a finite number, not {value!r}")
+
+
+def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:
+    """Raise EncodeError for goals that exclude each other, or what else is asked for."""
+    given = [name for name, value in goals.items() if value is not None]
+    if len(given) > 1:
+        raise EncodeError(f"{given[0]} and {given[1]} exclude each other: there is one goal")
+    if exact and given not in ([], ["qp"]):
+        raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {given[0]}")
 
 
 def _tensor_fields(config: EncoderConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,7 @@ STORED_TYPES: dict[str, StoredType] = {
 }
 
 
+@lru_cache(maxsize=256)
 def stored_type(dtype: np.dtype[Any]) -> StoredType | None:
     """The type of an array of this dtype, whatever its byte order; None when models have no such tensors here."""
     return STORED_TYPES.get(dtype.name)

@@ -156,16 +156,20 @@ class Budget:
     def charge(self, name: str, amount: int, what: str) -> None:
         """Add ``amount`` to the account of limit ``name``, or raise LimitError before it is spent."""
         total = self.spent.get(name, 0) + amount
-        self.limits.check(name, total, what)
+        if total > getattr(self.limits, name):
+            self.limits.check(name, total, what)
         self.spent[name] = total
 
     def tensor(self, shape: tuple[int, ...], itemsize: int, what: str) -> int:
         """Charge a tensor before it is allocated; returns its number of elements."""
-        self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
-        elements = 1
+        limits, elements = self.limits, 1
+        if len(shape) > limits.max_dims:  # each of these is asked for each tensor
+            self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
         for extent in shape:
             elements *= extent
-        self.limits.check("max_tensor_elements", elements, f"{what}: number of elements")
-        self.limits.check("max_tensor_bytes", elements * itemsize, f"{what}: bytes of the tensor")
+        if elements > limits.max_tensor_elements:
+            self.limits.check("max_tensor_elements", elements, f"{what}: number of elements")
+        if elements * itemsize > limits.max_tensor_bytes:
+            self.limits.check("max_tensor_bytes", elements * itemsize, f"{what}: bytes of the tensor")
         self.charge("max_total_bytes", elements * itemsize, f"{what}: bytes of all tensors")
         return elements

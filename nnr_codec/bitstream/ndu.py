@@ -7,7 +7,7 @@ follows from the payload alone: the lists of entry points. Clause numbers refer 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide, TensorSyntax, coding_order
+from ..cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax, coding_order
 from ..constants import NNR_NDU, NNR_PT_RAW_FLOAT
 from ..errors import EncodeError, NnrError
 from ..syntax import BitCounter, Session, Writer
@@ -26,6 +26,9 @@ from .units import write_unit
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+#: What calls a function for each of some numbers, and hands out the results in their order.
+Run = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
 
 #: The largest number of parts that partial_data_counter can count (6.4.3.1).
 MAX_PARTS = 255
@@ -43,6 +46,7 @@ def write_ndu(
     any_sig: Sequence[npt.NDArray[np.bool_]] = (),
     pieces: int = 1,
     max_unit_size: int | None = None,
+    run: Run = map,
 ) -> list[bytes]:
     """Write the compressed data unit with these levels.
 
@@ -70,6 +74,8 @@ def write_ndu(
         Number of units over which the payload is spread (6.4.3.1).
     max_unit_size : int, optional
         Bytes of a unit at most, size and header included; the payload is spread over as many units as that takes.
+    run : callable
+        ``map``, or that of an Executor with threads, which then code rows of blocks (scan_order above 0) at once.
 
     Returns
     -------
@@ -85,7 +91,7 @@ def write_ndu(
         session = Session(general_profile_idc=1, has_mps=True, mps_quantization=(2, 0))
     arrays = [levels] if isinstance(levels, np.ndarray) else levels
     header, payload = code_levels(
-        header, arrays, session, qp=qp, sides=sides, resolved=resolved, co_loc=co_loc, any_sig=any_sig
+        header, arrays, session, qp=qp, sides=sides, resolved=resolved, co_loc=co_loc, any_sig=any_sig, run=run
     )
     return write_payload(header, payload, session, pieces=pieces, max_unit_size=max_unit_size)
 
@@ -100,6 +106,7 @@ def code_levels(
     resolved: bool = False,
     co_loc: Sequence[npt.NDArray[np.int32]] = (),
     any_sig: Sequence[npt.NDArray[np.bool_]] = (),
+    run: Run = map,
 ) -> tuple[NnrCompressedDataUnitHeader, Buffer]:
     """The payload of a unit, and the header with the entry points that belong to it; see :func:`write_ndu`."""
     try:
@@ -127,11 +134,10 @@ def code_levels(
         ]
         if resolved and header.dq_flag:
             shaped = [coded_levels(array, syntax) for array, syntax in zip(shaped, syntaxes, strict=True)]
-        coder = PayloadEncoder()
+        coder = PayloadEncoder(run=run)
         values = [Coded(array, qps[k], sides[k] if sides else None) for k, array in enumerate(shaped)]
         code_payload(coder, header, session, syntaxes, values)
-        payload = coder.getvalue()
-        return _with_entry_points(header, session, syntaxes, payload), payload
+        return _with_entry_points(header, session, coder), coder.getvalue()
     except EncodeError:
         raise
     except FloatingPointError:
@@ -168,14 +174,13 @@ def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDA
 
 
 def _with_entry_points(
-    header: NnrCompressedDataUnitHeader, session: Session, syntaxes: Sequence[TensorSyntax], payload: bytes
+    header: NnrCompressedDataUnitHeader, session: Session, coder: PayloadEncoder
 ) -> NnrCompressedDataUnitHeader:
     """The header with what a decoder meets at the entry points of all tensors (6.4.3.7, errata G4, G5)."""
     count = session.num_block_rows_minus1(header)
     if not count:
         return header
-    coded = code_payload(PayloadDecoder(payload), header, session, syntaxes, [None] * len(syntaxes))
-    points = [point for tensor in coded if tensor.side for point in tensor.side.entry_points]
+    points = coder.entry_points()
     points += [(0, 0, 0)] * (count - len(points))  # of a matrix of one column: they are there, but not used (errata G2)
     header = copy.copy(header)
     header.cabac_offset_list = [offset for offset, _, _ in points]

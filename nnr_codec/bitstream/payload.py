@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,7 @@ class PayloadCoder(Protocol):
         """terminate_cabac(), 10.2.1.2."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One tensor of a payload.
 
     Parameters
@@ -184,14 +183,15 @@ def code_qp_value(coder: PayloadCoder, header: NnrCompressedDataUnitHeader, sess
     """quant_param() of a part, unless the payload is one of integers (7.3.2, 7.3.3)."""
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
         return qp_value
-    return coder.quant_param(6 + qp_density(session), qp_value)
+    return coder.quant_param(6 + quantization(session)[0], qp_value)
 
 
-def qp_density(session: Session) -> int:
-    """QpDensity; ElementError when no active parameter set has one (errata F4)."""
-    if session.quantization is None:
+def quantization(session: Session) -> tuple[int, int]:
+    """QpDensity and QuantizationParameter; ElementError when no active parameter set has them (errata F4)."""
+    active = session.quantization
+    if active is None:
         raise ElementError("no active parameter set has a qp_density, so float levels have no step (6.4.4.3)")
-    return session.quantization[0]
+    return active
 
 
 def codebook_array(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.int32]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, cast
 
@@ -109,7 +110,22 @@ def summarise(data: Bitstream, limits: Limits | None = None, session: Session | 
 
 def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
     """The coding tools that the header of a compressed data unit announces."""
-    kind, types = header.nnr_compressed_data_unit_payload_type, header.compressed_parameter_types
+    return _tools(
+        header.nnr_compressed_data_unit_payload_type,
+        header.compressed_parameter_types,
+        header.codebook_present_flag,
+        header.dq_flag,
+        header.scan_order,
+        header.parent_node_id_present_flag,
+        header.temporal_context_modeling_flag,
+        bool(header.split_index),
+    )
+
+
+@lru_cache  # the units of a bitstream are much alike
+def _tools(
+    kind: int, types: int, codebook: int, dq: int, scan: int, update: int, temporal: int, split: bool
+) -> tuple[str, ...]:
     return tuple(
         tool
         for tool, present in (
@@ -119,12 +135,12 @@ def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
             ("ls", types & NNR_CPT_LS),
             ("bn", types & NNR_CPT_BN),
             ("bias", types & NNR_CPT_BI),
-            ("codebook", header.codebook_present_flag),
-            ("dq", header.dq_flag),
-            (f"scan {header.scan_order}", header.scan_order),
-            ("update", header.parent_node_id_present_flag),
-            ("temporal", header.temporal_context_modeling_flag),
-            ("split", header.split_index),
+            ("codebook", codebook),
+            ("dq", dq),
+            (f"scan {scan}", scan),
+            ("update", update),
+            ("temporal", temporal),
+            ("split", split),
         )
         if present
     )

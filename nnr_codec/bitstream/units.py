@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
@@ -101,13 +102,14 @@ class Unit:
     @property
     def ndu(self) -> NnrCompressedDataUnitHeader:
         """The header of a compressed data unit."""
-        return cast(NnrCompressedDataUnitHeader, self.header.detail)
+        return self.header.detail  # type: ignore[return-value]
 
     def label(self, names: list[str] | None = None) -> str:
         """What messages call the unit."""
         return f"unit {self.index} ({self.type_name}{f' {names[0]!r}' if names else ''})"
 
 
+@lru_cache
 def unit_type_name(nnr_unit_type: int) -> str:
     """The identifier of a unit type, Table 3."""
     if nnr_unit_type <= NNR_AGG:
@@ -237,7 +239,7 @@ class UnitReader:
             raise MoreNeededError
         header_type = start[2 + 2 * (start[0] >> 7)] >> 2 if len(start) > 4 else -1
         try:
-            reader = Reader(self.session, BitReader(start[:4], 0, limits))
+            reader = Reader(self.session, BitReader(start, 0, limits))
             size = reader.read(NnrUnitSize, "nnr_unit_size()")
             length = size.nnr_unit_size
             if length < reader.io.pos // 8 + 1:
@@ -246,8 +248,9 @@ class UnitReader:
                 raise TruncatedError(
                     f"the unit is {length} bytes long, {end - position} are left", path="nnr_unit_size", bit=0
                 )
-            limits.check("max_unit_bytes", length, "nnr_unit_size")
-            return self._content(start[:length], size, header_type, reader.io.pos)
+            if length > limits.max_unit_bytes:
+                limits.check("max_unit_bytes", length, "nnr_unit_size")
+            return self._content(start[:length], size, header_type, reader)
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
@@ -257,15 +260,20 @@ class UnitReader:
     def _label(self, header_type: int) -> str:
         return f"unit {self.index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
 
-    def _content(self, start: memoryview, size: NnrUnitSize, header_type: int, header_bit: int) -> Unit:
-        """The unit whose first bytes are ``start``; as much of it is fetched as its structures need."""
-        offset, length = self.position, size.nnr_unit_size
+    def _content(self, start: memoryview, size: NnrUnitSize, header_type: int, reader: Reader) -> Unit:
+        """The unit whose first bytes are ``start``; as much of it is fetched as its structures need.
+
+        ``reader`` has read the size in what begins with ``start``.
+        """
+        offset, length, header_bit, read = self.position, size.nnr_unit_size, reader.io.pos, len(start)
+        reader.io.end = 8 * read
         if self.source.in_order and header_type == NNR_AGG:
             start = self.source.view(offset, offset + min(length, _aggregate_header_size(start, header_bit)))
         elif len(start) < length and (header_type in PAYLOADS or self.trace or self.source.in_order):
             start = self.source.view(offset, offset + length)
         while True:
-            reader = Reader(self.session, BitReader(start, 0, self.limits), self.trace)
+            if self.trace or len(start) != read:
+                reader = Reader(self.session, BitReader(start, 0, self.limits), self.trace)
             try:
                 if self.trace:
                     reader.read(NnrUnitSize)

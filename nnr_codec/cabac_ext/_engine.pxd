@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The arithmetic coding engines of ISO/IEC 15938-17:2024, 10.3: decoder, encoder, and two that only add up costs."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 
 cdef extern from "_tables.h" nogil:
@@ -13,42 +13,97 @@ cdef extern from "_tables.h" nogil:
     int nnr_clz32(uint32_t x)
     uint64_t nnr_be64(const uint8_t *p)
 
-ctypedef struct Context:
-    int16_t p0       # pStateIdx0, the fast estimator
-    int16_t p1       # pStateIdx1, the slow one
-    uint8_t shift0
-    uint8_t shift1
+cdef extern from "_levels.h" nogil:
+    ctypedef uint16_t NnrNext[2]
+    const NnrNext NNR_NEXT0[4][256]
+    const NnrNext NNR_NEXT1[3][4096]
 
-ctypedef struct Decoder:
-    const uint8_t *start
-    const uint8_t *pos
-    const uint8_t *end
-    uint64_t value   # IvlOffset and, below it, `bits` bits of look-ahead
-    uint32_t range   # IvlCurrRange
-    int bits
-    int64_t overrun  # bytes fed past the end
-    int invalid      # an IvlOffset that no encoder produces was seen (10.3.2.4, errata A7)
+    ctypedef struct Context "NnrContext":
+        const NnrNext *next0
+        const NnrNext *next1
+        uint16_t q0
+        uint16_t q1
+        uint8_t shift0
+        uint8_t shift1
 
-ctypedef struct Encoder:
-    uint8_t *out
-    size_t n
-    size_t capacity
-    uint64_t low     # the interval's base; its lowest 9 bits are the register of the clause
-    uint32_t range
-    int held         # bits in low that are not in out yet; bit `held` is a carry
-    int failed       # out of memory
+    ctypedef struct Decoder "NnrDecoder":
+        const uint8_t *start
+        const uint8_t *pos
+        const uint8_t *end
+        uint64_t value
+        uint32_t range
+        int bits
+        int64_t overrun
+        int invalid
+
+    ctypedef struct Encoder "NnrEncoder":
+        uint8_t *out
+        size_t n
+        size_t capacity
+        uint64_t low
+        uint32_t range
+        int held
+        int failed
+
+    ctypedef struct Run "NnrRun":
+        int32_t *levels
+        int64_t n
+        Context *sig
+        Context *sign
+        Context *greater_x
+        Context *greater_x2
+        const int32_t *co_loc
+        const uint8_t *any_sig
+        int64_t limit[2]
+        int unary_length
+        int dq
+        int state_id
+        int prev
+        int out_of_range
+
+    void nnr_prepare()
+    void nnr_decode_run(Decoder *d, Run *r)
+    void nnr_encode_run(Encoder *e, Run *r)
+    void nnr_put_bytes(Encoder *e)
+    void nnr_append(Encoder *e, Encoder *other)
+
+cdef extern from "_estimate.h" nogil:
+    ctypedef struct NnrSets:
+        uint64_t cost[9]
+    void nnr_init_steps()
+    int nnr_sampled(int64_t piece, int64_t stride)
+    void nnr_init_sets(NnrSets *s)
+    void nnr_run_sets(NnrSets *s, const uint8_t *bins, const uint8_t *end)
+    void nnr_run_set(NnrSets *s, int k, const uint8_t *bins, const uint8_t *end)
+    int nnr_state_after(const int32_t *levels, int64_t n, int state)
+    ctypedef struct NnrWish:
+        int context
+        uint8_t id
+        uint64_t gain
+    void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *wishes, int m)
+    uint64_t nnr_flags_cost(const int *flags, int n, const uint8_t *ids)
+    enum:
+        NNR_BUCKETS
+    void nnr_count_magnitudes(const int32_t *levels, int64_t n, uint64_t *counts)
+    void nnr_bounds(const int32_t *levels, int64_t n, int32_t *low, int32_t *high)
+    void nnr_zero_rows(const int32_t *levels, int64_t height, int64_t width, uint8_t *rows)
+    void nnr_magnitudes_cost(const uint64_t *sums, int last, uint64_t *costs)
 
 ctypedef struct Estimator:
-    uint64_t cost    # 2^-15 bit
-
-ctypedef struct SetStates:
-    int16_t p0[9]
-    int16_t p1[9]
-    uint64_t cost[9]
-
-ctypedef struct Chooser:
     Context *base    # the context table, to find a context's number
-    SetStates *sets  # one for each context
+    NnrSets *sets    # one for each context
+    uint8_t **ends   # where the bins end that each context has met since they were last counted
+    uint8_t *bins    # room for `room` bins of each context
+    int contexts
+    int64_t room, held
+    int open         # count with all sets, because ids are yet to be chosen
+    int64_t stride   # one piece of so many is looked at
+    int64_t piece
+    int64_t taken    # levels
+    int64_t passed   # levels that were not looked at
+    uint64_t bypass  # bins
+    int *flags       # the contexts that have a shift_idx(), in order
+    int flag_count
 
 ctypedef struct Tracer:
     Decoder d
@@ -63,8 +118,20 @@ cdef inline void init_context(Context *c, int set_id) noexcept nogil:
     """10.3.2.2 and 10.3.2.3 (set 0)."""
     c.shift0 = <uint8_t>NNR_CTX_PARAMETERS[set_id][0]
     c.shift1 = <uint8_t>NNR_CTX_PARAMETERS[set_id][1]
-    c.p0 = NNR_CTX_PARAMETERS[set_id][2]
-    c.p1 = NNR_CTX_PARAMETERS[set_id][3]
+    c.next0 = NNR_NEXT0[c.shift0]
+    c.next1 = NNR_NEXT1[c.shift1 - 4]
+    c.q0 = 2 * (NNR_CTX_PARAMETERS[set_id][2] + 128)
+    c.q1 = NNR_CTX_PARAMETERS[set_id][3] + 2048
+
+
+cdef inline int16_t state0(const Context *c) noexcept nogil:
+    """pStateIdx0."""
+    return <int16_t>((c.q0 >> 1) - 128)
+
+
+cdef inline int16_t state1(const Context *c) noexcept nogil:
+    """pStateIdx1."""
+    return <int16_t>(c.q1 - 2048)
 
 
 cdef inline void update(int16_t *p0, int16_t *p1, int shift0, int shift1, int b) noexcept nogil:
@@ -75,6 +142,14 @@ cdef inline void update(int16_t *p0, int16_t *p1, int shift0, int shift1, int b)
     else:
         p0[0] -= NNR_TRANSITION[16 + (-p0[0] >> 3)] >> (4 + shift0)
         p1[0] -= NNR_TRANSITION[16 + (-p1[0] >> 7)] >> shift1
+
+
+cdef inline void follow(Context *c, int b) noexcept nogil:
+    """The states of a context after a bin."""
+    cdef int16_t p0 = state0(c), p1 = state1(c)
+    update(&p0, &p1, c.shift0, c.shift1, b)
+    c.q0 = 2 * (p0 + 128)
+    c.q1 = p1 + 2048
 
 
 cdef inline uint32_t rlps(uint32_t range_, int s) noexcept nogil:
@@ -140,7 +215,7 @@ cdef inline uint32_t offset(const Decoder *d) noexcept nogil:
 
 cdef inline int decode_decision(Decoder *d, Context *c) noexcept nogil:
     """DecodeDecision, 10.3.4.3.2."""
-    cdef int s = 16 * c.p0 + c.p1
+    cdef int s = 16 * state0(c) + state1(c)
     cdef int b = s >= 0
     cdef uint32_t lps = rlps(d.range, s)
     cdef uint64_t scaled
@@ -158,7 +233,7 @@ cdef inline int decode_decision(Decoder *d, Context *c) noexcept nogil:
         k = nnr_clz32(lps) - 23
         d.range = lps << k
     d.bits -= k
-    update(&c.p0, &c.p1, c.shift0, c.shift1, b)
+    follow(c, b)
     return b
 
 
@@ -198,43 +273,21 @@ cdef inline void init_encoder(Encoder *e) noexcept nogil:
     e.failed = 0
 
 
-cdef inline void put_bytes(Encoder *e) noexcept nogil:
-    """Move whole bytes of low to out, the carry first; the register stays."""
-    cdef size_t i = e.n
-    cdef uint8_t *grown
-    if e.capacity - e.n < 16:
-        grown = <uint8_t *>realloc(e.out, 2 * e.capacity + 4096)
-        if grown == NULL:
-            e.failed = 1
-            e.low = 0
-            e.held = 9
-            return
-        e.out = grown
-        e.capacity = 2 * e.capacity + 4096
-    if e.low >> e.held:
-        e.low ^= <uint64_t>1 << e.held
-        i -= 1
-        while e.out[i] == 255:
-            e.out[i] = 0
-            i -= 1
-        e.out[i] += 1
-    while e.held >= 17:
-        e.held -= 8
-        e.out[e.n] = <uint8_t>(e.low >> e.held)
-        e.n += 1
-        e.low &= (<uint64_t>1 << e.held) - 1
+cdef inline int64_t written(const Encoder *e) noexcept nogil:
+    """Bits of the interval's base, the 9 of the register included: what `consumed` is at the same place."""
+    return 8 * <int64_t>e.n + e.held
 
 
 cdef inline void shift_out(Encoder *e, int k) noexcept nogil:
     e.low <<= k
     e.held += k
     if e.held > 54:
-        put_bytes(e)
+        nnr_put_bytes(e)
 
 
 cdef inline void encode_decision(Encoder *e, Context *c, int b) noexcept nogil:
     """The inverse of DecodeDecision."""
-    cdef int s = 16 * c.p0 + c.p1
+    cdef int s = 16 * state0(c) + state1(c)
     cdef uint32_t lps = rlps(e.range, s)
     cdef int k
     e.range -= lps
@@ -246,7 +299,7 @@ cdef inline void encode_decision(Encoder *e, Context *c, int b) noexcept nogil:
         k = nnr_clz32(lps) - 23
         e.range = lps << k
     shift_out(e, k)
-    update(&c.p0, &c.p1, c.shift0, c.shift1, b)
+    follow(c, b)
 
 
 cdef inline void encode_bypass(Encoder *e, int b) noexcept nogil:
@@ -256,13 +309,13 @@ cdef inline void encode_bypass(Encoder *e, int b) noexcept nogil:
         e.low += e.range
     e.held += 1
     if e.held > 54:
-        put_bytes(e)
+        nnr_put_bytes(e)
 
 
 cdef inline void encode_terminate(Encoder *e) noexcept nogil:
     """The terminating bin 1, the stop bit and the zeros up to the byte boundary (10.2.1.2, errata B8)."""
     e.low += e.range - 2
     e.low |= 1      # the lowest bit of the register, the last one that a decoder reads, is the stop bit
-    put_bytes(e)
+    nnr_put_bytes(e)
     shift_out(e, 16 + (-e.held & 7))
-    put_bytes(e)
+    nnr_put_bytes(e)

@@ -1,7 +1,7 @@
 """The syntax of ISO/IEC 15938-17:2024, 10.2, once for all coders.
 
-`Coder` is a fused type: the compiler makes one copy of each function for the decoder, the encoder, the estimator, the
-chooser of shift parameters and the tracer. A function is handed the value to code; a decoder ignores it, and every
+`Coder` is a fused type: the compiler makes one copy of each function for the decoder, the encoder, the estimator and
+the tracer. A function is handed the value to code; a decoder ignores it, and every
 coder returns the value that stands in the bitstream.
 """
 
@@ -9,7 +9,6 @@ ctypedef fused Coder:
     Decoder
     Encoder
     Estimator
-    Chooser
     Tracer
 
 # Where the contexts of a syntax element begin in the context table (Table 29, errata C1).
@@ -23,9 +22,7 @@ cdef enum:
 
 cdef enum:
     PIECE = 4096              # parameters between two checks for overrun
-    CHOOSER_PIECE = 8192
-    CHOOSER_STRIDE = 16       # the chooser looks at one piece of so many of a large tensor
-    CHOOSER_FULL = 1 << 17    # and at all of a tensor of fewer parameters
+    SAMPLE_PIECE = 2048       # levels in a row that the estimator looks at, or passes over
 
 cdef enum:
     OK = 0
@@ -77,7 +74,6 @@ ctypedef struct Tensor:
     int64_t entry_bits
     int state_id
     int prev                  # of the level before: 0 zero, 1 negative, 2 positive (errata A3)
-    int64_t piece
     int error
 
 
@@ -96,17 +92,24 @@ cdef inline void trace(Tracer *c, int context, int b, Context *x) noexcept nogil
     row[1] = b
     row[2] = <int32_t>c.d.range
     row[3] = <int32_t>offset(&c.d)
-    row[4] = x.p0 if x != NULL else 0
-    row[5] = x.p1 if x != NULL else 0
+    row[4] = state0(x) if x != NULL else 0
+    row[5] = state1(x) if x != NULL else 0
     c.n += 1
 
 
-cdef void try_sets(SetStates *s, int b) noexcept nogil:
-    """What a bin costs with each shift parameter id. Not inline: compilers make more of it alone."""
-    cdef int k
-    for k in range(9):
-        s.cost[k] += NNR_COST[((16 * s.p0[k] + s.p1[k]) >> 7) + 32][b]
-        update(&s.p0[k], &s.p1[k], NNR_CTX_PARAMETERS[k][0], NNR_CTX_PARAMETERS[k][1], b)
+cdef void count_bins(Estimator *c, Tensor *t) noexcept nogil:
+    """What the bins cost that are held, which are of one piece at most: one bin of a context a level."""
+    cdef int i
+    cdef uint8_t *bins
+    for i in range(c.contexts):
+        bins = c.bins + c.room * i
+        if c.ends[i] != bins:
+            if c.open:
+                nnr_run_sets(c.sets + i, bins, c.ends[i])
+            else:
+                nnr_run_set(c.sets + i, t.ids[i] if i != ROW_SKIP_LIST and i != SHIFT_IDX else 0, bins, c.ends[i])
+            c.ends[i] = bins
+    c.held = 0
 
 
 cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
@@ -120,12 +123,9 @@ cdef inline int ae(Coder *c, Context *x, int b) noexcept nogil:
     elif Coder is Encoder:
         encode_decision(c, x, b)
         return b
-    elif Coder is Estimator:
-        c.cost += NNR_COST[((16 * x.p0 + x.p1) >> 7) + 32][b]
-        update(&x.p0, &x.p1, x.shift0, x.shift1, b)
-        return b
     else:
-        try_sets(c.sets + (x - c.base), b)
+        c.ends[x - c.base][0] = b
+        c.ends[x - c.base] += 1
         return b
 
 
@@ -147,10 +147,8 @@ cdef inline uint32_t uae(Coder *c, int n, uint32_t v) noexcept nogil:
         for i in range(n - 1, -1, -1):
             encode_bypass(c, (v >> i) & 1)
         return v
-    elif Coder is Estimator:
-        c.cost += <uint64_t>n << 15
-        return v
     else:
+        c.bypass += n
         return v
 
 
@@ -202,8 +200,8 @@ cdef inline void skip_levels(Tensor *t, int64_t n) noexcept nogil:
             t.state_id = NNR_STATE[t.state_id][0]
 
 
-cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """Levels that are neighbours in coding order and in memory."""
+cdef inline void code_run_by_bins(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
+    """What code_run does, bin by bin."""
     cdef int64_t i, level
     cdef int32_t co_loc = 0
     cdef int sig, sign_context, state_id = t.state_id, prev = t.prev
@@ -222,22 +220,59 @@ cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcep
                 sig = 40 + state_id
         level = int_param(c, t, sig, sign_context, co_loc, x[i])
         prev = 0 if level == 0 else (1 if level < 0 else 2)
-        if Coder is Decoder or Coder is Tracer:
-            if t.dq:
-                sig = state_id
-                state_id = NNR_STATE[state_id][level & 1]
+        if t.dq:
+            sig = state_id
+            state_id = NNR_STATE[state_id][level & 1]
+            if Coder is Tracer:
                 level = 2 * level - (0 if level == 0 else ((sig & 1) if level > 0 else -(sig & 1)))
+        if Coder is Tracer:
             x[i] = <int32_t>level
             if x[i] != level:
                 x[i] = 0
                 t.error = LEVEL_RANGE
-        elif Coder is not Decoder:
-            if t.dq:
-                if level == 1 << 30 and not state_id & 1:
-                    t.error = LEVEL_RANGE  # twice the level is 2**31
-                state_id = NNR_STATE[state_id][level & 1]
     t.state_id = state_id
     t.prev = prev
+
+
+cdef inline void begin_run(const Tensor *t, int64_t start, int64_t n, Run *r) noexcept nogil:
+    """What the decoder and the encoder of _levels.h have to know."""
+    r.levels = t.levels + (start - t.first)
+    r.n = n
+    r.sig = t.contexts + SIG_FLAG
+    r.sign = t.contexts + SIGN_FLAG
+    r.greater_x = t.contexts + ABS_LEVEL_GREATER_X
+    r.greater_x2 = t.contexts + ABS_LEVEL_GREATER_X2
+    r.co_loc = t.co_loc + start if t.co_loc != NULL else NULL
+    r.any_sig = t.any_sig + start if t.hist and t.any_sig != NULL else NULL
+    r.limit[0] = t.max_positive if t.limited else <int64_t>1 << 40
+    r.limit[1] = t.max_negative if t.limited else <int64_t>1 << 40
+    r.unary_length = t.unary_length
+    r.dq = t.dq
+    r.state_id = t.state_id
+    r.prev = t.prev
+    r.out_of_range = 0
+
+
+cdef inline void end_run(Tensor *t, const Run *r) noexcept nogil:
+    t.state_id = r.state_id
+    t.prev = r.prev
+    if r.out_of_range:
+        t.error = LEVEL_RANGE
+
+
+cdef inline void code_run(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
+    """Levels that are neighbours in coding order and in memory."""
+    cdef Run r
+    if Coder is Decoder:
+        begin_run(t, start, n, &r)
+        nnr_decode_run(c, &r)
+        end_run(t, &r)
+    elif Coder is Encoder:
+        begin_run(t, start, n, &r)
+        nnr_encode_run(c, &r)
+        end_run(t, &r)
+    else:
+        code_run_by_bins(c, t, start, n)
 
 
 cdef inline int check(Coder *c, Tensor *t) noexcept nogil:
@@ -266,25 +301,34 @@ cdef inline void clear(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept n
         memset(t.levels + (start - t.first), 0, n * sizeof(int32_t))
 
 
+cdef inline void pass_over(Tensor *t, int64_t start, int64_t n) noexcept nogil:
+    """Go on behind levels that the estimator does not look at."""
+    cdef int32_t last = t.levels[start + n - 1]
+    if t.dq:
+        t.state_id = nnr_state_after(t.levels + start, n, t.state_id)
+    t.prev = 0 if last == 0 else (1 if last < 0 else 2)
+
+
 cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) noexcept nogil:
-    """A run in pieces, so that a bad payload is noticed soon and a large tensor is sampled by the chooser."""
-    cdef int64_t m, i
+    """A run in pieces, so that a bad payload is noticed soon and a large tensor is sampled by the estimator."""
+    cdef int64_t m
     if t.empty:  # a codebook of one entry leaves nothing to code
         clear(c, t, start, n)
         check(c, t)
         return
     while n > 0 and not t.error:
-        m = min(n, CHOOSER_PIECE if Coder is Chooser else PIECE)
-        if Coder is Chooser:
-            if t.height * t.width >= CHOOSER_FULL and t.piece % CHOOSER_STRIDE != 0:
-                for i in range(start, start + m):
-                    if t.dq:
-                        t.state_id = NNR_STATE[t.state_id][t.levels[i] & 1]
-                i = t.levels[start + m - 1]
-                t.prev = 0 if i == 0 else (1 if i < 0 else 2)
+        m = min(n, SAMPLE_PIECE if Coder is Estimator else PIECE)
+        if Coder is Estimator:
+            if not nnr_sampled(c.piece, c.stride):
+                pass_over(t, start, m)
+                c.passed += m
             else:
+                if c.held + m > c.room:
+                    count_bins(c, t)
                 code_run(c, t, start, m)
-            t.piece += 1
+                c.held += m
+                c.taken += m
+            c.piece += 1
         else:
             code_run(c, t, start, m)
             check(c, t)
@@ -294,12 +338,12 @@ cdef inline void code_piecewise(Coder *c, Tensor *t, int64_t start, int64_t n) n
 
 cdef inline void init_prob_est_param(Coder *c, Tensor *t) noexcept nogil:
     """10.3.2.2: every context of a level begins in the state of its shift parameter id."""
-    cdef int i, k
+    cdef int i
+    if Coder is Estimator:
+        count_bins(c, t)
     for i in range(ABS_LEVEL_GREATER_X + 4 * t.unary_length):
-        if Coder is Chooser:
-            for k in range(9):
-                c.sets[i].p0[k] = NNR_CTX_PARAMETERS[k][2]
-                c.sets[i].p1[k] = NNR_CTX_PARAMETERS[k][3]
+        if Coder is Estimator:
+            nnr_init_sets(c.sets + i)
         elif i != ROW_SKIP_LIST and i != SHIFT_IDX:
             init_context(t.contexts + i, t.ids[i])
     t.prev = 0
@@ -387,12 +431,15 @@ cdef inline void shift_idx(Coder *c, Tensor *t, int i, int present) noexcept nog
     cdef int shift_idx_minus_1_present_flag
     if not present:
         t.ids[i] = 0
-        return
-    shift_idx_minus_1_present_flag = ae(c, t.contexts + SHIFT_IDX, t.ids[i] != 0)
-    if shift_idx_minus_1_present_flag:
-        t.ids[i] = 1 + uae(c, 3, t.ids[i] - 1)
+    elif Coder is Estimator:  # the ids are chosen later
+        c.flags[c.flag_count] = i
+        c.flag_count += 1
     else:
-        t.ids[i] = 0
+        shift_idx_minus_1_present_flag = ae(c, t.contexts + SHIFT_IDX, t.ids[i] != 0)
+        if shift_idx_minus_1_present_flag:
+            t.ids[i] = 1 + uae(c, 3, t.ids[i] - 1)
+        else:
+            t.ids[i] = 0
 
 
 cdef inline void shift_parameter_ids(Coder *c, Tensor *t) noexcept nogil:

@@ -4,7 +4,8 @@ Four payload coders share one set of methods, since several tensors share one ar
 7.3.5): `quant_param`, `quant_tensor` for each tensor, then `terminate`. All of them release the GIL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,8 @@ class TensorSyntax:
         entry_point_list: npt.NDArray[np.int64] | None = None,
         entry_point_offset: int = 0,
     ) -> None: ...
+    def with_unary_length(self, cabac_unary_length_minus1: int) -> TensorSyntax:
+        """The same tensor with another cabac_unary_length_minus1, for an encoder."""
 
 class TensorSide:
     """What a payload carries of one tensor besides its levels.
@@ -149,9 +152,13 @@ class PayloadTracer:
         context's pStateIdx0 and pStateIdx1, all after the bin."""
 
 class PayloadEncoder:
-    """Encodes a payload."""
+    """Encodes a payload.
 
-    def __init__(self) -> None: ...
+    `run` may be the `map` of an Executor with threads: rows of blocks are coded by it, about 2**17 parameters a call.
+    The payload is the same.
+    """
+
+    def __init__(self, *, run: Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]] = ...) -> None: ...
     def quant_param(self, bits: int, qp_value: int) -> int:
         """Raises EncodeError when qp_value does not fit."""
 
@@ -168,6 +175,9 @@ class PayloadEncoder:
     def getvalue(self) -> bytes:
         """The payload; call it after `terminate`."""
 
+    def entry_points(self) -> list[tuple[int, int, int]]:
+        """Of each entry point of all tensors: IvlOffset, stateId and BitOffsetList; call it after `terminate`."""
+
 class PayloadEstimator:
     """Adds up what a PayloadEncoder would write."""
 
@@ -180,13 +190,29 @@ class PayloadEstimator:
     ) -> tuple[Levels, TensorSide]: ...
     def terminate(self) -> None: ...
 
-def choose_shift_parameter_ids(
-    syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None
-) -> npt.NDArray[np.uint8]:
-    """The shift parameter ids that code `levels` cheapest, laid out as in TensorSide.
+def measure(
+    syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None, *, choose: bool = True, sample: int = ...
+) -> tuple[npt.NDArray[np.uint8], float]:
+    """The shift parameter ids that code `levels` cheapest, and about the bits that tensor and head then take.
 
-    Tensors of 131,072 parameters and more are sampled: 8,192 of each 131,072.
+    Up to `sample` levels (by default 32,768) are looked at, in pieces of 2,048 all over the tensor; of smaller tensors
+    all: then each id is worth its flags, and the bits are those of PayloadEstimator. With `choose` the ids in `side` do
+    not matter; without, they are those that are returned. Raises EncodeError as PayloadEncoder does.
     """
+
+def choose_shift_parameter_ids(
+    syntax: TensorSyntax, levels: Levels, side: TensorSide | None = None, *, sample: int = ...
+) -> npt.NDArray[np.uint8]:
+    """The ids of `measure`, laid out as in TensorSide."""
+
+def magnitude_bits(levels: Levels, last: int, *, sample: int = ...) -> list[float]:
+    """About the bits of what follows sig_flag and sign_flag with each cabac_unary_length_minus1 from 0 to `last`.
+
+    From a histogram of a sample, as in `measure`.
+    """
+
+def zero_rows(levels: Levels) -> npt.NDArray[np.uint8]:
+    """row_skip_list: 1 for each row, of the first dimension, that has nothing but zeros."""
 
 def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
     """Row-major index of each parameter in coding order: TensorIndex() and IndexToXY(), 4.12."""

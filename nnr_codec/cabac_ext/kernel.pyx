@@ -16,7 +16,10 @@ from ..errors import ElementError, EncodeError, PayloadError
 
 include "_syntax.pxi"
 
+nnr_prepare()
+
 cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
+cdef int64_t GROUP = 1 << 17  # parameters that are worth a task of their own
 
 MESSAGES = {
     OVERRUN: "the payload ends before its last parameter (10.2)",
@@ -102,6 +105,16 @@ cdef class TensorSyntax:
     def __dealloc__(self):
         free(self.listed)
 
+    def with_unary_length(self, int cabac_unary_length_minus1):
+        cdef TensorSyntax other = TensorSyntax.__new__(TensorSyntax)
+        if not 0 <= cabac_unary_length_minus1 <= 255:
+            raise ValueError("cabac_unary_length_minus1 is out of range")
+        other.t = self.t
+        other.t.unary_length = cabac_unary_length_minus1 + 1
+        other.t.listed = NULL
+        other.dims, other.co_loc, other.any_sig = self.dims, self.co_loc, self.any_sig
+        return other
+
     @property
     def rows_together(self):
         return self.t.block or 1
@@ -179,8 +192,7 @@ cdef class Job:
         if self.t.row_skip:
             if not self.t.has_flags:
                 raise EncodeError(f"rows of a tensor of shape {self.syntax.dims} cannot be skipped (10.2.1.4)")
-            rows = np.asarray(self.levels).reshape(self.t.height, self.t.width)
-            self.row_skip_array[:] = ~rows.any(axis=1)
+            nnr_zero_rows(self.t.levels, self.t.height, self.t.width, self.t.row_skip_list)
 
     cdef side(self):
         return TensorSide(
@@ -383,11 +395,67 @@ cdef class PayloadTracer:
         return np.array(<int32_t[:self.c.n, :6]>self.c.rows)
 
 
+cdef class BlockRow:
+    """A row of blocks, coded as if nothing stood before it."""
+    cdef Encoder c
+    cdef int error
+
+    def __dealloc__(self):
+        free(self.c.out)
+
+
+cdef class BlockRows:
+    """Codes groups of `step` rows of blocks, in any order and any thread."""
+    cdef Job head
+    cdef int64_t count, step
+    cdef int32_t[::1] states  # stateId where each row of blocks begins
+
+    def __cinit__(self, Job head not None):
+        cdef Tensor *t = &head.t
+        cdef int64_t k, x, y
+        cdef int state_id = 0
+        self.head = head
+        self.count = head.syntax.entry_points + 1
+        self.step = GROUP // (t.block * t.width) + 1
+        self.states = np.zeros(self.count, np.int32)
+        with nogil:
+            for k in range(self.count if t.dq else 0):
+                self.states[k] = state_id
+                x = 0
+                while x < t.width:
+                    for y in range(k * t.block, min((k + 1) * t.block, t.height)):
+                        state_id = nnr_state_after(t.levels + y * t.width + x, min(t.block, t.width - x), state_id)
+                    x += t.block
+
+    def __call__(self, int64_t group):
+        return [self.row(k) for k in range(group * self.step, min((group + 1) * self.step, self.count))]
+
+    cdef BlockRow row(self, int64_t k):
+        cdef Job job = Job(self.head.syntax, None, self.head)
+        cdef BlockRow out = BlockRow.__new__(BlockRow)
+        cdef Tensor *t = &job.t
+        init_encoder(&out.c)
+        out.c.range = 256
+        out.c.held = 8
+        t.levels = self.head.t.levels
+        t.block_row, t.row, t.done = k, k * t.block, k * t.block * t.width
+        t.state_id = self.states[k]
+        with nogil:
+            init_prob_est_param(&out.c, t)
+            code_rows(&out.c, t, min(t.block, t.height - t.row) * t.width)
+        PyErr_CheckSignals()
+        out.error = t.error
+        return out
+
+
 cdef class PayloadEncoder:
     cdef Encoder c
+    cdef object run_rows
+    cdef list met  # of each entry point: the bits before it, the register, stateId, and the bits of the block row
 
-    def __cinit__(self):
+    def __cinit__(self, *, run=map):
         init_encoder(&self.c)
+        self.run_rows, self.met = run, []
 
     def __dealloc__(self):
         free(self.c.out)
@@ -401,15 +469,46 @@ cdef class PayloadEncoder:
     def quant_tensor(self, TensorSyntax syntax not None, levels, side=None):
         cdef Job job = Job(syntax, check_levels(syntax, levels))
         job.set_side(side)
-        run(&self.c, &job.t)
+        if syntax.entry_points:
+            with nogil:
+                code_head(&self.c, &job.t)
+            self._block_rows(&job.t, BlockRows(job))
+        else:
+            run(&self.c, &job.t)
         if job.t.error == LEVEL_RANGE:
             raise EncodeError(MESSAGES[LEVEL_RANGE])
         if job.t.error:
             raise MemoryError(MESSAGES[job.t.error])
         return levels, job.side()
 
+    cdef _block_rows(self, Tensor *t, BlockRows rows):
+        """The levels of a tensor with entry points: its rows of blocks, one behind the other."""
+        cdef int64_t k = 0, begin = 0
+        cdef BlockRow row
+        for group in self.run_rows(rows, range((rows.count + rows.step - 1) // rows.step)):
+            for row in group:
+                if k:
+                    self.met.append((written(&self.c), self.c.low & 511, rows.states[k], written(&self.c) - begin))
+                begin = written(&self.c)
+                nnr_append(&self.c, &row.c)
+                t.error = t.error or row.error
+                k += 1
+        if self.c.failed:
+            t.error = NO_MEMORY
+
+    def entry_points(self):
+        cdef int64_t end, i
+        cdef uint32_t bits
+        points = []
+        for end, register, state_id, length in self.met:
+            bits = 0
+            for i in range(end - 9, end):
+                bits = 2 * bits | (self.c.out[i >> 3] >> (7 - (i & 7)) & 1)
+            points.append((<int>((bits - <uint32_t>register) & 511), state_id, length))
+        return points
+
     def terminate(self):
-        put_bytes(&self.c)
+        nnr_put_bytes(&self.c)
         encode_terminate(&self.c)
         if self.c.failed:
             raise MemoryError(MESSAGES[NO_MEMORY])
@@ -418,25 +517,16 @@ cdef class PayloadEncoder:
         return self.c.out[:self.c.n]
 
 
-cdef class PayloadEstimator:
-    cdef Estimator c
-
-    @property
-    def bits(self):
-        return self.c.cost / 32768.0
-
-    def quant_param(self, int bits, int qp_value):
-        self.c.cost += <uint64_t>bits << 15
-        return qp_value
-
-    def quant_tensor(self, TensorSyntax syntax not None, levels, side=None):
-        cdef Job job = Job(syntax, check_levels(syntax, levels))
-        job.set_side(side)
-        run(&self.c, &job.t)
-        return levels, job.side()
-
-    def terminate(self):
-        self.c.cost += 9 << 15
+cdef bounds(levels):
+    """The least and the greatest of at least one integer."""
+    cdef const int32_t[::1] x
+    cdef int32_t low, high
+    if levels.dtype != np.int32 or not levels.flags.c_contiguous:
+        return int(levels.min()), int(levels.max())
+    x = levels.reshape(-1)
+    with nogil:
+        nnr_bounds(&x[0], x.shape[0], &low, &high)
+    return low, high
 
 
 cdef check_levels(TensorSyntax syntax, levels):
@@ -451,45 +541,16 @@ cdef check_levels(TensorSyntax syntax, levels):
         high, low = 1 << 30, -(1 << 30)
     if syntax.t.limited:
         high, low = syntax.t.max_positive, -syntax.t.max_negative
-    if int(levels.max()) > high or int(levels.min()) < low:
-        raise EncodeError(f"levels from {levels.min()} to {levels.max()}: allowed here are {low} to {high} (10.2.1.5)")
+    least, most = bounds(levels)
+    if most > high or least < low:
+        raise EncodeError(f"levels from {least} to {most}: allowed here are {low} to {high} (10.2.1.5)")
     levels = np.ascontiguousarray(levels, np.int32)
     if not levels.flags.writeable:  # the coders share one signature; none of those that are handed levels writes
         levels = levels.copy()
     return levels
 
 
-def choose_shift_parameter_ids(TensorSyntax syntax not None, levels, side=None):
-    cdef Job job = Job(syntax, check_levels(syntax, levels))
-    cdef Chooser c
-    cdef SetStates *s
-    cdef int i, k, best
-    cdef uint64_t scale = CHOOSER_STRIDE if job.t.height * job.t.width >= CHOOSER_FULL else 1
-    cdef uint64_t penalty = 4 << 15  # the flag and uae(3)
-    cdef uint64_t cost, least
-    job.set_side(side)
-    c.base = job.t.contexts
-    c.sets = <SetStates *>calloc(job.ids.shape[0], sizeof(SetStates))
-    if c.sets == NULL:
-        raise MemoryError
-    try:
-        job.ids_array[:] = 0
-        with nogil:
-            init_prob_est_param(&c, &job.t)
-        run_rows(&c, &job.t, job.t.height * job.t.width, None)
-        for i in range(job.ids.shape[0]):
-            if i == ROW_SKIP_LIST or i == SHIFT_IDX:
-                continue
-            s = c.sets + i
-            best, least = 0, s.cost[0] * scale
-            for k in range(1, 9):
-                cost = s.cost[k] * scale + penalty
-                if cost < least:
-                    best, least = k, cost
-            job.ids[i] = best
-    finally:
-        free(c.sets)
-    return job.ids_array
+include "_estimate.pxi"
 
 
 def coding_order(TensorSyntax syntax not None):

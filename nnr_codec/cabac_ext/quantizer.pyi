@@ -11,9 +11,36 @@ def uniform(x: Real, step: float, levels: npt.NDArray[np.int32]) -> None:
     The caller sees to it that every `|x| / step` is below 2**31.
     """
 
-def dependent(x: Real, step: float, levels: npt.NDArray[np.int32]) -> None:
-    """Write the levels whose dependent reconstruction (9.2.3) has the least squared error to `levels`.
+def trellis(
+    x: Real,
+    step: float,
+    levels: npt.NDArray[np.int32],
+    *,
+    dq_flag: int,
+    rate: float,
+    cabac_unary_length_minus1: int = 10,
+    weights: npt.NDArray[np.float32] | None = None,
+    passes: int = 1,
+    plain: bool = False,
+) -> None:
+    """Write to `levels` those of least sum(weights * (x - x')**2) / step**2 + rate * bits, where they decode to x'.
 
-    A value of 0 gets level 0 always, so that sparsity survives. An 8-state Viterbi search in coding order from state 0.
-    All are of shape (n,); `|x| / step` must be below 2**30.
+    All arrays are of shape (n,), in coding order. A value of 0 gets level 0 always, so that sparsity survives. The same
+    levels on every machine.
+
+    Parameters
+    ----------
+    dq_flag : int
+        1: dependent quantization (9.2.3), whose values are multiples of `step`; 0: uniform quantization (9.2.1).
+    rate : float
+        Squared steps that a bit is worth, 0 to 16. Bits are estimated as the levels before have them, in blocks. The
+        fewest bits at equal error take 0.3 to 0.4 with dependent quantization, 0.1 to 0.13 without.
+    weights : ndarray of float32 or None
+        Importance of each value, 1 on average; taken as between 0 and 512.
+    passes : int
+        How often each block is searched, 1 to 100: after the first time with rates of its own levels.
+    plain : bool
+        Without vector instructions.
+
+    `|x| / step` counts as 2**30 where it is more, as does not-a-number. Raises ValueError for arguments out of range.
     """

@@ -3,118 +3,80 @@
 """Levels for tensors: uniform and dependent scalar quantization. Signatures and documentation: quantizer.pyi."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.math cimport fabs, floor, rint
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.math cimport INFINITY as inf, rint
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
 ctypedef fused real:
     float
     double
 
-cdef extern from "_tables.h" nogil:
-    const uint8_t NNR_STATE[8][2]
+cdef extern from "_trellis.h" nogil:
+    enum:
+        NNR_BLOCK
+        NNR_FIRST_BLOCK
+    const double NNR_MAX_RATE
+    ctypedef struct NnrTrellis:
+        const float *x32
+        const double *x64
+        const float *weights
+        int32_t *levels
+        double scale
+        int dq
+        int plain
+        int unary_length
+        int64_t rate
+    int nnr_has_avx2()
+    void nnr_begin(NnrTrellis *t)
+    void nnr_block(NnrTrellis *t, int n, int last, int passes)
 
 cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
 
-# The state before each state, by the parity of the level in between: the inverse of StateTransTab.
-cdef int[8][2] BEFORE
-cdef int _s, _p
-for _s in range(8):
-    for _p in range(2):
-        BEFORE[NNR_STATE[_s][_p]][_p] = _s
 
-
-cdef inline double nearest(double q, int quantizer, int parity) noexcept nogil:
-    """The reconstruction index nearest to q >= 0 that the quantizer (stateId & 1) gives a level of this parity."""
-    cdef double k
-    if quantizer == 0:
-        return 4 * rint(q * 0.25) if parity == 0 else 4 * floor(q * 0.25) + 2
-    if parity == 1:
-        k = 4 * rint((q - 1) * 0.25) + 1
-        return k if k > 0 else 1
-    return 0 if q < 1.5 else 4 * rint((q + 1) * 0.25) - 1
-
-
-cdef void forward(const real *x, int64_t n, double scale, double *cost, uint8_t *decisions) noexcept nogil:
-    """Viterbi: for each state the cheaper of its two ways in, one bit each; costs are squared errors."""
-    cdef int64_t i
-    cdef int s, p, quantizer
-    cdef double q, d, least
-    cdef double[4] error
-    cdef double[8] after
-    cdef double even, odd
-    cdef int chosen
-    for i in range(n):
-        q = fabs(<double>x[i]) * scale
-        for quantizer in range(2):
-            for p in range(2):
-                d = q - nearest(q, quantizer, p)
-                # A zero stays a zero, which only parity 0 has: pruned weights stay pruned.
-                error[2 * quantizer + p] = 1e30 if q == 0 and p else d * d
-        chosen = 0
-        for s in range(8):
-            even = cost[BEFORE[s][0]] + error[2 * (BEFORE[s][0] & 1)]
-            odd = cost[BEFORE[s][1]] + error[2 * (BEFORE[s][1] & 1) + 1]
-            if odd < even:
-                chosen |= 1 << s
-                after[s] = odd
-            else:
-                after[s] = even
-        decisions[i] = chosen
-        least = after[0]
-        for s in range(1, 8):
-            if after[s] < least:
-                least = after[s]
-        for s in range(8):
-            cost[s] = after[s] - least
-
-
-cdef int backward(const real *x, int64_t n, double scale, int s, const uint8_t *decisions,
-                  int32_t *levels) noexcept nogil:
-    """Follow the decisions back from state s; returns the state at the start."""
-    cdef int64_t i
-    cdef int p
-    cdef double k
-    for i in range(n - 1, -1, -1):
-        p = (decisions[i] >> s) & 1
-        s = BEFORE[s][p]
-        k = nearest(fabs(<double>x[i]) * scale, s & 1, p)
-        if s & 1:
-            k += k > 0
-        k *= 0.5
-        levels[i] = <int32_t>(-k if x[i] < 0 else k)
-    return s
-
-
-def dependent(const real[::1] x not None, double step, int32_t[::1] levels not None):
-    cdef int64_t n = x.shape[0], done = 0, m, i
-    cdef int s, best = 0
-    cdef double[8] cost
-    cdef double scale = 1 / step
-    cdef uint8_t *decisions
-    if levels.shape[0] != n:
-        raise ValueError("levels and x differ in length")
-    decisions = <uint8_t *>malloc(n + 1)
-    if decisions == NULL:
+def trellis(const real[::1] x not None, double step, int32_t[::1] levels not None, *, int dq_flag, double rate,
+            int cabac_unary_length_minus1=10, const float[::1] weights=None, int passes=1, bint plain=False):
+    cdef int64_t n = x.shape[0], done = 0, m, until
+    cdef NnrTrellis *t
+    if levels.shape[0] != n or (weights is not None and weights.shape[0] != n):
+        raise ValueError("x, levels and weights differ in length")
+    if not 0 < step < inf or not 1 / step < inf:
+        raise ValueError(f"a step of {step}")
+    if not 0 <= rate <= NNR_MAX_RATE:
+        raise ValueError(f"a rate of {rate}")
+    if not 0 <= cabac_unary_length_minus1 <= 255 or not 1 <= passes <= 100:
+        raise ValueError("cabac_unary_length_minus1 or passes out of range")
+    if not n:
+        return
+    t = <NnrTrellis *>malloc(sizeof(NnrTrellis))
+    if t == NULL:
         raise MemoryError
-    cost[0] = 0
-    for s in range(1, 8):
-        cost[s] = 1e300  # coding starts in state 0
+    t.x32 = NULL
+    t.x64 = NULL
+    t.weights = NULL
+    if real is float:
+        t.x32 = &x[0]
+    else:
+        t.x64 = &x[0]
+    if weights is not None:
+        t.weights = &weights[0]
+    t.levels = &levels[0]
+    t.scale = 1 / step
+    t.dq = dq_flag
+    t.plain = plain or not nnr_has_avx2()
+    t.unary_length = cabac_unary_length_minus1 + 1
+    t.rate = <int64_t>rint(rate * (1 << 22))
     try:
+        nnr_begin(t)
         while done < n:
-            m = min(n - done, STEP)
+            until = min(n, done + STEP)
             with nogil:
-                forward(&x[done], m, scale, cost, decisions + done)
-            done += m
+                while done < until:
+                    m = min(n - done, NNR_BLOCK if done else NNR_FIRST_BLOCK)
+                    nnr_block(t, <int>m, done + m == n, passes if done else passes + 2)
+                    done += m
             PyErr_CheckSignals()
-        for s in range(1, 8):
-            if cost[s] < cost[best]:
-                best = s
-        if n:
-            with nogil:
-                backward(&x[0], n, scale, best, decisions, &levels[0])
     finally:
-        free(decisions)
+        free(t)
 
 
 def uniform(const real[::1] x not None, double step, int32_t[::1] levels not None):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from bitarray import bitarray
 
-from ..bitstream.payload import SCANNED, Part, qp_density, tensor_syntax
+from ..bitstream.payload import SCANNED, Part, quantization, tensor_syntax
 from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, MissingReferenceError, UnsupportedError
@@ -151,7 +151,7 @@ def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[E
             syntax = tensor_syntax(header, task.session, part, first_edition=first_edition)
             elements = []
             if header.nnr_compressed_data_unit_payload_type != NNR_PT_INT:
-                n = 6 + qp_density(task.session)
+                n = 6 + quantization(task.session)[0]
                 elements.append(Element("qp_value", f"iae({n})", decoder.quant_param(n)))
             reader = decoder.head(syntax)
             found.append((part, elements + _flags(header, syntax, reader.side())))
@@ -199,7 +199,7 @@ def plain_syntaxes(task: NduTask, first_edition: bool, node: Node | None) -> lis
                 temporal_context_modeling_flag=header.temporal_context_modeling_flag,
                 co_loc=co_loc[0].reshape(-1).tolist() if co_loc else None,
                 any_sig_before=any_sig[0].reshape(-1).tolist() if any_sig else None,
-                qp_bits=0 if is_int else 6 + qp_density(task.session),
+                qp_bits=0 if is_int else 6 + quantization(task.session)[0],
                 first_edition=first_edition,
             )
         )

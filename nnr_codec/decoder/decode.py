@@ -40,6 +40,7 @@ from ..errors import (
 from ..limits import Budget, Limits
 from ..model import Topology
 from ..sideinfo.record import SideInfo
+from ..syntax import Session
 from ..syntax.structures import (
     NnrCompressedDataUnitHeader,
     NnrQuantizationUnitHeader,
@@ -111,6 +112,7 @@ class BitstreamParser:
         self.pruning = Pruning()
         self.ignored: list[str] = []
         self._keys: set[Key] = set()
+        self._snapshot: Session | None = None  # of the last task
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 
@@ -131,6 +133,8 @@ class BitstreamParser:
         labels = named(self.topology) if named and self.topology else ()
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
         names = [*session.reference_list, *labels, *(self.limits.expected or ()), *tensors]
+        if not names:
+            return
         wanted = dict.fromkeys(owners.get(name, name) for name in names)
         complete = self.names.difference(owners, tensors) | self.restoration.there(self.info)
         there = {name.casefold() for name in complete}  # spellings are one label (NNEF 1.0, 4.1.3)
@@ -150,7 +154,7 @@ class BitstreamParser:
         """Whether the unit belongs to the next bitstream."""
         return unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
 
-    def take(self, unit: Unit) -> Iterator[Group]:
+    def take(self, unit: Unit) -> tuple[Group, ...]:
         """The group that the next unit completes, if it does."""
         kind = unit.header.nnr_unit_type
         if kind == NNR_STR:
@@ -171,12 +175,13 @@ class BitstreamParser:
             elif kind == NNR_QNT:
                 self._quantization_data(unit)
             elif kind == NNR_NDU:
-                yield from self._ndu(unit)
+                return self._ndu(unit)
             elif kind > NNR_AGG:
                 self.ignored.append(f"unit {unit.index} (nnr_unit_type {kind})")
         except (BitstreamError, MissingReferenceError) as error:
             locate(error, unit.label())
             raise
+        return ()
 
     def drop(self, unit: Unit) -> None:
         """Go on after a unit that was refused: forget what has begun and is not complete; its H may have its names."""
@@ -306,18 +311,19 @@ class BitstreamParser:
         return text
 
     # ------------------------------------------------------------------------------------------ compressed data units
-    def _ndu(self, unit: Unit) -> Iterator[Group]:
+    def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
             raise ElementError("an NNR_NDU before the NNR_MPS (6.2.3)")
         joined = self._joined(unit)
         if joined is None:
-            return
+            return ()
         task, g = self._task(unit, *joined), self._g
-        if g and task.role != "h":
+        role = task.role
+        if g and role != "h":
             raise ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
-        if task.role == "g":
+        if role == "g":
             self._g = task
-            return
+            return ()
         self._g = None
         if g and (difference := _difference(g, task)):
             raise ElementError(f"G and H of {g.names[0]!r} differ in {difference} (6.4.3.7)")
@@ -325,13 +331,15 @@ class BitstreamParser:
         infos = describe(tasks)
         for info in infos:
             self.restoration.check(info)
-            self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
+            if self.pruning.dimensions:
+                self.pruning.check(info.name, info.shape, info.first_tensor_dimension_shift)
             self.info[info.name] = info
-        yield Group(tasks, infos, self.limits)
+        return (Group(tasks, infos, self.limits),)
 
     def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
         """The payload and the bytes of its units, or None while parts of it are to come."""
-        counter, span = unit.header.partial_data_counter, cast("memoryview | Span", unit.content)
+        counter, span = unit.header.partial_data_counter, unit.content
+        assert isinstance(span, (memoryview, Span))
         if counter == 0 and not self._partial:
             return (span,), unit.size.nnr_unit_size
         if not self._partial:
@@ -361,7 +369,7 @@ class BitstreamParser:
             self.names.add(name)
         label = unit.label(names)
         key = node_key(header)
-        if key in self._keys and not (self._g and key == node_key(self._g.header)):
+        if key and key in self._keys and not (self._g and key == node_key(self._g.header)):
             raise ElementError(f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)", unit=label)
         if key:
             self._keys.add(key)
@@ -382,6 +390,7 @@ class BitstreamParser:
             raise ElementError("a decomposed tensor has one topology element (7.3.1)", unit=label)
         if kind == NNR_PT_BLOCK and not header.compressed_parameter_types:
             raise ElementError("a block has no parameters beside its weight (Table 9, errata N7)", unit=label)
+        self._snapshot = session.snapshot(self._snapshot)
         task = NduTask(
             label,
             names,
@@ -389,7 +398,7 @@ class BitstreamParser:
             header,
             parts(header, session),
             spans,
-            session.snapshot(),
+            self._snapshot,
             data_format(header, session),
             dims,
             nbytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ from .unit import Check, Piece, UnitDecoder, located
 Nodes = Mapping[Key, Node]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """One compressed data unit, or the G unit and the H unit of a decomposed tensor.
 
     It is never changed, so that several threads may decode it.
@@ -163,12 +162,17 @@ class GroupDecoder:
         self._memory: dict[Key, _Memory] = {}
         self._units = []
         for task in group.tasks:
+            header, key = task.header, node_key(task.header)
+            is_update = bool(header.parent_node_id_present_flag)
+            if not key and not is_update:  # nothing to refer to, nothing to remember
+                unit = UnitDecoder(task, first_edition=first_edition, keep_levels=keep_levels, check=check)
+                self._units.append(unit)
+                continue
             with located(task):
-                header, key = task.header, node_key(task.header)
-                is_update = bool(header.parent_node_id_present_flag)
                 before = state.node(key) if key and is_update else None
-                residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
-                check_parent(header, before, task.names[0], residual, state)
+                if is_update:
+                    residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
+                    check_parent(header, before, task.names[0], residual, state)
                 co_loc: Arrays = ()
                 any_sig: Arrays = ()
                 if key:
@@ -200,6 +204,10 @@ class GroupDecoder:
 
     def run(self) -> tuple[dict[str, Array], Nodes]:
         """The tensors by name, and what to remember of them, in one go."""
+        if len(self._units) == 1 and not self._memory:  # as in most bitstreams
+            task = self._group.tasks[0]
+            with located(task):
+                return reconstruct(self._units[0].at_once(), task.header, task.names, task.dims, self._raw), {}
         for piece in self.whole():
             piece()
         return self.finish()
@@ -214,8 +222,8 @@ class GroupDecoder:
         """The Rec* tensors in coding order; to be asked for once, when all pieces are done."""
         found = []
         for task, unit in zip(self._group.tasks, self._units, strict=True):
-            recs, key = unit.recs(), node_key(task.header)
-            if key and task.header.parent_node_id_present_flag:
+            recs = unit.recs()
+            if self._memory and (key := node_key(task.header)) and task.header.parent_node_id_present_flag:
                 with located(task):
                     self._remember(task, recs, self._memory[key])
             found += recs

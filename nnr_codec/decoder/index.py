@@ -122,13 +122,15 @@ class NnrFile(Mapping[str, Array]):
         budget, restorer = Budget(self._reader.limits), None
         if not raw:
             restorer = self._parser.restorer(budget, names)
+        # Without record, masks and choice, tensors of units are the model's.
+        plain = names is None and not self._restoration.changes and not self._parser.pruning.has_masks
         tensors = decode_groups(
             groups,
             budget,
             first_edition=self._reading(),
             state=UpdateState() if state is None else state,
             raw=raw,
-            deliver=partial(self._deliver, restorer) if restorer else None,
+            deliver=partial(self._deliver, restorer) if restorer and not plain else None,
             progress=progress,
             jobs=jobs,
             executor=executor,

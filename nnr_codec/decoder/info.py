@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from .task import NduTask
 _NAMES = {data_format: dtype.name for data_format, dtype in DTYPES.items()}
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """What the headers tell of one tensor.
 
     Parameters
@@ -80,25 +78,27 @@ class TensorInfo:
 def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
     """Facts about the tensors of a group of units; ElementError when they cannot be told apart."""
     try:
-        return tuple(_infos(tasks))
+        return _infos(tasks)
     except BitstreamError as error:
         error.unit = error.unit or tasks[0].label
         raise
 
 
-def _infos(tasks: Sequence[NduTask]) -> Iterator[TensorInfo]:
-    first, header, nbytes = tasks[0], tasks[0].header, sum(task.nbytes for task in tasks)
+def _infos(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
+    first, header, nbytes = tasks[0], tasks[0].header, tasks[0].nbytes + sum(task.nbytes for task in tasks[1:])
     kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
     shift = header.first_tensor_dimension_shift
     of_type = _NAMES[first.data_format]
-    shape = (*first.dims[1 : shift + 1], *first.dims[:1], *first.dims[shift + 1 :])
+    dims = first.dims
+    shape = (*dims[1 : shift + 1], *dims[:1], *dims[shift + 1 :]) if shift else tuple(dims)
     if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
         whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory
-        for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True)):
-            yield TensorInfo(name, piece.shape, of_type, kind, used, 0 if k else nbytes)
-        return
-    yield TensorInfo(first.names[0], shape, of_type, kind, used, nbytes, shift)
-    if first.is_block:
-        for part in first.parts:
-            if part.name != first.names[0] and part.role not in ("h", "ls"):
-                yield TensorInfo(part.name, part.dims, of_type, kind, used, 0)
+        return tuple(
+            TensorInfo(name, piece.shape, of_type, kind, used, 0 if k else nbytes)
+            for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True))
+        )
+    main = TensorInfo(first.names[0], shape, of_type, kind, used, nbytes, shift)
+    if not first.is_block:
+        return (main,)
+    others = (part for part in first.parts if part.name != main.name and part.role not in ("h", "ls"))
+    return main, *(TensorInfo(part.name, part.dims, of_type, kind, used, 0) for part in others)

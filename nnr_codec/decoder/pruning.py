@@ -117,6 +117,8 @@ class Pruning:
         PruningWarning
             Masks have another number of bits, and are ignored.
         """
+        if not self._masks and not self.dimensions:
+            return
         parameters = channels = 0
         for name, shape, shift in tensors:
             coded = self.check(name, shape, shift)
@@ -146,7 +148,7 @@ class Pruning:
 
     def apply(self, name: str, tensor: npt.NDArray[A]) -> npt.NDArray[A]:
         """Make zero what the masks do not preserve of a decoded tensor: in place, or in a copy of a read-only one."""
-        if name not in self._places:
+        if not self._fitting or name not in self._places:
             return tensor
         parameter, channel, shift = self._places[name]
         for kind, mask in self._fitting.items():

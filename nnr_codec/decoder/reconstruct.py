@@ -51,6 +51,8 @@ def reconstruct(
         Keep G, H and the local scaling apart, and do not split tensors. H is called ``<name>_H`` where its unit has the
         name of G's.
     """
+    if len(recs) == len(names) == 1 and recs[0].role == "weight":  # as in most units
+        return {recs[0].name: recs[0].values}
     by_role = {rec.role: rec for rec in recs}
     shift = header.first_tensor_dimension_shift
     if raw:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -62,6 +61,11 @@ class Restoration:
             else:
                 self._check_expected(name, record.shape or (), record.type)
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is ever made of tensors."""
+        return bool(self.side.tensors) or self.dtype != "source"
+
     def decoded(self, type_: str) -> str:
         """The type that a tensor of this one decodes to."""
         return type_ if self.dtype == "source" or STORED_TYPES[type_].kind != "f" else self.dtype
@@ -83,6 +87,8 @@ class Restoration:
 
         Raises ElementError when it is not what the record says, LimitError when it is not expected.
         """
+        if not self.side.tensors and self._limits.expected is None:
+            return
         name = self.owners.get(info.name, info.name)
         record = self.side.tensors.get(name)
         if record is None:
@@ -107,6 +113,8 @@ class Restoration:
 
     def infos(self, coded: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
         """Facts about the tensors of the model that are complete, in its order."""
+        if not self.changes:
+            return dict(coded)
         there = self.there(coded)
         units = deque(name for name in dict.fromkeys(self.owners.get(name, name) for name in coded) if name in there)
         order: list[str] = []
@@ -120,15 +128,14 @@ class Restoration:
         record = self.side.tensors.get(name)
         if record is None:
             info, type_ = coded[name], self.decoded(coded[name].type)
-            return info if type_ == info.type else replace(info, type=type_)
+            return info if type_ == info.type else info._replace(type=type_)
         if record.same_as:
             target = self._info(record.same_as, coded)
-            return replace(target, name=name, payload_type=None, tools=(), nbytes=0, code="", same_as=target.name)
+            return target._replace(name=name, payload_type=None, tools=(), nbytes=0, code="", same_as=target.name)
         if record.index is not None:
             return TensorInfo(name, record.shape or (), self.decoded(record.type), None, (), 0)
         info = coded[name]
-        return replace(
-            info,
+        return info._replace(
             type=self.decoded(record.type),
             shape=_shape(record, info),
             first_tensor_dimension_shift=0 if record.shape is not None else info.first_tensor_dimension_shift,

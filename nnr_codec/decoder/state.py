@@ -134,6 +134,6 @@ def check_parent(
 
 def node_key(header: NnrCompressedDataUnitHeader) -> Key | None:
     """(device_id, parameter_id) of a unit that has them; device_id of the parent where only that is present."""
-    if "parameter_id" not in header:
+    if "parameter_id" not in header.__dict__:
         return None
     return (header.device_id if "device_id" in header else header.parent_device_id), header.parameter_id

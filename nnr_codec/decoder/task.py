@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..bitstream.payload import Levels, Part, codebook_array, qp_density
+from ..bitstream.payload import Levels, Part, codebook_array, quantization
 from ..bitstream.source import Span
 from ..bitstream.units import Unit
 from ..constants import NNR_PT_BLOCK, NNR_PT_INT, DecompressedDataFormat
@@ -62,7 +62,7 @@ class NduTask:
     def payload(self) -> memoryview:
         """The bytes of the payload, those of all parts of partial data."""
         parts = [span.view() if isinstance(span, Span) else span for span in self.spans]
-        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+        return memoryview(parts[0]) if len(parts) == 1 else memoryview(b"".join(parts))
 
     @property
     def role(self) -> str:
@@ -99,7 +99,8 @@ class NduTask:
         """
         if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
             return self._integers
-        step = step_size(qp_value + cast(tuple[int, int], self.session.quantization)[1], qp_density(self.session))
+        density, base = quantization(self.session)
+        step = step_size(qp_value + base, density)
         if not part.codebook:
             return lambda levels, out: scale(levels, step, self.data_format, out)
         entries, zero = codebook_array(part.codebook, self.limits), part.codebook.cb_zero_offset

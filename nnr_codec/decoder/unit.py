@@ -24,7 +24,7 @@ from .task import Arrays, NduTask
 
 #: Parameters that are decoded and scaled at a time, at least: levels that stay in a processor's cache until they are
 #: scaled, and a few milliseconds of work. Segments do not depend on the number of threads, and so neither do errors.
-SEGMENT = 1 << 18
+SEGMENT = 1 << 16
 
 Check = Callable[[], object]
 Piece = Callable[[], None]
@@ -158,7 +158,7 @@ class UnitDecoder:
                 raise MissingReferenceError(
                     f"the updates before {task.names[0]!r} have not its shape {task.parts[-1].dims} (10.3.4.2.2)"
                 )
-        self._recs: list[Rec] = []
+        self._found: list[Rec | BitstreamError | _Target] = []
 
     def pieces(self) -> list[Piece]:
         """Calls that decode the payload when each was made once, in any order and in any threads.
@@ -183,13 +183,7 @@ class UnitDecoder:
     def run(self) -> None:
         """Decode the whole payload."""
         with located(self._task):
-            if self._task.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
-                self._raw_float()
-                return
-            self._begin()
-            for k in range(len(self._task.parts)):
-                self._whole(k)
-            self._decoder.terminate()
+            self._all()
 
     def recs(self) -> list[Rec]:
         """The Rec* tensors in coding order (7.3.2 to 7.3.5).
@@ -197,7 +191,12 @@ class UnitDecoder:
         DimensionShift() is done but for the weight of a block and for G and H, which are not complete yet.
         """
         with located(self._task):
-            return self._recs or [target.rec() for target in self._targets]
+            return self._recs()
+
+    def at_once(self) -> list[Rec]:
+        """:meth:`run` and :meth:`recs` in one, for a caller who completes errors."""
+        self._all()
+        return self._recs()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any] | None:
         """Rows of the only tensor of a payload, decoded without most others; None when it takes all of them.
@@ -234,13 +233,31 @@ class UnitDecoder:
         header = self._task.header
         return bool(header.cabac_offset_list) and header.nnr_compressed_data_unit_payload_type != NNR_PT_RAW_FLOAT
 
+    def _all(self) -> None:
+        task = self._task
+        if task.header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+            self._raw_float()
+            return
+        self._begin()
+        for k in range(len(task.parts)):
+            self._whole(k)
+        self._decoder.terminate()
+
+    def _recs(self) -> list[Rec]:
+        recs = []
+        for found in self._found:
+            if isinstance(found, BitstreamError):
+                raise found
+            recs.append(found.rec() if isinstance(found, _Target) else found)
+        return recs
+
     def _raw_float(self) -> None:
         task, payload = self._task, self._task.payload
         if len(payload) != 4 * prod(task.dims):
             raise PayloadError(f"{len(payload)} bytes of raw_float32_parameter are not {task.dims} (6.3.4.7)")
         values = cast_floats(np.frombuffer(payload, "<f4").reshape(task.dims), task.dtype)
         part = task.parts[0]
-        self._recs = [Rec(part.name, part.role, dimension_shift(values, task.header.first_tensor_dimension_shift))]
+        self._found = [Rec(part.name, part.role, dimension_shift(values, task.header.first_tensor_dimension_shift))]
 
     def _begin(self) -> None:
         task = self._task
@@ -259,20 +276,39 @@ class UnitDecoder:
             for k, (part, offset) in enumerate(zip(task.parts, offsets, strict=True))
         ]
         self._decoder = PayloadDecoder(task.payload, first_edition=self._first_edition)
-        self._targets: list[_Target] = []
+        self._found = []
 
     def _head(self, k: int, rows: range | None = None) -> _Target:
         """What precedes the levels of part k."""
         task, part, syntax = self._task, self._task.parts[k], self._syntaxes[k]
         qp_value = code_qp_value(self._decoder, task.header, task.session)
         reader = self._decoder.head(syntax)
-        shift = task.header.first_tensor_dimension_shift if task.role == "weight" else 0
         everything = range(part.dims[0])
-        target = _Target(task, part, syntax, qp_value, reader, shift, self._keep_levels, rows or everything)
-        self._targets.append(target)
+        target = _Target(task, part, syntax, qp_value, reader, self._shift, self._keep_levels, rows or everything)
+        self._found.append(target)
         return target
 
+    @property
+    def _shift(self) -> int:
+        """first_tensor_dimension_shift where it is undone here."""
+        return self._task.header.first_tensor_dimension_shift if self._task.role == "weight" else 0
+
+    def _small(self, k: int) -> Rec | BitstreamError:
+        """Decode part k, of a segment at most; see _Target.segment."""
+        task, part = self._task, self._task.parts[k]
+        dequantize = task.dequantizer(part, code_qp_value(self._decoder, task.header, task.session))
+        reader, levels = self._decoder.head(self._syntaxes[k]), np.empty(part.dims, np.int32)
+        reader.read(levels.reshape(-1), self._check)
+        try:
+            values = dimension_shift(dequantize(levels, None), self._shift)
+        except BitstreamError as error:
+            return error
+        return Rec(part.name, part.role, values, levels if self._keep_levels else None)
+
     def _whole(self, k: int) -> None:
+        if self._syntaxes[k].size <= SEGMENT:
+            self._found.append(self._small(k))
+            return
         target = self._head(k)
         buffer = target.buffer()
         for row in target.segments:

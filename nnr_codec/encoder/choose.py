@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from math import frexp
+from functools import cache
+from math import frexp, ldexp, prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT
-from ..constants import DecompressedDataFormat as F
+from ..config import DEFAULT_STEP_EXPONENT
+from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..dtypes import STORED_TYPES
 from ..errors import EncodeError
 from ..model import Array
 from ..sideinfo.record import TensorRecord
 from ..tensor.quant import DTYPES, step_size
+from .codebooks import with_values
 from .distinct import SHARE, sample
 from .exact import Cheapest, exact, exact_levels, exact_plain, plain
 from .plan import FLOAT_FORMATS, Subject, TensorPlan
 from .steps import GLANCE
+from .weigh import least
 
-#: Steps of tensors with fewer than two extents above 1: 2**-19, or 2**-16 of the largest value where that is finer.
-FINE_EXPONENT, FINE_RELATIVE_EXPONENT = -19, -16
+#: Steps of tensors with fewer than two extents above 1: 2 to these powers of their root mean square, which is 65 dB,
+#: and of what one in LOW magnitudes is below, where no value is negative: of variances and the like small ones matter.
+FINE, FINE_LOW, LOW = -9, -5, 8
+#: Octaves by which they are coarser at most, where steps of other tensors are twice as many coarser than by default.
+COARSER = 2
+#: Values that these are found from.
+FINE_SAMPLE = 1 << 14
+#: Squared steps that a bit is worth, with dependent quantization and without.
+RATES = {True: 0.32, False: 0.1}
 
 
 def choose(subject: Subject, in_block: bool = False, index: int = 0) -> TensorPlan:
@@ -48,10 +60,10 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
         return exact(subject)
     if subject.stored.kind != "f":
         return next(plain(subject), None) or exact(subject)
-    plan = _lossy(subject)
+    plan = _lossy(subject, in_block)
     if plan is None:
         return exact_plain(subject) or exact(subject)
-    if subject.options.exact is None and not in_block:
+    if subject.options.exact is None and not in_block and subject.effort.glance:
         return _cheapest(subject, plan)
     return plan
 
@@ -77,11 +89,13 @@ def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
 
 def _promising(subject: Subject, lossy: TensorPlan) -> bool:
     """Whether a glance at some values leaves it open that they are few, or multiples of a step that is not small."""
-    some = sample(subject.floats.reshape(-1), GLANCE)
-    if not lossy.step or len(np.unique(some)) < SHARE * len(some):
+    values = subject.floats.reshape(-1)
+    # Of what a codebook pays for, at most half are distinct.
+    some = sample(values, min(GLANCE, max(len(values) // 4, GLANCE // 16))).tolist()
+    if not lossy.step or len(set(some)) < SHARE * len(some):
         return True
-    multiples = np.ldexp(some, 3 + subject.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
-    return bool((multiples == np.rint(multiples)).all())
+    inverse = ldexp(1.0, 3 + subject.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
+    return all((value * inverse).is_integer() for value in some)
 
 
 def _unsaid(subject: Subject) -> str:
@@ -96,15 +110,42 @@ def _unsaid(subject: Subject) -> str:
     return f"tensor {subject.name!r} {what}; only side information does"
 
 
-def _lossy(subject: Subject) -> TensorPlan | None:
+def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
     """As the options say; None for values that are not finite, or too large for the step."""
-    options, dims = subject.options, subject.dims
+    options = subject.options
     low, high = subject.bounds
     if not (np.isfinite(low) and np.isfinite(high)):
         return None
-    if options.exact is None and sum(extent > 1 for extent in dims) < 2:
+    if subject.is_fine:
         return _fine(subject)
-    return _quantized(subject, options.step_qp(subject.config.qp_density), options.dependent_quantization)
+    qp = options.step_qp(subject.config.qp_density)
+    plan = _quantized(subject, qp, options.dependent_quantization is not False)
+    if plan and options.codebook is not None:
+        return with_values(subject, plan, plan.rate, options.codebook) or plan
+    if plan and plan.rate and not in_block and not plan.importance:
+        return least(subject, _variants(subject, plan))
+    return plan
+
+
+def _variants(subject: Subject, plan: TensorPlan) -> Iterator[TensorPlan]:
+    """A plan, and others that the effort is worth: with steps of their own only where no ``qp`` is given."""
+    options, effort, octave = subject.options, subject.effort, 1 << subject.config.qp_density
+    yield plan
+    others = []
+    if effort.uniform and plan.dq_flag and subject.config.for_tensor(subject.name).dependent_quantization is None:
+        others += [(plan.qp, False)] + [(plan.qp + 4 * octave // 5, False)] * (options.qp is None)
+    for qp, dependent in others:
+        other = _quantized(subject, qp, dependent)
+        if other and other.rate:
+            yield other
+    if "scan_order" in plan.options.open and subject.dims[0] > 1 and prod(subject.dims[1:]) > 1:  # errata G2
+        left = plan.options.open - {"scan_order"}
+        for scan_order in range(1, 5):
+            yield replace(plan, options=replace(plan.options, scan_order=scan_order, open=left))
+    if effort.codebooks:
+        book = with_values(subject, plan, plan.rate)
+        if book:
+            yield book
 
 
 def _raw(subject: Subject) -> TensorPlan | None:
@@ -117,48 +158,98 @@ def _raw(subject: Subject) -> TensorPlan | None:
 
 
 def _fine(subject: Subject) -> TensorPlan | None:
-    """Uniform quantization at a power of two: at most 2**-19, and at most 2**-16 of the largest value.
+    """Uniform quantization with a step that their root mean square, and small values, ask for.
 
-    Values that this does not suit (float16, large, tiny) are kept as float32. Nothing else is, though it were
+    Where ``qp`` makes the steps of other tensors smaller than the default one, these are so much smaller, too; where
+    it makes them larger, by half as many octaves, of which small values know nothing.
+    Values that this does not suit (tiny, or far apart) are kept as float32. Nothing else is, though it were
     smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
     """
-    density = subject.config.qp_density
+    density, default = subject.config.qp_density, DEFAULT_STEP_EXPONENT << subject.config.qp_density
     low, high = subject.bounds
     largest = max(high, -low)
     if largest == 0:
-        return _quantized(subject, FINE_EXPONENT << density, dependent=False)
-    if subject.data_format is F.TENSOR_FLOAT16 or not largest < 2.0**11:
+        return _quantized(subject, default, dependent=False)
+    coarser = subject.options.step_qp(density) - default
+    by_mean, by_low = _fine_qps(subject, largest)
+    qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
+    info, bound = np.finfo(DTYPES[subject.data_format]), 1 << (5 + density)
+    qp = min(qp, bound - 1)
+    legal = qp >= -bound and step_size(qp, density) >= float(info.tiny)
+    if not legal or not _is_exact(largest, qp - qp % (1 << density), density, info):
         return _raw(subject)
-    exponent = min(FINE_EXPONENT, frexp(largest)[1] - 1 + FINE_RELATIVE_EXPONENT)
-    if exponent < -32:
-        return _raw(subject)
-    return _quantized(subject, exponent << density, dependent=False)
+    return _quantized(subject, qp, dependent=False)
+
+
+def _fine_qps(subject: Subject, largest: float) -> tuple[int, int]:
+    """The largest qp that the root mean square allows, and the one that small values do."""
+    density = subject.config.qp_density
+    exponent = frexp(largest)[1]
+    some = np.abs(sample(subject.floats.reshape(-1), FINE_SAMPLE).astype(np.float64))
+    squares = np.rint(np.ldexp(some, 20 - exponent)).astype(np.int64) ** 2  # of which the sum is exact
+    most = ldexp(sqrt(max(int(squares.sum()), 1) / len(some)), exponent - 20 + FINE)
+    by_mean = _largest_qp(most, density)
+    above = np.sort(some[some > 0])
+    if subject.bounds[0] < 0 or not len(above):
+        return by_mean, by_mean + (COARSER << density)
+    return by_mean, _largest_qp(ldexp(float(above[len(above) // LOW]), FINE_LOW), density)
+
+
+def _largest_qp(most: float, density: int) -> int:
+    """The qp of the largest step that is not above a number; far too low for one that is nearly 0."""
+    if most < 2.0**-1000:
+        return -1000 << density
+    qp = (frexp(most)[1] - 1) << density
+    while step_size(qp + 1, density) <= most:
+        qp += 1
+    return qp
 
 
 def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks; None if there are too many.
 
-    level * mul has to fit the significand. Where it would not, the step is made a power of two and quantization
-    uniform: then a value too large for the significand is itself a multiple of the step, and is coded as it is.
+    level * mul has to fit the significand. Where it would not, mul loses lower bits, which makes the step smaller.
+    Where a power of two does not help, quantization is uniform: then a value too large for the significand is itself a
+    multiple of the step, and is coded as it is.
     """
     info = np.finfo(DTYPES[subject.data_format])
     density = subject.config.qp_density
     low, high = subject.bounds
     largest = max(high, -low)
-    if not _is_exact(largest, qp, density, info):
-        qp, dependent = qp - qp % (1 << density), False
+    exact = False
+    for bits in range(density + 1):
+        qp -= qp % (1 << bits)
+        exact = _is_exact(largest, qp, density, info)
+        if exact:
+            break
+    dependent = dependent and exact
     if step_size(qp, density) < float(info.tiny):
         qp = int(info.minexp) << density
     step = step_size(qp, density)
-    if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(subject):
+    if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(subject.stored.name, subject.data_format):
         return None
-    return subject.plan(NNR_PT_FLOAT, qp=qp, dq_flag=int(dependent), step=step)
+    rate = _rate(subject, dependent) if exact else 0.0
+    passes = subject.effort.passes if rate else 1
+    known = subject.importance if exact and not subject.is_fine and subject.options.rate != 0 else None
+    return subject.plan(
+        NNR_PT_FLOAT, qp=qp, dq_flag=int(dependent), step=step, rate=rate, passes=passes, importance=known
+    )
 
 
-def _largest(subject: Subject) -> float:
-    """The largest number of the tensor's type and of the format."""
-    stored = subject.stored
-    of_format = float(np.finfo(DTYPES[subject.data_format]).max)
+def _rate(subject: Subject, dependent: bool) -> float:
+    """What a bit is worth; nothing where the least error is what is asked for."""
+    options = subject.options
+    if options.rate is not None:
+        return float(options.rate)
+    if subject.is_fine or options.max_error is not None or not subject.effort.optimised:
+        return 0.0
+    return RATES[dependent]
+
+
+@cache
+def _largest(name: str, data_format: DecompressedDataFormat) -> float:
+    """The largest number of a type and of its format."""
+    of_format, stored = float(np.finfo(DTYPES[data_format]).max), STORED_TYPES[name]
     if stored.name in FLOAT_FORMATS:
         return min(of_format, float(np.finfo(stored.name).max))
     values = np.arange(1 << (stored.bits - 1), dtype=stored.pattern).view(stored.dtype).astype(np.float32)

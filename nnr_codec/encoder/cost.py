@@ -7,14 +7,17 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from ..cabac_ext.kernel import PayloadEstimator, TensorSyntax
+from ..cabac_ext.kernel import TensorSyntax
 from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from .plan import Subject, TensorPlan
-from .quantize import choose_side, contents
+from .quantize import contents
+from .tools import Part, bits_of, choose_tools
 
 #: Of a unit's size, types and flags; of a record's entry, deflated, and of what its name adds where others are alike.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
+#: Of terminate_cabac(), and half of the bits up to the next byte.
+TERMINATION_BITS = 9
 #: Of integer_codebook() beside its differences.
 CODEBOOK_BYTES = 5
 
@@ -33,10 +36,8 @@ def measured(subject: Subject, plan: TensorPlan) -> float:
     extra = overhead(plan) + (bits.nbytes if bits is not None else 0)
     if syntax is None:
         return extra + unit.nbytes
-    estimator = PayloadEstimator()
-    estimator.quant_tensor(syntax, unit, choose_side(plan, unit, syntax))  # type: ignore[arg-type]
-    estimator.terminate()
-    return extra + estimator.bits / 8
+    parts = [Part(plan, unit, syntax)]
+    return extra + (bits_of(parts, choose_tools(parts)) + TERMINATION_BITS) / 8
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:

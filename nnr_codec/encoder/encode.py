@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..bitstream.ndu import write_ndu
 from ..bitstream.payload import parts, tensor_syntax
@@ -16,58 +16,122 @@ from ..errors import EncodeError
 from ..model import Array, Model
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
+from .allocate import allocate
 from .layout import UnitPlan, plan_units, side_info
-from .plan import native
 from .preamble import preamble
-from .quantize import choose_side, contents
+from .quantize import contents
+from .schedule import Call, Pool, Reader
+from .statistics import TensorStatistics, tensor_statistics
+from .tools import Part, choose_tools
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.TENSOR_FLOAT32)
 
 
 @dataclass(frozen=True)
 class TensorReport:
-    """What became of one tensor; the unit of a block counts for the first of its tensors, the weight."""
+    """What became of one tensor; the unit of a block counts for the first of its tensors, the weight.
+
+    ``seconds`` are those of its coding, apart from the planning; ``statistics`` are None unless they were asked for.
+    """
 
     name: str
     parameters: int
     source_bytes: int
     unit_bytes: int
+    seconds: float = 0.0
+    statistics: TensorStatistics | None = None
 
 
 Progress = Callable[[TensorReport], None]
 
 
-def encode_units(model: Model, config: EncoderConfig, progress: Progress | None = None) -> Iterator[bytes]:
+def encode_units(
+    model: Model,
+    config: EncoderConfig,
+    progress: Progress | None = None,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    statistics: bool = False,
+) -> Iterator[bytes]:
     """The units of a bitstream that holds ``model``, one after another.
 
-    All tensors are read to plan them, and read again when their units are made: one unit's at a time.
+    All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
+    (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
+    read = Reader(model)
+    with Pool(jobs, executor) as pool:
+
+        def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
+            found: dict[str, int] = {}
+
+            def note(tensor: TensorReport) -> None:
+                found[tensor.name] = tensor.unit_bytes
+
+            return sum(map(len, _units(model, config, read, pool, note))), found
+
+        yield from _units(model, allocate(model, config, read, pool, sizes), read, pool, progress, statistics)
+
+
+def _units(
+    model: Model,
+    config: EncoderConfig,
+    read: Reader,
+    pool: Pool,
+    progress: Progress | None,
+    statistics: bool = False,
+) -> Iterator[bytes]:
+    """The units of a bitstream, with options that have no goals."""
     session = Session()
-    plans = plan_units(model, config)
+    plans = plan_units(model, config, read, pool)
     record = side_info(model, plans, config)
     ids = [name for plan in plans for name in plan.all_ids]
     references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     yield from preamble(model.topology, references, record, config, session, codebooks=codebooks)
     index = {name: k for k, name in enumerate(references)}
+    calls = []
     for plan in plans:
-        units = []
-        if plan.all_ids:
-            arrays = {role: native(np.asarray(model.tensors[tensor.name])) for role, tensor in plan.tensors.items()}
-            try:
-                units = encode_unit(plan, arrays, session, index, config.max_unit_size)
-            except EncodeError:
-                raise
-            except ValueError as error:
-                raise EncodeError(f"tensor {plan.ids[0]!r} has changed since it was planned: {error}") from None
-            del arrays
-        unit_bytes = sum(map(len, units))
+        names = tuple(tensor.name for tensor in plan.tensors.values() if plan.all_ids)
+        cost = sum(tensor.source_bytes for tensor in plan.tensors.values() if plan.all_ids)
+        own = {name: index[name] for name in plan.all_ids if index}
+        calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics), cost))
+    for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
+        unit_bytes, seconds = sum(map(len, units)), taken
         for tensor in plan.tensors.values():
             if progress:
-                progress(TensorReport(tensor.name, prod(tensor.dims), tensor.source_bytes, unit_bytes))
-            unit_bytes = 0
+                size = prod(tensor.dims), tensor.source_bytes, unit_bytes
+                progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name)))
+            unit_bytes, seconds = 0, 0.0
         yield from units
+
+
+def _encoded(
+    arrays: list[Array],
+    plan: UnitPlan,
+    session: Session,
+    index: Mapping[str, int],
+    max_unit_size: int | None,
+    statistics: bool,
+) -> tuple[list[bytes], float, dict[str, TensorStatistics]]:
+    """The units of a plan, their time, and statistics by tensor if wanted; the tensors are those that have one."""
+    measured: dict[str, TensorStatistics] = {}
+    if not arrays:
+        return [], 0.0, measured
+    started = time.perf_counter()
+    try:
+        by_role = dict(zip(plan.tensors, arrays, strict=True))
+        wanted = measured if statistics else None
+        units = encode_unit(plan, by_role, session.snapshot(), index, max_unit_size, wanted)
+        return units, time.perf_counter() - started, measured
+    except EncodeError:
+        raise
+    except ValueError as error:
+        raise EncodeError(f"tensor {plan.ids[0]!r} has changed since it was planned: {error}") from None
 
 
 def encode_unit(
@@ -76,25 +140,33 @@ def encode_unit(
     session: Session,
     index: Mapping[str, int],
     max_unit_size: int | None = None,
+    statistics: dict[str, TensorStatistics] | None = None,
 ) -> list[bytes]:
     """The compressed data unit of one tensor or block, or its parts, and that of a tensor's other bits.
 
-    ``arrays`` are the tensors by role; ``index`` is the reference list.
+    ``arrays`` are the tensors by role; ``index`` is the reference list; ``statistics`` is filled, if there is one.
     """
     header = _header(plan, index)
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         unit, _ = contents(plan.tensors["weight"], arrays["weight"], None)
+        if statistics is not None:
+            statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)
         return write_ndu(header, unit, session, max_unit_size=max_unit_size)
-    levels, sides, qps = [], [], []
+    coded, qps = [], []
     bits: Array | None = None
     for part in parts(header, session):
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
         unit, bits = contents(tensor, arrays[part.role], syntax)
-        levels.append(unit)
-        sides.append(choose_side(tensor, unit, syntax))
+        coded.append(Part(tensor, unit, syntax))
         qps.append(tensor.qp)
-    units = write_ndu(header, levels, session, qp=qps, sides=sides, max_unit_size=max_unit_size)
+    tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)
+    header.cabac_unary_length_minus1 = tools.cabac_unary_length_minus1
+    if statistics is not None:
+        for done, side in zip(coded, tools.sides, strict=True):
+            statistics[done.plan.name] = tensor_statistics(done.plan, header, done.levels, side, bits)
+    levels = [done.levels for done in coded]
+    units = write_ndu(header, levels, session, qp=qps, sides=tools.sides, max_unit_size=max_unit_size)
     if bits is not None:
         other = _single_header(NNR_PT_RAW_FLOAT, bits.shape, plan.all_ids[-1], index)
         units += write_ndu(other, bits, session, max_unit_size=max_unit_size)

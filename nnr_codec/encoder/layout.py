@@ -2,21 +2,20 @@
 
 A block is coded by one unit. What that cannot hold is coded apart, each tensor by a unit of its own:
 
-* the weight, when it is no quantized float (integers, exact=True); then all of the block is coded apart,
-* a bias, or all four tensors of the batch normalization, when one of them is not quantized, has another type than the
-  weight or another shape than one number for each index of the weight's first dimension, or exceeds what dependent
-  quantization of its step can express, which is that of the whole unit.
+* the weight, when it is no quantized float (integers, exact=True) or has a codebook; then all of the block is coded
+  apart,
+* a bias, or all four tensors of the batch normalization, when one of them is not quantized, has a codebook, another
+  type than the weight or another shape than one number for each index of the weight's first dimension, or exceeds what
+  dependent quantization of its step can express, which is that of the whole unit.
 
 Local scaling, G and H mean nothing apart: where they do not fit, the model is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-
-import numpy as np
 
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT, NNR_PT_INT
@@ -26,6 +25,7 @@ from ..sideinfo.record import SideInfo, TensorRecord
 from .choose import choose, made_dependent
 from .cost import code_bytes
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
+from .schedule import WINDOW, Call, Pool, Reader
 from .ties import ties
 
 #: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
@@ -37,6 +37,8 @@ OPTIONAL = (
 _MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
 #: Of the record for a tensor, beside its name and its code.
 ENTRY_BYTES = 40
+#: The largest code of any tensor takes less of the record, and 9 bytes for each index of its longest dimension.
+CODE_ROOM = 1 << 20
 #: Members whose own tensors do not come out.
 _CONSUMED = ("g", "h", "ls")
 
@@ -70,13 +72,13 @@ class UnitPlan:
         return self.ids + tuple(plan.record.bits for plan in self.tensors.values() if plan.record and plan.record.bits)
 
 
-def plan_units(model: Model, config: EncoderConfig) -> list[UnitPlan]:
+def plan_units(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> list[UnitPlan]:
     """The units of a model in order; a block stands where the first of its tensors does.
 
-    Each tensor is read and let go, those that a block could not hold twice. Raises EncodeError for a tensor that cannot
-    be coded as asked, or a block that is none.
+    Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
+    that is none.
     """
-    return list(_Layout(model, config).units())
+    return list(_Layout(model, config, read, pool).units())
 
 
 def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
@@ -91,66 +93,137 @@ def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> Sid
     return record
 
 
+@dataclass(frozen=True)
+class _Place:
+    """What a plan takes of the bitstream's names and of the record.
+
+    Parameters
+    ----------
+    name : str
+    index : int
+        In the model.
+    bits_id : str or None
+        See :class:`Subject`.
+    room : int
+        Likewise.
+    """
+
+    name: str
+    index: int
+    bits_id: str | None
+    room: int
+
+    def subject(self, array: Array, config: EncoderConfig) -> Subject:
+        """The facts about the tensor."""
+        return subject(self.name, array, config, self.bits_id, self.room)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The unit of a block, if there is one, and the plans of tensors that are coded apart, by name.
+
+    ``room`` is what changes nothing of that, however much more there is.
+    """
+
+    unit: UnitPlan | None
+    plans: dict[str, TensorPlan]
+    room: int
+
+
 @dataclass
 class _Layout:
-    """What is known while tensor after tensor is planned."""
+    """What is known while tensor after tensor is planned.
+
+    Plans are made without knowledge of the ones before. The few that these would change are made again.
+    """
 
     model: Model
     config: EncoderConfig
-    block_of: dict[str, Block] = field(init=False)
+    read: Reader
+    pool: Pool
     taken: set[str] = field(init=False)
     room: float = field(init=False)
+    recorded: bool = False  # whether any of them needs the record
 
     def __post_init__(self) -> None:
-        self.block_of = _blocks(self.model)
         self.taken = {*self.model.tensors, *element_ids(self.model)}
         self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 
     def units(self) -> Iterator[UnitPlan]:
         """The units in order."""
-        tied = ties(self.model, self.config, self.block_of)
-        waiting = dict(self.block_of)
-        done: set[str] = set()
-        for index, name in enumerate(self.model.tensors):
+        block_of = _blocks(self.model)
+        tied = ties(self.model, self.config, block_of)
+        places = {name: index for index, name in enumerate(self.model.tensors)}
+        calls: dict[str, Call[_Planned]] = {}
+        for name in places:
+            check_name(name)
+            block = block_of.get(name)
+            members = _members(block) if block else [name]
+            if name not in tied and not any(member in calls for member in members):
+                calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
+        results = self.pool.results(list(calls.values()))
+        apart: dict[str, TensorPlan] = {}
+        for name, index in places.items():
             if name in tied:
                 yield self.alias(name, tied[name], index)
                 continue
-            if block := waiting.get(name):
-                for member in _members(block):
-                    del waiting[member]
-                unit = _plan_block(block, self)
-                if unit:
-                    done |= {plan.name for plan in unit.tensors.values()}
-                    yield unit
-            if name not in done:
-                plan = self.planned(name, index)
+            if name in calls:
+                planned = self.checked(calls[name], next(results))
+                apart |= planned.plans
+                if planned.unit:
+                    yield planned.unit
+            if plan := apart.pop(name, None):
+                if plan.record:
+                    self.recorded = True
+                    if plan.record.bits:
+                        self.taken.add(plan.record.bits)
+                    self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
                 yield UnitPlan((name,), plan.dims, {"weight": plan})
 
-    def subject(self, name: str) -> Subject:
-        """The facts about a tensor, which is read for it."""
-        check_name(name)
+    def place(self, name: str, index: int) -> _Place:
+        """What a tensor may take, as it is now."""
         bits_id = f"{name}#bits"
         while bits_id in self.taken:
             bits_id = f"{bits_id[:-5]}##bits"
-        room = int(self.room)
-        array = np.asarray(self.model.tensors[name])
-        return subject(name, array, self.config, bits_id if fits_name(bits_id) else None, room)
+        return _Place(name, index, bits_id if fits_name(bits_id) else None, int(self.room))
 
-    def planned(self, name: str, index: int) -> TensorPlan:
-        """The plan of a tensor with a unit of its own."""
-        plan = choose(self.subject(name), index=index)
-        if plan.record and plan.record.bits:
-            self.taken.add(plan.record.bits)
-        if plan.record:
-            self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
-        return plan
+    def call(self, block: Block | None, places: list[_Place]) -> Call[_Planned]:
+        """What plans a block, or a tensor."""
+        names = tuple(place.name for place in places)
+        known = self.model.tensors if type(self.model.tensors) is dict else {}
+        cost = sum(getattr(known.get(name), "nbytes", WINDOW) for name in names)
+        return Call(_plan, self.read, names, (block, places, self.config), cost)
+
+    def checked(self, call: Call[_Planned], planned: _Planned) -> _Planned:
+        """What was planned, or what has to be planned in its place, knowing what came before."""
+        if not self.recorded:
+            return planned
+        block, places, config = call.arguments
+        now = [self.place(place.name, place.index) for place in places]
+        for place, before in zip(now, places, strict=True):
+            if place.bits_id != before.bits_id or (place.room != before.room and place.room < planned.room):
+                return replace(call, arguments=(block, now, config))()
+        return planned
 
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
         """A tensor that is another one."""
         if not self.config.side_info:
             raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says")
-        plan = replace(self.subject(name).plan(NNR_PT_INT), record=TensorRecord(index=index, same_as=target))
+        (array,) = self.read((name,))
+        plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
+        plan = replace(plan, record=TensorRecord(index=index, same_as=target))
         return UnitPlan((name,), plan.dims, {"weight": plan})
+
+
+def _plan(arrays: list[Array], block: Block | None, places: list[_Place], config: EncoderConfig) -> _Planned:
+    """Plan a tensor, or those of a block."""
+    subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
+    unit = _plan_block(block, subjects, config) if block else None
+    in_unit = {plan.name for plan in unit.tensors.values()} if unit else set()
+    plans = {
+        place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in in_unit
+    }
+    return _Planned(unit, plans, max(CODE_ROOM + 9 * max(array.shape, default=1) for array in arrays))
 
 
 def element_ids(model: Model) -> list[str]:
@@ -191,19 +264,18 @@ def _blocks(model: Model) -> dict[str, Block]:
     return block_of
 
 
-def _plan_member(name: str, layout: _Layout) -> tuple[TensorPlan, Array]:
+def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
     """The plan of a tensor in a block, and its values."""
-    facts = layout.subject(name)
     if not facts.array.size:
-        raise EncodeError(f"tensor {name!r} is empty, but a block has to hold it (7.3.5)")
+        raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)")
     return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
-def _plan_block(block: Block, layout: _Layout) -> UnitPlan | None:
+def _plan_block(block: Block, subjects: Mapping[str, Subject], config: EncoderConfig) -> UnitPlan | None:
     """The unit of a block with all that it can hold; None when that is not more than a weight."""
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
-    weights = {role: _plan_member(name, layout)[0] for role, name in names.items() if name is not None}
+    weights = {role: _plan_member(subjects[name])[0] for role, name in names.items() if name is not None}
     plans = list(weights.values())
     first, last = plans[0], plans[-1]
     for plan in plans:
@@ -229,7 +301,7 @@ def _plan_block(block: Block, layout: _Layout) -> UnitPlan | None:
             continue
         fitted = {}
         for role, name in members.items():
-            fit = _fit(*_plan_member(name, layout), first, dims, dq_flag, layout.config.qp_density)
+            fit = _fit(*_plan_member(subjects[name]), first, dims, dq_flag, config.qp_density)
             if isinstance(fit, str):
                 if kind == NNR_CPT_LS:
                     raise EncodeError(f"tensor {name!r} {fit}, but a block has to hold it (7.3.5)")
@@ -265,6 +337,8 @@ def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
         return "has integers, not floats"
     if plan.payload_type != NNR_PT_FLOAT:
         return "is kept exactly, not quantized as with exact=false"
+    if plan.codebook:
+        return "has a codebook of its own"
     if plan.data_format != weight.data_format:
         return f"decodes to {plan.data_format.name}, {weight.name!r} to {weight.data_format.name}"
     return ""

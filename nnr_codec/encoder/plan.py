@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -20,6 +20,8 @@ from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES
 from .distinct import Distinct, distinct
+from .effort import EFFORTS, Effort
+from .sensitivity import Importance, importance
 
 F = DecompressedDataFormat
 
@@ -48,6 +50,27 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
 
 READABLE = Limits()
 
+#: The names of tools that options may leave open.
+TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
+#: cabac_unary_length_minus1 where nothing else is known.
+UNARY = 10
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools that code levels; fields are those of :class:`TensorOptions`, without any left open.
+
+    ``open`` are the names of those that may be replaced once the levels are known; ``thorough`` is whether all levels
+    are looked at for that.
+    """
+
+    scan_order: int = 0
+    row_skipping: bool = False
+    cabac_unary_length_minus1: int = UNARY
+    choose_shift_parameters: bool = True
+    open: frozenset[str] = frozenset()
+    thorough: bool = False
+
 
 @dataclass(frozen=True)
 class TensorPlan:
@@ -60,7 +83,7 @@ class TensorPlan:
         As coded; a scalar is coded as one parameter (errata I8), an empty tensor not at all.
     payload_type : PayloadType
     data_format : DecompressedDataFormat
-    options : TensorOptions
+    options : Tools
     source_bytes : int
         Of the tensor as it is.
     qp : int
@@ -71,8 +94,16 @@ class TensorPlan:
     nearest : bool
         Dependent quantization takes the nearest value that its state has, instead of a search for the least error of
         all: no error exceeds the step.
+    rate : float
+        Squared steps that a bit is worth; 0 for the least error.
+    passes : int
+        How often each block of parameters is searched for that.
+    importance : Importance or None
+        What errors cost where they do not cost the same.
     codebook : IntegerCodebook or None
         Each value is one of its entries times the step.
+    borders : tuple of float or None
+        From where on values, in steps, have the next entry of the codebook; None where they are entries exactly.
     record : TensorRecord or None
         What the unit does not say of the tensor.
     """
@@ -81,13 +112,17 @@ class TensorPlan:
     dims: tuple[int, ...]
     payload_type: PayloadType
     data_format: DecompressedDataFormat
-    options: TensorOptions
+    options: Tools
     source_bytes: int = 0
     qp: int = 0
     dq_flag: int = 0
     step: float = 0.0
     nearest: bool = False
+    rate: float = 0.0
+    passes: int = 1
+    importance: Importance | None = None
     codebook: IntegerCodebook | None = None
+    borders: tuple[float, ...] | None = None
     record: TensorRecord | None = None
 
     @property
@@ -112,11 +147,14 @@ class Subject:
         In native byte order and C order.
     stored : StoredType
     options : TensorOptions
+        Tools that are left open are None.
     config : EncoderConfig
     bits_id : str or None
         Id of a unit with what does not stand in the tensor's own; None where the tensor cannot have one.
     room : int
         Bytes that the tensor may take of the record.
+    importance : Importance or None
+        What the caller knows of its errors.
     """
 
     name: str
@@ -126,11 +164,28 @@ class Subject:
     config: EncoderConfig
     bits_id: str | None = None
     room: int = 0
+    importance: Importance | None = None
 
-    @property
+    @cached_property
     def dims(self) -> tuple[int, ...]:
         """The shape as coded."""
         return self.array.shape or (1,)
+
+    @cached_property
+    def is_fine(self) -> bool:
+        """Whether its steps are those of vectors, if it is quantized."""
+        vector = sum(extent > 1 for extent in self.dims) < 2
+        return vector and self.options.exact is None and self.options.fine_vectors
+
+    @property
+    def effort(self) -> Effort:
+        """What is done where the options leave it open."""
+        return EFFORTS[self.config.effort]
+
+    @property
+    def tools(self) -> Tools:
+        """The tools of the options, and what stands for those that are left open."""
+        return _tools(self.options, self.effort, self.is_fine)
 
     @cached_property
     def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -171,7 +226,7 @@ class Subject:
         if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
             record = TensorRecord(self.stored.name, None if self.array.ndim else ())
         return TensorPlan(
-            self.name, self.dims, payload_type, data_format, self.options, self.array.nbytes, record=record, **changes
+            self.name, self.dims, payload_type, data_format, self.tools, self.array.nbytes, record=record, **changes
         )
 
     def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
@@ -180,7 +235,10 @@ class Subject:
         ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
         """
         raw = isinstance(code, RawCode)
-        options = self.options if unary is None else replace(self.options, cabac_unary_length_minus1=unary)
+        options = self.tools
+        if unary is not None:
+            left = options.open - {"cabac_unary_length_minus1"}
+            options = replace(options, cabac_unary_length_minus1=unary, open=left)
         return TensorPlan(
             self.name,
             (-(-self.array.nbytes // 4),) if raw else self.dims,
@@ -199,11 +257,31 @@ def subject(name: str, array: Array, config: EncoderConfig, bits_id: str | None 
     stored = stored_type(array.dtype)
     if stored is None:
         raise EncodeError(f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded")
-    options = config.for_tensor(name)
+    options = _settled(config.for_tensor(name))
     dims = array.shape or (1,)
-    if dims[0] == 1 or prod(dims[1:]) == 1:
+    if options.scan_order and (dims[0] == 1 or prod(dims[1:]) == 1):
         options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    return Subject(name, native(array), stored, options, config, bits_id, room)
+    known = importance(name, array.shape, config)
+    return Subject(name, native(array), stored, options, config, bits_id, room, known)
+
+
+@lru_cache(maxsize=256)
+def _settled(options: TensorOptions) -> TensorOptions:
+    """Options with what stands for dependent quantization where that is left open."""
+    return options if options.dependent_quantization is not None else replace(options, dependent_quantization=True)
+
+
+@lru_cache(maxsize=256)
+def _tools(options: TensorOptions, effort: Effort, is_fine: bool) -> Tools:
+    given = {tool: getattr(options, tool) for tool in TOOLS if getattr(options, tool) is not None}
+    free = {"row_skipping": effort.rows, "cabac_unary_length_minus1": effort.unary, "scan_order": effort.scans}
+    left = {tool for tool, is_free in free.items() if is_free}
+    default = {"cabac_unary_length_minus1": 0 if is_fine else UNARY}  # vectors have large levels, and few
+    return Tools(
+        **{"choose_shift_parameters": effort.shift_parameters, **default, **given},
+        open=frozenset(left - given.keys()),
+        thorough=effort.scans,
+    )
 
 
 def native(array: Array) -> Array:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import TensorSide, TensorSyntax, choose_shift_parameter_ids, coding_order
+from ..cabac_ext.kernel import TensorSyntax, coding_order
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..model import Array
 from ..sideinfo.codes import split
@@ -46,20 +43,49 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
     else:
         values = np.ascontiguousarray(array.astype(np.float32, copy=False)).reshape(-1)
     levels = np.empty(values.size, np.int32)
+    if plan.codebook and plan.borders is not None:
+        _between(plan.borders, values, plan.step, levels)
+        levels -= np.int32(plan.codebook.cb_zero_offset)
+        return levels.reshape(plan.dims)
+    known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
     if plan.nearest:
         levels = _nearest(values, plan.step)
-    elif not plan.dq_flag:
+    elif not plan.dq_flag and not plan.rate and not known:
         quantizer.uniform(values, plan.step, levels)
     elif plan.options.scan_order:
         order = coding_order(syntax)
         in_order = np.empty_like(levels)
-        quantizer.dependent(values[order], plan.step, in_order)
+        weights = known.weights() if known else None
+        _trellis(plan, values[order], in_order, weights if weights is None else weights[order])
         levels[order] = in_order
     else:
-        quantizer.dependent(values, plan.step, levels)
+        _trellis(plan, values, levels, known.weights() if known else None)
+    if known and not (plan.dq_flag and plan.options.scan_order):  # whose states follow another order than rows
+        unary = plan.options.cabac_unary_length_minus1
+        known.improve(values, plan.step, levels, dq_flag=plan.dq_flag, rate=plan.rate, cabac_unary_length_minus1=unary)
     if plan.codebook:
         _to_indices(levels, plan.codebook)
     return levels.reshape(plan.dims)
+
+
+def _trellis(plan: TensorPlan, values: quantizer.Real, levels: Levels, weights: npt.NDArray[np.float32] | None) -> None:
+    """Levels for values in coding order, whose errors have these weights."""
+    quantizer.trellis(
+        values,
+        plan.step,
+        levels,
+        dq_flag=plan.dq_flag,
+        rate=plan.rate,
+        cabac_unary_length_minus1=plan.options.cabac_unary_length_minus1,
+        weights=weights,
+        passes=plan.passes,
+    )
+
+
+def _between(borders: tuple[float, ...], values: quantizer.Real, step: float, levels: Levels) -> None:
+    """The number of borders, in steps, that are not above each value."""
+    for part, some in zip(chunks(levels), chunks(values), strict=True):
+        part[:] = np.searchsorted(borders, some.astype(np.float64) / step, side="right")
 
 
 def _to_indices(levels: Levels, codebook: IntegerCodebook) -> None:
@@ -78,16 +104,3 @@ def _nearest(values: quantizer.Real, step: float) -> Levels:
         levels.append(-level if value < 0 else level)
         state = STATE_TRANS_TAB[state][level & 1]
     return np.array(levels, np.int32)
-
-
-def choose_side(plan: TensorPlan, levels: Any, syntax: TensorSyntax) -> TensorSide:
-    """Row skipping and shift parameter ids, as the options ask for them."""
-    side = TensorSide()
-    # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.
-    agreed = not (plan.dq_flag and plan.options.scan_order and prod(plan.dims[1:]) % 4)
-    if plan.options.row_skipping and syntax.can_skip_rows and agreed:
-        rows = levels.reshape(plan.dims[0], -1)
-        side.row_skip_enabled_flag = int(not rows.any(axis=1).all())
-    if plan.options.choose_shift_parameters:
-        side.shift_parameter_ids = choose_shift_parameter_ids(syntax, levels, side)
-    return side

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from ..config import DEFAULT_STEP_EXPONENT
 from ..constants import NNR_PT_FLOAT
 from ..constants import DecompressedDataFormat as F
-from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
-from .cost import delta_bits
+from .codebooks import integer_codebook
 from .distinct import Distinct, chunks, sample
 from .plan import READABLE, Subject, TensorPlan
 
@@ -47,21 +46,12 @@ def exact_step(subject: Subject) -> TensorPlan | None:
 
 def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
     """The plan of an exact step with a codebook of the distinct values; None where decoders would refuse that."""
-    if not 1 < len(found.patterns) <= READABLE.max_codebook:
+    if not len(found.patterns) <= READABLE.max_codebook:
         return None
     values = found.patterns.view(subject.stored.dtype).astype(np.float64)
     entries = np.rint(values / plan.step).astype(np.int64)
     zero = int(np.searchsorted(entries, 0)) if 0 in entries else found.most_frequent
-    deltas = np.diff(entries) - 1
-    codebook = IntegerCodebook(
-        codebook_egk=min(range(16), key=lambda order: delta_bits(deltas, order)),
-        codebook_size=len(entries),
-        codebook_centre_offset=zero - (len(entries) >> 1),
-        codebook_zero_value=int(entries[zero]),
-        codebook_delta_left=deltas[:zero][::-1].tolist(),
-        codebook_delta_right=deltas[zero:].tolist(),
-    )
-    return replace(plan, codebook=codebook)
+    return replace(plan, codebook=integer_codebook(entries, zero))
 
 
 def _step_qp(values: Floats, density: int) -> int | None:

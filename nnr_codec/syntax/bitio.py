@@ -14,6 +14,7 @@ from bitarray import bitarray
 
 from ..errors import ElementError, LimitError, TruncatedError
 from ..limits import Limits
+from .bitbase import BitSink, BitSource
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,7 +40,7 @@ class NotANumber(float):
         return hash(self.bits)
 
 
-class BitReader:
+class BitReader(BitSource):
     """Reads from a byte string.
 
     Parameters
@@ -52,12 +53,10 @@ class BitReader:
         Bounds on Exp-Golomb codes and strings.
     """
 
-    __slots__ = ("data", "end", "limits", "pos")
+    __slots__ = ("data", "limits")
 
     def __init__(self, data: Buffer, pos: int = 0, limits: Limits | None = None) -> None:
         self.data = memoryview(data)
-        self.pos = pos
-        self.end = len(self.data) * 8
         self.limits = limits or Limits()
 
     def need(self, n: int) -> None:
@@ -117,7 +116,8 @@ class BitReader:
         start, longest = self.pos >> 3, self.limits.max_name_bytes
         text, length = b"", -1
         while length < 0:
-            more = bytes(self.data[start + len(text) : start + min(2 * len(text) + 64, longest + 1)])
+            stop = min(start + min(2 * len(text) + 64, longest + 1), self.end >> 3)
+            more = bytes(self.data[start + len(text) : stop])
             if not more and len(text) > longest:
                 raise LimitError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
             if not more:
@@ -136,7 +136,7 @@ class BitReader:
         if self.pos & 7:
             raise ElementError("bs(v) begins inside a byte", bit=self.pos)
         start, self.pos = self.pos >> 3, self.end
-        return bytes(self.data[start:])
+        return bytes(self.data[start : self.end >> 3])
 
     def bits(self, count: int) -> bitarray:
         """Read ``count`` times u(1)."""
@@ -148,48 +148,10 @@ class BitReader:
         return run[start & 7 : (start & 7) + count]
 
 
-class BitWriter:
+class BitWriter(BitSink):
     """Collects bits; a value outside its descriptor's range raises ValueError."""
 
-    __slots__ = ("_bits", "_out", "_word")
-
-    def __init__(self) -> None:
-        self._out = bytearray()
-        self._word = 0
-        self._bits = 0
-
-    @property
-    def pos(self) -> int:
-        """Bits written so far."""
-        return len(self._out) * 8 + self._bits
-
-    def u(self, n: int, value: int) -> None:
-        """Write u(n), and f(n)."""
-        value = index(value)
-        if value >> n:
-            raise ValueError(f"{value} does not fit in u({n})")
-        self._word = (self._word << n) | value
-        self._bits += n
-        if self._bits >= 64:
-            rest = self._bits & 7
-            self._out += (self._word >> rest).to_bytes(self._bits >> 3, "big")
-            self._word &= (1 << rest) - 1
-            self._bits = rest
-
-    def i(self, n: int, value: int) -> None:
-        """Write i(n)."""
-        if not -(1 << (n - 1)) <= value < 1 << (n - 1):
-            raise ValueError(f"{value} does not fit in i({n})")
-        self.u(n, index(value) & ((1 << n) - 1))
-
-    def ue(self, k: int, value: int) -> None:
-        """Write ue(k)."""
-        value = index(value)
-        if value < 0:
-            raise ValueError(f"{value} is negative, ue({k}) is unsigned")
-        suffix = (value + (1 << k)).bit_length() - 1
-        self.u(suffix - k + 1, 1)
-        self.u(suffix, value + (1 << k) - (1 << suffix))
+    __slots__ = ()
 
     def ie(self, k: int, value: int) -> None:
         """Write ie(k)."""
@@ -210,14 +172,11 @@ class BitWriter:
         text = value.encode()
         if 0 in text:
             raise ValueError(f"{value!r} holds a zero character, which ends a string")
-        self.bs(0, text + b"\0")
+        self.extend(text + b"\0")
 
     def bs(self, n: int, value: bytes) -> None:
         """Write bs(v)."""
-        if self._bits & 7:
-            raise ValueError("bytes must begin at a byte boundary")
-        self._flush()
-        self._out += value
+        self.extend(value)
 
     def bits(self, count: int, run: bitarray) -> None:
         """Write ``count`` times u(1)."""
@@ -225,15 +184,6 @@ class BitWriter:
             raise ValueError(f"{len(run)} bits are given, {count} are coded")
         if count:
             self.u(count, int(run.to01(), 2))
-
-    def _flush(self) -> None:
-        self._out += self._word.to_bytes(self._bits >> 3, "big")
-        self._word = self._bits = 0
-
-    def getvalue(self) -> bytes:
-        """All whole bytes; the last one padded with zeros."""
-        pad = -self._bits & 7
-        return bytes(self._out) + (self._word << pad).to_bytes((self._bits + pad) >> 3, "big")
 
 
 class BitCounter:
@@ -243,6 +193,14 @@ class BitCounter:
 
     def __init__(self, pos: int = 0) -> None:
         self.pos = pos
+
+    def state(self) -> int:
+        """For :meth:`restore`."""
+        return self.pos
+
+    def restore(self, state: int) -> None:
+        """Forget what was counted since."""
+        self.pos = state
 
     def u(self, n: int, value: int) -> None:
         """Count u(n)."""

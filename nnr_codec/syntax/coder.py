@@ -11,15 +11,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform, overload
 
 from bitarray import bitarray
 
 from ..errors import BitstreamError, ElementError, WriteError
+from .bitio import BitCounter, BitReader, BitWriter
+from .compiled import Compiled, make_reader, make_writer
 
 if TYPE_CHECKING:
-    from .bitio import BitCounter, BitReader, BitWriter
     from .session import Session
 
 E = TypeVar("E", bound=IntEnum)
@@ -182,8 +183,11 @@ class Structure:
     if not TYPE_CHECKING:  # a checker must go by the declared elements, or it would accept any name
 
         def __init__(self, **elements: Any) -> None:
-            for name, value in elements.items():
-                setattr(self, name, value)
+            if elements.keys() <= self.elements.keys():
+                self.__dict__.update(elements)
+            else:
+                for name, value in elements.items():
+                    setattr(self, name, value)  # which says what is wrong
 
         def __setattr__(self, name: str, value: Any) -> None:
             if isinstance(value, Descriptor):
@@ -276,6 +280,10 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
+_READERS = Compiled(partial(make_reader, limited=LIMITED))
+_WRITERS = Compiled(make_writer)
+
+
 # ------------------------------------------------------------------------------------------------ coders
 class Trace(Protocol):
     """Called for each coded element: its path, descriptor, first bit, number of bits, value."""
@@ -304,8 +312,25 @@ class Reader(Coder):
     io: BitReader
     items = 0  # list entries read so far
 
+    def __init__(self, ctx: Session, io: Any, trace: Trace | None = None) -> None:
+        super().__init__(ctx, io, trace)
+        # Whether nothing is to be done but what every reader does.
+        self._is_plain = trace is None and type(self) is Reader and type(io) is BitReader
+
     def read(self, cls: type[S], name: str = "") -> S:
         """Read one structure of class ``cls``; ``name`` is its name in paths."""
+        if self._is_plain and (function := _READERS[cls.table]):
+            structure = cls.__new__(cls)
+            start = self.io.pos, self.items, self.path
+            try:
+                function(self, structure)
+            except Exception:  # in its place and with its path, walking raises it again
+                self.io.pos, self.items, self.path = start
+            else:
+                return structure
+        return self._walked(cls, name)
+
+    def _walked(self, cls: type[S], name: str) -> S:
         outer, self.path = self.path, f"{self.path}.{name}" if self.path and name else name or self.path
         structure = cls.__new__(cls)
         try:
@@ -385,6 +410,19 @@ class Writer(Coder):
 
     def write(self, structure: Structure) -> None:
         """Code one structure; WriteError when its table has no place for an element that is set, or misses one."""
+        if self.trace is None and (function := _WRITERS[type(structure).table]):
+            state: Any = self.io.state()
+            path = self.path
+            try:
+                function(self, structure)
+            except Exception:  # with what is wrong, walking raises it again
+                self.io.restore(state)
+                self.path = path
+            else:
+                return
+        self._walked(structure)
+
+    def _walked(self, structure: Structure) -> None:
         view = copy.copy(structure)  # the caller's structure is never bound to a coder
         values = view.__dict__
         seen: set[str] = set()

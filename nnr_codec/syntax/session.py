@@ -48,8 +48,10 @@ class Session:
     lps_depth: int = 0  # aggregates around the active LPS
     g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
 
-    def snapshot(self) -> Session:
-        """What is active now, untouched by later units."""
+    def snapshot(self, last: Session | None = None) -> Session:
+        """What is active now, untouched by later units: ``last``, where it is the same, or a copy."""
+        if last is not None and last.__dict__ == self.__dict__:
+            return last
         copy = object.__new__(Session)
         copy.__dict__.update(self.__dict__)
         return copy
@@ -62,6 +64,8 @@ class Session:
 
     def names(self, t: NnrCompressedDataUnitHeader) -> list[str]:
         """The topology element ids of an NDU, indices looked up in the reference list."""
+        if "topology_elem_id" in t.__dict__ and not t.nnr_multiple_topology_elements_present_flag:  # as in most units
+            return [t.topology_elem_id]
         return [self._name(key, "topology_elem_id_index") for key in t.topology_elem_ids]
 
     def _name(self, key: str | int, element: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import ldexp
 from typing import Any
@@ -14,6 +15,9 @@ from ..constants import DecompressedDataFormat
 from ..errors import ElementError, PayloadError
 
 Levels = npt.NDArray[np.int32]
+
+#: Magnitude of the least level.
+_LARGEST = 1 << 31
 
 #: numpy dtype of each decompressed data format (Table 15); widths below a byte are held in int8.
 DTYPES: dict[DecompressedDataFormat, np.dtype[Any]] = {
@@ -94,19 +98,29 @@ def scale(
         The step is not a finite, normal number of the format, or a value is not finite.
     """
     dtype = DTYPES[data_format]
-    info = np.finfo(dtype)
-    if not float(info.tiny) <= step <= float(info.max):
+    low, high = _normal_range(dtype)
+    if not low <= step <= high:
         raise ElementError(f"the step {step:g} is not a normal number of {dtype} (7.3.6)")
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
-    largest = max(int(levels.max()), -int(levels.min()))
-    if largest * step > float(info.max) / 2:  # rounding decides only near the largest number
+    if _LARGEST * step > high / 2 and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
+        # Rounding decides only near the largest number.
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
                 raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
     if out is None:
         out = np.empty(levels.shape, dtype)
+    if dtype == work:  # in two steps, since numpy casts slowly while it multiplies
+        out[...] = levels
+        levels = out
     values: npt.NDArray[np.floating[Any]] = np.multiply(levels, work(step), out=out, dtype=work, casting="same_kind")
     return values
+
+
+@lru_cache
+def _normal_range(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The least and the largest normal number of a type."""
+    info = np.finfo(dtype)
+    return float(info.tiny), float(info.max)
 
 
 def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> npt.NDArray[np.floating[Any]]:

@@ -280,3 +280,15 @@ def test_no_room_for_a_header(max_unit_size: int) -> None:
 def test_refusals(header: NnrCompressedDataUnitHeader, levels: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(nnr.EncodeError, match=message):
         nnr.write_ndu(header, [np.asarray(level) for level in levels], **options)
+
+
+def test_rows_of_blocks_are_coded_by_what_the_caller_gives() -> None:
+    levels = np.random.default_rng(1).integers(-9, 10, (300, 1000)).astype(np.int32)
+    header, calls = ndu("w", levels.shape, kind=NNR_PT_INT, scan_order=1, dq_flag=1), list[int]()
+
+    def run(function: Any, groups: Any) -> Any:
+        calls.extend(groups)
+        return [function(k) for k in calls[::-1]][::-1]
+
+    assert nnr.write_ndu(header, levels, run=run) == nnr.write_ndu(header, levels)
+    assert calls == [0, 1, 2]

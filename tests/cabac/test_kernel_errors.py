@@ -589,7 +589,7 @@ def test_the_gil_is_released(verb: str, long_payload: tuple[TensorSyntax, Levels
     if verb == "decode":
         PayloadDecoder(payload).quant_tensor(s)
     elif verb == "choose":
-        choose_shift_parameter_ids(s, levels)
+        choose_shift_parameter_ids(s, levels, sample=levels.size)
     else:
         (PayloadEncoder() if verb == "encode" else PayloadEstimator()).quant_tensor(s, levels)
     progress = len(ran)
@@ -652,7 +652,7 @@ try:
     elif sys.argv[1] == "estimate":
         PayloadEstimator().quant_tensor(s, levels)
     else:
-        choose_shift_parameter_ids(s, levels)
+        choose_shift_parameter_ids(s, levels, sample=levels.size)
 except KeyboardInterrupt:
     print("interrupted", d.bit < 0.9 * 8 * len(payload))  # of a decoder: long before the end
 else:

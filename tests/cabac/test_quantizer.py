@@ -21,12 +21,17 @@ from nnr_codec.cabac_ext.kernel import (
     choose_shift_parameter_ids,
     coding_order,
 )
-from nnr_codec.cabac_ext.quantizer import dependent, uniform
+from nnr_codec.cabac_ext.quantizer import trellis, uniform
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
 
 Array = npt.NDArray[Any]
 Levels = npt.NDArray[np.int32]
 each_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def dependent(x: Array, step: float, levels: Levels) -> None:
+    """Least squared error. Costs are integers: in squared steps, each value is right to 2^-14."""
+    trellis(x, step, levels, dq_flag=1, rate=0)
 
 
 def quantize(function: Callable[[Array, float, Levels], None], x: Array, step: float) -> Levels:
@@ -117,14 +122,14 @@ def test_dependent_is_optimal(dtype: Any) -> None:
                 x = (rng.standard_normal(n) * scale * step).astype(dtype)
                 got = squared_error(x, step, quantize(dependent, x, step)) / step**2
                 best = least_squared_error((x.astype(np.float64) / step).tolist())
-                assert got == pytest.approx(best, rel=1e-9, abs=1e-12)
+                assert got == pytest.approx(best, abs=n * 2**-14)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=3))
 def test_dependent_is_optimal_anywhere(q: list[float]) -> None:
     got = squared_error(np.array(q), 1.0, quantize(dependent, np.array(q), 1.0))
-    assert got == pytest.approx(least_squared_error(q), rel=1e-9, abs=1e-12)
+    assert got == pytest.approx(least_squared_error(q), abs=len(q) * 2**-14)
 
 
 def viterbi_by_numpy(q: Array) -> float:
@@ -158,7 +163,7 @@ def test_dependent_is_optimal_at_length(n: int) -> None:
         for _ in range(3):
             q = rng.standard_normal(n) * scale
             got = squared_error(q, 1.0, quantize(dependent, q, 1.0))
-            assert got == pytest.approx(least_squared_error(q.tolist()), rel=1e-9, abs=1e-12)
+            assert got == pytest.approx(least_squared_error(q.tolist()), abs=n * 2**-14)
 
 
 @each_type
@@ -169,7 +174,7 @@ def test_dependent_is_optimal_for_many_values(dtype: Any, scale: float) -> None:
         step = 0.125
         x = (rng.laplace(0, 1, n) * scale * step).astype(dtype)
         got = squared_error(x, step, quantize(dependent, x, step)) / step**2
-        assert got == pytest.approx(viterbi_by_numpy(x.astype(np.float64) / step), rel=1e-9)
+        assert got == pytest.approx(viterbi_by_numpy(x.astype(np.float64) / step), abs=n * 2**-14)
 
 
 def test_zeros_stay_zeros() -> None:
@@ -188,7 +193,7 @@ def test_dependent_is_optimal_where_later_values_decide(width: int) -> None:
         q = reconstruct(rng.integers(-width, width + 1, 60).astype(np.int32)).astype(np.float64)
         q[::10] += rng.uniform(-2, 2, 6)
         got = squared_error(q, 1.0, quantize(dependent, q, 1.0))
-        assert got == pytest.approx(viterbi_by_numpy(q), rel=1e-9, abs=1e-12)
+        assert got == pytest.approx(viterbi_by_numpy(q), abs=q.size * 2**-14)
 
 
 @each_type

@@ -53,6 +53,11 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (["--scan-order", "1", "--row-skipping"], {"scan_order": 1, "row_skipping": True}),
     (["--max-unit-size", "100"], {"max_unit_size": 100}),
     (["--indexed-references"], {"indexed_references": True}),
+    (["--effort", "1"], {"effort": 1}),
+    (["--effort", "9", "-j", "2"], {"effort": 9}),
+    (["--rate", "0"], {"rate": 0}),
+    (["--codebook", "5", "--jobs", "3"], {"codebook": 5}),
+    (["--rule", "*.weight:codebook=7,rate=0.5"], {"rules": (nnr.Rule("*.weight", codebook=7, rate=0.5),)}),
     (["--rule", "*.weight:qp=-20"], {"rules": (nnr.Rule("*.weight", qp=-20),)}),
     (["--rule", "a.*: dq=No, scan-order=2"], {"rules": (nnr.Rule("a.*", dependent_quantization=False, scan_order=2),)}),
     (
@@ -94,8 +99,9 @@ def test_colons_belong_to_the_pattern(capsys: Capture) -> None:
         ("*:qp=1e3", "qp is a whole number"),
         ("*:qp=true", "qp is a whole number"),
         ("*:exact=5", "exact is true or false or auto, not '5'"),
-        ("*:dq=7", "dependent_quantization is true or false, not '7'"),
-        ("*:dq=auto", "dependent_quantization is true or false"),
+        ("*:dq=7", "dependent_quantization is true or false or auto, not '7'"),
+        ("*:rate=x", "rate is a number, not 'x'"),
+        ("*:codebook=0", "codebook 0 is outside 1..65536"),
         ("*:pattern=3", "'pattern' is not an option; there are "),
         ("*:self=3", "'self' is not an option"),
         ("*:nope=1", "'nope' is not an option"),
@@ -350,7 +356,7 @@ def test_a_model_without_tensors(capsys: Capture) -> None:
 
 def test_units_are_no_larger_than_asked(npz: Path, capsys: Capture) -> None:
     assert call(capsys, "encode", npz, "-o", "x.nnr", "--max-unit-size", "64").code == 0
-    assert max(unit.size for unit in nnr.inspect("x.nnr")) == 64
+    assert 60 < max(unit.size for unit in nnr.inspect("x.nnr")) <= 64
     result = call(capsys, "encode", npz, "-o", "y.nnr", "--max-unit-size", "14")
     assert result.code == 3
     assert "255 units of max_unit_size=14 can hold" in result.err

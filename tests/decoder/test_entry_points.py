@@ -211,7 +211,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         counts.append(min(row + self.segments.step, self._stop) - row)
         original(self, row, reader, *more)
 
+    def small(self: Any, k: int) -> Any:
+        counts.append(self._task.parts[k].dims[0])
+        return of_one_segment(self, k)
+
+    of_one_segment = unit_module.UnitDecoder._small
     monkeypatch.setattr(target, "segment", segment)
+    monkeypatch.setattr(unit_module.UnitDecoder, "_small", small)
     return counts
 
 

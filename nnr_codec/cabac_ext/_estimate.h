@@ -1,0 +1,318 @@
+/* What strings of bins cost with each of the nine shift parameters of 10.3.2.2, and other sums over many levels. */
+#ifndef NNR_ESTIMATE_H
+#define NNR_ESTIMATE_H
+
+#include <stdint.h>
+#include "_tables.h"
+
+/* States of both estimators with a bias that makes them indices; the costs of a bin by its context's state. */
+#define NNR_FAST_BIAS 128
+#define NNR_SLOW_BIAS 2048
+
+typedef struct {
+    uint32_t cost[64];
+    uint8_t fast[4][256];   /* pStateIdx0 that follows, by shiftIdx0 */
+    uint16_t slow[3][4096]; /* pStateIdx1 that follows, by shiftIdx1 - 4 */
+} NnrStep;
+
+/* By the bin. */
+static NnrStep NNR_STEP[2];
+
+static void nnr_init_steps(void)
+{
+    int b, shift, p;
+    for (b = 0; b < 2; b++) {
+        for (p = 0; p < 64; p++)
+            NNR_STEP[b].cost[p] = (uint32_t)NNR_COST[p][b];
+        for (shift = 0; shift < 4; shift++)
+            for (p = -128; p < 128; p++)
+                NNR_STEP[b].fast[shift][p + NNR_FAST_BIAS] =
+                    (uint8_t)(p + NNR_FAST_BIAS + (b ? NNR_TRANSITION[16 + (p >> 3)] >> (4 + shift)
+                                                     : -(NNR_TRANSITION[16 + (-p >> 3) - (p == -128)] >> (4 + shift))));
+        for (shift = 4; shift < 7; shift++)
+            for (p = -2048; p < 2048; p++)
+                NNR_STEP[b].slow[shift - 4][p + NNR_SLOW_BIAS] =
+                    (uint16_t)(p + NNR_SLOW_BIAS + (b ? NNR_TRANSITION[16 + (p >> 7)] >> shift
+                                                      : -(NNR_TRANSITION[16 + (-p >> 7) - (p == -2048)] >> shift)));
+    }
+}
+
+/* A context under each of the nine sets of parameters. */
+typedef struct {
+    uint64_t cost[9]; /* 2^-15 bit */
+    uint16_t fast[9];
+    uint16_t slow[9];
+} NnrSets;
+
+/* Whether a piece is the one of its group that is looked at, which is not always in the same place of the group. */
+static inline int nnr_sampled(int64_t piece, int64_t stride)
+{
+    uint64_t group = (uint64_t)(piece / stride);
+    return piece % stride == (int64_t)((group * 0x9e3779b97f4a7c15u >> 32) % (uint64_t)stride);
+}
+
+static inline void nnr_init_sets(NnrSets *s)
+{
+    int k;
+    for (k = 0; k < 9; k++) {
+        s->fast[k] = (uint16_t)(NNR_CTX_PARAMETERS[k][2] + NNR_FAST_BIAS);
+        s->slow[k] = (uint16_t)(NNR_CTX_PARAMETERS[k][3] + NNR_SLOW_BIAS);
+    }
+}
+
+/* Of the bin that `step` is for. */
+#define NNR_COST_OF(f, s) step->cost[(16 * (f) + (s)) >> 7]
+
+/* Three sets with the same shiftIdx1. `cost` of up to 2^14 bins fits 32 bits. */
+static inline void nnr_run_three(NnrSets *s, const uint8_t *bins, const uint8_t *end,
+                                 int i, int j, int k, int fi, int fj, int fk, int slow)
+{
+    uint32_t a = s->fast[i], b = s->fast[j], c = s->fast[k], x = s->slow[i], y = s->slow[j], z = s->slow[k];
+    uint32_t cost_i = 0, cost_j = 0, cost_k = 0;
+    for (; bins < end; bins++) {
+        const NnrStep *step = NNR_STEP + *bins;
+        cost_i += NNR_COST_OF(a, x);
+        cost_j += NNR_COST_OF(b, y);
+        cost_k += NNR_COST_OF(c, z);
+        a = step->fast[fi][a];
+        b = step->fast[fj][b];
+        c = step->fast[fk][c];
+        x = step->slow[slow][x];
+        y = step->slow[slow][y];
+        z = step->slow[slow][z];
+    }
+    s->fast[i] = (uint16_t)a, s->fast[j] = (uint16_t)b, s->fast[k] = (uint16_t)c;
+    s->slow[i] = (uint16_t)x, s->slow[j] = (uint16_t)y, s->slow[k] = (uint16_t)z;
+    s->cost[i] += cost_i, s->cost[j] += cost_j, s->cost[k] += cost_k;
+}
+
+/* Add what up to 2^14 bins cost with each set. */
+static void nnr_run_sets(NnrSets *s, const uint8_t *bins, const uint8_t *end)
+{
+    nnr_run_three(s, bins, end, 0, 1, 2, 1, 1, 1, 0);
+    nnr_run_three(s, bins, end, 3, 7, 8, 0, 3, 3, 1);
+    nnr_run_three(s, bins, end, 4, 5, 6, 2, 2, 2, 2);
+}
+
+/* Add what they cost with set k alone. */
+static void nnr_run_set(NnrSets *s, int k, const uint8_t *bins, const uint8_t *end)
+{
+    int fast = NNR_CTX_PARAMETERS[k][0], slow = NNR_CTX_PARAMETERS[k][1] - 4;
+    uint32_t a = s->fast[k], x = s->slow[k], cost = 0;
+    for (; bins < end; bins++) {
+        const NnrStep *step = NNR_STEP + *bins;
+        cost += NNR_COST_OF(a, x);
+        a = step->fast[fast][a];
+        x = step->slow[slow][x];
+    }
+    s->fast[k] = (uint16_t)a;
+    s->slow[k] = (uint16_t)x;
+    s->cost[k] += cost;
+}
+
+/* What the flags and numbers of shift_idx() cost, in their order, 10.2.1.7. */
+static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids)
+{
+    uint32_t a = NNR_FAST_BIAS, x = NNR_SLOW_BIAS;
+    uint64_t cost = 0;
+    int i;
+    for (i = 0; i < n; i++) {
+        const NnrStep *step = NNR_STEP + (ids[contexts[i]] != 0);
+        cost += NNR_COST_OF(a, x) + ((uint64_t)(ids[contexts[i]] != 0) * 3 << 15);
+        a = step->fast[1][a];
+        x = step->slow[0][x];
+    }
+    return cost;
+}
+
+/* An id that saves `gain` in its context's bins, which its flag and number may cost or not. */
+typedef struct {
+    int context;
+    uint8_t id;
+    uint64_t gain;
+} NnrWish;
+
+#define NNR_ALL_WAYS 5
+#define NNR_PASSES 4
+
+/* Grant those wishes that together cost least: try all ways where they are few, else one by one as long as it helps. */
+static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *wishes, int m)
+{
+    uint64_t least = UINT64_MAX, lost = 0, cost; /* lost: the gains of those that are not granted */
+    int i, pass, changed = 1, way, best = 0;
+    if (m <= NNR_ALL_WAYS) {
+        for (way = 0; way < 1 << m; way++) {
+            cost = 0;
+            for (i = 0; i < m; i++) {
+                ids[wishes[i].context] = way >> i & 1 ? wishes[i].id : 0;
+                cost += way >> i & 1 ? 0 : wishes[i].gain;
+            }
+            cost += nnr_flags_cost(contexts, n, ids);
+            if (cost < least) {
+                least = cost;
+                best = way;
+            }
+        }
+        for (i = 0; i < m; i++)
+            ids[wishes[i].context] = best >> i & 1 ? wishes[i].id : 0;
+        return;
+    }
+    for (i = 0; i < m; i++) {
+        ids[wishes[i].context] = 0;
+        lost += wishes[i].gain;
+    }
+    least = lost + nnr_flags_cost(contexts, n, ids);
+    for (i = 0; i < m; i++)
+        ids[wishes[i].context] = wishes[i].id;
+    cost = nnr_flags_cost(contexts, n, ids);
+    if (least < cost)
+        for (i = 0; i < m; i++)
+            ids[wishes[i].context] = 0;
+    lost = least < cost ? lost : 0;
+    least = least < cost ? least : cost;
+    for (pass = 0; pass < NNR_PASSES && changed; pass++) {
+        changed = 0;
+        for (i = 0; i < m; i++) {
+            uint8_t *id = ids + wishes[i].context, before = *id;
+            *id = before ? 0 : wishes[i].id;
+            cost = nnr_flags_cost(contexts, n, ids);
+            cost += lost + (before ? wishes[i].gain : 0 - wishes[i].gain);
+            if (cost < least) {
+                lost += before ? wishes[i].gain : 0 - wishes[i].gain;
+                least = cost;
+                changed = 1;
+            } else {
+                *id = before;
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ magnitudes */
+/* Counts of magnitudes: one by one below 256, then 16 of each power of two. */
+#define NNR_BUCKETS (256 + 16 * 24)
+
+static inline int nnr_magnitude_bucket(uint32_t magnitude)
+{
+    int exponent;
+    if (magnitude < 256)
+        return (int)magnitude;
+    exponent = 31 - nnr_clz32(magnitude);
+    return 256 + 16 * (exponent - 8) + (int)((magnitude >> (exponent - 4)) & 15);
+}
+
+static void nnr_count_magnitudes(const int32_t *levels, int64_t n, uint64_t *counts)
+{
+    int64_t i;
+    for (i = 0; i < n; i++)
+        counts[nnr_magnitude_bucket(levels[i] < 0 ? 0u - (uint32_t)levels[i] : (uint32_t)levels[i])]++;
+}
+
+/* How many magnitudes are at least `least`, from sums of the counts from each bucket on; straight within a bucket. */
+static inline uint64_t nnr_at_least(const uint64_t *sums, uint64_t least)
+{
+    int bucket, exponent;
+    uint64_t width, inside;
+    if (least >= (uint64_t)1 << 32)
+        return 0;
+    bucket = nnr_magnitude_bucket((uint32_t)least);
+    if (bucket < 256)
+        return sums[bucket];
+    exponent = 31 - nnr_clz32((uint32_t)least);
+    width = (uint64_t)1 << (exponent - 4);
+    inside = least & (width - 1);
+    return sums[bucket] - (uint64_t)((double)(sums[bucket] - sums[bucket + 1]) * ((double)inside / (double)width));
+}
+
+/* n * log2(n) in 2^-15 bit, for 0 < n < 2^31, without a library whose last digit differs between machines. */
+static uint64_t nnr_n_log2(uint64_t n)
+{
+    int i, log = 31 - nnr_clz32((uint32_t)n);
+    uint64_t x = n << (31 - log), fraction = 0;
+    for (i = 0; i < 15; i++) {
+        x = x * x >> 31;
+        fraction <<= 1;
+        if (x >> 32) {
+            x >>= 1;
+            fraction |= 1;
+        }
+    }
+    return n * (((uint64_t)log << 15) | fraction);
+}
+
+/* The code length of n bins of which n1 are ones, and about what adaptive estimators take more. */
+static uint64_t nnr_bins_cost(uint64_t n, uint64_t n1)
+{
+    uint64_t cost;
+    if (n == 0)
+        return 0;
+    cost = nnr_n_log2(n);
+    if (n1)
+        cost -= nnr_n_log2(n1);
+    if (n > n1)
+        cost -= nnr_n_log2(n - n1);
+    return cost + n * 197; /* 0.006 bit */
+}
+
+/* What stands behind sig_flag and sign_flag costs with each cabac_unary_length_minus1 from 0 to `last`, about and
+   from the sums of counts alone. */
+static void nnr_magnitudes_cost(const uint64_t *sums, int last, uint64_t *costs)
+{
+    uint64_t unary = 0, above, least, more;
+    int u, j;
+    for (u = 0; u <= last; u++) {
+        above = nnr_at_least(sums, (uint64_t)u + 2);
+        unary += nnr_bins_cost(sums[u + 1], above) + (2 << 10);
+        costs[u] = unary;
+        least = (uint64_t)u + 2;
+        for (j = 0; above && j < 31; j++) {
+            more = nnr_at_least(sums, least + ((uint64_t)1 << j));
+            costs[u] += nnr_bins_cost(above, more) + ((above - more) * (uint64_t)j << 15);
+            above = more;
+            least += (uint64_t)1 << j;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ bounds, rows, states */
+static void nnr_bounds(const int32_t *levels, int64_t n, int32_t *low, int32_t *high)
+{
+    int32_t least = levels[0], most = levels[0];
+    int64_t i;
+    for (i = 1; i < n; i++) {
+        least = levels[i] < least ? levels[i] : least;
+        most = levels[i] > most ? levels[i] : most;
+    }
+    *low = least;
+    *high = most;
+}
+
+/* row_skip_list: 1 for each row without a level other than 0. */
+static void nnr_zero_rows(const int32_t *levels, int64_t height, int64_t width, uint8_t *rows)
+{
+    int64_t i, j;
+    for (i = 0; i < height; i++) {
+        for (j = 0; j < width && !levels[i * width + j]; j++)
+            ;
+        rows[i] = j == width;
+    }
+}
+
+/* stateId after n levels. The state is linear in the parities over the field of two elements, and has a period of 4
+   without them: so parities that are 4 levels apart add up. */
+static int nnr_state_after(const int32_t *levels, int64_t n, int state)
+{
+    uint32_t folded[16] = {0};
+    int64_t i = 0;
+    int k;
+    for (; i + 16 <= n; i += 16)
+        for (k = 0; k < 16; k++)
+            folded[k] ^= (uint32_t)levels[i + k];
+    for (k = 0; k < 4; k++)
+        state = NNR_STATE[state][(folded[k] ^ folded[k + 4] ^ folded[k + 8] ^ folded[k + 12]) & 1];
+    for (; i < n; i++)
+        state = NNR_STATE[state][levels[i] & 1];
+    return state;
+}
+
+#endif

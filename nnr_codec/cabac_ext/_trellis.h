@@ -1,0 +1,759 @@
+/* Levels of least distortion + rate: a Viterbi search over the states of dependent quantization (10.2.1.4) or, without
+   it, over "zero" and "not zero". Costs are integers, so that plain and vector code, on any machine, decide alike.
+
+   Values come in blocks. Bins cost what the counts of the blocks before have them cost. The context of sig_flag and
+   sign_flag depends on the level before (10.3.4.2.2), which the survivor of each state carries. The last NNR_DELAY
+   values of a block are decided with the next one. */
+#ifndef NNR_TRELLIS_H
+#define NNR_TRELLIS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "_dispatch.h"
+#include "_tables.h"
+
+enum {
+    NNR_BLOCK = 8192,
+    NNR_FIRST_BLOCK = 2048,
+    NNR_DELAY = 512,
+    NNR_ROOM = NNR_BLOCK + NNR_DELAY,
+    NNR_CHUNK = 512,
+    NNR_MAGNITUDES = 512, /* larger levels cost as many bits as this one */
+};
+
+/* Costs are in 2^-14 of a squared step. A branch costs less than 2 NNR_CAP; eight of them and NNR_SPREAD stay below
+   NNR_NEVER, and with NNR_NEVER below 2^31. A state that cannot be costs NNR_DEAD, which no path that can be reaches. */
+#define NNR_UNIT 16384
+#define NNR_CAP (1 << 25)
+#define NNR_SPREAD (1 << 27)
+#define NNR_DEAD (1 << 29)
+#define NNR_NEVER (1 << 30)
+#define NNR_MAX_WEIGHT 512.0f
+#define NNR_MAX_RATE 16.0
+#define NNR_MAX_INDEX 1073741824.0
+
+/* The state before each state, by the parity of the level in between: the inverse of StateTransTab. */
+static const uint8_t NNR_BEFORE[2][8] = {{0, 2, 4, 6, 7, 5, 3, 1}, {4, 6, 0, 2, 3, 1, 7, 5}};
+
+enum { NNR_NEGATIVE = 1, NNR_ABOVE = 2, NNR_NEAR_ZERO = 4, NNR_IS_ZERO = 8 };
+
+typedef struct {
+    int32_t zero[3][8];       /* sig_flag 0, by the level before (0 zero, 1 negative, 2 positive) and state */
+    int32_t nonzero[3][2][8]; /* sig_flag 1 and sign_flag, by the level before, sign and state */
+    int32_t magnitude[2][NNR_MAGNITUDES + 2]; /* the other bins, by sign and magnitude */
+} NnrRates;
+
+typedef struct {
+    uint32_t kind[8][3][3]; /* by state, the level before, and the level */
+    uint32_t magnitude[2][NNR_MAGNITUDES + 1];
+} NnrCounts;
+
+typedef struct {
+    int32_t even[2], odd[2]; /* of not zero with this parity, by quantizer (stateId & 1) */
+} NnrBranch;
+
+typedef struct {
+    int32_t cost[8];
+    int alive;   /* states that can be, one bit each */
+    int nonzero; /* states whose last level is not zero */
+    int sign;    /* of the last value: 1 negative, 2 positive */
+} NnrFront;
+
+typedef struct {
+    /* what is asked for */
+    const float *x32;
+    const double *x64;
+    const float *weights;
+    int32_t *levels;
+    double scale;
+    int dq, plain, unary_length;
+    int64_t rate; /* cost of a bit in 2^-8 units; 0: distortion alone */
+    /* where the search stands */
+    int64_t first; /* the value that the buffers begin with */
+    int pending;   /* values in the buffers, searched and not decided */
+    int prev;      /* the level before the first of them: 0 zero, 1 negative, 2 positive */
+    NnrFront front;
+    NnrRates rates;
+    NnrCounts counts;
+    /* of each value in the buffers: candidate levels, and decisions, bit 4 s for state s */
+    int32_t lower[NNR_ROOM];
+    uint8_t flags[NNR_ROOM];
+    uint32_t odd[NNR_ROOM];     /* the way into the state has an odd level */
+    uint32_t nonzero[NNR_ROOM]; /* an even level out of the state is better not zero */
+    uint8_t path[NNR_ROOM];     /* the decided way: state, parity, and whether an even level is better not zero */
+    NnrBranch branch[NNR_CHUNK];
+    int32_t zero[NNR_CHUNK];
+} NnrTrellis;
+
+/* ------------------------------------------------------------------------------------------------ rates */
+/* log2(v) in 2^-15, v > 0; integers only. */
+static int32_t nnr_log2(uint64_t v)
+{
+    int32_t e = v >> 32 ? 63 - nnr_clz32((uint32_t)(v >> 32)) : 31 - nnr_clz32((uint32_t)v), i;
+    uint64_t m = e > 31 ? v >> (e - 31) : v << (31 - e); /* [2^31, 2^32) */
+    for (i = 0; i < 15; i++) {
+        m = (m * m) >> 31;
+        e = 2 * e + (int32_t)(m >> 32);
+        m >>= m >> 32;
+    }
+    return e;
+}
+
+/* Bits of a bin in 2^-15, of n like it among all; within what states of estimators have them cost. */
+static int32_t nnr_bits(uint64_t n, uint64_t all)
+{
+    int32_t b = nnr_log2(all) - nnr_log2(n);
+    return b < NNR_COST[0][0] ? NNR_COST[0][0] : b > NNR_COST[0][1] ? NNR_COST[0][1] : b;
+}
+
+static int32_t nnr_cost(const NnrTrellis *t, int64_t bits)
+{
+    int64_t c = (bits * t->rate) >> 23;
+    return c > NNR_CAP / 2 ? NNR_CAP / 2 : (int32_t)c;
+}
+
+/* What the counts have bins cost. */
+static void nnr_rates(NnrTrellis *t)
+{
+    int s, prev, sign, i, j, states = t->dq ? 8 : 1;
+    uint64_t near_[2][3][2] = {{{0}}}, signs[3][2];
+    uint64_t n, n0, n1, a;
+    int32_t b0, sign_bits[3][2];
+    for (prev = 0; prev < 3; prev++) {
+        signs[prev][0] = signs[prev][1] = 2;
+        for (s = 0; s < states; s++) {
+            const uint32_t *k = t->counts.kind[s][prev];
+            near_[s & 1][prev][0] += k[0];
+            near_[s & 1][prev][1] += k[1] + k[2];
+            signs[prev][0] += k[2];
+            signs[prev][1] += k[1];
+        }
+        for (sign = 0; sign < 2; sign++)
+            sign_bits[prev][sign] = nnr_bits(signs[prev][sign], signs[prev][0] + signs[prev][1]);
+    }
+    for (prev = 0; prev < 3; prev++)
+        for (s = 0; s < states; s++) {
+            const uint32_t *k = t->counts.kind[s][prev];
+            /* Few counts lean on those of the states with the same quantizer. */
+            a = near_[s & 1][prev][0] + near_[s & 1][prev][1] + 2;
+            n0 = 256 * (uint64_t)k[0] + 256 * 8 * (near_[s & 1][prev][0] + 1) / a + 1;
+            n1 = 256 * ((uint64_t)k[1] + k[2]) + 256 * 8 * (near_[s & 1][prev][1] + 1) / a + 1;
+            t->rates.zero[prev][s] = nnr_cost(t, nnr_bits(n0, n0 + n1));
+            b0 = nnr_bits(n1, n0 + n1);
+            for (sign = 0; sign < 2; sign++)
+                t->rates.nonzero[prev][sign][s] = nnr_cost(t, b0 + sign_bits[prev][sign]);
+        }
+    for (sign = 0; sign < 2; sign++) {
+        const uint32_t *h = t->counts.magnitude[sign], *g = t->counts.magnitude[!sign];
+        int32_t *cost = t->rates.magnitude[sign];
+        int64_t total = 0;
+        uint64_t more = 0;
+        for (j = 1; j <= NNR_MAGNITUDES; j++)
+            more += h[j];
+        cost[0] = NNR_NEVER;
+        for (j = 1; j <= t->unary_length; j++) { /* abs_level_greater_x: more than j? */
+            n = h[j];
+            more -= n;
+            a = n + more + 2;
+            cost[j] = nnr_cost(t, total + nnr_bits(n + 1, a));
+            total += nnr_bits(more + 1, a);
+        }
+        for (s = j; s <= NNR_MAGNITUDES; s++) /* contexts of abs_level_greater_x2 serve both signs */
+            more += g[s];
+        for (i = 0; j <= NNR_MAGNITUDES; i++) { /* i bits of abs_remainder */
+            int end = j + (1 << i) <= NNR_MAGNITUDES + 1 ? j + (1 << i) : NNR_MAGNITUDES + 1;
+            for (n = 0, s = j; s < end; s++)
+                n += (uint64_t)h[s] + g[s];
+            more -= n;
+            a = n + more + 2;
+            for (b0 = nnr_bits(n + 1, a); j < end; j++)
+                cost[j] = nnr_cost(t, total + b0 + ((int64_t)i << 15));
+            total += nnr_bits(more + 1, a);
+        }
+        cost[NNR_MAGNITUDES + 1] = cost[NNR_MAGNITUDES];
+    }
+}
+
+/* Older counts count less. */
+static void nnr_fade(NnrCounts *c, int shift)
+{
+    uint32_t *n = &c->kind[0][0][0];
+    size_t i;
+    for (i = 0; i < sizeof *c / sizeof *n; i++)
+        n[i] -= n[i] >> shift;
+}
+
+/* ------------------------------------------------------------------------------------------------ candidates */
+/* The weight of a squared error: between 0 and NNR_MAX_WEIGHT, in units. */
+NNR_INLINE float nnr_weight(const float *weights, int i)
+{
+    float w = !weights ? 1 : weights[i] > 0 ? weights[i] : 0;
+    return NNR_UNIT * (w < NNR_MAX_WEIGHT ? w : NNR_MAX_WEIGHT);
+}
+
+NNR_INLINE int32_t nnr_round(float v) { return (int32_t)(0.5f + v); }
+
+/* The two neighbours that each quantizer has of |x| = q steps: 2 lower and 2 lower + 2 of the even one, 2 upper - 1 and
+   2 upper + 1 of the odd one, whose levels are lower, lower + 1, upper, and upper + 1. The odd one has 0 for -1. */
+NNR_INLINE void nnr_candidate(NnrTrellis *t, double x, float w, int i, int at, int rated)
+{
+    double q = (x < 0 ? -x : x) * t->scale;
+    int32_t lower, upper, m, u, a, b, c, d, e, z0, negative = x < 0, never = x == 0 ? NNR_NEVER : 0, near_zero;
+    NnrBranch *branch = t->branch + i;
+    float f, g, z;
+    q = q < NNR_MAX_INDEX ? q : NNR_MAX_INDEX;
+    lower = (int32_t)(q * 0.5);
+    upper = (int32_t)(q * 0.5 + 0.5);
+    f = (float)(q - 2 * (double)lower);
+    g = (float)(q + 1 - 2 * (double)upper);
+    near_zero = lower == 0 && f < 1.5f;
+    m = lower < NNR_MAGNITUDES ? lower : NNR_MAGNITUDES;
+    u = upper < NNR_MAGNITUDES ? upper : NNR_MAGNITUDES;
+    a = nnr_round(w * (f * f));
+    b = nnr_round(w * ((2 - f) * (2 - f)));
+    c = nnr_round(w * (g * g));
+    d = nnr_round(w * ((2 - g) * (2 - g)));
+    z = 2 * (float)m + f;
+    z = w * (z * z);
+    z0 = z < (float)NNR_CAP && lower < NNR_MAGNITUDES ? nnr_round(z) : NNR_CAP;
+    if (rated) {
+        const int32_t *cost = t->rates.magnitude[negative];
+        a += cost[m];
+        b += cost[m + 1];
+        c += cost[u];
+        d += cost[u + 1];
+    } else if (near_zero) { /* 0 beats 3 below 1.5, and stands for -1 */
+        c = upper & 1 ? c : z0;
+        d = upper & 1 ? z0 : d;
+    }
+    e = (a ^ b) & -(lower & 1);
+    branch->even[0] = a ^ e;
+    branch->odd[0] = (b ^ e) | never;
+    e = (c ^ d) & -(upper & 1);
+    branch->even[1] = c ^ e;
+    branch->odd[1] = (d ^ e) | never;
+    t->zero[i] = z0;
+    t->lower[at] = lower;
+    t->flags[at] = (uint8_t)(negative * NNR_NEGATIVE | (upper != lower) * NNR_ABOVE | near_zero * NNR_NEAR_ZERO
+                             | (never != 0) * NNR_IS_ZERO);
+}
+
+/* n values from value `from` of the tensor on. */
+NNR_INLINE void nnr_candidates_plain(NnrTrellis *t, int64_t from, int i, int at, int n, int rated)
+{
+    const float *weights = t->weights ? t->weights + from : (const float *)0;
+    if (t->x32)
+        for (; i < n; i++)
+            nnr_candidate(t, t->x32[from + i], nnr_weight(weights, i), i, at + i, rated);
+    else
+        for (; i < n; i++)
+            nnr_candidate(t, t->x64[from + i], nnr_weight(weights, i), i, at + i, rated);
+}
+
+#if NNR_HAVE_AVX2
+NNR_AVX2 NNR_INLINE void nnr_neighbours_avx2(__m256d q, __m128i *lower, __m128i *upper, __m128 *f, __m128 *g)
+{
+    const __m256d half = _mm256_set1_pd(0.5), one = _mm256_set1_pd(1);
+    __m256d k;
+    q = _mm256_min_pd(q, _mm256_set1_pd(NNR_MAX_INDEX));
+    k = _mm256_mul_pd(q, half);
+    *lower = _mm256_cvttpd_epi32(k);
+    *upper = _mm256_cvttpd_epi32(_mm256_add_pd(k, half));
+    k = _mm256_cvtepi32_pd(*lower);
+    *f = _mm256_cvtpd_ps(_mm256_sub_pd(q, _mm256_add_pd(k, k)));
+    k = _mm256_cvtepi32_pd(*upper);
+    *g = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_add_pd(q, one), _mm256_add_pd(k, k)));
+}
+
+NNR_AVX2 NNR_INLINE __m256i nnr_round_avx2(__m256 w, __m256 f)
+{
+    return _mm256_cvttps_epi32(_mm256_add_ps(_mm256_set1_ps(0.5f), _mm256_mul_ps(w, _mm256_mul_ps(f, f))));
+}
+
+/* nnr_candidate() for eight values at a time; the rest is plain. */
+NNR_AVX2 NNR_INLINE void nnr_candidates_avx2(NnrTrellis *t, int64_t from, int at, int n, int rated)
+{
+    const __m256d scale = _mm256_set1_pd(t->scale), sign64 = _mm256_set1_pd(-0.0);
+    const __m256 two = _mm256_set1_ps(2), cap = _mm256_set1_ps((float)NNR_CAP);
+    const __m256i largest = _mm256_set1_epi32(NNR_MAGNITUDES), one = _mm256_set1_epi32(1), none = _mm256_setzero_si256();
+    int i;
+    for (i = 0; i + 8 <= n; i += 8) {
+        __m256i lower, upper, negative, is_zero, never, near_zero, m, u, a, b, c, d, e, z0, flags;
+        __m256 w = _mm256_set1_ps(NNR_UNIT), f, g, z;
+        __m256d x0, x1;
+        __m128i l0, l1, u0, u1;
+        __m128 f0, f1, g0, g1;
+        if (t->x32) {
+            __m256 x = _mm256_loadu_ps(t->x32 + from + i);
+            x0 = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+            x1 = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+            negative = _mm256_castps_si256(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ));
+            is_zero = _mm256_castps_si256(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_OQ));
+        } else {
+            const __m256i halves = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+            __m256i p, r;
+            x0 = _mm256_loadu_pd(t->x64 + from + i);
+            x1 = _mm256_loadu_pd(t->x64 + from + i + 4);
+            p = _mm256_castpd_si256(_mm256_cmp_pd(x0, _mm256_setzero_pd(), _CMP_LT_OQ));
+            r = _mm256_castpd_si256(_mm256_cmp_pd(x1, _mm256_setzero_pd(), _CMP_LT_OQ));
+            negative = _mm256_blend_epi32(_mm256_permutevar8x32_epi32(p, halves),
+                                          _mm256_permutevar8x32_epi32(r, halves), 0xf0);
+            p = _mm256_castpd_si256(_mm256_cmp_pd(x0, _mm256_setzero_pd(), _CMP_EQ_OQ));
+            r = _mm256_castpd_si256(_mm256_cmp_pd(x1, _mm256_setzero_pd(), _CMP_EQ_OQ));
+            is_zero = _mm256_blend_epi32(_mm256_permutevar8x32_epi32(p, halves),
+                                         _mm256_permutevar8x32_epi32(r, halves), 0xf0);
+        }
+        if (t->weights) {
+            __m256 v = _mm256_max_ps(_mm256_loadu_ps(t->weights + from + i), _mm256_setzero_ps());
+            w = _mm256_mul_ps(w, _mm256_min_ps(v, _mm256_set1_ps(NNR_MAX_WEIGHT)));
+        }
+        nnr_neighbours_avx2(_mm256_mul_pd(_mm256_andnot_pd(sign64, x0), scale), &l0, &u0, &f0, &g0);
+        nnr_neighbours_avx2(_mm256_mul_pd(_mm256_andnot_pd(sign64, x1), scale), &l1, &u1, &f1, &g1);
+        lower = _mm256_set_m128i(l1, l0);
+        upper = _mm256_set_m128i(u1, u0);
+        f = _mm256_set_m128(f1, f0);
+        g = _mm256_set_m128(g1, g0);
+        near_zero = _mm256_and_si256(_mm256_cmpeq_epi32(lower, none),
+                                     _mm256_castps_si256(_mm256_cmp_ps(f, _mm256_set1_ps(1.5f), _CMP_LT_OQ)));
+        m = _mm256_min_epi32(lower, largest);
+        u = _mm256_min_epi32(upper, largest);
+        a = nnr_round_avx2(w, f);
+        b = nnr_round_avx2(w, _mm256_sub_ps(two, f));
+        c = nnr_round_avx2(w, g);
+        d = nnr_round_avx2(w, _mm256_sub_ps(two, g));
+        z = _mm256_add_ps(_mm256_mul_ps(two, _mm256_cvtepi32_ps(m)), f);
+        z = _mm256_min_ps(_mm256_mul_ps(w, _mm256_mul_ps(z, z)), cap);
+        z0 = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_set1_ps(0.5f), z));
+        z0 = _mm256_blendv_epi8(_mm256_set1_epi32(NNR_CAP), z0, _mm256_cmpgt_epi32(largest, lower));
+        if (rated) {
+            const int *cost = t->rates.magnitude[0];
+            e = _mm256_and_si256(negative, _mm256_set1_epi32(NNR_MAGNITUDES + 2));
+            m = _mm256_add_epi32(m, e);
+            u = _mm256_add_epi32(u, e);
+            a = _mm256_add_epi32(a, _mm256_i32gather_epi32(cost, m, 4));
+            b = _mm256_add_epi32(b, _mm256_i32gather_epi32(cost + 1, m, 4));
+            c = _mm256_add_epi32(c, _mm256_i32gather_epi32(cost, u, 4));
+            d = _mm256_add_epi32(d, _mm256_i32gather_epi32(cost + 1, u, 4));
+        } else {
+            e = _mm256_cmpeq_epi32(_mm256_and_si256(upper, one), one);
+            c = _mm256_blendv_epi8(c, z0, _mm256_andnot_si256(e, near_zero));
+            d = _mm256_blendv_epi8(d, z0, _mm256_and_si256(e, near_zero));
+        }
+        never = _mm256_and_si256(is_zero, _mm256_set1_epi32(NNR_NEVER));
+        e = _mm256_and_si256(_mm256_xor_si256(a, b), _mm256_sub_epi32(none, _mm256_and_si256(lower, one)));
+        a = _mm256_xor_si256(a, e);
+        b = _mm256_or_si256(_mm256_xor_si256(b, e), never);
+        e = _mm256_and_si256(_mm256_xor_si256(c, d), _mm256_sub_epi32(none, _mm256_and_si256(upper, one)));
+        c = _mm256_xor_si256(c, e);
+        d = _mm256_or_si256(_mm256_xor_si256(d, e), never);
+        e = _mm256_unpacklo_epi32(a, c); /* four numbers a value */
+        a = _mm256_unpackhi_epi32(a, c);
+        c = _mm256_unpacklo_epi32(b, d);
+        b = _mm256_unpackhi_epi32(b, d);
+        d = _mm256_unpacklo_epi64(e, c);
+        e = _mm256_unpackhi_epi64(e, c);
+        c = _mm256_unpacklo_epi64(a, b);
+        a = _mm256_unpackhi_epi64(a, b);
+        _mm256_storeu_si256((__m256i *)(t->branch + i), _mm256_permute2x128_si256(d, e, 0x20));
+        _mm256_storeu_si256((__m256i *)(t->branch + i + 2), _mm256_permute2x128_si256(c, a, 0x20));
+        _mm256_storeu_si256((__m256i *)(t->branch + i + 4), _mm256_permute2x128_si256(d, e, 0x31));
+        _mm256_storeu_si256((__m256i *)(t->branch + i + 6), _mm256_permute2x128_si256(c, a, 0x31));
+        _mm256_storeu_si256((__m256i *)(t->zero + i), z0);
+        _mm256_storeu_si256((__m256i *)(t->lower + at + i), lower);
+        flags = _mm256_and_si256(negative, _mm256_set1_epi32(NNR_NEGATIVE));
+        flags = _mm256_or_si256(flags, _mm256_andnot_si256(_mm256_cmpeq_epi32(lower, upper),
+                                                           _mm256_set1_epi32(NNR_ABOVE)));
+        flags = _mm256_or_si256(flags, _mm256_and_si256(near_zero, _mm256_set1_epi32(NNR_NEAR_ZERO)));
+        flags = _mm256_or_si256(flags, _mm256_and_si256(is_zero, _mm256_set1_epi32(NNR_IS_ZERO)));
+        l0 = _mm_packs_epi32(_mm256_castsi256_si128(flags), _mm256_extracti128_si256(flags, 1));
+        _mm_storel_epi64((__m128i *)(t->flags + at + i), _mm_packus_epi16(l0, l0));
+    }
+    nnr_candidates_plain(t, from, i, at, n, rated);
+}
+#endif
+
+/* ------------------------------------------------------------------------------------------------ forward */
+/* Costs relative to the least one, and none far from it: zeros may go on for long. */
+NNR_INLINE void nnr_renorm(NnrFront *f)
+{
+    int32_t least = f->cost[0];
+    int s;
+    for (s = 1; s < 8; s++)
+        least = f->cost[s] < least ? f->cost[s] : least;
+    for (s = 0; s < 8; s++) {
+        f->cost[s] -= least;
+        f->cost[s] = f->cost[s] < NNR_SPREAD ? f->cost[s] : NNR_SPREAD;
+    }
+}
+
+/* One value: for each state the cheaper of its two ways in. */
+NNR_INLINE void nnr_step(NnrTrellis *t, NnrFront *f, int i, int at, int rated)
+{
+    const NnrBranch *branch = t->branch + i;
+    int negative = t->flags[at] & NNR_NEGATIVE, s, nonzero = 0;
+    uint32_t choice = 0, more = 0;
+    int32_t even[8], odd[8];
+    for (s = 0; s < 8; s++) {
+        int32_t sign = f->cost[s], zero;
+        if (rated) {
+            int prev = f->nonzero >> s & 1 ? f->sign : 0;
+            zero = f->cost[s] + t->rates.zero[prev][s] + t->zero[i];
+            sign += t->rates.nonzero[prev][negative][s];
+            even[s] = sign + branch->even[s & 1];
+            more |= (uint32_t)(even[s] < zero) << 4 * s;
+            even[s] = even[s] < zero ? even[s] : zero;
+        } else
+            even[s] = sign + branch->even[s & 1];
+        odd[s] = sign + branch->odd[s & 1];
+    }
+    for (s = 0; s < 8; s++) {
+        int e = NNR_BEFORE[0][s], o = NNR_BEFORE[1][s], c = odd[o] < even[e];
+        choice |= (uint32_t)c << 4 * s;
+        nonzero |= (c | (more >> 4 * e & 1)) << s;
+        f->cost[s] = c ? odd[o] : even[e];
+    }
+    f->nonzero = nonzero;
+    f->sign = negative ? 1 : 2;
+    t->odd[at] = choice;
+    t->nonzero[at] = more;
+}
+
+/* Values until every state can be; returns how many. */
+static int nnr_careful(NnrTrellis *t, NnrFront *f, int at, int n, int rated)
+{
+    int i, s, alive;
+    for (i = 0; i < n && f->alive != 255; i++) {
+        int never = t->flags[at + i] & NNR_IS_ZERO;
+        nnr_step(t, f, i, at + i, rated);
+        nnr_renorm(f);
+        alive = 0;
+        for (s = 0; s < 8; s++)
+            alive |= ((f->alive >> NNR_BEFORE[0][s] | (never ? 0 : f->alive >> NNR_BEFORE[1][s])) & 1) << s;
+        f->alive = alive;
+        for (s = 0; s < 8; s++)
+            if (!(alive >> s & 1))
+                f->cost[s] = NNR_DEAD;
+    }
+    return i;
+}
+
+NNR_INLINE void nnr_forward_plain(NnrTrellis *t, NnrFront *f, int i, int at, int n, int rated)
+{
+    for (; i < n; i++) {
+        nnr_step(t, f, i, at + i, rated);
+        if (i % 8 == 7)
+            nnr_renorm(f);
+    }
+}
+
+#if NNR_HAVE_AVX2
+NNR_AVX2 NNR_INLINE void nnr_forward_avx2(NnrTrellis *t, NnrFront *f, int i, int at, int n, int rated)
+{
+    const __m256i into_even = _mm256_setr_epi32(0, 2, 4, 6, 7, 5, 3, 1);
+    const __m256i into_odd = _mm256_setr_epi32(4, 6, 0, 2, 3, 1, 7, 5);
+    const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i spread = _mm256_set1_epi32(NNR_SPREAD);
+    const __m256i zero_after_zero = _mm256_loadu_si256((const __m256i *)t->rates.zero[0]);
+    __m256i cost = _mm256_loadu_si256((const __m256i *)f->cost);
+    __m256i nonzero = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(f->nonzero), lanes), lanes);
+    int sign = f->sign;
+    for (; i < n; i++) {
+        int negative = t->flags[at + i] & NNR_NEGATIVE;
+        __m256i even = _mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)t->branch[i].even));
+        __m256i odd = _mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)t->branch[i].odd));
+        __m256i more, choice;
+        if (rated) {
+            __m256i zero = _mm256_blendv_epi8(
+                zero_after_zero, _mm256_loadu_si256((const __m256i *)t->rates.zero[sign]), nonzero);
+            __m256i flags = _mm256_blendv_epi8(
+                _mm256_loadu_si256((const __m256i *)t->rates.nonzero[0][negative]),
+                _mm256_loadu_si256((const __m256i *)t->rates.nonzero[sign][negative]), nonzero);
+            zero = _mm256_add_epi32(_mm256_add_epi32(zero, _mm256_set1_epi32(t->zero[i])), cost);
+            even = _mm256_add_epi32(_mm256_add_epi32(flags, even), cost);
+            odd = _mm256_add_epi32(_mm256_add_epi32(flags, odd), cost);
+            more = _mm256_cmpgt_epi32(zero, even);
+            even = _mm256_min_epi32(zero, even);
+            t->nonzero[at + i] = (uint32_t)_mm256_movemask_epi8(more);
+            more = _mm256_permutevar8x32_epi32(more, into_even);
+        } else {
+            even = _mm256_add_epi32(even, cost);
+            odd = _mm256_add_epi32(odd, cost);
+        }
+        even = _mm256_permutevar8x32_epi32(even, into_even);
+        odd = _mm256_permutevar8x32_epi32(odd, into_odd);
+        choice = _mm256_cmpgt_epi32(even, odd);
+        cost = _mm256_min_epi32(even, odd);
+        t->odd[at + i] = (uint32_t)_mm256_movemask_epi8(choice);
+        if (rated)
+            nonzero = _mm256_or_si256(choice, more);
+        sign = 2 - negative;
+        if (i % 8 == 7) {
+            __m256i least = _mm256_min_epi32(cost, _mm256_permute2x128_si256(cost, cost, 1));
+            least = _mm256_min_epi32(least, _mm256_shuffle_epi32(least, 0x4e));
+            least = _mm256_min_epi32(least, _mm256_shuffle_epi32(least, 0xb1));
+            cost = _mm256_min_epi32(_mm256_sub_epi32(cost, least), spread);
+        }
+    }
+    _mm256_storeu_si256((__m256i *)f->cost, cost);
+    f->nonzero = _mm256_movemask_ps(_mm256_castsi256_ps(nonzero));
+    f->sign = sign;
+}
+#endif
+
+/* n values from `at` in the buffers on. */
+NNR_INLINE void nnr_search_plain(NnrTrellis *t, int at, int n, int rated)
+{
+    int i, m;
+    for (; n > 0; at += m, n -= m) {
+        m = n < NNR_CHUNK ? n : NNR_CHUNK;
+        nnr_candidates_plain(t, t->first + at, 0, at, m, rated);
+        i = nnr_careful(t, &t->front, at, m, rated);
+        nnr_forward_plain(t, &t->front, i, at, m, rated);
+    }
+}
+
+#if NNR_HAVE_AVX2
+NNR_AVX2 NNR_INLINE void nnr_search_avx2(NnrTrellis *t, int at, int n, int rated)
+{
+    int i, m;
+    for (; n > 0; at += m, n -= m) {
+        m = n < NNR_CHUNK ? n : NNR_CHUNK;
+        nnr_candidates_avx2(t, t->first + at, at, m, rated);
+        i = nnr_careful(t, &t->front, at, m, rated);
+        nnr_forward_avx2(t, &t->front, i, at, m, rated);
+    }
+}
+
+NNR_AVX2 static void nnr_search_avx2_rated(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 1); }
+NNR_AVX2 static void nnr_search_avx2_exact(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 0); }
+#endif
+
+static void nnr_search_plain_rated(NnrTrellis *t, int at, int n) { nnr_search_plain(t, at, n, 1); }
+static void nnr_search_plain_exact(NnrTrellis *t, int at, int n) { nnr_search_plain(t, at, n, 0); }
+
+/* ------------------------------------------------------------------------------------------------ uniform */
+/* The cheaper neighbour of |x| = q steps, 0 left out. */
+NNR_INLINE void nnr_candidate_uniform(NnrTrellis *t, double x, float w, int i, int at)
+{
+    double q = (x < 0 ? -x : x) * t->scale;
+    int32_t lower, m, a, b, negative = x < 0;
+    const int32_t *cost = t->rates.magnitude[negative];
+    float f, z;
+    q = q < NNR_MAX_INDEX ? q : NNR_MAX_INDEX;
+    lower = (int32_t)q;
+    m = lower < NNR_MAGNITUDES ? lower : NNR_MAGNITUDES;
+    f = (float)(q - lower);
+    a = nnr_round(w * (f * f)) + cost[m];
+    b = nnr_round(w * ((1 - f) * (1 - f))) + cost[m + 1];
+    z = (float)m + f;
+    z = w * (z * z);
+    t->zero[i] = z < (float)NNR_CAP && lower < NNR_MAGNITUDES ? nnr_round(z) : NNR_CAP;
+    t->branch[i].odd[0] = x == 0 ? NNR_NEVER : b < a ? b : a;
+    t->lower[at] = lower + (b < a);
+    t->flags[at] = (uint8_t)negative;
+}
+
+NNR_INLINE void nnr_candidates_uniform(NnrTrellis *t, int64_t from, int at, int n)
+{
+    const float *weights = t->weights ? t->weights + from : (const float *)0;
+    int i;
+    if (t->x32)
+        for (i = 0; i < n; i++)
+            nnr_candidate_uniform(t, t->x32[from + i], nnr_weight(weights, i), i, at + i);
+    else
+        for (i = 0; i < n; i++)
+            nnr_candidate_uniform(t, t->x64[from + i], nnr_weight(weights, i), i, at + i);
+}
+
+/* cost[0] is that of the survivor that ends in a zero, cost[1] that of the other one. */
+NNR_INLINE void nnr_forward_uniform(NnrTrellis *t, NnrFront *f, int at, int n)
+{
+    const NnrRates *r = &t->rates;
+    int i;
+    for (i = 0; i < n; i++) {
+        int negative = t->flags[at + i], z, v;
+        int32_t a = f->cost[0] + r->zero[0][0], b = f->cost[1] + r->zero[f->sign][0];
+        int32_t c = f->cost[0] + r->nonzero[0][negative][0], d = f->cost[1] + r->nonzero[f->sign][negative][0];
+        z = b < a;
+        v = d < c;
+        a = (z ? b : a) + t->zero[i];
+        c = (v ? d : c) + t->branch[i].odd[0];
+        t->odd[at + i] = (uint32_t)(z | v << 4);
+        b = a < c ? a : c;
+        f->cost[0] = a - b < NNR_DEAD ? a - b : NNR_DEAD;
+        f->cost[1] = c - b < NNR_DEAD ? c - b : NNR_DEAD;
+        f->sign = negative ? 1 : 2;
+    }
+}
+
+static void nnr_search_uniform(NnrTrellis *t, int at, int n)
+{
+    int m;
+    for (; n > 0; at += m, n -= m) {
+        m = n < NNR_CHUNK ? n : NNR_CHUNK;
+        nnr_candidates_uniform(t, t->first + at, at, m);
+        nnr_forward_uniform(t, &t->front, at, m);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ backward */
+/* 4 s of the state before value i of the buffers, from that after it. */
+NNR_INLINE int nnr_before(const NnrTrellis *t, int s4, int i, int dq)
+{
+    /* Bits 4 s + 2 to 4 s + 4 are the state before state s, if the level in between is odd; 32 bits on, if even. */
+    const uint64_t table = UINT64_C(0x4d5d90815c4c8190);
+    int even = (int)(~((uint64_t)t->odd[i] << 5) >> s4) & 32;
+    return dq ? (int)(table >> (s4 | even)) & 28 : 4 - (even >> 3);
+}
+
+/* The decisions about the first n values in the buffers, from state s after them on. */
+NNR_INLINE void nnr_trace(NnrTrellis *t, int s, int n, int dq, int rated)
+{
+    int i, s4 = 4 * s, p, after = 0;
+    for (i = n - 1; i >= 0; i--) {
+        p = t->odd[i] >> s4 & 1;
+        after = s4 >> 2;
+        s4 = nnr_before(t, s4, i, dq);
+        if (!dq)
+            t->path[i] = (uint8_t)(after << 4);
+        else
+            t->path[i] = (uint8_t)(s4 >> 2 | p << 3 | (rated ? t->nonzero[i] >> s4 & 1 : 1) << 4);
+    }
+}
+
+/* Levels of the values i to n of the buffers, as decided. */
+NNR_INLINE void nnr_levels(NnrTrellis *t, int n, int dq, int rated)
+{
+    int32_t *levels = t->levels + t->first;
+    const int32_t *lower = t->lower;
+    const uint8_t *path = t->path, *flags = t->flags;
+    int i;
+    for (i = 0; i < n; i++) {
+        int32_t level = lower[i], w = path[i], f = flags[i], keep = w >> 4 & 1, negative = -(f & NNR_NEGATIVE);
+        if (dq) {
+            int32_t p = w >> 3 & 1, near_zero = f >> 2 & 1;
+            level += w & f >> 1 & 1;
+            level += (level ^ p) & 1;
+            keep = p | (rated ? keep : !(w & near_zero));
+        }
+        level &= -keep;
+        levels[i] = (level ^ negative) - negative;
+    }
+}
+
+static void nnr_count(NnrTrellis *t, int n)
+{
+    const int32_t *levels = t->levels + t->first;
+    int i, prev = t->prev;
+    for (i = 0; i < n; i++) {
+        int32_t level = levels[i], negative = level < 0, size = negative ? -level : level;
+        int what = (level != 0) * 2 - negative;
+        t->counts.kind[t->path[i] & 7][prev][what]++;
+        t->counts.magnitude[negative][size < NNR_MAGNITUDES ? size : NNR_MAGNITUDES]++;
+        prev = what;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ blocks */
+static void nnr_search(NnrTrellis *t, int at, int n)
+{
+    if (!t->dq)
+        nnr_search_uniform(t, at, n);
+#if NNR_HAVE_AVX2
+    else if (!t->plain)
+        t->rate ? nnr_search_avx2_rated(t, at, n) : nnr_search_avx2_exact(t, at, n);
+#endif
+    else
+        t->rate ? nnr_search_plain_rated(t, at, n) : nnr_search_plain_exact(t, at, n);
+}
+
+static int nnr_best(const NnrTrellis *t)
+{
+    int s, best = 0;
+    for (s = 1; s < (t->dq ? 8 : 2); s++)
+        if (t->front.cost[s] < t->front.cost[best])
+            best = s;
+    return best;
+}
+
+NNR_INLINE void nnr_decide_as(NnrTrellis *t, int n, int dq, int rated)
+{
+    nnr_trace(t, nnr_best(t), n, dq, rated);
+    nnr_levels(t, n, dq, rated);
+}
+
+static void nnr_decide(NnrTrellis *t, int n)
+{
+    if (!t->dq)
+        nnr_decide_as(t, n, 0, 1);
+    else if (t->rate)
+        nnr_decide_as(t, n, 1, 1);
+    else
+        nnr_decide_as(t, n, 1, 0);
+}
+
+/* Decide the first `done` of n values in the buffers: paths that disagree end here. */
+static void nnr_commit(NnrTrellis *t, int n, int done)
+{
+    int s, i, states = t->dq ? 8 : 2, best = nnr_best(t), apart = 1, through[8];
+    for (s = 0; s < states; s++)
+        through[s] = 4 * s;
+    for (i = n - 1; i >= done && apart; i--)
+        for (apart = s = 0; s < states; s++) {
+            through[s] = nnr_before(t, through[s], i, t->dq);
+            apart |= through[s] != through[0];
+        }
+    for (s = 0; s < states; s++)
+        if (through[s] != through[best]) {
+            t->front.alive &= ~(1 << s);
+            t->front.cost[s] = NNR_DEAD;
+        }
+    if (done) {
+        int32_t level = t->levels[t->first + done - 1];
+        t->prev = level == 0 ? 0 : level < 0 ? 1 : 2;
+    }
+    t->pending = n - done;
+    memmove(t->lower, t->lower + done, sizeof *t->lower * (size_t)t->pending);
+    memmove(t->flags, t->flags + done, sizeof *t->flags * (size_t)t->pending);
+    memmove(t->odd, t->odd + done, sizeof *t->odd * (size_t)t->pending);
+    memmove(t->nonzero, t->nonzero + done, sizeof *t->nonzero * (size_t)t->pending);
+    t->first += done;
+}
+
+static void nnr_begin(NnrTrellis *t)
+{
+    int s;
+    t->first = t->pending = t->prev = 0;
+    for (s = 0; s < 8; s++)
+        t->front.cost[s] = s ? NNR_DEAD : 0; /* coding starts in state 0, after a zero */
+    t->front.alive = 1;
+    t->front.nonzero = 0;
+    t->front.sign = 2;
+    memset(&t->counts, 0, sizeof t->counts);
+    memset(&t->rates, 0, sizeof t->rates);
+    t->rates.magnitude[0][0] = t->rates.magnitude[1][0] = NNR_NEVER;
+}
+
+/* Search n more values, `passes` times, each but the first with the rates that the one before leads to. */
+static void nnr_block(NnrTrellis *t, int n, int last, int passes)
+{
+    int total = t->pending + n, done = last ? total : total > NNR_DELAY ? total - NNR_DELAY : 0;
+    NnrFront front = t->front;
+    NnrCounts counts = t->counts;
+    while (passes--) {
+        t->front = front;
+        t->counts = counts;
+        nnr_search(t, t->pending, n);
+        nnr_decide(t, total);
+        if (!t->rate)
+            break;
+        nnr_count(t, done);
+        nnr_rates(t);
+    }
+    if (t->rate)
+        nnr_fade(&t->counts, 1);
+    if (!last)
+        nnr_commit(t, total, done);
+}
+#endif

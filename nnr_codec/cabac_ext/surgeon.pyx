@@ -1,0 +1,520 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=True
+"""Levels of matrices whose inputs are known: later weights make up for earlier errors. See surgeon.pyi.
+
+All sums are in a fixed order, in IEEE arithmetic without libm, so that every machine decides alike.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.math cimport fabs, floor, rint
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+ctypedef fused real:
+    float
+    double
+
+cdef extern from "_tables.h" nogil:
+    const uint8_t NNR_STATE[8][2]
+    int nnr_clz32(uint32_t x)
+
+cdef enum:
+    PANEL = 32          # columns that are eliminated together
+    SEGMENT = 64        # columns for which paths keep what they leave to do
+    BLOCK = 4096        # parameters, or a row of more, between two estimates of the rates
+    UNARY = 256         # contexts of abs_level_greater_x for each sign, at most
+    DIRECT = 512        # magnitudes whose costs are in a table
+
+cdef double NEVER = 1e300
+cdef double WORST = 1e280  # of a zero, whatever comes in; there is always a path
+
+# The state before each state, by the parity of the level in between: the inverse of StateTransTab.
+cdef int[8][2] BEFORE
+cdef int _s, _p
+for _s in range(8):
+    for _p in range(2):
+        BEFORE[NNR_STATE[_s][_p]][_p] = _s
+
+
+# ------------------------------------------------------------------------------------------------------ factorization
+cdef inline void eliminate(double *row, const double *u, double c, int64_t n) noexcept nogil:
+    """row -= c * u."""
+    cdef int64_t k
+    for k in range(n):
+        row[k] -= c * u[k]
+
+
+cdef int64_t factor_panel(double *a, int64_t n, int64_t first, int64_t end, double *u, double *pivots,
+                          double least) noexcept nogil:
+    """Columns first..end - 1, the last one first; column j of the factor goes to row j - first of u.
+
+    Returns the column whose pivot is not above `least`, or -1.
+    """
+    cdef int64_t i, j, k
+    cdef double d
+    cdef double *column
+    for j in range(end - 1, first - 1, -1):
+        column = u + (j - first) * n
+        for i in range(j + 1):
+            column[i] = a[i * n + j]
+        for k in range(end - 1, j, -1):
+            eliminate(column, u + (k - first) * n, pivots[k] * u[(k - first) * n + j], j + 1)
+        d = column[j]
+        if not d > least:
+            return j
+        pivots[j] = d
+        for i in range(j):
+            column[i] /= d
+        column[j] = 1
+    return -1
+
+
+def factorize(double[:, ::1] matrix not None, double damping):
+    import numpy
+
+    cdef int64_t n = matrix.shape[0], first, end, i, j, failed = -1
+    cdef double trace = 0, least
+    if matrix.shape[1] != n or n == 0:
+        raise ValueError("the matrix is not square")
+    unit, pivots = numpy.zeros((n, n), numpy.float32), numpy.empty(n)
+    work, panel = numpy.array(matrix), numpy.empty((PANEL, n))
+    cdef double[:, ::1] a = work, u = panel
+    cdef double[::1] d = pivots
+    cdef float[:, ::1] out = unit
+    for i in range(n):
+        trace += a[i, i]
+    least = 1e-12 * trace / n
+    for i in range(n):
+        a[i, i] += damping * (trace / n)
+    end = n
+    while end > 0 and failed < 0:
+        first = max(0, end - PANEL)
+        with nogil:
+            failed = factor_panel(&a[0, 0], n, first, end, &u[0, 0], &d[0], least)
+            if failed < 0:
+                for j in range(first, end):
+                    for i in range(j):
+                        out[i, j] = <float>u[j - first, i]
+                for i in range(first):
+                    for j in range(end - 1, first - 1, -1):
+                        eliminate(&a[i, i], &u[j - first, i], d[j] * u[j - first, i], first - i)
+        end = first
+        PyErr_CheckSignals()
+    if failed >= 0:
+        raise ValueError(f"not positive definite at column {failed}")
+    return unit, pivots
+
+
+# ------------------------------------------------------------------------------------------------------ rates
+ctypedef struct Rates:
+    int dq
+    int unary                              # cabac_unary_length_minus1 + 1
+    double rate                            # of a bit
+    int64_t[24][2] sig_count               # bins by context
+    int64_t[3][2] sign_count
+    int64_t[2 * UNARY][2] greater_count
+    int64_t[32][2] exponent_count
+    double[24][2] sig
+    double[3][2] sign
+    double[2][DIRECT] size                 # of a magnitude, by its sign
+    double[2] beyond                       # of the unary part of magnitudes that exceed it
+    double[32][2] exponent
+
+
+cdef inline double bits(int64_t count, int64_t total) noexcept nogil:
+    """log2(total / count) by squaring, in 2**-15."""
+    cdef int k, result = 0, shift
+    cdef uint64_t m
+    cdef int64_t x
+    for k in range(2):
+        x = count if k else total
+        shift = 31 - nnr_clz32(<uint32_t>x)
+        m = <uint64_t>x << (31 - shift)
+        x = shift
+        for shift in range(15):
+            m = (m * m) >> 31
+            x *= 2
+            if m >> 32:
+                x += 1
+                m >>= 1
+        result = <int>(result - x) if k else <int>x
+    return result / 32768.0
+
+
+cdef inline void cost_of(int64_t[2] *counts, double[2] *costs, int n, double rate) noexcept nogil:
+    cdef int i, b
+    for i in range(n):
+        for b in range(2):
+            costs[i][b] = rate * bits(2 * counts[i][b] + 1, 2 * (counts[i][0] + counts[i][1]) + 2)
+
+
+cdef double escape(Rates *r, int64_t a) noexcept nogil:
+    """The exp-Golomb part of a magnitude that exceeds the unary one."""
+    cdef int64_t rest = a - r.unary - 1
+    cdef int j = 0
+    cdef double total = 0
+    while j < 31 and rest >= <int64_t>1 << j:
+        total += r.exponent[j][1]
+        rest -= <int64_t>1 << j
+        j += 1
+    if j < 31:
+        total += r.exponent[j][0]
+    return total + j * r.rate
+
+
+cdef inline double size_cost(Rates *r, int64_t a, int sign) noexcept nogil:
+    return r.size[sign][a] if a < DIRECT else r.beyond[sign] + escape(r, a)
+
+
+cdef void set_rates(Rates *r) noexcept nogil:
+    """Costs of all bins from how often they were met."""
+    cdef int sign, j
+    cdef int64_t a
+    cdef double total
+    cdef double[2 * UNARY][2] greater
+    cost_of(r.sig_count, r.sig, 24, r.rate)
+    cost_of(r.sign_count, r.sign, 3, r.rate)
+    cost_of(r.greater_count, greater, 2 * r.unary, r.rate)
+    cost_of(r.exponent_count, r.exponent, 32, r.rate)
+    for sign in range(2):
+        total = 0
+        for j in range(r.unary):
+            if j + 1 < DIRECT:
+                r.size[sign][j + 1] = total + greater[2 * j + sign][0]
+            total += greater[2 * j + sign][1]
+        r.beyond[sign] = total
+        for a in range(r.unary + 1, DIRECT):
+            r.size[sign][a] = total + escape(r, a)
+
+
+cdef void count_bins(Rates *r, const int32_t *levels, int64_t n, int *state, int *prev) noexcept nogil:
+    """The bins of levels (10.2.1.5) in coding order, from this state on."""
+    cdef int64_t i, a, rest
+    cdef int j, sign
+    for i in range(n):
+        a = levels[i]
+        sign = a < 0
+        a = -a if sign else a
+        r.sig_count[3 * state[0] + prev[0]][a != 0] += 1
+        if a:
+            r.sign_count[prev[0]][sign] += 1
+            for j in range(r.unary):
+                r.greater_count[2 * j + sign][a > j + 1] += 1
+                if a <= j + 1:
+                    break
+            if a > r.unary:
+                rest = a - r.unary - 1
+                j = 0
+                while j < 31 and rest >= <int64_t>1 << j:
+                    r.exponent_count[j][1] += 1
+                    rest -= <int64_t>1 << j
+                    j += 1
+                if j < 31:
+                    r.exponent_count[j][0] += 1
+        prev[0] = 0 if a == 0 else 2 - sign
+        if r.dq:
+            state[0] = NNR_STATE[state[0]][a & 1]
+
+
+cdef void fade(int64_t[2] *counts, int n, int64_t into, int64_t of) noexcept nogil:
+    """As if only `into` of `of` parameters had been met."""
+    cdef int i, b
+    for i in range(n):
+        for b in range(2):
+            counts[i][b] = counts[i][b] * into // of
+
+
+cdef void forget(Rates *r, int64_t into, int64_t of) noexcept nogil:
+    if into < of:
+        fade(r.sig_count, 24, into, of)
+        fade(r.sign_count, 3, into, of)
+        fade(r.greater_count, 2 * r.unary, into, of)
+        fade(r.exponent_count, 32, into, of)
+
+
+# ------------------------------------------------------------------------------------------------------ search
+ctypedef struct Survivor:
+    double cost
+    int prev                 # of the level before: 0 zero, 1 negative, 2 positive
+    const float *aim         # what the rest of the row should be, in steps
+
+ctypedef struct Choice:
+    double cost
+    int32_t level
+    double value             # of the level, in steps
+
+
+cdef inline double nearest(double q, int quantizer, int parity) noexcept nogil:
+    """The multiple of the step nearest to q >= 0 that the quantizer (stateId & 1) gives a level of this parity."""
+    cdef double k
+    if quantizer == 0:
+        return 4 * rint(q * 0.25) if parity == 0 else 4 * floor(q * 0.25) + 2
+    if parity == 1:
+        k = 4 * rint((q - 1) * 0.25) + 1
+        return k if k > 0 else 1
+    return 0 if q < 1.5 else 4 * rint((q + 1) * 0.25) - 1
+
+
+cdef inline void consider(Choice *best, Rates *r, const double *sig, int prev, double aim, double k, int32_t level,
+                          double weight) noexcept nogil:
+    """Keep the choice of magnitude k, whose level is given without sign, if it is cheaper."""
+    cdef int sign = aim < 0
+    cdef double value = -k if sign else k
+    cdef double cost = weight * (aim - value) * (aim - value)
+    if level == 0:
+        cost += sig[0]
+    else:
+        cost += sig[1] + r.sign[prev][sign] + size_cost(r, level, sign)
+    if cost < best.cost:
+        best.cost = cost
+        best.value = value
+        best.level = -level if sign else level
+
+
+cdef inline double number(float aim) noexcept nogil:
+    """What can be made into a level, whatever comes in."""
+    return aim if fabs(aim) < 1e30 else 0
+
+
+cdef inline void shift(float *after, const float *before, float error, const float *unit, int64_t n) noexcept nogil:
+    """after = before + error * unit; after may be before."""
+    cdef int64_t j
+    for j in range(n):
+        after[j] = before[j] + error * unit[j]
+
+
+cdef inline int32_t level_of(double k, int quantizer) noexcept nogil:
+    return <int32_t>((k + 1) * 0.5 if quantizer and k > 0 else k * 0.5)
+
+
+cdef int64_t settle(const uint8_t *odd, const float *errors, const Survivor *survivors, int64_t first, int64_t end,
+                    float *common, float *own, int64_t n) noexcept nogil:
+    """Errors at first..end - 1 of a row on the paths of all survivors, own[s * n + i], and on what they share, common[i].
+
+    Returns where they part: the first position that is not shared.
+    """
+    cdef int64_t i, parted = first
+    cdef int s, alive = -1, agreed
+    cdef int[8] state
+    for s in range(8):
+        state[s] = s
+        if survivors[s].cost < NEVER:
+            alive = s
+    for i in range(end - 1, first - 1, -1):
+        agreed = 1
+        for s in range(8):
+            if survivors[s].cost < NEVER:
+                agreed &= state[s] == state[alive]
+        if agreed:
+            parted = i + 1
+            break
+        for s in range(8):
+            if survivors[s].cost < NEVER:
+                own[s * n + i] = errors[8 * i + state[s]]
+                state[s] = BEFORE[state[s]][(odd[i] >> state[s]) & 1]
+    s = state[alive]
+    for i in range(parted - 1, first - 1, -1):
+        common[i] = errors[8 * i + s]
+        s = BEFORE[s][(odd[i] >> s) & 1]
+    return parted
+
+
+cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float *unit, const double *pivots,
+                           const double *weights, double bound, Rates *r, int *state, int *prev, float *room,
+                           int32_t *tried, uint8_t *odd, int32_t *levels) noexcept nogil:
+    """Rows of a block: each of the 8 states keeps its cheapest path, with what that leaves for the rest of its row.
+
+    That is kept up to date for a segment. For what lies beyond, errors are added up when it comes near, once for all
+    paths as far back as they are one; in the order of the columns, so that no segment changes a result.
+    """
+    cdef Survivor[8] old, new
+    cdef Choice[8][2] choices
+    cdef Survivor *o
+    cdef Choice *c
+    cdef float *aims = room
+    cdef float *base = aims + 16 * SEGMENT
+    cdef float *common = base + n
+    cdef float *errors = common + n
+    cdef float *own = errors + 8 * n
+    cdef int64_t row, i, j, t = 0, first, end = 0, done = 0
+    cdef int s, p, parity, side = 0, best
+    cdef double q, k, aim, weight, least
+    cdef int pinned
+    for s in range(8):
+        old[s].cost = NEVER
+    old[state[0]].cost = 0
+    old[state[0]].prev = prev[0]
+    for row in range(rows):
+        for i in range(n):
+            base[i] = x[row * n + i]
+        end = done = 0
+        for i in range(n):
+            if i == end:
+                first, end = end, min(n, end + SEGMENT)
+                j = done
+                done = settle(odd + row * n, errors, old, done, first, common, own, n)
+                for j in range(j, done):
+                    shift(base + first, base + first, common[j], unit + j * n + first, n - first)
+                for s in range(8):
+                    old[s].aim = aims + (8 * side + s) * SEGMENT
+                    if old[s].cost < NEVER:
+                        for j in range(end - first):
+                            (aims + (8 * side + s) * SEGMENT)[j] = base[first + j]
+                        for j in range(done, first):
+                            shift(aims + (8 * side + s) * SEGMENT, old[s].aim, own[s * n + j], unit + j * n + first,
+                                  end - first)
+                side = 1 - side
+            pinned = x[t] == 0
+            weight = pivots[i] * weights[row]
+            for s in range(8):
+                o = &old[s]
+                choices[s][0] = Choice(NEVER, 0, 0)
+                choices[s][1] = choices[s][0]
+                if o.cost >= NEVER:
+                    continue
+                choices[s][0].cost = WORST
+                aim = number(o.aim[0])
+                if pinned:  # a zero stays a zero: pruned weights stay pruned
+                    consider(&choices[s][0], r, r.sig[3 * s + o.prev], o.prev, aim, 0, 0, weight)
+                    continue
+                q = min(fabs(aim), bound)
+                for parity in range(2):
+                    k = nearest(q, s & 1, parity)
+                    consider(&choices[s][parity], r, r.sig[3 * s + o.prev], o.prev, aim, k, level_of(k, s & 1), weight)
+                    if parity == 0 and k > 0:
+                        consider(&choices[s][0], r, r.sig[3 * s + o.prev], o.prev, aim, 0, 0, weight)
+            odd[t] = 0
+            least = NEVER
+            for s in range(8):
+                p = BEFORE[s][0]
+                c = &choices[p][0]
+                parity = 0
+                if old[BEFORE[s][1]].cost + choices[BEFORE[s][1]][1].cost < old[p].cost + c.cost:
+                    parity = 1
+                    p = BEFORE[s][1]
+                    c = &choices[p][1]
+                new[s].cost = NEVER if c.cost >= NEVER else old[p].cost + c.cost
+                if c.cost >= NEVER:
+                    continue
+                least = min(least, new[s].cost)
+                odd[t] |= parity << s
+                tried[8 * t + s] = c.level
+                errors[8 * i + s] = <float>(x[t] - c.value)
+                new[s].prev = 0 if c.level == 0 else (1 if c.level < 0 else 2)
+                new[s].aim = aims + (8 * side + s) * SEGMENT
+                shift(aims + (8 * side + s) * SEGMENT, old[p].aim + 1, errors[8 * i + s], unit + i * n + i + 1,
+                      end - i - 1)
+            for s in range(8):
+                old[s] = new[s]
+                if old[s].cost < NEVER:
+                    old[s].cost -= least
+            side = 1 - side
+            t += 1
+    best = 0
+    for s in range(1, 8):
+        if old[s].cost < old[best].cost:
+            best = s
+    state[0], prev[0] = best, old[best].prev
+    for t in range(rows * n - 1, -1, -1):
+        levels[t] = tried[8 * t + best]
+        best = BEFORE[best][(odd[t] >> best) & 1]
+
+
+cdef void search_uniform(const float *x, int64_t rows, int64_t n, const float *unit, const double *pivots,
+                         const double *weights, double bound, Rates *r, int *prev, float *aims,
+                         int32_t *levels) noexcept nogil:
+    """Rows of a block: each level as it is cheapest for its own weight."""
+    cdef int64_t row, i, j, t = 0
+    cdef double q, k, aim, weight
+    cdef float error
+    cdef Choice c
+    for row in range(rows):
+        for i in range(n):
+            aims[i] = x[row * n + i]
+        for i in range(n):
+            aim = number(aims[i])
+            weight = pivots[i] * weights[row]
+            c = Choice(NEVER, 0, 0)
+            consider(&c, r, r.sig[prev[0]], prev[0], aim, 0, 0, weight)
+            if x[t] != 0:
+                q = min(fabs(aim), bound)
+                k = floor(q)
+                if k > 0:
+                    consider(&c, r, r.sig[prev[0]], prev[0], aim, k, <int32_t>k, weight)
+                if k + 1 <= bound:
+                    consider(&c, r, r.sig[prev[0]], prev[0], aim, k + 1, <int32_t>k + 1, weight)
+            levels[t] = c.level
+            prev[0] = 0 if c.level == 0 else (1 if c.level < 0 else 2)
+            error = <float>(x[t] - c.value)
+            shift(aims + i + 1, aims + i + 1, error, unit + i * n + i + 1, n - i - 1)
+            t += 1
+
+
+def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels not None,
+            const float[:, ::1] unit not None, const double[::1] pivots not None,
+            const double[::1] weights not None, *, int dq_flag, double rate, int cabac_unary_length_minus1):
+    cdef int64_t height = x.shape[0], n = x.shape[1], row = 0, rows, i, m, per
+    cdef int state = 0, prev = 0, before_state, before_prev
+    cdef double bound = 0, largest = 0
+    cdef Rates *r
+    cdef float *steps
+    cdef float *room
+    cdef int32_t *tried
+    cdef uint8_t *odd
+    if levels.shape[0] != height or levels.shape[1] != n or weights.shape[0] != height:
+        raise ValueError("x, levels and weights differ in shape")
+    if pivots.shape[0] != n or unit.shape[0] != n or unit.shape[1] != n:
+        raise ValueError("the factor does not fit the columns")
+    if not 0 <= cabac_unary_length_minus1 < UNARY:
+        raise ValueError("cabac_unary_length_minus1 is outside 0..255")
+    if height == 0 or n == 0:
+        return
+    per = max(1, BLOCK // n)
+    m = min(per, height) * n
+    r = <Rates *>malloc(sizeof(Rates))
+    steps = <float *>malloc(m * sizeof(float))
+    room = <float *>malloc((18 * n + 16 * SEGMENT if dq_flag else n) * sizeof(float))
+    tried = <int32_t *>malloc(8 * m * sizeof(int32_t))
+    odd = <uint8_t *>malloc(m)
+    try:
+        if r == NULL or steps == NULL or room == NULL or tried == NULL or odd == NULL:
+            raise MemoryError
+        with nogil:
+            memset(r, 0, sizeof(Rates))
+            r.dq = dq_flag != 0
+            r.unary = cabac_unary_length_minus1 + 1
+            r.rate = rate
+            count_bins(r, &levels[0, 0], height * n, &state, &prev)
+            forget(r, BLOCK, height * n)
+            for row in range(height):
+                for i in range(n):
+                    largest = max(largest, fabs(<double>x[row, i]))
+        if not largest / step < 1 << 30:
+            raise ValueError("x is too large for the step")
+        bound = rint(largest / step)
+        state = prev = 0
+        row = 0
+        while row < height:
+            rows = min(per, height - row)
+            with nogil:
+                set_rates(r)
+                for i in range(rows * n):
+                    steps[i] = <float>((&x[row, 0])[i] / step)
+                before_state, before_prev = state, prev
+                if dq_flag:
+                    search_dependent(steps, rows, n, &unit[0, 0], &pivots[0], &weights[row], bound, r, &state, &prev,
+                                     room, tried, odd, &levels[row, 0])
+                else:
+                    search_uniform(steps, rows, n, &unit[0, 0], &pivots[0], &weights[row], bound, r, &prev, room,
+                                   &levels[row, 0])
+                forget(r, 1, 2)
+                count_bins(r, &levels[row, 0], rows * n, &before_state, &before_prev)
+            row += rows
+            PyErr_CheckSignals()
+    finally:
+        free(r)
+        free(steps)
+        free(room)
+        free(tried)
+        free(odd)

@@ -1,0 +1,400 @@
+"""Steps for all tensors at which a model takes as many bytes as it may, with the least distortion.
+
+Each tensor has a curve of rate and distortion, made of excerpts quantized at steps half an octave apart. A Lagrangian
+over all of them, least sum of distortion + lambda * rate, gives each tensor its step; lambda is searched for on the
+curves, and corrected by codings of the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import frexp
+from typing import Any
+
+import numpy as np
+
+from ..cabac_ext.kernel import PayloadEstimator, TensorSide
+from ..config import TENSOR_GOALS, EncoderConfig
+from ..constants import NNR_PT_FLOAT
+from ..errors import EncodeError
+from ..model import Array, Model
+from ..tensor.quant import DTYPES, step_size
+from .choose import choose
+from .cost import unit_syntax
+from .distortion import power, resolve
+from .goals import (
+    DEFAULT_QP,
+    DENSITY,
+    EXCERPT,
+    GREATEST_QP,
+    LEAST_QP,
+    OCTAVE,
+    clipped,
+    dense,
+    excerpt,
+    qp_of,
+    quantizable,
+    read_each,
+    settle,
+    usual_qp,
+)
+from .plan import Subject, subject
+from .quantize import quantize
+from .schedule import Pool, Reader
+from .sensitivity import check_names, importance, scaled
+from .ties import ties
+
+#: What a sizing gives: the bytes of the bitstream, and of the units of each tensor.
+Sizes = tuple[int, Mapping[str, int]]
+
+#: Steps of qp between the points of a curve; parameters of all excerpts together, and of each one at least.
+SPACING, TOTAL, LEAST = OCTAVE // 2, 1 << 22, 1 << 11
+#: At high rates a tensor has the step s where lambda is this times s**2.
+SLOPE = 0.33
+#: Levels that are tried at most.
+MOST = 1 << 28
+#: What is aimed at, and what is good enough, as parts of the target.
+AIM, ENOUGH = 0.997, 0.99
+#: Of the aim, what levels are searched for to; how many are tried, each so far from the last at most.
+CLOSE, SECANTS, FARTHEST = 0.0005, 12, 4 * OCTAVE
+#: Codings at most, and with those for which bits of one tensor are worth up to EXTRA more than by effort.
+CODINGS, MORE_CODINGS, EXTRA = 12, 18, 0.25
+#: The greatest rate that options may have.
+MOST_RATE = 16.0
+
+
+def allocate(
+    model: Model, config: EncoderConfig, read: Reader, pool: Pool, size: Callable[[EncoderConfig], Sizes]
+) -> EncoderConfig:
+    """Options without goals, of which come what the goals ask for.
+
+    Parameters
+    ----------
+    model, config, read, pool
+        As for the encoder.
+    size : callable
+        What becomes of a model with some options; needed where there is a target.
+
+    Raises
+    ------
+    EncodeError
+        The target is less than what the coarsest steps take, or more than what the finest do.
+    """
+    check_names(model, config)
+    config = settle(model, config, read, pool)
+    if config.target_size is None and config.target_ratio is None:
+        return config
+    if config.target_size is not None:
+        target = config.target_size
+    else:
+        arrays = read_each(model, model.tensors, read, pool, _nbytes)
+        target = int(config.target_ratio * sum(arrays.values()))  # type: ignore[operator]
+    config = dense(replace(config, target_size=None, target_ratio=None))
+    return _Search(model, config, read, pool, size, target).found()
+
+
+def _nbytes(arrays: list[Array], _: str) -> int:
+    return arrays[0].nbytes
+
+
+def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:
+    """What a squared error in a tensor costs, of which something is known."""
+    known = importance(name, arrays[0].shape, config)
+    return known.mean() if known else 1.0
+
+
+# ------------------------------------------------------------------------------------------------ curves
+@dataclass
+class Curve:
+    """Rate and distortion of one tensor over its steps.
+
+    Parameters
+    ----------
+    some : Subject
+        An excerpt.
+    scale : float
+        Parameters of the tensor for each of the excerpt.
+    weight : float
+        Of its squared errors.
+    base : int
+        The qp of point 0.
+    least, greatest : int
+        The points that it may have.
+    """
+
+    some: Subject
+    scale: float
+    weight: float
+    least: int
+    greatest: int
+    fine: bool = False
+    shift: int = 0
+    even: int = GREATEST_QP
+    points: dict[int, tuple[float, float]] = field(default_factory=dict)
+    found: dict[int, int] = field(default_factory=dict)
+
+    def at(self, point: int) -> tuple[float, float]:
+        """Bits, and weighted distortion."""
+        if point not in self.points:
+            self.points[point] = self._measured(point * SPACING)
+        return self.points[point]
+
+    def best(self, level: int) -> int:
+        """The qp of the least sum of distortion and lambda times bits; a vector has that of the level."""
+        if self.fine:
+            return clipped(level + self.shift)
+        if level not in self.found:
+            qp = self._best(SLOPE * step_size(level, DENSITY) ** 2)
+            self.found[level] = self.coded(qp)
+        return self.found[level]
+
+    def coded(self, qp: int) -> int:
+        """The qp with which a tensor is coded that is to have this one."""
+        if self.fine or qp >= self.even:
+            return qp
+        return max(choose(self._with(qp), in_block=True).qp, self.least * SPACING)
+
+    def bits(self, qp: int) -> float:
+        """Bits at any qp: the parabola through the points around it."""
+        point = max(self.least + 1, min(self.greatest - 1, (qp + SPACING // 2) // SPACING))
+        part = qp / SPACING - point
+        fine, middle, coarse = (self.at(point + k)[0] for k in (-1, 0, 1))
+        return middle + part * (coarse - fine) / 2 + part * part * (fine - 2 * middle + coarse) / 2
+
+    def _best(self, slope: float) -> int:
+        def cost(point: int) -> float:
+            bits, noise = self.at(point)
+            return noise + slope * bits
+
+        # Twice the exponent of the squared step is the number of half octaves.
+        mantissa, exponent = frexp(slope / (SLOPE * self.weight))
+        start = exponent - (mantissa < 0.75)
+        point = max(self.least, min(self.greatest, start))
+        while point < self.greatest and cost(point + 1) < cost(point):
+            point += 1
+        while point > self.least and cost(point - 1) < cost(point):
+            point -= 1
+        offset = 0
+        if self.least < point < self.greatest:
+            before, here, after = cost(point - 1), cost(point), cost(point + 1)
+            bend = before - 2 * here + after
+            offset = round(SPACING * (before - after) / (2 * bend)) if bend > 0 else 0
+        return point * SPACING + offset
+
+    def options(self, qp: int) -> dict[str, Any]:
+        """The options of the tensor with a qp."""
+        return {"qp": qp} if self.fine else {"qp": qp, "fine_vectors": False}
+
+    def rate(self, qp: int) -> float:
+        """What a bit is worth."""
+        return choose(self._with(qp), in_block=True).rate
+
+    def _with(self, qp: int) -> Subject:
+        return replace(self.some, options=self.some.options.replaced(self.options(qp)))
+
+    def _measured(self, qp: int) -> tuple[float, float]:
+        some = self._with(qp)
+        plan = choose(some, in_block=True)
+        if plan.payload_type != NNR_PT_FLOAT or not plan.step:
+            return 8.0 * self.scale * some.array.nbytes, 0.0
+        syntax = unit_syntax(plan, some.config.profile)
+        levels = quantize(plan, some.floats, syntax)
+        estimator = PayloadEstimator()
+        estimator.quant_tensor(syntax, levels, TensorSide())
+        flat = levels.reshape(-1)
+        if plan.dq_flag:
+            resolve(flat)
+        noise = power(some.floats.reshape(-1) - flat * plan.step)
+        return self.scale * estimator.bits, self.scale * self.weight * noise
+
+
+def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, weight: float) -> Curve | None:
+    """The curve of a tensor, yet without points; None where there is no step to choose."""
+    tensor = subject(name, arrays[0], config)
+    if not quantizable(tensor) or tensor.options.exact or not any(tensor.bounds):
+        return None
+    tensor = replace(tensor, options=replace(tensor.options, scan_order=0), importance=None)
+    some = excerpt(tensor, about)
+    array = some.array.copy()
+    array.flat[0], array.flat[-1] = tensor.array.min(), tensor.array.max()  # on which it depends what steps there are
+    some = replace(some, array=array)
+    scale = tensor.array.size / some.array.size
+    if tensor.is_fine:
+        return Curve(some, scale, weight, LEAST_QP // SPACING, GREATEST_QP // SPACING, fine=True)
+    largest = max(map(abs, tensor.bounds))
+    least = max(-(-qp_of(largest / MOST) // SPACING), LEAST_QP // SPACING)
+    greatest = min(qp_of(8 * largest) // SPACING + 1, GREATEST_QP // SPACING)
+    bits = np.finfo(DTYPES[tensor.data_format]).nmant - DENSITY - 1
+    even = qp_of(largest / ((1 << bits) - 4)) + 1 if bits > DENSITY else GREATEST_QP
+    return Curve(some, scale, weight, least, max(greatest, least + 2), even=even)
+
+
+# ------------------------------------------------------------------------------------------------ the search
+#: The qp of each tensor with a curve.
+Steps = tuple[int, ...]
+
+
+@dataclass
+class _Search:
+    """For the options with which a model takes not more than a target, and little less.
+
+    A level stands for lambda, as the qp that it suits: the larger, the coarser all tensors are.
+    """
+
+    model: Model
+    config: EncoderConfig
+    read: Reader
+    pool: Pool
+    size: Callable[[EncoderConfig], Sizes]
+    target: int
+    curves: dict[str, Curve] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
+    sizes: dict[tuple[Steps, str, float], int] = field(default_factory=dict)
+    #: The level of the usual quality.
+    usual: int = DEFAULT_QP
+    #: Bytes of what has no curve, and by how much codings exceed the curves.
+    fixed: float = 0.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.tied = ties(self.model, self.config, {})
+        names = []
+        for name in self.model.tensors:
+            options = self.config.for_tensor(name)
+            if name not in self.tied and all(getattr(options, goal) is None for goal in TENSOR_GOALS):
+                names.append(name)
+        about = max(LEAST, min(EXCERPT, TOTAL // max(len(names), 1)))
+        found = read_each(self.model, names, self.read, self.pool, _curve, self.config, about, 1.0)
+        self.curves = {name: curve for name, curve in found.items() if curve}
+        others = [curve.some.floats for curve in self.curves.values() if not curve.fine]
+        self.usual = usual_qp((power(some), float(np.count_nonzero(some))) for some in others)
+        for curve in self.curves.values():
+            curve.shift = DEFAULT_QP - self.usual
+        given = {*(self.config.sensitivity or ()), *(self.config.hessians or ())}
+        known = [name for name in self.curves if name in given]
+        for name, cost in scaled(read_each(self.model, known, self.read, self.pool, _cost, self.config)).items():
+            self.curves[name].weight *= cost
+
+    def found(self) -> EncoderConfig:
+        """The options; EncodeError where no step leads to the target."""
+        low, high = LEAST_QP - 1, GREATEST_QP + 1  # the coarsest level known not to fit, and the finest that does
+        level = self.level(low, high, self.usual)
+        while len(self.sizes) < CODINGS and high - low > 1:
+            steps = self.steps(level)
+            seen, taken = (steps, "", 0.0) in self.sizes, self.measured(steps)
+            if taken > self.target:
+                low = level
+            else:
+                high = level
+            if self.met:
+                return self.options(steps)
+            level = (low + high) >> 1 if seen else self.level(low, high, level)
+        if low < LEAST_QP or high > GREATEST_QP:
+            coarsest, finest = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
+            if not coarsest <= self.target or finest < ENOUGH * self.target:
+                raise EncodeError(
+                    f"a target of {self.target:,} bytes: the model takes {coarsest:,} bytes with the coarsest steps, "
+                    f"and {finest:,} with the finest"
+                )
+        elif high - low == 1:
+            self.between(self.steps(high), self.steps(low))
+        fitting = [found for found, taken in self.sizes.items() if taken <= self.target]
+        return self.options(*max(fitting, key=lambda found: (self.sizes[found], found)))
+
+    def level(self, low: int, high: int, near: int) -> int:
+        """A level between two that fits, or nearly, as the curves have it: found by secants that begin at ``near``."""
+        aim = 8 * (AIM * self.target - self.fixed) / self.factor
+        slope = -sum(curve.scale * curve.some.array.size for curve in self.curves.values()) / OCTAVE
+        near = max(low + 1, min(high - 1, near))
+        before: tuple[int, float] | None = None
+        for _ in range(SECANTS):
+            bits = self.bits(near)
+            if bits > aim:
+                low = near
+            else:
+                high = near
+            if high - low <= 1 or abs(bits - aim) < CLOSE * aim:
+                break
+            if before and (bits - before[1]) * (near - before[0]) < 0:
+                slope = (bits - before[1]) / (near - before[0])
+            before = near, bits
+            near += round(max(-FARTHEST, min(FARTHEST, (aim - bits) / slope))) if slope else FARTHEST
+            if not low < near < high:
+                near = (low + high) >> 1
+        return near
+
+    def bits(self, level: int) -> float:
+        """Bits of all that has a curve."""
+        return sum(curve.bits(curve.best(level)) for curve in self.curves.values())
+
+    def steps(self, level: int) -> Steps:
+        """The best steps."""
+        return tuple(curve.best(level) for curve in self.curves.values())
+
+    def between(self, coarse: Steps, fine: Steps) -> None:
+        """Try what is between two levels next to each other: tensor after tensor, then the worth of bits of one."""
+
+        def steps(way: int) -> Steps:
+            found = zip(self.curves.values(), _towards(coarse, fine, way), strict=True)
+            return tuple(curve.coded(qp) for curve, qp in found)
+
+        low, high = 0, sum(abs(one - other) for one, other in zip(coarse, fine, strict=True))
+        while high - low > 1 and len(self.sizes) < CODINGS and not self.met:
+            middle = (low + high) >> 1
+            if self.fits(steps(middle)):
+                low = middle
+            else:
+                high = middle
+        names = [name for name, one, other in zip(self.curves, steps(low), steps(high), strict=True) if one != other]
+        least, most = 0.0, EXTRA
+        if self.met or not names or not self.fits(steps(high), names[0], most):
+            return
+        while len(self.sizes) < MORE_CODINGS and not self.met:
+            extra = (least + most) / 2 if least else most / 8
+            if self.fits(steps(high), names[0], extra):
+                most = extra
+            else:
+                least = extra
+
+    @property
+    def met(self) -> bool:
+        """Whether a coding was near enough."""
+        return any(ENOUGH * self.target <= size <= self.target for size in self.sizes.values())
+
+    def fits(self, steps: Steps, name: str = "", extra: float = 0.0) -> bool:
+        """Whether a coding does."""
+        return self.measured(steps, name, extra) <= self.target
+
+    def measured(self, steps: Steps, name: str = "", extra: float = 0.0) -> int:
+        """Bytes of a coding, which corrects the curves."""
+        if (steps, name, extra) not in self.sizes:
+            taken, units = self.size(self.options(steps, name, extra))
+            self.sizes[steps, name, extra] = taken
+            mine = sum(units.get(name, 0) for name in self.curves)
+            expected = sum(curve.bits(qp) for curve, qp in zip(self.curves.values(), steps, strict=True)) / 8
+            if mine and expected:
+                self.fixed, self.factor = taken - mine, mine / expected
+        return self.sizes[steps, name, extra]
+
+    def options(self, steps: Steps, dear: str = "", extra: float = 0.0) -> EncoderConfig:
+        """The options of given steps; a bit of the tensor ``dear`` is worth more by ``extra``."""
+        overrides: dict[str, Mapping[str, Any]] = dict(self.config.overrides)
+        for (name, curve), qp in zip(self.curves.items(), steps, strict=True):
+            overrides[name] = {**overrides.get(name, {}), **curve.options(qp)}
+            if name == dear and extra:
+                overrides[name] = {**overrides[name], "rate": min(MOST_RATE, curve.rate(qp) + extra)}
+        for name, target in self.tied.items():
+            if target in self.curves:
+                overrides[name] = overrides[target]
+        return replace(self.config, overrides=overrides)
+
+
+def _towards(start: Steps, end: Steps, way: int) -> Steps:
+    """Steps on the way from some to others, tensor after tensor."""
+    found = []
+    for one, other in zip(start, end, strict=True):
+        part = min(way, abs(other - one))
+        found.append(one + part if other > one else one - part)
+        way -= part
+    return tuple(found)

@@ -1,0 +1,143 @@
+"""Codebooks for tensors that are quantized: values, and borders between them, of the least error and rate (6.4.3.7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import frexp
+
+import numpy as np
+import numpy.typing as npt
+
+from ..syntax.structures import IntegerCodebook
+from ..tensor.quant import DTYPES, step_size
+from .cost import delta_bits
+from .distinct import chunks
+from .plan import READABLE, Subject, TensorPlan
+
+#: Octaves by which the step of a codebook's entries is below the one of the tensor, where the type takes it, and above
+#: it, where it does not; integers that are told apart.
+FINER, COARSER, RANGE = 3, 24, 1 << 20
+#: Rounds of finding borders for values, and values for borders.
+ROUNDS = 40
+#: Lengths of codes are rounded to this part of a bit, so that they are the same wherever logarithms are.
+LENGTH_STEPS = 1 << 12
+
+Integers = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+
+def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
+    """The codebook of ascending integers, of which the one with index ``zero`` has level 0."""
+    deltas = np.diff(entries) - 1
+    return IntegerCodebook(
+        codebook_egk=min(range(16), key=lambda order: delta_bits(deltas, order)),
+        codebook_size=len(entries),
+        codebook_centre_offset=zero - (len(entries) >> 1),
+        codebook_zero_value=int(entries[zero]),
+        codebook_delta_left=deltas[:zero][::-1].tolist(),
+        codebook_delta_right=deltas[zero:].tolist(),
+    )
+
+
+def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
+    """The plan of a quantized tensor with a codebook in the place of multiples of its step.
+
+    Parameters
+    ----------
+    subject : Subject
+    plan : TensorPlan
+        With a step.
+    worth : float
+        What a bit is worth, in squares of that step.
+    size : int, optional
+        Entries at most; as many as pay without it.
+
+    Returns
+    -------
+    TensorPlan or None
+        Of uniform quantization; None where entries would not be exact in the tensor's type, or too far apart.
+    """
+    density = subject.config.qp_density
+    info = np.finfo(DTYPES[plan.data_format])
+    low, high = subject.bounds
+    own = frexp(plan.step)[1] - 1
+    for exponent in range(max(own - FINER, -32, int(info.minexp)), min(own + COARSER, 32)):
+        step = step_size(exponent << density, density)
+        if max(high, -low) / step + 2 < 2.0 ** (info.nmant + 1) and (high - low) / step <= RANGE:
+            break
+    else:
+        return None
+    lowest = int(np.rint(low / step))
+    counts = np.zeros(int(np.rint(high / step)) - lowest + 1, np.int64)
+    zeros = False
+    for part in chunks(subject.floats.reshape(-1)):
+        integers = np.rint(part.astype(np.float64) / step).astype(np.int64) - lowest
+        counts += np.bincount(integers, minlength=counts.size)
+        zeros = zeros or not part.all()
+    places = counts.nonzero()[0]
+    found = _lloyd(places + lowest, counts[places], plan.step / step, worth * (plan.step / step) ** 2, size)
+    entries, borders, masses = found
+    zero = int(np.searchsorted(borders, 0.0, side="right")) if low <= 0 <= high else int(masses.argmax())
+    if zeros:
+        entries[zero] = 0  # where its neighbours do not overtake it, since 0 lies between the borders
+        entries = np.unique(entries)
+        zero = int(np.searchsorted(entries, 0))
+    if len(entries) <= len(borders):
+        borders = (entries[1:] + entries[:-1]) / 2
+    if len(entries) > READABLE.max_codebook:
+        return None
+    return replace(
+        plan,
+        qp=exponent << density,
+        step=step,
+        dq_flag=0,
+        rate=0.0,
+        codebook=integer_codebook(entries, zero),
+        borders=tuple(borders.tolist()),
+    )
+
+
+def _lloyd(
+    places: Integers, counts: Integers, pitch: float, worth: float, size: int | None
+) -> tuple[Integers, Doubles, Integers]:
+    """Entries, borders between them and how many values each one has, of values with these counts.
+
+    Entropy-constrained: each round gives values to the entry of the least squared error plus ``worth`` times the bits
+    of its share, then moves entries to the mean of their values.
+    """
+    total, sums = np.append(0, counts.cumsum()), np.append(0, (counts * places).cumsum())
+    entries = _start(places, counts, pitch, size)
+    lengths = np.zeros(len(entries))
+    masses, borders = counts, np.zeros(0)
+    for _ in range(ROUNDS):
+        borders = _borders(entries, lengths, worth)
+        cuts = np.concatenate([[0], np.searchsorted(places, borders, side="right"), [len(places)]])
+        masses, means = np.diff(total[cuts]), np.diff(sums[cuts])
+        kept = masses > 0
+        after = means[kept] / masses[kept]
+        masses = masses[kept]
+        lengths = np.rint(-np.log2(masses / total[-1]) * LENGTH_STEPS) / LENGTH_STEPS
+        if len(after) == len(entries) and np.array_equal(after, entries):
+            break
+        entries = after
+    integers, first = np.unique(np.rint(entries).astype(np.int64), return_index=True)
+    return integers, _borders(integers.astype(np.float64), lengths[first], worth), masses[first]
+
+
+def _start(places: Integers, counts: Integers, pitch: float, size: int | None) -> Doubles:
+    """Entries to begin with: a grid, or as many as asked for, denser where there are more values."""
+    if size is None:
+        return np.unique(np.rint(places / pitch)) * pitch
+    root = np.sqrt(np.sqrt(np.sqrt(counts)))  # about the cube root of the density is best, and this is IEEE arithmetic
+    weight = np.append(0.0, (root * root * root).cumsum())
+    found = np.interp((np.arange(size) + 0.5) / size * weight[-1], weight, np.append(places, places[-1]))
+    return np.unique(found)
+
+
+def _borders(entries: Doubles, lengths: Doubles, worth: float) -> Doubles:
+    """From where on each next entry is the better one, in ascending order.
+
+    An entry that is nowhere the best leaves borders out of order; the running maximum gives its values to others.
+    """
+    gaps = np.diff(entries)
+    return np.maximum.accumulate((entries[1:] + entries[:-1]) / 2 + worth * np.diff(lengths) / (2 * gaps))

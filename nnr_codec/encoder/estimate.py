@@ -1,0 +1,63 @@
+"""What a bitstream will take, tensor by tensor, without coding it: excerpts of large tensors stand for the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ..config import EncoderConfig
+from ..constants import NNR_PT_RAW_FLOAT
+from ..model import Array, Model
+from ..syntax import Session
+from .allocate import allocate
+from .cost import RECORD_BYTES, code_bytes, measured, overhead
+from .goals import excerpt
+from .layout import plan_units, side_info
+from .plan import TensorPlan, subject
+from .preamble import preamble
+from .schedule import Call, Pool, Reader
+
+#: Parameters of an excerpt.
+ABOUT = 1 << 16
+
+
+def estimate(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> tuple[int, list[tuple[TensorPlan, int]]]:
+    """Bytes of what precedes the units of tensors, and each tensor's plan with the bytes of its units.
+
+    Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
+    """
+
+    def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
+        before, tensors = _estimated(model, config, read, pool)
+        found = {plan.name: size for plan, size in tensors}
+        return before + sum(found.values()), found
+
+    return _estimated(model, allocate(model, config, read, pool, sizes), read, pool)
+
+
+def _estimated(
+    model: Model, config: EncoderConfig, read: Reader, pool: Pool
+) -> tuple[int, list[tuple[TensorPlan, int]]]:
+    units = plan_units(model, config, read, pool)
+    record = side_info(model, units, config)
+    ids = [name for unit in units for name in unit.all_ids]
+    references = ids if config.indexed_references and len(ids) > 1 else []
+    codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
+    before = sum(map(len, preamble(model.topology, references, record, config, Session(), codebooks=codebooks)))
+    plans = [plan for unit in units for plan in unit.tensors.values()]
+    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan in plans if plan.has_unit]
+    found = pool.results(calls)
+    return before, [(plan, next(found) if plan.has_unit else 0) for plan in plans]
+
+
+def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> int:
+    """About the bytes of a tensor's units."""
+    whole = subject(plan.name, arrays[0], config)
+    recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
+    if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
+        return round(measured(whole, plan) - recorded)
+    some = excerpt(whole, ABOUT)
+    fixed = overhead(plan)
+    tools = plan.options if len(some.dims) > 1 else replace(plan.options, scan_order=0)
+    part = measured(some, replace(plan, dims=some.dims, options=tools)) - fixed
+    return round(fixed - recorded + part * prod(plan.dims) / some.array.size)

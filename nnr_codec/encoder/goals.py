@@ -1,0 +1,236 @@
+"""From what a user asks of single tensors (quality, snr, max_error) to options that give it: steps, above all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import floor, frexp, log2, sqrt
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..config import DEFAULT_STEP_EXPONENT, TENSOR_GOALS, EncoderConfig, Rule, TensorOptions
+from ..model import Array, Model
+from .choose import choose
+from .distortion import Distortion, distortion, power
+from .plan import Subject, subject
+from .schedule import WINDOW, Call, Pool, Reader
+
+Options = dict[str, Any]
+Result = TypeVar("Result")
+
+#: QpDensity of what is coded with a goal: 128 steps of qp double the step size, each is 0.05 dB.
+DENSITY = 7
+OCTAVE = 1 << DENSITY
+#: The least and the greatest qp of that density.
+LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
+#: The qp of the default step; and the quality that it has in many networks, to which the steps of vectors belong.
+DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
+#: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
+CLOSE, TRIES = 4, 12
+#: Parameters of an excerpt.
+EXCERPT = 1 << 15
+
+
+def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> EncoderConfig:
+    """The options with which every tensor has the quality, snr or max_error that is asked for.
+
+    Each snr and max_error is verified by quantizing the tensor as it will be; a tensor of which no step gives that is
+    kept bit for bit.
+    """
+    wanted = {name: config.for_tensor(name) for name in model.tensors}
+    names = [name for name, options in wanted.items() if not options.exact and _goal(options)]
+    if not names:
+        return config
+    config = dense(config)
+    by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
+    found = _quality_steps(by_quality, read_each(model, by_quality, read, pool, _energy, config))
+    others = [name for name in names if name not in by_quality]
+    found |= read_each(model, others, read, pool, _settled, config, frozenset(block_members(model)))
+    overrides: dict[str, Mapping[str, Any]] = dict(config.overrides)
+    for name, options in found.items():
+        if options:
+            overrides[name] = {**overrides.get(name, {}), **options}
+    return replace(config, quality=None, snr=None, max_error=None, overrides=overrides)
+
+
+def dense(config: EncoderConfig) -> EncoderConfig:
+    """The same steps at a QpDensity of 7."""
+    shift = DENSITY - config.qp_density
+
+    def shifted(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value << shift if name == "qp" and value is not None else value for name, value in options.items()
+        }
+
+    return replace(
+        config,
+        qp_density=DENSITY,
+        qp=None if config.qp is None else config.qp << shift,
+        rules=tuple(Rule(rule.pattern, **shifted(rule.options)) for rule in config.rules),
+        overrides={name: shifted(options) for name, options in config.overrides.items()},
+    )
+
+
+def qp_of(step: float) -> int:
+    """The largest qp whose step is at most this one, above 0."""
+    mantissa, exponent = frexp(step)
+    return clipped((exponent - 1 << DENSITY) + int(mantissa * 2 * OCTAVE) - OCTAVE)
+
+
+def read_each(
+    model: Model, names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
+) -> dict[str, Result]:
+    """What a function gives of each tensor: of a list with the array, its name, and what else is given."""
+    known = model.tensors if type(model.tensors) is dict else {}
+    calls = [
+        Call(function, read, (name,), (name, *arguments), getattr(known.get(name), "nbytes", WINDOW)) for name in names
+    ]
+    return {call.names[0]: result for call, result in zip(calls, pool.results(calls), strict=True)}
+
+
+def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:
+    """About so many of a tensor's parameters in eight runs, of whole rows where these are short."""
+    array, runs = whole.array, 8
+    if array.size <= about:
+        return whole
+    rows = array.reshape(array.shape[0], -1)
+    options = whole.options
+    if rows.shape[1] > about // runs:
+        rows, options = array.reshape(-1, 1), replace(options, scan_order=0)
+    count = about // runs // rows.shape[1]
+    starts = [(len(rows) - count) * run // (runs - 1) for run in range(runs)]
+    some = np.concatenate([rows[start : start + count] for start in starts])
+    return replace(whole, array=some if some.shape[1] > 1 else some.reshape(-1), options=options)
+
+
+def _goal(options: TensorOptions) -> bool:
+    return any(getattr(options, name) is not None for name in TENSOR_GOALS if name != "qp")
+
+
+def block_members(model: Model) -> set[str]:
+    """The tensors that are in blocks."""
+    return {name for block in model.blocks for name in vars(block).values() if isinstance(name, str)}
+
+
+def quantizable(tensor: Subject) -> bool:
+    """Whether a tensor has floats, all of them finite."""
+    return bool(tensor.stored.kind == "f" and tensor.array.size and np.isfinite(tensor.bounds).all())
+
+
+# ------------------------------------------------------------------------------------------------ quality
+def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float, int]]) -> dict[str, Options]:
+    """The qp of each tensor with a quality, from their energies; vectors, which have none, move with the quality."""
+    steps = {}
+    for quality in set(wanted.values()):
+        mine = [energy for name, energy in found.items() if wanted[name] == quality]
+        steps[quality] = clipped(usual_qp(mine) + quality_shift(quality))
+    return {
+        name: {"qp": steps[wanted[name]] if count else clipped(DEFAULT_QP + quality_shift(wanted[name]))}
+        for name, (_, count) in found.items()
+    }
+
+
+def quality_shift(quality: float) -> int:
+    """By how much the qp of a quality is greater than that of the usual one."""
+    return -round((quality - USUAL_QUALITY) * OCTAVE / 6)
+
+
+def usual_qp(energies: Iterable[tuple[float, float]]) -> int:
+    """The qp of the usual quality, for tensors with these sums of squares and numbers of parameters that are not 0."""
+    signal = count = 0.0
+    for energy, number in energies:
+        signal, count = signal + energy, count + number
+    if not signal:
+        return DEFAULT_QP
+    return qp_of(sqrt(signal / count)) + OCTAVE - round(USUAL_QUALITY * OCTAVE / 6)
+
+
+def clipped(qp: int) -> int:
+    """The nearest qp that there is."""
+    return max(LEAST_QP, min(GREATEST_QP, qp))
+
+
+def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[float, int]:
+    """The sum of the squares of a tensor that the quality is about, and how many of them are not 0."""
+    tensor = subject(name, arrays[0], config)
+    if not quantizable(tensor) or tensor.is_fine:
+        return 0.0, 0
+    return power(tensor.floats), int(np.count_nonzero(tensor.floats))
+
+
+# ------------------------------------------------------------------------------------------------ snr, max_error
+def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str]) -> Options:
+    """The options with which a tensor has the SNR, or the largest error, that it may have."""
+    tensor = subject(name, arrays[0], config)
+    if not quantizable(tensor):
+        return {}
+    options, in_block = tensor.options, name in blocks
+    plain = replace(tensor, options=replace(options, snr=None, max_error=None))
+    if options.max_error is not None:
+        return _bounded(plain, options.max_error, in_block)
+    assert options.snr is not None
+    return _with_snr(plain, 10 ** (options.snr / 10), in_block)
+
+
+def _bounded(tensor: Subject, bound: float, in_block: bool) -> Options:
+    """Uniform quantization, whose errors do not exceed half a step."""
+    if tensor.is_fine and max(error.largest for error in _errors(tensor, in_block)) <= bound:
+        return {}
+    qp = qp_of(2 * bound)
+    for shift in (0, 1, 2, OCTAVE // 8, OCTAVE):  # what float arithmetic and narrow types round takes a smaller step
+        options = {"qp": max(LEAST_QP, qp - shift), "dependent_quantization": False, "rate": 0.0, "fine_vectors": False}
+        if max(error.largest for error in _errors(_with(tensor, options), in_block)) <= bound:
+            return options
+    return {"exact": True}
+
+
+def _with_snr(tensor: Subject, factor: float, in_block: bool) -> Options:
+    """The largest step at which the signal is so many times the noise."""
+    if tensor.is_fine and all(error.reaches(factor) for error in _errors(tensor, in_block)):
+        return {}
+    some = excerpt(tensor)
+    values = power(some.floats)
+    qp = qp_of(sqrt(values / some.array.size / factor) * 2) if values else 0
+    if some is not tensor:
+        guess = _largest_step(some, factor, qp, in_block)
+        qp = qp if guess is None else guess
+    found = _largest_step(tensor, factor, qp, in_block)
+    return {"exact": True} if found is None else {"qp": found, "fine_vectors": False}
+
+
+def _largest_step(tensor: Subject, factor: float, qp: int, in_block: bool) -> int | None:
+    """The largest qp that reaches an SNR, nearly; None where the search from ``qp`` finds none.
+
+    The noise is taken to be proportional to the square of the step.
+    """
+    low, high = LEAST_QP - 1, GREATEST_QP + 1  # the largest that does, and the smallest that does not
+    for _ in range(TRIES):
+        found = max(_errors(_with(tensor, {"qp": qp, "fine_vectors": False}), in_block), key=_noise)
+        if found.reaches(factor):
+            low = qp
+        else:
+            high = qp
+        more = floor(log2(found.signal / found.noise / factor) * OCTAVE / 2) if found.noise else 0
+        if low == qp and (more <= CLOSE or high - low == 1):
+            break
+        qp = clipped(qp + more - (more < 0))
+        if not low < qp < high:
+            qp = (low + high) >> 1
+    return low if low >= LEAST_QP else None
+
+
+def _with(tensor: Subject, options: Options) -> Subject:
+    return replace(tensor, options=tensor.options.replaced(options))
+
+
+def _errors(tensor: Subject, in_block: bool) -> list[Distortion]:
+    """The errors of a tensor's plan; where it may be coded in a block or apart, of both."""
+    plans = [choose(tensor)]
+    if in_block:
+        plans.append(choose(tensor, in_block=True))
+    return [distortion(tensor, plan) for plan in plans]
+
+
+def _noise(error: Distortion) -> float:
+    return error.noise

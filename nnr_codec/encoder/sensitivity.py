@@ -1,0 +1,184 @@
+"""What errors of parameters cost, as far as the caller knows: importance, and second moments of inputs.
+
+An error matrix e of a weight, seen as (dims[0], prod(dims[1:])), is taken to cost the sum over rows of
+rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without these the sum of weights * e**2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import frexp, fsum, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext import surgeon
+from ..config import EncoderConfig
+from ..errors import EncodeError
+from ..model import Array, Model
+
+Floats = npt.NDArray[np.float64]
+
+#: Of the mean of its diagonal, what is added to the diagonal of second moments: as much as they may be off.
+DAMPING = 0.01
+#: How far they may be from symmetric, relative to their diagonal.
+ASYMMETRY = 1e-3
+#: Tensors weigh at least this, relative to the others.
+LEAST = 1e-6
+#: Bits of integers whose sums are exact.
+SUM_BITS = 40
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What is known of one tensor.
+
+    Parameters
+    ----------
+    name : str
+    dims : tuple of int
+        Its shape; parts of it know nothing of this.
+    sensitivity : ndarray or None
+        Of no dimensions or of the tensor's shape: what a squared error costs.
+    hessian : ndarray or None
+        Shape (columns, columns).
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    sensitivity: Array | None = None
+    hessian: Array | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether some errors cost more than others."""
+        return self.hessian is not None or (self.sensitivity is not None and self.sensitivity.ndim > 0)
+
+    def mean(self) -> float:
+        """What a squared error costs on average; with second moments, when later weights make up for earlier ones."""
+        moments = self._moments()
+        if moments is None:
+            return _mean(self.sensitivity) if self.sensitivity is not None else 1.0
+        _, pivots = self._factor(moments)
+        mean, diagonal = fsum(pivots) / len(pivots), _trace(moments) / len(pivots)
+        return mean if self.sensitivity is None else _mean(self.sensitivity) * mean / diagonal
+
+    def weights(self) -> npt.NDArray[np.float32] | None:
+        """The cost of each squared error, 1 on average, shape (n,); None where all are alike."""
+        if self.sensitivity is not None and self.sensitivity.ndim:
+            return _relative(self.sensitivity.reshape(-1))
+        moments = self._moments()
+        if moments is None:
+            return None
+        one = _relative(np.diagonal(moments))
+        return None if one is None else np.tile(one, self.dims[0])
+
+    def improve(self, x: surgeon.Real, step: float, levels: npt.NDArray[np.int32], **options: Any) -> None:
+        """Replace levels, of shape (n,), by ones of which later weights make up for the errors of earlier ones.
+
+        ``options`` are those of :func:`nnr_codec.cabac_ext.surgeon.surgeon`. Without second moments nothing changes.
+        """
+        moments = self._moments()
+        if moments is None:
+            return
+        unit, pivots = self._factor(moments)
+        rows = np.ones(self.dims[0])
+        if self.sensitivity is not None and self.sensitivity.ndim:
+            found = _relative(_sums(self.sensitivity.reshape(self.dims[0], -1)))
+            rows = rows if found is None else found.astype(np.float64)
+        pivots = pivots / (fsum(pivots) / len(pivots))
+        shape = (self.dims[0], len(pivots))
+        surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, rows, **options)
+
+    def _moments(self) -> Floats | None:
+        """The second moments; None where there are none, or all are 0."""
+        if self.hessian is None:
+            return None
+        moments = np.ascontiguousarray(self.hessian, np.float64)
+        return moments if _trace(moments) > 0 else None
+
+    def _factor(self, moments: Floats) -> tuple[npt.NDArray[np.float32], Floats]:
+        try:
+            return surgeon.factorize(moments, DAMPING)
+        except ValueError as error:
+            raise EncodeError(f"the second moments of {self.name!r} are {error}") from None
+
+
+def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:
+    """What is known of a tensor; None when nothing is. EncodeError for what does not fit it."""
+    sensitivity = _given(name, "sensitivity", config.sensitivity)
+    hessian = _given(name, "hessian", config.hessians)
+    if sensitivity is None and hessian is None:
+        return None
+    dims = shape or (1,)
+    if sensitivity is not None and sensitivity.shape not in ((), shape):
+        raise EncodeError(f"the sensitivity of {name!r} has shape {sensitivity.shape}, but the tensor has {shape}")
+    if sensitivity is not None and sensitivity.size and sensitivity.min() < 0:
+        raise EncodeError(f"the sensitivity of {name!r} is negative")
+    columns = prod(dims[1:])
+    if hessian is not None and hessian.shape != (columns, columns):
+        raise EncodeError(
+            f"the hessian of {name!r} has shape {hessian.shape}, but the tensor has rows of {columns}: "
+            f"it takes {(columns, columns)}"
+        )
+    if hessian is not None and hessian.size:
+        diagonal = np.diagonal(hessian)
+        if diagonal.min() < 0 or np.abs(hessian - hessian.T).max() > ASYMMETRY * diagonal.max():
+            raise EncodeError(f"the hessian of {name!r} is not symmetric, or has a negative diagonal")
+    return Importance(name, dims, sensitivity, hessian)
+
+
+def check_names(model: Model, config: EncoderConfig) -> None:
+    """Raise EncodeError for what is known of tensors that the model does not have."""
+    for what, given in (("sensitivity", config.sensitivity), ("hessian", config.hessians)):
+        for name in given or ():
+            if name not in model.tensors:
+                raise EncodeError(f"there is a {what} of {name!r}, which is no tensor of the model")
+
+
+def scaled(found: Mapping[str, float]) -> dict[str, float]:
+    """Costs relative to their median, which stands for tensors of which nothing is known; none of them nearly 0."""
+    positive = sorted(value for value in found.values() if value > 0)
+    middle = positive[(len(positive) - 1) // 2] if positive else 1.0
+    return {name: max(value / middle, LEAST) for name, value in found.items()}
+
+
+def _given(name: str, what: str, mapping: Mapping[str, Any] | None) -> npt.NDArray[Any] | None:
+    """What a mapping holds of a tensor, as finite real numbers."""
+    value = (mapping or {}).get(name)
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise EncodeError(f"the {what} of {name!r} is not made of finite numbers")
+    return array if array.dtype.char in "fd" else array.astype(np.float64)
+
+
+def _relative(values: Array) -> npt.NDArray[np.float32] | None:
+    """Values divided by their mean; None where that is 0."""
+    mean = _mean(values)
+    wide: npt.NDArray[Any] = values
+    return np.ascontiguousarray(wide / mean, np.float32) if mean > 0 else None
+
+
+def _mean(values: Array) -> float:
+    """The mean of values above 0; the same in whichever order they are added up."""
+    flat = values.reshape(-1)
+    return fsum(float(part) for part in _sums(flat.reshape(1, -1))) / max(flat.size, 1)
+
+
+def _sums(rows: Array) -> Floats:
+    """The sum of each row, of values above 0; the same in whichever order they are added up."""
+    wide: npt.NDArray[Any] = rows
+    exponent = frexp(float(wide.max()) if wide.size else 0.0)[1]
+    total = np.zeros(len(wide))
+    for start in range(0, wide.shape[1], 1 << 16):
+        part = np.ldexp(wide[:, start : start + (1 << 16)].astype(np.float64), SUM_BITS - exponent)
+        total += np.rint(part).astype(np.int64).sum(axis=1)
+    return np.ldexp(total, exponent - SUM_BITS)
+
+
+def _trace(moments: Floats) -> float:
+    return fsum(np.diagonal(moments))

@@ -1,0 +1,119 @@
+"""The tools that code levels, by what they save: cabac_unary_length, row skipping, shift parameter ids (10.2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy.typing as npt
+
+from ..cabac_ext.kernel import TensorSide, TensorSyntax, magnitude_bits, measure, zero_rows
+from .plan import TensorPlan
+
+#: Values of cabac_unary_length_minus1 that are tried: neighbours differ little, and long codes take long to decode.
+UNARY_LENGTHS = (0, 1, 2, 4, 7, 10, 14, 20, 30)
+#: Where time does not matter, more; and how many of them are compared by more than counts.
+ALL_UNARY_LENGTHS, COMPARED = (*UNARY_LENGTHS, 45, 64, 90, 128, 180, 255), 4
+#: Levels of a tensor that are looked at to choose shift parameter ids, and to decide between two ways of coding.
+SAMPLE, GLANCE = 1 << 15, 1 << 14
+#: Which part of the bits has to be saved, as counts have it, for a length to be looked into.
+PROMISE = 0.0005
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a unit: its levels, int32 of shape ``plan.dims``, and what the unit's header says of them."""
+
+    plan: TensorPlan
+    levels: npt.NDArray[Any]
+    syntax: TensorSyntax
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tools of a unit.
+
+    Parameters
+    ----------
+    cabac_unary_length_minus1 : int
+    sides : list of TensorSide
+        Of each part.
+    """
+
+    cabac_unary_length_minus1: int
+    sides: list[TensorSide]
+
+
+def choose_tools(parts: Sequence[Part], *, thorough: bool = False) -> Choice:
+    """The tools that the plans' options leave open, where they save bits; the others as the options have them.
+
+    The largest part decides on cabac_unary_length. Large tensors are sampled unless ``thorough``. Nothing depends on
+    the machine.
+    """
+    sides = [TensorSide(row_skip_enabled_flag=int(_skips_rows(part, thorough))) for part in parts]
+    largest = max(range(len(parts)), key=lambda k: parts[k].levels.size)
+    options = parts[largest].plan.options
+    unary = options.cabac_unary_length_minus1
+    if "cabac_unary_length_minus1" in options.open:
+        unary = _unary_length(parts[largest], sides[largest], thorough)
+    for part, side in zip(parts, sides, strict=True):
+        if part.plan.options.choose_shift_parameters:
+            syntax = part.syntax.with_unary_length(unary)
+            ids, _ = measure(syntax, part.levels, side, sample=_sample(part, thorough, SAMPLE))
+            side.shift_parameter_ids = ids
+    return Choice(unary, sides)
+
+
+def bits_of(parts: Sequence[Part], choice: Choice) -> float:
+    """About the bits that parts take, flags and ids included; large tensors are sampled."""
+    unary = choice.cabac_unary_length_minus1
+    return sum(
+        measure(part.syntax.with_unary_length(unary), part.levels, side, choose=False)[1]
+        for part, side in zip(parts, choice.sides, strict=True)
+    )
+
+
+def _sample(part: Part, thorough: bool, usual: int) -> int:
+    return part.levels.size if thorough else usual
+
+
+def _skips_rows(part: Part, thorough: bool) -> bool:
+    """Whether rows of zeros are coded as flags: as asked for or, where that is open, if it saves bits."""
+    options, dims = part.plan.options, part.plan.dims
+    is_open = "row_skipping" in options.open
+    # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.
+    agreed = not (part.plan.dq_flag and options.scan_order and prod(dims[1:]) % 4)
+    if not (options.row_skipping or is_open) or not part.syntax.can_skip_rows or not agreed:
+        return False
+    if not zero_rows(part.levels).any():
+        return False
+    if not is_open:
+        return True
+    sample = _sample(part, thorough, GLANCE)
+    coded, skipped = (
+        measure(part.syntax, part.levels, TensorSide(row_skip_enabled_flag=flag), sample=sample)[1] for flag in (0, 1)
+    )
+    return skipped < coded
+
+
+def _unary_length(part: Part, side: TensorSide, thorough: bool) -> int:
+    """The cabac_unary_length_minus1 with the fewest bits: those that counts of magnitudes favour are compared."""
+    usual = part.plan.options.cabac_unary_length_minus1
+    lengths = ALL_UNARY_LENGTHS if thorough else UNARY_LENGTHS
+    bits = magnitude_bits(part.levels, lengths[-1], sample=_sample(part, thorough, SAMPLE))
+    favoured = sorted((length for length in lengths if length != usual), key=bits.__getitem__)
+    if thorough:
+        favoured = favoured[:COMPARED]
+    else:
+        favoured = [length for length in favoured[:1] if bits[length] < (1 - PROMISE) * bits[usual]]
+    if not favoured:
+        return usual
+    sample = _sample(part, thorough, GLANCE)
+
+    def cost(length: int) -> float:
+        syntax = part.syntax.with_unary_length(length)
+        return measure(syntax, part.levels, side, sample=sample)[1]
+
+    return min((usual, *favoured), key=cost)

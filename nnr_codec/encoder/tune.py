@@ -1,0 +1,160 @@
+"""Steps as coarse as an evaluation of the decoded model permits: inference-optimised quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
+from ..errors import EncodeError
+from ..model import Model
+from .goals import GREATEST_QP, LEAST_QP, OCTAVE, dense, settle
+from .plan import subject
+from .schedule import Pool, Reader
+
+#: What encodes and decodes: the decoded model, the bytes of the bitstream, and of the units of each tensor.
+Coded = tuple[Model, int, Mapping[str, int]]
+
+#: Octaves by which all tensors are made coarser at most; how many times as many they are made finer where they have to
+#: be; and the finest part of an octave that is tried.
+RANGE, FINER, FINEST = 8, 3, OCTAVE // 4
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What :func:`nnr_codec.tune` found.
+
+    Parameters
+    ----------
+    config : EncoderConfig
+        Options that give this result again.
+    score, reference : float
+        Of the model decoded from that bitstream, and of the model as it was.
+    nbytes : int
+        Of the bitstream.
+    evaluations : int
+        Calls of the function.
+    """
+
+    config: EncoderConfig
+    score: float
+    reference: float
+    nbytes: int
+    evaluations: int
+
+
+def tune(
+    model: Model,
+    evaluate: Callable[[Model], float],
+    coded: Callable[[EncoderConfig], Coded],
+    config: EncoderConfig,
+    tolerance: float,
+    budget: int,
+) -> Tuning:
+    """See :func:`nnr_codec.tune`; ``coded`` is the codec."""
+    if not tolerance >= 0:
+        raise EncodeError(f"tolerance {tolerance} is not a number of at least 0")
+    if budget < 2:
+        raise EncodeError(f"a budget of {budget} evaluations is not one for the model and one for a bitstream")
+    if config.target_size is not None or config.target_ratio is not None:
+        raise EncodeError("a target leaves nothing to tune")
+    read = Reader(model)
+    with Pool() as pool:
+        config = dense(settle(model, config, read, pool))
+    starts = {name: config.for_tensor(name) for name in model.tensors}
+    names = []
+    for name, options in starts.items():
+        if not options.exact and subject(name, read([name])[0], config).stored.kind == "f":
+            names.append(name)
+    qps = {name: options.qp for name, options in starts.items()}
+    first = {name: DEFAULT_STEP_EXPONENT * OCTAVE if (qp := qps[name]) is None else qp for name in names}
+    reference = float(evaluate(model))
+    tuner = _Tuner(evaluate, coded, config, reference, tolerance, budget - 1, first)
+    tuner.run()
+    return Tuning(tuner.options(tuner.best), tuner.score, reference, tuner.nbytes, 1 + tuner.evaluations)
+
+
+@dataclass
+class _Tuner:
+    """Makes tensors coarser as long as the score holds: all together first, then in ever smaller groups."""
+
+    evaluate: Callable[[Model], float]
+    coded: Callable[[EncoderConfig], Coded]
+    config: EncoderConfig
+    reference: float
+    tolerance: float
+    budget: int
+    best: dict[str, int]
+    score: float = float("nan")
+    nbytes: int = 0
+    units: Mapping[str, int] = field(default_factory=dict)
+    evaluations: int = 0
+
+    def run(self) -> None:
+        """Find the coarsest steps; those of the beginning must hold, or finer ones are looked for."""
+        start = self.best
+        if self.holds(start, self.tolerance):
+            low, high = 0, RANGE * OCTAVE
+        else:
+            low, high = -RANGE * OCTAVE, 0
+            while not self.holds(_moved(start, low, start), self.tolerance):
+                low, high = low - RANGE * OCTAVE, low
+                if low >= -FINER * RANGE * OCTAVE and self.evaluations < self.budget:
+                    continue
+                raise EncodeError(f"no steps keep the score within {self.tolerance:g} of {self.reference:g}")
+        while high - low > OCTAVE // 2 and self.evaluations < self.budget:
+            middle = (low + high) // 2
+            if self.holds(_moved(start, middle, start), self.tolerance / 2):  # some is left for single tensors
+                low = middle
+            else:
+                high = middle
+        step, names = OCTAVE, list(self.best)
+        while step >= FINEST and self.evaluations < self.budget:
+            names = self.coarser(sorted(names, key=self.size, reverse=True), step)
+            if not names:
+                step, names = step // 2, list(self.best)
+
+    def coarser(self, names: list[str], step: int) -> list[str]:
+        """Make these tensors coarser, the largest of them first; which ones it went well for."""
+        if not names or self.evaluations >= self.budget:
+            return []
+        moved = _moved(self.best, step, names)
+        coded = self.coded(self.options(moved))
+        if coded[1] >= self.nbytes:
+            return []
+        if self.holds(moved, self.tolerance, coded):
+            return names
+        if len(names) == 1:
+            return []
+        middle, half = 1, sum(map(self.size, names)) / 2
+        while middle < len(names) - 1 and sum(map(self.size, names[:middle])) < half:
+            middle += 1
+        return self.coarser(names[:middle], step) + self.coarser(names[middle:], step)
+
+    def size(self, name: str) -> int:
+        """Bytes of a tensor's units."""
+        return self.units.get(name, 0)
+
+    def holds(self, qps: dict[str, int], tolerance: float, coded: Coded | None = None) -> bool:
+        """Whether the score does; then these are the best."""
+        self.evaluations += 1
+        model, nbytes, units = coded or self.coded(self.options(qps))
+        score = float(self.evaluate(model))
+        if not score >= self.reference - tolerance:
+            return False
+        self.best, self.score, self.nbytes, self.units = qps, score, nbytes, units
+        return True
+
+    def options(self, qps: Mapping[str, int]) -> EncoderConfig:
+        """The options with these steps."""
+        overrides: dict[str, Mapping[str, Any]] = dict(self.config.overrides)
+        for name, qp in qps.items():
+            overrides[name] = {**overrides.get(name, {}), "qp": qp}
+        return replace(self.config, overrides=overrides)
+
+
+def _moved(qps: Mapping[str, int], by: int, names: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
+    """The same steps, but for some tensors, which have coarser ones."""
+    chosen = set(names)
+    return {name: max(LEAST_QP, min(GREATEST_QP, qp + by)) if name in chosen else qp for name, qp in qps.items()}

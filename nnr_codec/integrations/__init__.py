@@ -1,0 +1,1 @@
+"""Helpers for other packages, which are extras: each is imported where it is used."""

@@ -1,0 +1,177 @@
+"""What :func:`nnr_codec.encode_file` did, and what a decoder makes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..compare import ModelDifference, TensorDifference, compare_tensors
+from ..config import EncoderConfig
+from ..constants import NNR_NDU, NnrUnitType
+from ..decoder.stream import StreamDecoder
+from ..encoder.encode import TensorReport
+from ..files import output_file
+from ..limits import Limits
+from ..model import Array, Model
+
+#: The endings of files that reports are written to, and the methods of EncodeReport that make them.
+ENDINGS = {".json": "to_json", ".html": "to_html"}
+
+
+@dataclass(frozen=True)
+class TensorDetails:
+    """A tensor as it was, and how far it is from what it decodes to.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    type : str
+        Name of the :class:`~nnr_codec.dtypes.StoredType`.
+    same_as : str
+        The tensor that it is tied to; empty for none.
+    difference : TensorDifference or None
+        None where it does not come out by itself: a factor, or a weight with its scaling.
+    """
+
+    shape: tuple[int, ...]
+    type: str
+    same_as: str = ""
+    difference: TensorDifference | None = None
+
+
+@dataclass
+class EncodeReport:
+    """What :func:`nnr_codec.encode_file` did.
+
+    Parameters
+    ----------
+    source_bytes : int
+        Bytes of the tensors as they were.
+    parameters : int
+    nbytes : int
+        Bytes of the bitstream.
+    seconds : float
+        Wall time, reading and writing included; what a report measures beside is not.
+    tensors : dict of str to TensorReport
+    source : str
+        Name of the model's file; empty where it was none.
+    config : EncoderConfig or None
+        The options.
+    version : str
+        Of this package.
+    details : dict of str to TensorDetails
+        Empty unless the report was asked for (``statistics=True``).
+    overhead : dict of str to int
+        Likewise: bytes of the units that hold no tensor, by the names of Table 3.
+    """
+
+    source_bytes: int = 0
+    parameters: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    tensors: dict[str, TensorReport] = field(default_factory=dict)
+    source: str = ""
+    config: EncoderConfig | None = None
+    version: str = ""
+    details: dict[str, TensorDetails] = field(default_factory=dict)
+    overhead: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Size of the bitstream relative to the tensors."""
+        return self.nbytes / self.source_bytes if self.source_bytes else float("nan")
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits of the bitstream, headers and topology included, for each parameter."""
+        return 8 * self.nbytes / self.parameters if self.parameters else float("nan")
+
+    @property
+    def difference(self) -> ModelDifference:
+        """How far the tensors are from what they decode to, of those that come out by themselves."""
+        found = {name: one.difference for name, one in self.details.items()}
+        return ModelDifference({name: one for name, one in found.items() if one is not None})
+
+    def to_json(self) -> str:
+        """The report as JSON, which docs/reports.md describes; ValueError without statistics."""
+        from .document import as_json, document
+
+        return as_json(document(self))
+
+    def to_html(self) -> str:
+        """The same as a page of its own, which needs nothing else; ValueError without statistics."""
+        from .document import document
+        from .page import page
+
+        return page(document(self))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the report as the ending of ``path`` says, ``.json`` or ``.html``: whole or not at all.
+
+        Raises ValueError for another ending or without statistics, FileExistsError as
+        :func:`nnr_codec.files.output_file`.
+        """
+        content = self.render(path)
+        with output_file(path, overwrite=overwrite) as file:
+            file.write(content)
+
+    def render(self, path: str | os.PathLike[str]) -> bytes:
+        """The content of a file of this name; ValueError as :meth:`save`."""
+        ending = os.path.splitext(os.fspath(path))[1].lower()
+        if ending not in ENDINGS:
+            raise ValueError(f"{os.fspath(path)}: the name of a report ends in {' or '.join(ENDINGS)}")
+        text: str = getattr(self, ENDINGS[ending])()
+        return text.encode()
+
+
+class Witness:
+    """Decodes units as they are written, and notes in a report how far their tensors are from the model's.
+
+    Parameters
+    ----------
+    model : Model
+        What is encoded.
+    report : EncodeReport
+    """
+
+    def __init__(self, model: Model, report: EncodeReport) -> None:
+        self._model, self._report = model, report
+        self._decoder = StreamDecoder(limits=Limits.unlimited(), allow_missing=True)
+        self._products = {block.weight for block in model.blocks if block.scale is not None or block.g is not None}
+        self._overhead: Counter[str] = Counter()
+        self._found: dict[str, TensorDetails] = {}
+        self.seconds = 0.0
+
+    def take(self, unit: bytes) -> None:
+        """The next unit."""
+        started = time.perf_counter()
+        kind = unit[4 if unit[0] & 0x80 else 2] >> 2  # nnr_unit_type, after nnr_unit_size (6.3.2)
+        if kind != NNR_NDU:
+            self._overhead[NnrUnitType(kind).name] += len(unit)
+        for name, tensor in self._decoder.feed(unit):
+            self._compare(name, tensor)
+        self.seconds += time.perf_counter() - started
+
+    def finish(self) -> None:
+        """The bitstream is complete: the report gets its details."""
+        started = time.perf_counter()
+        for name, tensor in self._decoder.finish():
+            self._compare(name, tensor)
+        for name in self._model:
+            self._report.details[name] = self._found.get(name) or self._details(name)
+        self._report.overhead = dict(self._overhead)
+        self.seconds += time.perf_counter() - started
+
+    def _compare(self, name: str, tensor: Array) -> None:
+        if name in self._model.tensors and name not in self._products:
+            self._found[name] = self._details(name, tensor)
+
+    def _details(self, name: str, decoded: Array | None = None) -> TensorDetails:
+        array = np.asarray(self._model[name])
+        record = self._decoder.side.tensors.get(name)
+        found = compare_tensors(array, decoded) if decoded is not None and decoded.shape == array.shape else None
+        return TensorDetails(array.shape, array.dtype.name, record.same_as if record else "", found)

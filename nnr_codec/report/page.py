@@ -1,0 +1,278 @@
+"""A report as one HTML page that refers to nothing outside itself; its script only sorts and filters."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+
+from .charts import CODINGS, MOST_BITS, Row, bar, count, histogram, largest, plot, points, text
+from .document import Document, is_bounded
+
+#: Heading, how a first click on it sorts, and what it means.
+COLUMNS = (
+    ("tensor", "ascending", "Name; those of one block stand together, and its bytes with the first one"),
+    ("shape", "", "Extents and type of the tensor as it was"),
+    ("coding", "ascending", "How its values became levels; after a +, that side information makes it whole"),
+    ("levels", "descending", "How often each level occurs, by the logarithm; sorted by the number of levels"),
+    ("parameters", "descending", "How many numbers it has"),
+    ("bytes", "descending", "Of its units, and their share of the file"),
+    ("bits/par", "descending", "Bits of its units for each parameter"),
+    ("entropy", "descending", "Zero-order entropy of its levels, and bits stored beside them, for each parameter"),
+    ("to entropy", "descending", "Bytes against that entropy, where each level occurs eight times on average"),
+    ("SNR", "ascending", "Signal to noise in dB of what it decodes to"),
+    ("max error", "descending", "Largest absolute error of what it decodes to"),
+    ("step", "descending", "Quantization step, and its quantization parameter"),
+    (
+        "tools",
+        "",
+        "What a bit was worth in squared steps, unary length, scan order, rows skipped, shift parameter ids not 0",
+    ),
+    ("ms", "descending", "Milliseconds of quantizing and coding"),
+)
+#: Share of the parameters that the first plot shows.
+MOST = 0.99
+LEFT = ("tensor", "shape", "coding", "tools")
+NONE, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
+MISSING = f'<td data-v="">{NONE}</td>'
+
+
+def page(document: Document) -> str:
+    """The page; everything that it says stands in the document."""
+    rows: list[Row] = document["tensors"]
+    title, version = document["source"] or "Model", document["made_by"]["nnr_codec"]
+    overhead = document["totals"]["overhead_bytes"]
+    style, script = _part("page.css"), _part("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{text(title)}: NNR encode report</title>\n<style>{style}</style>\n</head>\n<body>\n<main>",
+            f"<header><h1><bdi>{text(title)}</bdi></h1>",
+            f'<p class="soft">encoded to NNR (ISO/IEC 15938-17) by nnr_codec {text(version)}</p>',
+            f"{_facts(document)}</header>\n<section><h2>Where the bytes are</h2>",
+            f'<figure class="card">{bar(rows, overhead)}{_legend(document)}</figure></section>',
+            _plots(rows),
+            f"<section><h2>Tensors</h2>{_controls(rows)}{_table(rows, document['totals']['bytes'])}</section>",
+            f"<section><h2>Options</h2>{_options(document)}</section>",
+            f"{_notes()}\n</main>\n<script>{script}</script>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _facts(document: Document) -> str:
+    """The totals."""
+    totals = document["totals"]
+    exact, tensors = totals["exact_tensors"], totals["tensors"]
+    snr = "exact" if totals["snr_db"] is None else f"{totals['snr_db']:.2f} dB"
+    facts = [
+        ("Size", _size(totals["bytes"]), f"{count(totals['bytes'])} of {count(totals['source_bytes'])} B"),
+        ("Ratio", _percent(totals["ratio"]), _times(totals)),
+        ("Bits per parameter", _decimals(totals["bits_per_parameter"], 3), f"{count(totals['parameters'])} parameters"),
+        ("Against the entropy", *_against(totals)),
+        ("SNR", snr, f"{exact} of {tensors} tensors exact"),
+        ("Largest error", _figures(totals["max_error"]), _name(totals["worst_tensor"] or "none")),
+        ("Time", f"{document['seconds']:.2f} s", "reading and writing included"),
+    ]
+    cells = (f"<div><dt>{name}</dt><dd><b>{value}</b> <span>{note}</span></dd></div>" for name, value, note in facts)
+    return f'<dl class="facts">{"".join(cells)}</dl>'
+
+
+def _size(nbytes: int) -> str:
+    """Bytes with a decimal prefix."""
+    power = min((len(str(nbytes)) - 1) // 3, 3)
+    return f"{nbytes / 1000**power:.2f} {' kMG'[power]}B" if power else f"{nbytes} B"
+
+
+def _times(totals: Row) -> str:
+    return f"{1 / totals['ratio']:.2f} times smaller" if totals["ratio"] else "no tensors"
+
+
+def _against(totals: Row) -> tuple[str, str]:
+    """Bytes against the entropy of the levels."""
+    if not totals["entropy_bytes"]:
+        return NONE, "no tensor to measure by"
+    return (
+        _signed(totals["entropy_coded_bytes"] / totals["entropy_bytes"] - 1, 2),
+        f"{count(totals['entropy_coded_bytes'])} for {count(totals['entropy_bytes'])} B",
+    )
+
+
+def _legend(document: Document) -> str:
+    """Bytes by coding."""
+    sums = dict.fromkeys(CODINGS, 0)
+    for row in document["tensors"]:
+        if row["coding"] in sums:
+            sums[row["coding"]] += row["bytes"]
+    sums["overhead"] = document["totals"]["overhead_bytes"]
+    whole = document["totals"]["bytes"] or 1
+    entries = (
+        f'<li><i class="dot k-{coding}"></i>{CODINGS[coding]} '
+        f"<span>{count(nbytes)} B, {100 * nbytes / whole:.1f} %</span></li>"
+        for coding, nbytes in sums.items()
+        if nbytes
+    )
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def _plots(rows: Sequence[Row]) -> str:
+    """Rate and distortion of most parameters, and of all tensors where these are more."""
+    shown = points(rows)
+    if not shown:
+        return ""
+    most = largest(shown, MOST)
+    figures = [
+        (most, f"The {len(most)} largest tensors, with {100 * MOST:.0f} % of the parameters"),
+        (shown, "All tensors"),
+    ]
+    drawn = "".join(
+        f'<figure class="card"><figcaption>{label}</figcaption>'
+        f"{plot(some, f'Signal to noise over bits per parameter: {label}')}</figure>"
+        for some, label in (figures if len(most) < len(shown) else figures[1:])
+    )
+    return (
+        f'<section><h2>Rate and distortion</h2><div class="plots">{drawn}</div>'
+        '<p class="note">A circle for each tensor, its area by the number of parameters; those of more than '
+        f"{MOST_BITS:.0f} bits stand at the edge. The dashed line has 6.02 dB for each bit, which no code exceeds for "
+        "Gaussian values; weights with heavier tails, or many zeros, may lie above it.</p></section>"
+    )
+
+
+def _controls(rows: Sequence[Row]) -> str:
+    """Filters, which the script shows."""
+    present = {row["coding"] for row in rows}
+    options = "".join(
+        f'<option value="{coding}">{name}</option>' for coding, name in CODINGS.items() if coding in present
+    )
+    return (
+        '<div class="controls" hidden><label>Name <input type="search" placeholder="part of a name"></label>'
+        f'<label>Coding <select><option value="">all</option>{options}</select></label><output></output></div>'
+    )
+
+
+def _table(rows: Sequence[Row], whole: int) -> str:
+    """All tensors."""
+    heads = "".join(
+        f'<th scope="col"{f" data-sort={way}" if way else ""}{" class=left" if name in LEFT else ""} '
+        f'title="{meaning}">{name}</th>'
+        for name, way, meaning in COLUMNS
+    )
+    body = "\n".join(_row(k, row, whole) for k, row in enumerate(rows))
+    return (
+        '<div class="card scroll" tabindex="0" role="region" aria-label="Table of tensors"><table>'
+        "<caption>Tensors: sizes, distortion and coding tools</caption>"
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _row(number: int, row: Row, whole: int) -> str:
+    """One tensor."""
+    tools, levels = row["tools"] or {}, row["levels"]
+    share = 100 * row["bytes"] / whole if whole else 0.0
+    ratio = None
+    if is_bounded(row) and row["entropy"]:
+        ratio = row["bits_per_parameter"] / row["entropy"] - 1
+    snr = _cell(row["snr_db"], 2)
+    if row["exact"]:
+        snr = '<td data-v="1e9">exact</td>'
+    cells = [
+        f'<th scope="row"><bdi>{_name(row["name"])}</bdi></th>',
+        f'<td class="left">{TIMES.join(map(str, row["shape"])) or "scalar"} <small>{text(row["type"])}</small></td>',
+        f'<td class="left"><i class="dot k-{row["coding"]}"></i>{_coding(row)}</td>',
+        f'<td data-v="{levels["distinct"]}">{histogram(row)}</td>' if levels else MISSING,
+        f'<td data-v="{row["parameters"]}">{count(row["parameters"])}</td>',
+        f'<td class="meter" data-v="{row["bytes"]}">{count(row["bytes"])} <small>{share:.1f} %</small>'
+        f'<i class="k-{row["coding"]}" style="width:{share:.1f}%"></i></td>',
+        _cell(row["bits_per_parameter"], 3),
+        _cell(row["entropy"], 3),
+        MISSING if ratio is None else f'<td data-v="{ratio:.5f}">{_signed(ratio, 1)}</td>',
+        snr,
+        MISSING if row["max_error"] is None else f'<td data-v="{row["max_error"]}">{_figures(row["max_error"])}</td>',
+        _step(tools),
+        f'<td class="left">{_tools(tools)}</td>',
+        f'<td data-v="{row["seconds"]}">{1000 * row["seconds"]:.2f}</td>',
+    ]
+    return f'<tr id="t{number}" data-coding="{row["coding"]}">{"".join(cells)}</tr>'
+
+
+def _name(name: str) -> str:
+    """A name, which may be broken after its dots and the like."""
+    return re.sub("([./_:])", r"\1<wbr>", text(name))
+
+
+def _step(tools: Row) -> str:
+    if tools.get("step") is None:
+        return MISSING
+    return f'<td data-v="{tools["step"]}">{_figures(tools["step"])} <small>qp {tools["qp"]}</small></td>'
+
+
+def _coding(row: Row) -> str:
+    """How a tensor is coded, in a word."""
+    if row["same_as"]:
+        return f"= <bdi>{text(row['same_as'])}</bdi>"
+    size = (row["tools"] or {}).get("codebook_size")
+    words = row["coding"] + (f" of {count(size)}" if size else "") + (f" + {row['code']}" if row["code"] else "")
+    return text(words)
+
+
+def _tools(tools: Row) -> str:
+    """What else its coding uses."""
+    if not tools or tools["cabac_unary_length_minus1"] is None:
+        return ""
+    used = [f"rate {tools['rate']:g}"] if tools["rate"] else []
+    used.append(f"unary {tools['cabac_unary_length_minus1'] + 1}")
+    if tools["codebook_size"] and tools["dq_flag"]:
+        used.append("dq")
+    if tools["scan_order"]:
+        used.append(f"scan {tools['scan_order']}")
+    if tools["rows_skipped"] is not None:
+        used.append(f"{count(tools['rows_skipped'])} rows skipped")
+    if tools["shift_parameter_ids"]:
+        used.append(f"{len(tools['shift_parameter_ids'])} ids")
+    return ", ".join(used)
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f'<td data-v="{value}">{value:.{digits}f}</td>'
+
+
+def _decimals(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.2f} %"
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{100 * value:+.{digits}f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _figures(value: float | None) -> str:
+    return NONE if value is None else f"{value:.3g}"
+
+
+def _options(document: Document) -> str:
+    made_by = ", ".join(f"{name} {version}" for name, version in document["made_by"].items())
+    content = json.dumps(document["options"], indent=1)
+    return f"<details><summary>{text(made_by)}</summary><pre>{_lines(content)}</pre></details>"
+
+
+def _lines(content: str) -> str:
+    return "\n".join(map(text, content.splitlines()))
+
+
+def _notes() -> str:
+    """What the columns mean."""
+    items = "".join(f"<dt><b>{name}</b></dt><dd>{meaning}</dd>" for name, _, meaning in COLUMNS)
+    return f'<footer class="note"><details><summary>What the columns mean</summary><dl>{items}</dl></details></footer>'

@@ -1,0 +1,244 @@
+"""Tables as straight functions: what walking a table does for a structure without errors, in a tenth of the time.
+
+A function is made of the source of its table, so that there is nothing else to keep in step. It knows of no paths and
+explains no errors: whatever is wrong, it raises something, and the coder begins again and walks the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+#: Walks of a table before a function is made of it, which takes as long as a hundred walks.
+OFTEN = 64
+
+Limited = Mapping[str, tuple[str, int]]
+Table = Callable[..., None]
+
+
+class Compiled(dict[Table, Callable[..., Any] | None]):
+    """The functions of all tables in one direction, each made when its table has been walked often; None before.
+
+    Parameters
+    ----------
+    make : callable
+        :func:`make_reader` or :func:`make_writer`.
+    """
+
+    def __init__(self, make: Callable[[Table], Callable[..., Any]]) -> None:
+        super().__init__()
+        self._make = make
+        self._walks: Counter[Table] = Counter()
+
+    def __missing__(self, table: Table) -> Callable[..., Any] | None:
+        self._walks[table] += 1
+        if self._walks[table] <= OFTEN:
+            return None
+        try:
+            self[table] = self._make(table)
+        except (OSError, SyntaxError):  # the source is not there
+            self[table] = None
+        return self[table]
+
+
+def make_reader(table: Table, limited: Limited) -> Callable[..., None]:
+    """A function of a Reader over a BitReader, and of a new structure, which it fills.
+
+    Raises OSError when the source of the table is not to be had.
+    """
+    return _function(_ReaderLines(table, limited))
+
+
+def make_writer(table: Table) -> Callable[..., None]:
+    """A function of a Writer and of a structure, which is written unless it raises something.
+
+    Raises OSError when the source of the table is not to be had.
+    """
+    return _function(_WriterLines(table))
+
+
+def _function(lines: _Lines) -> Callable[..., None]:
+    names = {**lines.names, "_inner": _inner, "_check": _check}
+    exec(compile("\n".join(lines.function()), f"<{type(lines).__name__} of {lines.table.__name__}>", "exec"), names)
+    made: Callable[..., None] = names["function"]
+    return made
+
+
+def _inner(values: dict[str, Any], name: str, k: int) -> list[Any]:
+    """List k of a list of lists."""
+    outer: list[list[Any]] = values.setdefault(name, [])
+    while len(outer) <= k:
+        outer.append([])
+    return outer[k]
+
+
+def _check(structure: Any, coded: dict[str, Any]) -> None:
+    """ValueError unless all elements that are set were coded, but for those that say nothing else than none would."""
+    elements = structure.__dict__.items()
+    if elements <= coded.items():
+        return
+    for name, value in elements:
+        found = coded.get(name, coded)
+        if found is value or found == value:  # a not-a-number is itself
+            continue
+        if value not in ([], getattr(type(structure), name, None)):
+            raise ValueError(name)
+
+
+class _Lines:
+    """Makes the source of a function of that of a table."""
+
+    HEAD: Sequence[str]
+    TAIL: Sequence[str] = ()
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.names = table, dict[str, Any](table.__globals__)
+
+    def function(self) -> Iterator[str]:
+        """The lines."""
+        yield from ("def function(coder, t):", *_indented(["ctx, io = coder.ctx, coder.io", *self.HEAD]))
+        yield from _indented(self._body(_parsed(self.table).body))
+        yield from _indented(self.TAIL)
+
+    def _body(self, body: list[ast.stmt]) -> Iterator[str]:
+        for node in body:
+            match node:
+                case ast.Assign(targets=[target], value=ast.Call(ast.Name(kind), arguments)):
+                    yield from self._coded(target, kind, arguments)
+                case ast.Expr(ast.Call(ast.Attribute(target, "append"), [ast.Call(ast.Name(kind), arguments)])):
+                    assert isinstance(target, ast.Attribute)
+                    yield f"entries = values.setdefault({target.attr!r}, [])"
+                    yield from self._entry(f"t.{target.attr}[len(entries)]", kind, arguments)
+                case ast.Expr(ast.Call(ast.Name("byte_alignment"))):
+                    yield from self._alignment()
+                case ast.Expr(ast.Call(ast.Name(name), arguments)):
+                    called = _parsed(self.names[name])
+                    for parameter, argument in zip(called.args.args[1:], arguments[1:], strict=True):
+                        yield f"{parameter.arg} = {ast.unparse(argument)}"
+                    yield from self._body(called.body)
+                case ast.If():
+                    yield f"if {ast.unparse(node.test)}:"
+                    yield from _indented(self._body(node.body))
+                    if node.orelse:
+                        yield "else:"
+                        yield from _indented(self._body(node.orelse))
+                case ast.For():
+                    yield f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}:"
+                    yield from _indented(self._body(node.body))
+                case _:
+                    yield ast.unparse(node)
+
+    def _coded(self, target: ast.expr, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        match target:
+            case ast.Attribute(attr=name):
+                yield from self._element(name, kind, arguments)
+            case ast.Subscript(ast.Attribute(attr=name)):
+                yield f"entries = values.setdefault({name!r}, [])"
+                yield from self._entry(ast.unparse(target), kind, arguments)
+            case ast.Subscript(ast.Subscript(ast.Attribute(attr=name), k)):
+                yield f"entries = _inner(values, {name!r}, {ast.unparse(k)})"
+                yield from self._entry(ast.unparse(target), kind, arguments)
+
+    def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        """``t.name = kind(arguments)``."""
+        raise NotImplementedError
+
+    def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        """``target = kind(arguments)``, the target being the next of ``entries``."""
+        raise NotImplementedError
+
+    def _alignment(self) -> Iterator[str]:
+        """byte_alignment()."""
+        raise NotImplementedError
+
+
+class _ReaderLines(_Lines):
+    HEAD = (
+        "values, limits, most = t.__dict__, io.limits, io.limits.max_eg_bits",
+        "_u, _i, _ue, _ie, _st = io.take_u, io.take_i, io.take_ue, io.take_ie, io.take_st",
+    )
+
+    def __init__(self, table: Table, limited: Limited) -> None:
+        super().__init__(table)
+        self._limited = limited
+
+    def _value(self, kind: str, arguments: list[ast.expr]) -> str:
+        """What stands for a value."""
+        n, *values = map(ast.unparse, arguments or [ast.Constant(0)])
+        match kind:
+            case "u" if values:
+                return f"{values[0]}._value2member_map_.get(x := _u({n}), x)"
+            case "u" | "i":
+                return f"_{kind}({n})"
+            case "ue" | "ie":
+                return f"_{kind}({n}, most)"
+            case "st":
+                return "_st(limits.max_name_bytes)"
+            case "struct":
+                return f"coder.read({n})"
+        return f"io.{kind}({n})"
+
+    def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        yield f"values[{name!r}] = {self._value(kind, arguments)}"
+        if name in self._limited:
+            limit, more = self._limited[name]
+            yield f"if t.{name} + {more} > limits.{limit}: raise ValueError"
+
+    def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        yield "coder.items += 1"
+        yield "if coder.items > limits.max_names: raise ValueError"
+        yield f"entries.append({self._value(kind, arguments)})"
+
+    def _alignment(self) -> Iterator[str]:
+        yield "n = 8 - (io.pos & 7)"
+        yield "if _u(n) != 1 << n - 1: raise ValueError"
+
+
+class _WriterLines(_Lines):
+    HEAD = ("values = {}", "_u, _i, _ue, _ie, _st = io.u, io.i, io.ue, io.ie, io.st")
+    TAIL = ("_check(t, values)",)
+
+    def _value(self, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        n = ast.unparse(arguments[0]) if arguments else "0"
+        if kind == "struct":
+            yield f"if not isinstance(x, {n}): raise TypeError"
+            yield "coder.write(x)"
+        else:
+            yield f"{f'_{kind}' if kind in ('u', 'i', 'ue', 'ie', 'st') else f'io.{kind}'}({n}, x)"
+
+    def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        yield f"x = values[{name!r}] = t.{name}"
+        yield from self._value(kind, arguments)
+
+    def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
+        yield f"x = {target}"
+        yield from self._value(kind, arguments)
+        yield "entries.append(x)"
+
+    def _alignment(self) -> Iterator[str]:
+        yield "n = 8 - (io.pos & 7)"
+        yield "_u(n, 1 << n - 1)"
+
+
+def _parsed(function: Table) -> ast.FunctionDef:
+    """The source of a function; OSError when it is not to be had, or has become another since it was imported."""
+    module = ast.parse(inspect.getsource(function))
+    codes = [one for one in compile(module, "", "exec").co_consts if isinstance(one, CodeType)]
+    is_same = _essence(function.__code__) in map(_essence, codes)
+    definition = module.body[0]
+    if not is_same or not isinstance(definition, ast.FunctionDef):
+        raise OSError(f"the source of {function.__name__} has changed")
+    return definition
+
+
+def _essence(code: CodeType) -> tuple[object, ...]:
+    """What a code does."""
+    return code.co_code, code.co_names, code.co_consts
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
