@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -107,6 +107,8 @@ class Rule:
     options: Mapping[str, Any]
 
     def __init__(self, pattern: str, **options: Any) -> None:
+        if not isinstance(pattern, str):
+            raise EncodeError(f"a rule has a glob for names of tensors, not {pattern!r}")
         known = {option.name for option in fields(TensorOptions)}
         for name in options:
             if name not in known:
@@ -196,6 +198,8 @@ class EncoderConfig(TensorOptions):
         return cls(**{**preset, **options})
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rules, Iterable):
+            raise EncodeError(f"rules are Rule objects, not {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))
         _check_whole("effort", self.effort)
         if not 1 <= self.effort <= 9:
@@ -206,8 +210,9 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
-        if not isinstance(self.side_info, bool):
-            raise EncodeError(f"side_info is true or false, not {self.side_info!r}")
+        for name in ("deflate_topology", "indexed_references", "side_info"):
+            if not isinstance(getattr(self, name), bool):
+                raise EncodeError(f"{name} is true or false, not {getattr(self, name)!r}")
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
             raise EncodeError(f"max_unit_size {self.max_unit_size} is no number of bytes")
@@ -229,7 +234,11 @@ class EncoderConfig(TensorOptions):
             if not isinstance(rule, Rule):
                 raise EncodeError(f"rules are Rule objects, not {rule!r}")
             self._check_replaced(defaults, rule.options)
+        if not isinstance(self.overrides, Mapping):
+            raise EncodeError(f"overrides is a mapping of names of tensors, not {self.overrides!r}")
         for name, options in self.overrides.items():
+            if not isinstance(options, Mapping):
+                raise EncodeError(f"overrides of {name!r} are a mapping of options, not {options!r}")
             self._check_replaced(defaults, Rule(name, **options).options)
 
     def _check_replaced(self, defaults: TensorOptions, options: Mapping[str, Any]) -> None:
@@ -273,6 +282,16 @@ class EncoderConfig(TensorOptions):
             if fnmatchcase(name, rule.pattern):
                 options = options.replaced(rule.options)
         return options.replaced(self.overrides[name]) if name in self.overrides else options
+
+    def overridden(self, found: Mapping[str, Mapping[str, Any]]) -> EncoderConfig:
+        """These options with others of single tensors, among which a goal or ``exact`` replaces whichever goal it had."""
+        overrides = dict(self.overrides)
+        for name, options in found.items():
+            before = overrides.get(name, {})
+            if any(option in options for option in (*TENSOR_GOALS, "exact")):
+                before = {option: value for option, value in before.items() if option not in TENSOR_GOALS}
+            overrides[name] = {**before, **options}
+        return replace(self, overrides=overrides)
 
 
 def _check_whole(name: str, value: object, optional: bool = False) -> None:

@@ -224,21 +224,8 @@ static inline uint64_t nnr_at_least(const uint64_t *sums, uint64_t least)
     return sums[bucket] - (uint64_t)((double)(sums[bucket] - sums[bucket + 1]) * ((double)inside / (double)width));
 }
 
-/* n * log2(n) in 2^-15 bit, for 0 < n < 2^31, without a library whose last digit differs between machines. */
-static uint64_t nnr_n_log2(uint64_t n)
-{
-    int i, log = 31 - nnr_clz32((uint32_t)n);
-    uint64_t x = n << (31 - log), fraction = 0;
-    for (i = 0; i < 15; i++) {
-        x = x * x >> 31;
-        fraction <<= 1;
-        if (x >> 32) {
-            x >>= 1;
-            fraction |= 1;
-        }
-    }
-    return n * (((uint64_t)log << 15) | fraction);
-}
+/* n * log2(n) in 2^-15 bit, n > 0. */
+static uint64_t nnr_n_log2(uint64_t n) { return n * (uint64_t)nnr_log2(n); }
 
 /* The code length of n bins of which n1 are ones, and about what adaptive estimators take more. */
 static uint64_t nnr_bins_cost(uint64_t n, uint64_t n1)

@@ -481,8 +481,11 @@ cdef inline void code_head(Coder *c, Tensor *t) noexcept nogil:
         if t.row_skip:
             for k in range(t.height):
                 t.row_skip_list[k] = ae(c, t.contexts + ROW_SKIP_LIST, t.row_skip_list[k])
-                if k % PIECE == 0 and check(c, t):
-                    return
+                if k % PIECE == 0:
+                    if Coder is Estimator:
+                        count_bins(c, t)
+                    if check(c, t):
+                        return
     shift_parameter_ids(c, t)
     check(c, t)
     init_prob_est_param(c, t)

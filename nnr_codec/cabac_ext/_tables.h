@@ -1,4 +1,4 @@
-/* Constants of the arithmetic coder, ISO/IEC 15938-17:2024, 10.3, and the two helpers that C has no name for. */
+/* Constants of the arithmetic coder, ISO/IEC 15938-17:2024, 10.3, and the helpers that C has no name for. */
 #ifndef NNR_TABLES_H
 #define NNR_TABLES_H
 
@@ -21,6 +21,19 @@ static inline uint64_t nnr_be64(const uint8_t *p)
     return x;
 }
 #endif
+
+/* log2(v) in 2^-15, v > 0, without a library whose last digit differs between machines. */
+static inline int32_t nnr_log2(uint64_t v)
+{
+    int32_t e = v >> 32 ? 63 - nnr_clz32((uint32_t)(v >> 32)) : 31 - nnr_clz32((uint32_t)v), i;
+    uint64_t m = e > 31 ? v >> (e - 31) : v << (31 - e); /* [2^31, 2^32) */
+    for (i = 0; i < 15; i++) {
+        m = (m * m) >> 31;
+        e = 2 * e + (int32_t)(m >> 32);
+        m >>= m >> 32;
+    }
+    return e;
+}
 
 /* transitionTable, 10.3.4.3.2.2; the printed list misses two of the 64s (errata B1) */
 static const int16_t NNR_TRANSITION[32] = {

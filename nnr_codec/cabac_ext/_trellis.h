@@ -87,19 +87,6 @@ typedef struct {
 } NnrTrellis;
 
 /* ------------------------------------------------------------------------------------------------ rates */
-/* log2(v) in 2^-15, v > 0; integers only. */
-static int32_t nnr_log2(uint64_t v)
-{
-    int32_t e = v >> 32 ? 63 - nnr_clz32((uint32_t)(v >> 32)) : 31 - nnr_clz32((uint32_t)v), i;
-    uint64_t m = e > 31 ? v >> (e - 31) : v << (31 - e); /* [2^31, 2^32) */
-    for (i = 0; i < 15; i++) {
-        m = (m * m) >> 31;
-        e = 2 * e + (int32_t)(m >> 32);
-        m >>= m >> 32;
-    }
-    return e;
-}
-
 /* Bits of a bin in 2^-15, of n like it among all; within what states of estimators have them cost. */
 static int32_t nnr_bits(uint64_t n, uint64_t all)
 {

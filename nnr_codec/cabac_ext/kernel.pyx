@@ -42,7 +42,7 @@ cdef class TensorSyntax:
         cdef Tensor *t = &self.t
         cdef int64_t n, size, zero
         dims = tuple(int(extent) for extent in dims)
-        if not dims or min(dims) < 1 or prod(dims) >= 1 << 59:
+        if not dims or min(dims) < 1 or prod(dims) >= 1 << 56:
             raise ValueError(f"dimensions {dims} are not those of a tensor that can be coded")
         n = prod(dims)
         if not 0 <= cabac_unary_length_minus1 <= 255 or not 0 <= scan_order <= 4:
@@ -186,7 +186,7 @@ cdef class Job:
             raise EncodeError("hist_dep_sig_prob_enabled_flag has no place in this tensor (10.2.1.4)")
         ids = side.shift_parameter_ids
         if ids is not None:
-            if ids.shape != self.ids_array.shape or ids.max() > 8:
+            if ids.shape != self.ids_array.shape or ids.max() > 8 or ids.min() < 0:
                 raise EncodeError(f"shift parameter ids are not {self.ids_array.size} numbers of 0..8 (10.2.1.6)")
             self.ids_array[:] = ids
         if self.t.row_skip:
@@ -540,7 +540,7 @@ cdef check_levels(TensorSyntax syntax, levels):
     if syntax.t.dq:
         high, low = 1 << 30, -(1 << 30)
     if syntax.t.limited:
-        high, low = syntax.t.max_positive, -syntax.t.max_negative
+        high, low = min(high, syntax.t.max_positive), max(low, -syntax.t.max_negative)
     least, most = bounds(levels)
     if most > high or least < low:
         raise EncodeError(f"levels from {least} to {most}: allowed here are {low} to {high} (10.2.1.5)")

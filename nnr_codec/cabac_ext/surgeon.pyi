@@ -38,5 +38,5 @@ def surgeon(
     whose 8 survivors each carry what they leave to the rest of their row, otherwise level by level. The rates of the
     bins are those of the levels given, and then of those chosen. A value of 0 gets level 0; no level exceeds what plain
     quantization gives the largest value. All in coding order without a block scan; raises ValueError where shapes do
-    not fit, or ``|x| / step`` is 2**30 or more.
+    not fit, ``|x| / step`` is 2**30 or more, or the rate is negative or not finite.
     """

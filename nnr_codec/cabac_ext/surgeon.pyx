@@ -6,8 +6,8 @@ All sums are in a fixed order, in IEEE arithmetic without libm, so that every ma
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.math cimport fabs, floor, rint
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.math cimport INFINITY as inf, fabs, floor, rint
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -17,7 +17,7 @@ ctypedef fused real:
 
 cdef extern from "_tables.h" nogil:
     const uint8_t NNR_STATE[8][2]
-    int nnr_clz32(uint32_t x)
+    int32_t nnr_log2(uint64_t v)
 
 cdef enum:
     PANEL = 32          # columns that are eliminated together
@@ -123,23 +123,8 @@ ctypedef struct Rates:
 
 
 cdef inline double bits(int64_t count, int64_t total) noexcept nogil:
-    """log2(total / count) by squaring, in 2**-15."""
-    cdef int k, result = 0, shift
-    cdef uint64_t m
-    cdef int64_t x
-    for k in range(2):
-        x = count if k else total
-        shift = 31 - nnr_clz32(<uint32_t>x)
-        m = <uint64_t>x << (31 - shift)
-        x = shift
-        for shift in range(15):
-            m = (m * m) >> 31
-            x *= 2
-            if m >> 32:
-                x += 1
-                m >>= 1
-        result = <int>(result - x) if k else <int>x
-    return result / 32768.0
+    """log2(total / count)."""
+    return (nnr_log2(total) - nnr_log2(count)) / 32768.0
 
 
 cdef inline void cost_of(int64_t[2] *counts, double[2] *costs, int n, double rate) noexcept nogil:
@@ -277,6 +262,11 @@ cdef inline double number(float aim) noexcept nogil:
     return aim if fabs(aim) < 1e30 else 0
 
 
+cdef inline double weigh(double pivot, double weight) noexcept nogil:
+    """What a squared error costs; a path must not gain from errors, nor cost what compares with nothing."""
+    return pivot * weight if pivot * weight > 0 else 0
+
+
 cdef inline void shift(float *after, const float *before, float error, const float *unit, int64_t n) noexcept nogil:
     """after = before + error * unit; after may be before."""
     cdef int64_t j
@@ -366,7 +356,7 @@ cdef void search_dependent(const float *x, int64_t rows, int64_t n, const float 
                                   end - first)
                 side = 1 - side
             pinned = x[t] == 0
-            weight = pivots[i] * weights[row]
+            weight = weigh(pivots[i], weights[row])
             for s in range(8):
                 o = &old[s]
                 choices[s][0] = Choice(NEVER, 0, 0)
@@ -434,7 +424,7 @@ cdef void search_uniform(const float *x, int64_t rows, int64_t n, const float *u
             aims[i] = x[row * n + i]
         for i in range(n):
             aim = number(aims[i])
-            weight = pivots[i] * weights[row]
+            weight = weigh(pivots[i], weights[row])
             c = Choice(NEVER, 0, 0)
             consider(&c, r, r.sig[prev[0]], prev[0], aim, 0, 0, weight)
             if x[t] != 0:
@@ -468,6 +458,8 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
         raise ValueError("the factor does not fit the columns")
     if not 0 <= cabac_unary_length_minus1 < UNARY:
         raise ValueError("cabac_unary_length_minus1 is outside 0..255")
+    if not 0 <= rate < inf:
+        raise ValueError(f"a rate of {rate}")
     if height == 0 or n == 0:
         return
     per = max(1, BLOCK // n)

@@ -379,15 +379,13 @@ class _Search:
 
     def options(self, steps: Steps, dear: str = "", extra: float = 0.0) -> EncoderConfig:
         """The options of given steps; a bit of the tensor ``dear`` is worth more by ``extra``."""
-        overrides: dict[str, Mapping[str, Any]] = dict(self.config.overrides)
+        found: dict[str, dict[str, Any]] = {}
         for (name, curve), qp in zip(self.curves.items(), steps, strict=True):
-            overrides[name] = {**overrides.get(name, {}), **curve.options(qp)}
+            found[name] = curve.options(qp)
             if name == dear and extra:
-                overrides[name] = {**overrides[name], "rate": min(MOST_RATE, curve.rate(qp) + extra)}
-        for name, target in self.tied.items():
-            if target in self.curves:
-                overrides[name] = overrides[target]
-        return replace(self.config, overrides=overrides)
+                found[name]["rate"] = min(MOST_RATE, curve.rate(qp) + extra)
+        found |= {name: found[target] for name, target in self.tied.items() if target in found}
+        return self.config.overridden(found)
 
 
 def _towards(start: Steps, end: Steps, way: int) -> Steps:

@@ -30,6 +30,8 @@ DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
 CLOSE, TRIES = 4, 12
 #: Parameters of an excerpt.
 EXCERPT = 1 << 15
+#: The least magnitude of which squares are added up.
+LEAST = 2.0**-400
 
 
 def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> EncoderConfig:
@@ -47,11 +49,8 @@ def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> Enc
     found = _quality_steps(by_quality, read_each(model, by_quality, read, pool, _energy, config))
     others = [name for name in names if name not in by_quality]
     found |= read_each(model, others, read, pool, _settled, config, frozenset(block_members(model)))
-    overrides: dict[str, Mapping[str, Any]] = dict(config.overrides)
-    for name, options in found.items():
-        if options:
-            overrides[name] = {**overrides.get(name, {}), **options}
-    return replace(config, quality=None, snr=None, max_error=None, overrides=overrides)
+    config = replace(config, quality=None, snr=None, max_error=None)
+    return config.overridden({name: options for name, options in found.items() if options})
 
 
 def dense(config: EncoderConfig) -> EncoderConfig:
@@ -114,8 +113,11 @@ def block_members(model: Model) -> set[str]:
 
 
 def quantizable(tensor: Subject) -> bool:
-    """Whether a tensor has floats, all of them finite."""
-    return bool(tensor.stored.kind == "f" and tensor.array.size and np.isfinite(tensor.bounds).all())
+    """Whether a tensor has floats, all of them finite, whose squares doubles hold: no step suits any other ones."""
+    if tensor.stored.kind != "f" or not tensor.array.size:
+        return False
+    largest = max(-tensor.bounds[0], tensor.bounds[1])  # no comparison with a not-a-number is true
+    return bool(largest == 0 or LEAST < largest < 1 / LEAST)
 
 
 # ------------------------------------------------------------------------------------------------ quality
@@ -163,8 +165,10 @@ def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[floa
 def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str]) -> Options:
     """The options with which a tensor has the SNR, or the largest error, that it may have."""
     tensor = subject(name, arrays[0], config)
-    if not quantizable(tensor):
+    if tensor.stored.kind != "f":
         return {}
+    if not quantizable(tensor):
+        return {"exact": True}
     options, in_block = tensor.options, name in blocks
     plain = replace(tensor, options=replace(options, snr=None, max_error=None))
     if options.max_error is not None:

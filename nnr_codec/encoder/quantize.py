@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSyntax, coding_order
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..model import Array
 from ..sideinfo.codes import split
 from ..syntax.deepcabac import STATE_TRANS_TAB
@@ -16,6 +16,7 @@ from ..tensor.quant import codebook_values
 from .distinct import chunks
 from .plan import TensorPlan
 
+TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
 Levels = npt.NDArray[np.int32]
 
 
@@ -37,11 +38,9 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
     """The levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
     if plan.payload_type == NNR_PT_INT:
         return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
-    values: quantizer.Real
-    if array.dtype.itemsize == 8:
-        values = np.ascontiguousarray(array, np.float64).reshape(-1)
-    else:
-        values = np.ascontiguousarray(array.astype(np.float32, copy=False)).reshape(-1)
+    # Values that the format does not hold would come to levels that it does not hold (7.3.3).
+    dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
+    values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
     levels = np.empty(values.size, np.int32)
     if plan.codebook and plan.borders is not None:
         _between(plan.borders, values, plan.step, levels)

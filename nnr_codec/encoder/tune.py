@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError
@@ -148,10 +147,7 @@ class _Tuner:
 
     def options(self, qps: Mapping[str, int]) -> EncoderConfig:
         """The options with these steps."""
-        overrides: dict[str, Mapping[str, Any]] = dict(self.config.overrides)
-        for name, qp in qps.items():
-            overrides[name] = {**overrides.get(name, {}), "qp": qp}
-        return replace(self.config, overrides=overrides)
+        return self.config.overridden({name: {"qp": qp} for name, qp in qps.items()})
 
 
 def _moved(qps: Mapping[str, int], by: int, names: Sequence[str] | Mapping[str, int]) -> dict[str, int]:

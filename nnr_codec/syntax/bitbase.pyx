@@ -122,7 +122,7 @@ cdef class BitSink:
         cdef int overflow = 0
         cdef int64_t small
         cdef int at = n & 7
-        if n <= MOST:
+        if 0 <= n <= MOST:
             small = PyLong_AsLongLongAndOverflow(value, &overflow)
             if overflow or small < 0 or small >> n:
                 raise ValueError(f"{value} does not fit in u({n})")

@@ -229,7 +229,8 @@ def test_bins_are_limited(bitstream: Path, capsys: Capture) -> None:
     assert len(result.out.splitlines()) == 1 + 1 + 7
     assert result.err == "nnr: these are the first 7 bins; --bins-limit shows more, 0 all of them\n"
     assert result.code == 0
-    assert len(json.loads(call(capsys, "inspect", bitstream, "--bins", "--unit", 3, "--json").out)) == 1000
+    nnr.encode_file({"w": np.arange(900, dtype="i4").reshape(30, 30)}, "long.nnr")
+    assert len(json.loads(call(capsys, "inspect", "long.nnr", "--bins", "--unit", 2, "--json").out)) == 1000
     everything = call(capsys, "inspect", bitstream, "--bins", "--all", "--bins-limit", 0)
     assert everything.err == ""
     assert everything.out.count("terminating_one_bit") == everything.out.count("unit ") == 3

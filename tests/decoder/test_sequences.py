@@ -451,7 +451,7 @@ def test_a_server_that_runs_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         {"qp": 1.5},
         {"exact": "false"},
         {"row_skipping": 1},
-        {"dependent_quantization": None},
+        {"dependent_quantization": 2},
     ],
 )
 def test_options_of_rules_are_checked(options: dict[str, Any]) -> None:
