@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..bitstream.ndu import write_ndu
+from ..bitstream.ndu import Run, write_ndu
 from ..bitstream.payload import parts, tensor_syntax
 from ..config import EncoderConfig
 from ..constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
@@ -95,11 +96,12 @@ def _units(
     yield from preamble(model.topology, references, record, config, session, codebooks=codebooks)
     index = {name: k for k, name in enumerate(references)}
     calls = []
-    for plan in plans:
+    costs = [sum(tensor.source_bytes for tensor in plan.tensors.values() if plan.all_ids) for plan in plans]
+    for plan, cost in zip(plans, costs, strict=True):
         names = tuple(tensor.name for tensor in plan.tensors.values() if plan.all_ids)
-        cost = sum(tensor.source_bytes for tensor in plan.tensors.values() if plan.all_ids)
         own = {name: index[name] for name in plan.all_ids if index}
-        calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics), cost))
+        jobs = pool.jobs if pool.is_large(cost, sum(costs)) else 1
+        calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics, jobs), cost))
     for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
         for tensor in plan.tensors.values():
@@ -117,6 +119,7 @@ def _encoded(
     index: Mapping[str, int],
     max_unit_size: int | None,
     statistics: bool,
+    jobs: int,
 ) -> tuple[list[bytes], float, dict[str, TensorStatistics]]:
     """The units of a plan, their time, and statistics by tensor if wanted; the tensors are those that have one."""
     measured: dict[str, TensorStatistics] = {}
@@ -126,7 +129,7 @@ def _encoded(
     try:
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         wanted = measured if statistics else None
-        units = encode_unit(plan, by_role, session.snapshot(), index, max_unit_size, wanted)
+        units = encode_unit(plan, by_role, session.snapshot(), index, max_unit_size, wanted, jobs)
         return units, time.perf_counter() - started, measured
     except EncodeError:
         raise
@@ -141,10 +144,12 @@ def encode_unit(
     index: Mapping[str, int],
     max_unit_size: int | None = None,
     statistics: dict[str, TensorStatistics] | None = None,
+    jobs: int = 1,
 ) -> list[bytes]:
     """The compressed data unit of one tensor or block, or its parts, and that of a tensor's other bits.
 
-    ``arrays`` are the tensors by role; ``index`` is the reference list; ``statistics`` is filled, if there is one.
+    ``arrays`` are the tensors by role; ``index`` is the reference list; ``statistics`` is filled, if there is one;
+    ``jobs`` threads code rows of blocks between entry points.
     """
     header = _header(plan, index)
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
@@ -166,11 +171,24 @@ def encode_unit(
         for done, side in zip(coded, tools.sides, strict=True):
             statistics[done.plan.name] = tensor_statistics(done.plan, header, done.levels, side, bits)
     levels = [done.levels for done in coded]
-    units = write_ndu(header, levels, session, qp=qps, sides=tools.sides, max_unit_size=max_unit_size)
+    with mapping(jobs if header.scan_order else 1) as run:
+        units = write_ndu(header, levels, session, qp=qps, sides=tools.sides, max_unit_size=max_unit_size, run=run)
     if bits is not None:
         other = _single_header(NNR_PT_RAW_FLOAT, bits.shape, plan.all_ids[-1], index)
         units += write_ndu(other, bits, session, max_unit_size=max_unit_size)
     return units
+
+
+@contextmanager
+def mapping(jobs: int) -> Iterator[Run]:
+    """A function such as ``map`` whose calls several threads do."""
+    if jobs == 1:
+        yield map
+        return
+    from concurrent.futures import ThreadPoolExecutor  # with which comes logging
+
+    with ThreadPoolExecutor(jobs) as threads:
+        yield threads.map
 
 
 def _header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedDataUnitHeader:

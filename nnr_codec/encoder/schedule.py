@@ -99,6 +99,15 @@ class Pool:
             wait([future for future in self._begun if not future.cancel()])
         self._stack.close()
 
+    @property
+    def jobs(self) -> int:
+        """How many may work at a time."""
+        return self._jobs
+
+    def is_large(self, cost: int, whole: int) -> bool:
+        """Whether tensors of so many bytes of a whole take so long that others would wait for them."""
+        return self._jobs > 1 and cost > SMALL and 2 * self._jobs * cost > whole
+
     def results(self, calls: Sequence[Call[Result]]) -> Iterator[Result]:
         """What the calls give, in their order; an error in its turn.
 
@@ -117,7 +126,7 @@ class Pool:
             self._begun.add(futures[index])
 
         whole = sum(call.cost for call in calls)
-        large = [index for index, call in enumerate(calls) if 2 * self._jobs * call.cost > whole and call.cost > SMALL]
+        large = [index for index, call in enumerate(calls) if self.is_large(call.cost, whole)]
         for index in sorted(large, key=lambda index: -calls[index].cost):
             begin(index)
         after, ahead, count = 0, 0, 0  # up to where work has begun; its bytes and calls without the large ones

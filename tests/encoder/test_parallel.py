@@ -14,6 +14,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
+from nnr_codec.encoder import encode as encode_module
 from nnr_codec.encoder import layout as layout_module
 from nnr_codec.encoder import schedule as schedule_module
 from nnr_codec.encoder.encode import encode_units
@@ -186,3 +187,20 @@ def test_nothing_goes_on_after_the_caller_stops() -> None:
 def test_nobody_to_encode(jobs: int) -> None:
     with pytest.raises(ValueError, match="nobody to encode"):
         nnr.encode({"w": np.ones(3, "f4")}, jobs=jobs)
+
+
+def test_rows_of_blocks_of_a_large_tensor_are_coded_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"w": RNG.normal(0, 0.1, (600, 900)).astype("f4"), "small": RNG.normal(0, 0.1, (9, 12)).astype("f4")}
+    alone = nnr.encode(found, scan_order=2)
+    maps: list[int] = []
+    mapping = encode_module.mapping
+
+    def noted(jobs: int) -> Any:
+        maps.append(jobs)
+        return mapping(jobs)
+
+    monkeypatch.setattr(encode_module, "mapping", noted)
+    for way in ways():
+        maps.clear()
+        assert nnr.encode(found, scan_order=2, **way) == alone
+        assert max(maps, default=2) > 1
