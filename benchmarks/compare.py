@@ -49,7 +49,7 @@ class Codec:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if side == "theirs" else None,
             text=True,
             env=os.environ | threads,
             cwd=tempfile.gettempdir(),  # the folder of the sources must not come before what is installed
