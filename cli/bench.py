@@ -80,7 +80,8 @@ def bench(
     printer, found = output.Printer(quiet), []
     with contenders.peer(python) as other:
         for name in models:
-            race = contenders.Race(nnr.load(name, format=model_format, limits=limits))
+            source = output.stdin() if name == "-" else name
+            race = contenders.Race(nnr.load(source, format=model_format, limits=limits))
             runs = [*contenders.ours(race, qps, efforts), *contenders.general(race)]
             if other:
                 runs += contenders.theirs(race, other, qps)

@@ -141,7 +141,7 @@ class Packer:
 def packer() -> Packer:
     """zstd where it is installed, else the standard library's zlib."""
     try:
-        import zstandard
+        import zstandard  # type: ignore[import-not-found,unused-ignore]  # an extra
     except ImportError:
         return Packer("zlib -9", lambda data: zlib.compress(data, 9), zlib.decompress)
     return Packer(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -150,6 +152,7 @@ def encode(
     check: bool,
     jobs: int,
     known: str | None,
+    rules: tuple[nnr.Rule, ...],
     reports: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
@@ -173,14 +176,19 @@ def encode(
     try:
         config = nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or DEFAULT, **given)
     except nnr.EncodeError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(as_options(str(error), options)) from None
+    for rule in rules:
+        try:
+            config = replace(config, rules=(*config.rules, rule))
+        except nnr.EncodeError as error:
+            raise click.UsageError(f"--rule {rule.pattern!r}: {error}") from None
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
     if target is None and not dry_run:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    if target in reports:
+    if target and os.path.realpath(target) in map(os.path.realpath, reports):
         raise click.UsageError(f"{target} cannot be both bitstream and report")
     for name in reports:
         params.open_target(name, model, force=force, folder=False)
@@ -222,6 +230,12 @@ def encode(
             decoded = nnr.open(kept.getvalue() if kept else target, limits=limits)
             found = nnr.compare_models(source, decoded, advance)
         printer.note(f"check: {checked(found)}")
+
+
+def as_options(message: str, names: Iterable[str]) -> str:
+    """What is wrong with fields of the configuration, in the words of the command line."""
+    message = re.sub(r"\bexact(=True)?(?= keeps)", "--lossless", message)
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: "--" + found[0].replace("_", "-"), message)
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:

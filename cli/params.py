@@ -66,11 +66,11 @@ def rules(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of files whose endings say what they hold, each once."""
+    """Names of files whose endings say what they hold, each file once."""
     for k, name in enumerate(values):
         if not name.lower().endswith((".json", ".html")):
             raise click.BadParameter(f"{name!r} ends neither in .json nor in .html")
-        if name in values[:k]:
+        if os.path.realpath(name) in map(os.path.realpath, values[:k]):
             raise click.BadParameter(f"{name!r} is given twice")
     return values
 

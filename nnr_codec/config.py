@@ -284,7 +284,7 @@ class EncoderConfig(TensorOptions):
         return options.replaced(self.overrides[name]) if name in self.overrides else options
 
     def overridden(self, found: Mapping[str, Mapping[str, Any]]) -> EncoderConfig:
-        """These options with others of single tensors, among which a goal or ``exact`` replaces whichever goal it had."""
+        """These options with others of single tensors; a goal or ``exact`` replaces whichever goal one had."""
         overrides = dict(self.overrides)
         for name, options in found.items():
             before = overrides.get(name, {})

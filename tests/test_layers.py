@@ -50,7 +50,7 @@ SIDEWAYS = {
     "dtypes": {"errors"},
     "syntax": {"limits"},
     "cabac_ext": {"limits"},
-    "tensor": {"limits", "model"},
+    "tensor": {"limits", "model", "cabac_ext"},
     "sideinfo": {"limits", "model", "tensor", "cabac_ext"},
     "files": {"limits"},
     "config": {"limits", "model"},

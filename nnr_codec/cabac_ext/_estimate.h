@@ -2,8 +2,7 @@
 #ifndef NNR_ESTIMATE_H
 #define NNR_ESTIMATE_H
 
-#include <stdint.h>
-#include "_tables.h"
+#include "_levels.h"
 
 /* States of both estimators with a bias that makes them indices; the costs of a bin by its context's state. */
 #define NNR_FAST_BIAS 128
@@ -18,22 +17,19 @@ typedef struct {
 /* By the bin. */
 static NnrStep NNR_STEP[2];
 
+/* Call it after nnr_prepare(). */
 static void nnr_init_steps(void)
 {
-    int b, shift, p;
+    int b, shift, k;
     for (b = 0; b < 2; b++) {
-        for (p = 0; p < 64; p++)
-            NNR_STEP[b].cost[p] = (uint32_t)NNR_COST[p][b];
+        for (k = 0; k < 64; k++)
+            NNR_STEP[b].cost[k] = (uint32_t)NNR_COST[k][b];
         for (shift = 0; shift < 4; shift++)
-            for (p = -128; p < 128; p++)
-                NNR_STEP[b].fast[shift][p + NNR_FAST_BIAS] =
-                    (uint8_t)(p + NNR_FAST_BIAS + (b ? NNR_TRANSITION[16 + (p >> 3)] >> (4 + shift)
-                                                     : -(NNR_TRANSITION[16 + (-p >> 3) - (p == -128)] >> (4 + shift))));
-        for (shift = 4; shift < 7; shift++)
-            for (p = -2048; p < 2048; p++)
-                NNR_STEP[b].slow[shift - 4][p + NNR_SLOW_BIAS] =
-                    (uint16_t)(p + NNR_SLOW_BIAS + (b ? NNR_TRANSITION[16 + (p >> 7)] >> shift
-                                                      : -(NNR_TRANSITION[16 + (-p >> 7) - (p == -2048)] >> shift)));
+            for (k = 0; k < 256; k++)
+                NNR_STEP[b].fast[shift][k] = (uint8_t)(NNR_NEXT0[shift][k][b] >> 1);
+        for (shift = 0; shift < 3; shift++)
+            for (k = 0; k < 4096; k++)
+                NNR_STEP[b].slow[shift][k] = NNR_NEXT1[shift][k][b];
     }
 }
 

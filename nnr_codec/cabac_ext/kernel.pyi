@@ -216,3 +216,6 @@ def zero_rows(levels: Levels) -> npt.NDArray[np.uint8]:
 
 def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
     """Row-major index of each parameter in coding order: TensorIndex() and IndexToXY(), 4.12."""
+
+def scale(levels: Levels, step: float, out: npt.NDArray[np.float32]) -> None:
+    """Write levels times the step (RecParam of TENSOR_FLOAT, 7.3.6), both rounded to float32, to `out`, shape (n,)."""

@@ -501,6 +501,8 @@ cdef class PayloadEncoder:
         cdef uint32_t bits
         points = []
         for end, register, state_id, length in self.met:
+            if end > 8 * <int64_t>self.c.n:
+                raise ValueError("entry points are known when the payload is terminated")
             bits = 0
             for i in range(end - 9, end):
                 bits = 2 * bits | (self.c.out[i >> 3] >> (7 - (i & 7)) & 1)
@@ -566,3 +568,12 @@ def coding_order(TensorSyntax syntax not None):
                         o[n] = i * t.width + j
                         n += 1
     return order
+
+
+def scale(const int32_t[::1] levels not None, float step, float[::1] out not None):
+    cdef int64_t i, n = levels.shape[0]
+    if out.shape[0] != n:
+        raise ValueError("out and levels differ in length")
+    with nogil:
+        for i in range(n):
+            out[i] = <float>levels[i] * step

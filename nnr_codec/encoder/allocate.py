@@ -58,8 +58,9 @@ MOST = 1 << 28
 AIM, ENOUGH = 0.997, 0.99
 #: Of the aim, what levels are searched for to; how many are tried, each so far from the last at most.
 CLOSE, SECANTS, FARTHEST = 0.0005, 12, 4 * OCTAVE
-#: Codings at most, and with those for which bits of one tensor are worth up to EXTRA more than by effort.
-CODINGS, MORE_CODINGS, EXTRA = 12, 18, 0.25
+#: Codings at most to find a level, and with bits of one tensor worth up to EXTRA more than by effort; how often a
+#: tensor is found whose size jumps, as where it becomes exact, and the search goes on without it.
+CODINGS, EXTRAS, EXTRA, ROUNDS = 12, 6, 0.25, 6
 #: The greatest rate that options may have.
 MOST_RATE = 16.0
 
@@ -117,10 +118,18 @@ class Curve:
         Parameters of the tensor for each of the excerpt.
     weight : float
         Of its squared errors.
-    base : int
-        The qp of point 0.
     least, greatest : int
         The points that it may have.
+    fine : bool
+        Whether its steps are those of vectors: of the level's, by ``shift`` more.
+    even : int
+        From this qp on, any is coded as it is.
+    points : dict of int to (float, float)
+        What was measured.
+    found : dict of int to int
+        The best qp by level.
+    kept : int or None
+        The qp that it has at all levels from now on.
     """
 
     some: Subject
@@ -133,6 +142,7 @@ class Curve:
     even: int = GREATEST_QP
     points: dict[int, tuple[float, float]] = field(default_factory=dict)
     found: dict[int, int] = field(default_factory=dict)
+    kept: int | None = None
 
     def at(self, point: int) -> tuple[float, float]:
         """Bits, and weighted distortion."""
@@ -142,6 +152,8 @@ class Curve:
 
     def best(self, level: int) -> int:
         """The qp of the least sum of distortion and lambda times bits; a vector has that of the level."""
+        if self.kept is not None:
+            return self.kept
         if self.fine:
             return clipped(level + self.shift)
         if level not in self.found:
@@ -278,29 +290,47 @@ class _Search:
 
     def found(self) -> EncoderConfig:
         """The options; EncodeError where no step leads to the target."""
-        low, high = LEAST_QP - 1, GREATEST_QP + 1  # the coarsest level known not to fit, and the finest that does
-        level = self.level(low, high, self.usual)
-        while len(self.sizes) < CODINGS and high - low > 1:
-            steps = self.steps(level)
+        high = GREATEST_QP + 1
+        for _ in range(ROUNDS):
+            low, high = self.levels(high)
+            if self.met:
+                break
+            if low < LEAST_QP or high > GREATEST_QP:
+                self.check()
+                break
+            jump = self.between(self.steps(high), self.steps(low))
+            if self.met or not jump:
+                break
+            self.curves[jump[0]].kept = jump[1]  # and what it leaves is for the others
+        fitting = [found for found, taken in self.sizes.items() if taken <= self.target]
+        return self.options(*max(fitting, key=lambda found: (self.sizes[found], found)))
+
+    def levels(self, high: int) -> tuple[int, int]:
+        """The coarsest level known not to fit, and the finest that does, where ``high`` does or is too coarse."""
+        low, most = LEAST_QP - 1, len(self.sizes) + CODINGS
+        level = self.level(low, high, min(high, self.usual))
+        while len(self.sizes) < most and high - low > 1:
+            width, steps = high - low, self.steps(level)
             seen, taken = (steps, "", 0.0) in self.sizes, self.measured(steps)
             if taken > self.target:
                 low = level
             else:
                 high = level
             if self.met:
-                return self.options(steps)
-            level = (low + high) >> 1 if seen else self.level(low, high, level)
-        if low < LEAST_QP or high > GREATEST_QP:
-            coarsest, finest = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
-            if not coarsest <= self.target or finest < ENOUGH * self.target:
-                raise EncodeError(
-                    f"a target of {self.target:,} bytes: the model takes {coarsest:,} bytes with the coarsest steps, "
-                    f"and {finest:,} with the finest"
-                )
-        elif high - low == 1:
-            self.between(self.steps(high), self.steps(low))
-        fitting = [found for found, taken in self.sizes.items() if taken <= self.target]
-        return self.options(*max(fitting, key=lambda found: (self.sizes[found], found)))
+                break
+            level = (low + high) >> 1 if seen or 2 * (high - low) > width else self.level(low, high, level)
+        return low, high
+
+    def check(self) -> None:
+        """Raise EncodeError where even the coarsest steps take too much, or the finest too little."""
+        if any(curve.kept is not None for curve in self.curves.values()):
+            return
+        coarsest, finest = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
+        if not coarsest <= self.target or finest < ENOUGH * self.target:
+            raise EncodeError(
+                f"a target of {self.target:,} bytes: the model takes {coarsest:,} bytes with the coarsest steps, "
+                f"and {finest:,} with the finest"
+            )
 
     def level(self, low: int, high: int, near: int) -> int:
         """A level between two that fits, or nearly, as the curves have it: found by secants that begin at ``near``."""
@@ -332,30 +362,37 @@ class _Search:
         """The best steps."""
         return tuple(curve.best(level) for curve in self.curves.values())
 
-    def between(self, coarse: Steps, fine: Steps) -> None:
-        """Try what is between two levels next to each other: tensor after tensor, then the worth of bits of one."""
+    def between(self, coarse: Steps, fine: Steps) -> tuple[str, int] | None:
+        """Try what is between two levels next to each other: tensor after tensor, then the worth of bits of one.
+
+        Where one tensor is too much with the next finer step, that one and the step with which it is not.
+        """
 
         def steps(way: int) -> Steps:
             found = zip(self.curves.values(), _towards(coarse, fine, way), strict=True)
             return tuple(curve.coded(qp) for curve, qp in found)
 
         low, high = 0, sum(abs(one - other) for one, other in zip(coarse, fine, strict=True))
-        while high - low > 1 and len(self.sizes) < CODINGS and not self.met:
+        while high - low > 1 and not self.met:
             middle = (low + high) >> 1
             if self.fits(steps(middle)):
                 low = middle
             else:
                 high = middle
-        names = [name for name, one, other in zip(self.curves, steps(low), steps(high), strict=True) if one != other]
+        pairs = zip(self.curves, steps(low), steps(high), strict=True)
+        jump = next(((name, one) for name, one, other in pairs if one != other), None)
+        if self.met or not jump:
+            return None
         least, most = 0.0, EXTRA
-        if self.met or not names or not self.fits(steps(high), names[0], most):
-            return
-        while len(self.sizes) < MORE_CODINGS and not self.met:
-            extra = (least + most) / 2 if least else most / 8
-            if self.fits(steps(high), names[0], extra):
-                most = extra
-            else:
-                least = extra
+        if self.fits(steps(high), jump[0], most):
+            most_sizes = len(self.sizes) + EXTRAS
+            while len(self.sizes) < most_sizes and not self.met:
+                extra = (least + most) / 2 if least else most / 8
+                if self.fits(steps(high), jump[0], extra):
+                    most = extra
+                else:
+                    least = extra
+        return jump
 
     @property
     def met(self) -> bool:

@@ -91,11 +91,12 @@ def _promising(subject: Subject, lossy: TensorPlan) -> bool:
     """Whether a glance at some values leaves it open that they are few, or multiples of a step that is not small."""
     values = subject.floats.reshape(-1)
     # Of what a codebook pays for, at most half are distinct.
-    some = sample(values, min(GLANCE, max(len(values) // 4, GLANCE // 16))).tolist()
+    about = min(GLANCE, max(len(values) // 4, GLANCE // 16))
+    some = sample(subject.patterns, about).tolist()
     if not lossy.step or len(set(some)) < SHARE * len(some):
         return True
     inverse = ldexp(1.0, 3 + subject.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
-    return all((value * inverse).is_integer() for value in some)
+    return all((value * inverse).is_integer() for value in sample(values, about).tolist())
 
 
 def _unsaid(subject: Subject) -> str:
@@ -256,11 +257,14 @@ def _largest(name: str, data_format: DecompressedDataFormat) -> float:
     return float(values[np.isfinite(values)].max())
 
 
-def made_dependent(plan: TensorPlan, array: Array, qp_density: int) -> TensorPlan | None:
-    """The plan of a uniformly quantized tensor for a unit of dq_flag 1: half the step, so that no error grows.
+def in_unit(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> TensorPlan | None:
+    """The plan of a quantized tensor for a unit with this dq_flag, which is that of its weight.
 
-    Each state of dependent quantization has every other multiple of the step. None where they would not be exact.
+    A uniformly quantized one gets half the step where that is 1, since each state of dependent quantization has every
+    other multiple of it: no error exceeds what it was at most. None where the multiples would not be exact.
     """
+    if plan.dq_flag or not dq_flag:
+        return replace(plan, dq_flag=dq_flag)
     qp = plan.qp - (1 << qp_density)
     step = step_size(qp, qp_density)
     largest = float(np.abs(array).max())

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config import DEFAULT_STEP_EXPONENT, TENSOR_GOALS, EncoderConfig, Rule, TensorOptions
 from ..model import Array, Model
-from .choose import choose
+from .choose import choose, in_unit
 from .distortion import Distortion, distortion, power
 from .plan import Subject, subject
 from .schedule import WINDOW, Call, Pool, Reader
@@ -27,7 +27,7 @@ LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
 #: The qp of the default step; and the quality that it has in many networks, to which the steps of vectors belong.
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
 #: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
-CLOSE, TRIES = 4, 12
+CLOSE, TRIES = 4, 24
 #: Parameters of an excerpt.
 EXCERPT = 1 << 15
 #: The least magnitude of which squares are added up.
@@ -209,13 +209,15 @@ def _largest_step(tensor: Subject, factor: float, qp: int, in_block: bool) -> in
     The noise is taken to be proportional to the square of the step.
     """
     low, high = LEAST_QP - 1, GREATEST_QP + 1  # the largest that does, and the smallest that does not
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
         found = max(_errors(_with(tensor, {"qp": qp, "fine_vectors": False}), in_block), key=_noise)
         if found.reaches(factor):
             low = qp
         else:
             high = qp
         more = floor(log2(found.signal / found.noise / factor) * OCTAVE / 2) if found.noise else 0
+        if low < LEAST_QP:
+            more = min(more, -1 << attempt)  # where the noise is not, as with nothing but zeros
         if low == qp and (more <= CLOSE or high - low == 1):
             break
         qp = clipped(qp + more - (more < 0))
@@ -229,10 +231,14 @@ def _with(tensor: Subject, options: Options) -> Subject:
 
 
 def _errors(tensor: Subject, in_block: bool) -> list[Distortion]:
-    """The errors of a tensor's plan; where it may be coded in a block or apart, of both."""
+    """The errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
     plans = [choose(tensor)]
     if in_block:
-        plans.append(choose(tensor, in_block=True))
+        plan = choose(tensor, in_block=True)
+        plans.append(plan)
+        if plan.step and not plan.codebook and tensor.array.ndim == 1:
+            other = in_unit(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
+            plans += [other] if other else []
     return [distortion(tensor, plan) for plan in plans]
 
 

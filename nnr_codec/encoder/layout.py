@@ -22,7 +22,7 @@ from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_F
 from ..errors import EncodeError
 from ..model import Array, Block, Model
 from ..sideinfo.record import SideInfo, TensorRecord
-from .choose import choose, made_dependent
+from .choose import choose, in_unit
 from .cost import code_bytes
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
 from .schedule import WINDOW, Call, Pool, Reader
@@ -219,9 +219,9 @@ def _plan(arrays: list[Array], block: Block | None, places: list[_Place], config
     """Plan a tensor, or those of a block."""
     subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
     unit = _plan_block(block, subjects, config) if block else None
-    in_unit = {plan.name for plan in unit.tensors.values()} if unit else set()
+    together = {plan.name for plan in unit.tensors.values()} if unit else set()
     plans = {
-        place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in in_unit
+        place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
     }
     return _Planned(unit, plans, max(CODE_ROOM + 9 * max(array.shape, default=1) for array in arrays))
 
@@ -325,10 +325,9 @@ def _fit(
         return reason
     if array.shape != dims[:1]:
         return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
-    in_unit = made_dependent(plan, array, qp_density) if dq_flag and not plan.dq_flag else plan
-    if in_unit is None:
-        return "is too large for a fine step of dependent quantization, which the weight has"
-    return replace(in_unit, dq_flag=dq_flag)
+    return in_unit(plan, dq_flag, array, qp_density) or (
+        "is too large for a fine step of dependent quantization, which the weight has"
+    )
 
 
 def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:

@@ -14,7 +14,7 @@ from .plan import TensorPlan
 
 #: Values of cabac_unary_length_minus1 that are tried: neighbours differ little, and long codes take long to decode.
 UNARY_LENGTHS = (0, 1, 2, 4, 7, 10, 14, 20, 30)
-#: Where time does not matter, more; and how many of them are compared by more than counts.
+#: Where time does not matter, more; and how many of them are compared by all levels.
 ALL_UNARY_LENGTHS, COMPARED = (*UNARY_LENGTHS, 45, 64, 90, 128, 180, 255), 4
 #: Levels of a tensor that are looked at to choose shift parameter ids, and to decide between two ways of coding.
 SAMPLE, GLANCE = 1 << 15, 1 << 14
@@ -67,12 +67,13 @@ def choose_tools(parts: Sequence[Part], *, thorough: bool = False) -> Choice:
 
 
 def bits_of(parts: Sequence[Part], choice: Choice) -> float:
-    """About the bits that parts take, flags and ids included; large tensors are sampled."""
-    unary = choice.cabac_unary_length_minus1
-    return sum(
-        measure(part.syntax.with_unary_length(unary), part.levels, side, choose=False)[1]
-        for part, side in zip(parts, choice.sides, strict=True)
-    )
+    """About the bits that parts take, flags and ids included; large tensors are sampled unless plans are thorough."""
+    total = 0.0
+    for part, side in zip(parts, choice.sides, strict=True):
+        syntax = part.syntax.with_unary_length(choice.cabac_unary_length_minus1)
+        sample = _sample(part, part.plan.options.thorough, SAMPLE)
+        total += measure(syntax, part.levels, side, choose=False, sample=sample)[1]
+    return total
 
 
 def _sample(part: Part, thorough: bool, usual: int) -> int:
@@ -99,21 +100,19 @@ def _skips_rows(part: Part, thorough: bool) -> bool:
 
 
 def _unary_length(part: Part, side: TensorSide, thorough: bool) -> int:
-    """The cabac_unary_length_minus1 with the fewest bits: those that counts of magnitudes favour are compared."""
+    """The cabac_unary_length_minus1 with the fewest bits of those that a sample, or counts of magnitudes, favour."""
     usual = part.plan.options.cabac_unary_length_minus1
-    lengths = ALL_UNARY_LENGTHS if thorough else UNARY_LENGTHS
-    bits = magnitude_bits(part.levels, lengths[-1], sample=_sample(part, thorough, SAMPLE))
-    favoured = sorted((length for length in lengths if length != usual), key=bits.__getitem__)
+
+    def cost(length: int, sample: int) -> float:
+        return measure(part.syntax.with_unary_length(length), part.levels, side, sample=sample)[1]
+
     if thorough:
-        favoured = favoured[:COMPARED]
+        favoured = sorted(ALL_UNARY_LENGTHS, key=lambda length: cost(length, SAMPLE))[:COMPARED]
     else:
-        favoured = [length for length in favoured[:1] if bits[length] < (1 - PROMISE) * bits[usual]]
+        bits = magnitude_bits(part.levels, UNARY_LENGTHS[-1], sample=SAMPLE)
+        least = min((length for length in UNARY_LENGTHS if length != usual), key=bits.__getitem__)
+        favoured = [least] if bits[least] < (1 - PROMISE) * bits[usual] else []
     if not favoured:
         return usual
     sample = _sample(part, thorough, GLANCE)
-
-    def cost(length: int) -> float:
-        syntax = part.syntax.with_unary_length(length)
-        return measure(syntax, part.levels, side, sample=sample)[1]
-
-    return min((usual, *favoured), key=cost)
+    return min((usual, *favoured), key=lambda length: cost(length, sample))

@@ -229,10 +229,10 @@ def _parsed(function: Table) -> ast.FunctionDef:
     module = ast.parse(inspect.getsource(function))
     codes = [one for one in compile(module, "", "exec").co_consts if isinstance(one, CodeType)]
     is_same = _essence(function.__code__) in map(_essence, codes)
-    definition = module.body[0]
-    if not is_same or not isinstance(definition, ast.FunctionDef):
-        raise OSError(f"the source of {function.__name__} has changed")
-    return definition
+    match module.body:
+        case [ast.FunctionDef() as definition] if is_same:
+            return definition
+    raise OSError(f"the source of {function.__name__} has changed")
 
 
 def _essence(code: CodeType) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import kernel
 from ..constants import DecompressedDataFormat
 from ..errors import ElementError, PayloadError
 
@@ -109,6 +110,9 @@ def scale(
                 raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
     if out is None:
         out = np.empty(levels.shape, dtype)
+    if dtype == np.float32 and out.flags.c_contiguous and levels.flags.c_contiguous:
+        kernel.scale(levels.reshape(-1), step, out.reshape(-1))
+        return out
     if dtype == work:  # in two steps, since numpy casts slowly while it multiplies
         out[...] = levels
         levels = out

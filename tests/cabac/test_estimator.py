@@ -391,6 +391,18 @@ def test_zero_rows() -> None:
     assert zero_rows(levels).tolist() == (~levels.any(axis=(1, 2))).tolist()
 
 
+@pytest.mark.parametrize("length", [0, 10])
+def test_a_list_of_very_many_rows(length: int) -> None:
+    levels = np.zeros((300_000, 2), np.int32)
+    levels[np.random.default_rng(5).random(len(levels)) < 0.5] = 1
+    s, side = TensorSyntax(levels.shape, cabac_unary_length_minus1=length), TensorSide(row_skip_enabled_flag=1)
+    bits = [measure(s, levels, side, choose=False, sample=levels.size)[1], measure(s, levels, side)[1]]
+    c = PayloadEncoder()
+    c.quant_tensor(s, levels, side)
+    c.terminate()
+    assert bits == pytest.approx([8 * len(c.getvalue())] * 2, rel=0.02)
+
+
 def test_samples_that_are_none() -> None:
     s, levels = TensorSyntax((4,)), np.zeros(4, np.int32)
     for call in (lambda: measure(s, levels, sample=0), lambda: magnitude_bits(levels, 3, sample=0)):

@@ -335,6 +335,7 @@ def test_kinds_of_buffers(kind: type) -> None:
         {"dims": (0,)},
         {"dims": (3, 0, 2)},
         {"dims": (-1, -3)},
+        {"dims": (2**28, 2**28)},
         {"dims": (2**30, 2**29)},
         {"dims": (2**40, 2**40)},
         {"cabac_unary_length_minus1": -1},
@@ -383,6 +384,8 @@ Use = Callable[[TensorSyntax, npt.NDArray[np.int32], TensorSide | None], object]
         ({"codebook": (1, 0), "dq_flag": 1}, -1),
         ({"dq_flag": 1}, 2**30 + 1),
         ({"dq_flag": 1}, -(2**30) - 1),
+        ({"dq_flag": 1, "codebook": (2**32, 2**31)}, 2**30 + 1),
+        ({"dq_flag": 1, "codebook": (2**32, 2**31)}, -(2**30) - 1),
     ],
 )
 def test_levels_out_of_range(use: Use, options: dict[str, Any], level: int) -> None:
@@ -427,11 +430,11 @@ def test_history_where_its_flag_has_no_place(use: Use, options: dict[str, Any]) 
         use(s, np.zeros(6, np.int32), TensorSide(hist_dep_sig_prob_enabled_flag=1))
 
 
-@pytest.mark.parametrize("ids", [[9], [200], [255]])
-def test_ids_out_of_range(ids: list[int]) -> None:
+@pytest.mark.parametrize("first", [9, 200, 255, 256, -1])
+def test_ids_out_of_range(first: int) -> None:
     s = TensorSyntax((6,))
-    array = np.zeros(87 + 40, np.uint8)
-    array[0] = ids[0]
+    array = np.zeros(87 + 40, np.int16)
+    array[0] = first
     for use in USERS[:2]:
         with pytest.raises(EncodeError):
             use(s, np.zeros(6, np.int32), TensorSide(shift_parameter_ids=array))
@@ -524,6 +527,8 @@ def test_references_are_never_modified() -> None:
 def test_wide_integers_are_refused_and_not_wrapped(use: Use, value: int) -> None:
     with pytest.raises((EncodeError, OverflowError)):
         use(TensorSyntax((3,)), np.array([0, value, 0], np.int64), None)
+    with pytest.raises(EncodeError):
+        use(TensorSyntax((3,), codebook=(2**62, 2**61)), np.array([0, value, 0], np.int64), None)
 
 
 @each_user

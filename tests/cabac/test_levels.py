@@ -170,6 +170,8 @@ def test_entry_points_are_those_that_a_decoder_meets(scale: float, dq_flag: int)
     encoder = PayloadEncoder()
     for syntax, levels in tensors:
         encoder.quant_tensor(syntax, levels)
+    with pytest.raises(ValueError, match="terminated"):
+        encoder.entry_points()
     encoder.terminate()
     decoder = PayloadDecoder(encoder.getvalue())
     met = [tuple(point) for syntax, _ in tensors for point in decoder.quant_tensor(syntax)[1].entry_points]

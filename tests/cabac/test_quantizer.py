@@ -21,6 +21,9 @@ from nnr_codec.cabac_ext.kernel import (
     choose_shift_parameter_ids,
     coding_order,
 )
+from nnr_codec.cabac_ext.kernel import (
+    scale as multiply,
+)
 from nnr_codec.cabac_ext.quantizer import trellis, uniform
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
 
@@ -264,3 +267,14 @@ def test_coding_order(scan_order: int) -> None:
             order = coding_order(s)
             assert order.dtype == np.int64
             assert order.tolist() == expected
+
+
+# ------------------------------------------------------------------------------------------------ products
+@pytest.mark.parametrize("step", [0.0073, 2.0**-140, 3e28])
+def test_products_are_rounded_twice(step: float) -> None:
+    levels = np.random.default_rng(8).integers(-(2**31), 2**31, 1003, np.int32) >> np.arange(1003, dtype=np.int32) % 32
+    out = np.empty(1003, np.float32)
+    multiply(levels, step, out)
+    assert out.tobytes() == (levels.astype(np.float32) * np.float32(step)).tobytes()
+    with pytest.raises(ValueError, match="differ in length"):
+        multiply(levels, step, out[1:])

@@ -229,6 +229,9 @@ def test_whatever_is_no_number_does_no_harm(dq_flag: int) -> None:
     assert not levels.any()
     x[1, 3:] = np.nan
     improved(x, 2**-6, factorize(moments(70), 0.01), dq_flag, 0.1, levels=np.zeros(x.shape, np.int32))
+    for pivot in (-np.inf, -1e300, -1.0):  # errors that are worth something are not sought
+        factor, levels = (np.eye(70, dtype=np.float32), np.full(70, pivot)), np.zeros(x.shape, np.int32)
+        assert not improved(values(3, 70), 2**-6, factor, dq_flag, 0.1, levels=levels).any()
 
 
 def test_arguments_that_do_not_fit() -> None:
@@ -247,6 +250,9 @@ def test_arguments_that_do_not_fit() -> None:
     for unary in (-1, 256):
         with pytest.raises(ValueError, match=r"outside 0\.\.255"):
             call(levels, unit, pivots, np.ones(4), cabac_unary_length_minus1=unary)
+    for rate in (-0.1, np.nan, np.inf):
+        with pytest.raises(ValueError, match="a rate of"):
+            call(levels, unit, pivots, np.ones(4), rate=rate)
     with pytest.raises(ValueError, match="too large"):
         surgeon(x, 2.0**-30, levels, unit, pivots, np.ones(4), dq_flag=1, rate=0.1, cabac_unary_length_minus1=10)
     surgeon(x[:0], 1.0, levels[:0], unit, pivots, np.ones(0), dq_flag=1, rate=0.1, cabac_unary_length_minus1=10)

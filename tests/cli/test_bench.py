@@ -15,6 +15,7 @@ from nnr_cli import contenders
 import nnr_codec as nnr
 
 from .support import call, weights
+from .test_encode import feed
 
 PEER = os.environ.get("NNR_PEER", "")
 
@@ -62,6 +63,13 @@ def test_table(npz: Path, capsys: Capture) -> None:
     assert rows[0].split()[:3] == ["nnr", "qp", "-20"]
     assert rows[0].split()[3] == f"{len(nnr.encode(npz, qp=-20)):,}"
     assert rows.count(first) == 1  # the second model
+
+
+def test_standard_input(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, npz.read_bytes())
+    result = call(capsys, "bench", "-", "--qp", "-20")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("-: 3 tensors, 1,464 parameters, 5,856 bytes\n")
 
 
 def test_efforts(npz: Path, capsys: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -12,8 +13,13 @@ from nnr_cli import errors
 from nnr_cli.main import cli, run
 
 import nnr_codec as nnr
+from nnr_codec.config import TensorOptions
 
 from .support import call
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Options that pages of the documentation name and that are of other programs, or of the group.
+OTHERS = {"--help", "--minilm", "--table"}
 
 Capture = pytest.CaptureFixture[str]
 
@@ -31,6 +37,33 @@ def test_help(capsys: Capture, command: list[str], option: str) -> None:
     else:
         assert all(f"\n  {name} " in result.out for name in cli.commands)
         assert "..." not in result.out.replace("[ARGS]...", "")
+
+
+def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
+    keys = re.search(r"Keys of a rule: (.+?)\.\n", call(capsys, "encode", "--help").out, re.DOTALL)
+    assert keys
+    known = {field.name for field in fields(TensorOptions)} - {"dependent_quantization"} | {"dq"}
+    assert set(keys[1].replace(",", " ").split()) == known
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/steering.md", "docs/effort.md", "docs/reports.md", "docs/data-aware.md"]
+)
+def test_pages_name_options_that_there_are(page: str) -> None:
+    options = {
+        name: {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
+        for name, command in cli.commands.items()
+    }
+    every = set().union(*options.values())
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("`python -m", "python -m", "pip "))]
+    for line in lines:
+        for command, words in re.findall(r"\bnnr (\w+)\b([^`|]*)", line):
+            if command in options:
+                for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"&&.*", "", words)):
+                    assert option in options[command], line
+        for option in re.findall(r"`(--?[a-z][a-z-]*)", line):
+            assert option in every | OTHERS, line
 
 
 def test_without_arguments(capsys: Capture) -> None:

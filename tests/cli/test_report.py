@@ -47,7 +47,9 @@ def test_an_existing_report_is_refused_before_any_work(npz: Path, capsys: Captur
         (["r.txt"], "'r.txt' ends neither in .json nor in .html"),
         (["-"], "ends neither"),
         (["r.json", "r.json"], "'r.json' is given twice"),
+        (["r.json", "./r.json"], "'./r.json' is given twice"),
         (["m.json"], "m.json cannot be both bitstream and report"),
+        (["./m.json"], "m.json cannot be both bitstream and report"),
     ],
 )
 def test_wrong_names(npz: Path, capsys: Capture, names: list[str], message: str) -> None:

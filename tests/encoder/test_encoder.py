@@ -138,6 +138,14 @@ def test_integers_are_exact(dtype: str, shape: tuple[int, ...], profile: int) ->
     assert plain.dtype == np.dtype("i4" if profile == 0 else expected)
 
 
+def test_doubles_in_a_profile_without_them() -> None:
+    """With steps that are finer than float32: every decoded value is exact in that (7.3.3)."""
+    model = {"w": np.random.default_rng(3).normal(0, 0.1, (30, 40))}
+    data = nnr.encode(model, profile=0, qp=-118)
+    assert not nnr.verify(data).violations
+    np.testing.assert_allclose(nnr.decode(data)["w"], model["w"], rtol=2**-24, atol=2**-29)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("profile", [0, 1])
 @pytest.mark.parametrize("exact", [None, True, False])

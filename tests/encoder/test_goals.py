@@ -15,7 +15,7 @@ from nnr_codec.cabac_ext.kernel import TensorSyntax, coding_order
 from nnr_codec.encoder.distortion import distortion, power, resolve
 from nnr_codec.encoder.goals import LEAST_QP, dense, excerpt, qp_of
 from nnr_codec.encoder.plan import subject
-from nnr_codec.model import Array
+from nnr_codec.model import Array, Block
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
 from nnr_codec.tensor.quant import step_size
 
@@ -403,6 +403,11 @@ def test_a_target_of_a_tiny_model_is_not_exceeded() -> None:
         ({"rules": [nnr.Rule("*", snr=3, exact=True)]}, "nothing to choose for snr"),
         ({"overrides": {"w": {"nope": 1}}}, "'nope' is not an option"),
         ({"overrides": {"w": {"qp": 4096}}}, "qp 4096 is outside"),
+        ({"overrides": {"w": 3}}, "overrides of 'w' are a mapping of options, not 3"),
+        ({"overrides": ["w"]}, "overrides is a mapping of names"),
+        ({"rules": 3}, "rules are Rule objects, not 3"),
+        ({"deflate_topology": "no"}, "deflate_topology is true or false, not 'no'"),
+        ({"indexed_references": 1}, "indexed_references is true or false, not 1"),
     ],
 )
 def test_wrong_goals(options: dict[str, Any], message: str) -> None:
@@ -417,6 +422,39 @@ def test_the_goal_of_a_rule_replaces_any_other() -> None:
     assert (a.qp, a.snr, a.quality) == (None, None, 3)
     assert (b.snr, b.max_error) == (None, 0.1)
     assert (c.exact, d.snr) == (True, 30)
+
+
+@pytest.mark.parametrize("goal", [{"snr": 45.0}, {"snr": 250.0}, {"max_error": 1e-3}, {"quality": 45.0}], ids=str)
+def test_goals_of_single_tensors(goal: dict[str, float]) -> None:
+    """In overrides as in rules, beside goals of the model and of what else there is."""
+    rule = nnr.Rule("c.weight", **goal)
+    for options in ({}, {"quality": 50}, {"target_size": 60_000}):
+        found = nnr.encode(MODEL, overrides={"c.weight": goal}, **options)
+        assert found == nnr.encode(MODEL, rules=[rule], **options)
+    tuned = nnr.tune(MODEL, lambda model: 0.0, tolerance=0, budget=3, overrides={"a.bias": goal})
+    assert tuned.nbytes < len(nnr.encode(MODEL, overrides={"a.bias": goal}))
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_floors_in_blocks(dependent: bool, seed: int) -> None:
+    """Where the weight decides on dependent quantization of a bias that was planned without, or the reverse."""
+    weight, bias = laplacian(seed, (31, 9)), laplacian(50 + seed, (31,))
+    model = nnr.Model({"w": weight, "b": bias}, blocks=[Block("w", bias="b")])
+    rules = [nnr.Rule("w", qp=-42, dependent_quantization=dependent)]
+    rules += [nnr.Rule("b", snr=93.7, dependent_quantization=not dependent)]
+    data = nnr.encode(model, rules=rules)
+    assert nnr.encode(model, rules=rules, codebook=5)  # which bias and weight have apart
+    assert snr(bias, nnr.decode(data)["b"]) >= 93.7
+
+
+@pytest.mark.parametrize("scale", [2.0**600, 2.0**300, 2.0**-300, 2.0**-600])
+def test_goals_of_doubles_far_from_1(scale: float) -> None:
+    """Their squares exceed doubles, or are 0; no step suits them."""
+    model = {"w": laplacian(1, (40, 30)).astype("f8") * scale, "v": laplacian(2, (50,)).astype("f8") * scale}
+    decoded = nnr.decode(nnr.encode(model, snr=30))
+    assert all(snr(model[name] / scale, decoded[name] / scale) >= 30 for name in model)
+    assert nnr.encode(model, quality=50)
 
 
 # ------------------------------------------------------------------------------------------------ estimates
@@ -450,6 +488,14 @@ def test_estimates_of_odd_models(name: str) -> None:
         assert nnr.estimate(ODD[name], **options).nbytes == pytest.approx(
             len(nnr.encode(ODD[name], **options)), rel=0.1, abs=60
         )
+
+
+@pytest.mark.parametrize("target_size", [60_000, 76_000, 84_000, 124_000, 140_000])
+def test_targets_where_a_tensor_becomes_exact(target_size: int) -> None:
+    """Which changes its size by much at one step; the others take what it leaves."""
+    grid = np.random.default_rng(9).integers(-3, 3, (400, 300)) * np.float32(3)
+    model = {"a": laplacian(1, (200, 200)), "b": grid, "c": laplacian(2, (5000,), 0.2)}
+    assert 0.99 * target_size <= len(nnr.encode(model, target_size=target_size)) <= target_size
 
 
 @needs_shared

@@ -13,7 +13,7 @@ from nnr_codec.cabac_ext.kernel import PayloadEstimator, TensorSide, TensorSynta
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.encoder.plan import TOOLS, Tools, subject
-from nnr_codec.encoder.tools import UNARY_LENGTHS, Choice, Part, bits_of, choose_tools
+from nnr_codec.encoder.tools import ALL_UNARY_LENGTHS, UNARY_LENGTHS, Choice, Part, bits_of, choose_tools
 
 Levels = npt.NDArray[np.int32]
 RNG = np.random.default_rng(8)
@@ -104,3 +104,19 @@ def test_parts_of_a_unit_share_a_unary_length() -> None:
     assert bits_of([small, large], both) == sum(
         bits_of([one], Choice(0, [side])) for one, side in zip((small, large), both.sides, strict=True)
     )
+
+
+def test_all_lengths_are_compared_where_time_does_not_matter() -> None:
+    """Of few levels, some large, counts favour long codes, whose contexts never learn as much."""
+    levels = laplacian(20, (16, 27))
+    one = part(levels)
+    costs = [measure(one.syntax.with_unary_length(length), levels)[1] for length in ALL_UNARY_LENGTHS]
+    best = choose_tools([one], thorough=True)
+    assert bits_of([one], best) == min(costs)
+
+
+def test_thorough_plans_are_not_sampled() -> None:
+    levels = np.concatenate([laplacian(scale, (700, 60)) for scale in (1, 30)])
+    one = part(levels, replace(OPEN, thorough=True))
+    found = choose_tools([one], thorough=True)
+    assert bits_of([one], found) == bits(one, found.cabac_unary_length_minus1, found.sides[0])

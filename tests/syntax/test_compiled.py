@@ -144,6 +144,8 @@ def test_a_source_that_has_changed_is_not_used(change: tuple[str, str], monkeypa
     source = inspect.getsource(tables.nnr_unit_size)
     monkeypatch.setattr(inspect, "getsource", lambda _: source.replace(*change))
     assert compiled.Compiled(compiled.make_writer)[tables.nnr_unit_size] is None
+    monkeypatch.setattr(inspect, "getsource", lambda _: "# other lines\n")
+    assert compiled.Compiled(compiled.make_writer)[tables.nnr_unit_size] is None
     monkeypatch.setattr(inspect, "getsource", lambda _: source)
     assert compiled.Compiled(compiled.make_writer)[tables.nnr_unit_size]
 
