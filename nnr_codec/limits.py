@@ -104,7 +104,7 @@ class Limits:
             max_agg_depth=64,
             max_name_bytes=n,
             max_names=n,
-            max_tensor_elements=1 << 58,
+            max_tensor_elements=1 << 55,
             max_tensor_bytes=n,
             max_total_bytes=n,
             max_topology_bytes=n,

@@ -239,8 +239,9 @@ def test_long_names(tmp_path: Path) -> None:
 
 
 _KILLED = """
-import os, sys
+import os, signal, sys
 from nnr_codec.files import output_{kind}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored where nobody sits at a terminal
 with output_{kind}(sys.argv[1], overwrite=True) as out:
     if {kind!r} == "file":
         out.write(b"half"); out.flush()

@@ -130,7 +130,7 @@ def test_t46_errors_of_every_kind_come_from_bitstreams() -> None:
 @pins("decoder/unit.py", "elif isinstance(error, MemoryError):")
 def test_t46_memory_that_is_not_there() -> None:
     """A limit of the machine, where the caller has set none."""
-    header = ndu("w", 3 * [1 << 19], codebook_present_flag=1, codebook=codebook([0], 0))
+    header = ndu("w", 3 * [1 << 18], codebook_present_flag=1, codebook=codebook([0], 0))
     data = start().ndu(header, payload=bytes(8)).data
     refused(data, nnr.LimitError, "not enough memory", limits=Limits.unlimited())
 
