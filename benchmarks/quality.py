@@ -9,6 +9,7 @@ NNCodec's default, and with its lambda_scale of 1.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import sys
@@ -107,6 +108,18 @@ def between(point_at: Callable[[int], Point], snr: float, what: str) -> float:
     return float(getattr(coarse, what) + share * (getattr(fine, what) - getattr(coarse, what)))
 
 
+def entropy(content: Tensors, qp: int, effort: int) -> float:
+    """Zero-order entropy of our levels of weights, in bits for each."""
+    report = nnr.encode_file(content, io.BytesIO(), qp=qp, effort=effort, statistics=True)
+    bits = count = 0.0
+    for name, array in content.items():
+        told = report.tensors[name].statistics
+        if array.ndim >= 2 and told and told.levels:
+            bits += told.levels.entropy * array.size
+            count += array.size
+    return bits / count
+
+
 def measured(target: Target, ours: Callable[[int], Point], theirs: dict[str, Callable[[int], Point]]) -> dict[str, Any]:
     """One row."""
     qp = lowest(QPS, lambda qp: ours(qp).weights <= target.bits)
@@ -141,7 +154,8 @@ def rows(source: str, content: Tensors, peer: Codec, only: str, effort: int) -> 
 
         for target in TARGETS:
             if target.source == source and only in target.name:
-                yield measured(target, ours, {"default": partial(theirs, 0), "lambda_scale=1": partial(theirs, 1)})
+                row = measured(target, ours, {"default": partial(theirs, 0), "lambda_scale=1": partial(theirs, 1)})
+                yield row | {"entropy": round(entropy(content, row["qp"], effort), 4)}
 
 
 def main() -> None:

@@ -87,16 +87,16 @@ def versions(facts: dict[str, Any]) -> str:
 def equal_error(rows: list[dict[str, Any]]) -> str:
     """Markdown of what quality.py printed."""
     out = [
-        "| work | qp | SNR, dB | bits each | size | aimed at | size, lambda_scale=1 |",
-        "|---|---|---|---|---|---|---|",
+        "| work | qp | SNR, dB | bits each | entropy | size | aimed at | size, lambda_scale=1 |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         size, other = row["size"]["default"], row["size"]["lambda_scale=1"]
-        cells = [row["row"], f"{row['qp']}", f"{row['snr']:.2f}", f"{row['bits']:.2f}"]
+        cells = [row["row"], f"{row['qp']}", f"{row['snr']:.2f}", f"{row['bits']:.3f}", f"{row['entropy']:.3f}"]
         cells += [f"**{size:.4f}**" if size <= row["goal"] else f"{size:.4f}", f"≤ {row['goal']}", f"{other:.4f}"]
         out.append(f"| {' | '.join(cells)} |")
     mean = geometric_mean(row["size"]["lambda_scale=1"] for row in rows)
-    out.append(f"| geometric mean | | | | | | {mean:.4f} |")
+    out.append(f"| geometric mean | | | | | | | {mean:.4f} |")
     return "\n".join([*out, "", versions(rows[0]["machine"])])
 
 
