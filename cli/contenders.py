@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import nnr_codec as nnr
 from nnr_codec.dtypes import stored_type
 from nnr_codec.model import Array, Model
 
-from .nncodec_worker import ENOUGH, RUNS
+from .nncodec_worker import timed
 
 Tensors = dict[str, Array]
 Encode = Callable[[], bytes]
@@ -97,19 +96,6 @@ class Race:
 
     def __len__(self) -> int:
         return len(self.tensors)
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and the CPU seconds of the fastest run."""
-    best, spent = float("inf"), 0.0
-    for _ in range(RUNS):
-        started = time.process_time()
-        result = call()
-        taken = time.process_time() - started
-        best, spent = min(best, taken), spent + taken
-        if spent >= ENOUGH:
-            break
-    return result, best
 
 
 def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Callable[[], Row]]:

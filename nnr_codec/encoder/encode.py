@@ -97,10 +97,11 @@ def _units(
     index = {name: k for k, name in enumerate(references)}
     calls = []
     costs = [sum(tensor.source_bytes for tensor in plan.tensors.values() if plan.all_ids) for plan in plans]
+    whole = sum(costs)
     for plan, cost in zip(plans, costs, strict=True):
         names = tuple(tensor.name for tensor in plan.tensors.values() if plan.all_ids)
         own = {name: index[name] for name in plan.all_ids if index}
-        jobs = pool.jobs if pool.is_large(cost, sum(costs)) else 1
+        jobs = pool.jobs if pool.is_large(cost, whole) else 1
         calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics, jobs), cost))
     for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken

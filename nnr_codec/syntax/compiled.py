@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
@@ -89,7 +90,7 @@ def _check(structure: Any, coded: dict[str, Any]) -> None:
             raise ValueError(name)
 
 
-class _Lines:
+class _Lines(ABC):
     """Makes the source of a function of that of a table."""
 
     HEAD: Sequence[str]
@@ -143,17 +144,17 @@ class _Lines:
                 yield f"entries = _inner(values, {name!r}, {ast.unparse(k)})"
                 yield from self._entry(ast.unparse(target), kind, arguments)
 
+    @abstractmethod
     def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
         """``t.name = kind(arguments)``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
         """``target = kind(arguments)``, the target being the next of ``entries``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _alignment(self) -> Iterator[str]:
         """byte_alignment()."""
-        raise NotImplementedError
 
 
 class _ReaderLines(_Lines):

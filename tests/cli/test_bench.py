@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nnr_cli import contenders
+from nnr_cli import contenders, nncodec_worker
 
 import nnr_codec as nnr
 
@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without NNCodec, unless a test asks for it; each thing is done once."""
     monkeypatch.delenv("NNR_PEER", raising=False)
-    monkeypatch.setattr(contenders, "RUNS", 1)
+    monkeypatch.setattr(nncodec_worker, "RUNS", 1)
 
 
 def test_json(npz: Path, capsys: Capture) -> None:
