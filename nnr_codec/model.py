@@ -46,6 +46,10 @@ class Block:
         Two matrices whose product is the weight, reshaped to ``shape``.
     shape : tuple of int or None
         Of the product of ``g`` and ``h``; None for the matrix that it is.
+    axis : int
+        The dimension of the weight that bias, batch normalization and scale belong to.
+    epsilon : float or None
+        Of the batch normalization; None where it is not known.
     """
 
     weight: str
@@ -58,6 +62,24 @@ class Block:
     g: str | None = None
     h: str | None = None
     shape: tuple[int, ...] | None = None
+    axis: int = 0
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What a topology says of its tensors.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+        The declared shape of each tensor by name, in the order of the topology.
+    blocks : tuple of Block
+        Which of them belong together.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
 
 
 @dataclass

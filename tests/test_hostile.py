@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import resource
-import time
 import tracemalloc
 import warnings
 from math import prod
@@ -26,6 +25,7 @@ from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 from .builder import Bitstream
 from .hostile import STRICT, flips, header_bytes, outcome, state_before, trial, truncations
 from .interop import ALL, BY_ID, Stream
+from .soon import soon
 from .syntax.samples import AnyTopology, draw_from
 
 #: One stream for each tool: payload types, scan orders, codebooks, blocks, updates, both editions.
@@ -221,6 +221,12 @@ def zeros(stream: Bitstream, header: NnrCompressedDataUnitHeader) -> bytes:
         header.__dict__.update(lists)
 
 
+def refused_or_decoded(data: bytes) -> None:
+    """Decode it, whatever comes of it."""
+    with contextlib.suppress(NnrError):
+        nnr.decode(data, limits=STRICT, topology_dimensions=EveryTopology())
+
+
 @pytest.mark.parametrize("first", range(0, 2000, 250))
 def test_random_headers(first: int) -> None:
     """Combinations that no encoder thinks of."""
@@ -228,14 +234,10 @@ def test_random_headers(first: int) -> None:
         data = invented(seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            started = time.process_time()
             try:
-                nnr.decode(data, limits=STRICT, topology_dimensions=EveryTopology())
-            except NnrError:
-                pass
+                soon(lambda: refused_or_decoded(data), 1)  # noqa: B023
             except Exception as error:
                 raise AssertionError(f"invented({seed}): {type(error).__name__}: {error}") from error
-            assert time.process_time() - started < 1, f"invented({seed})"
 
 
 @given(data=st.data())
