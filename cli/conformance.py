@@ -103,7 +103,7 @@ package is missing.
     callback=_command,
     metavar="COMMAND",
     help="Another decoder, as 'CMD {input} {outdir}'; it writes NAME.npy for each tensor (names percent-encoded), or "
-    "one .npz. {inputs} stands for the bitstreams of earlier updates.",
+    "one .npz. {inputs} stands for the bitstreams of earlier updates, {topology} for an NNEF graph kept apart.",
 )
 @click.option(
     "--extension",

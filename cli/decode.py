@@ -23,6 +23,7 @@ Examples:
   nnr decode - -o weights.npz < weights.nnr
   nnr decode model.nnr -o model.safetensors --dtype float16
   nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
+  nnr decode weights.nnr -o model.nnef --topology graph.nnef
 """,
 )
 @click.argument("bitstream", type=params.FileName())
@@ -38,6 +39,7 @@ Examples:
     help="Type of floats: what they were (default), or all the same; a value too large for it is an error.",
 )
 @click.option("--allow-missing", is_flag=True, help="Take a bitstream that lacks tensors which its topology names.")
+@params.topology("What the bitstream belongs to; in the place of the topology that it carries, if it does")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
 @params.limits
 @params.conversion
@@ -48,6 +50,7 @@ def decode(
     only: tuple[str, ...],
     dtype: str,
     allow_missing: bool,
+    topology: str | None,
     jobs: int,
     limits: nnr.Limits,
     force: bool,
@@ -71,10 +74,17 @@ def decode(
             raise click.UsageError(str(error)) from None
     stream = params.open_target(target, bitstream, force=force, folder=True)
     started = time.perf_counter()
+    given = params.given(topology, limits, bitstream)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
-        file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype))
+        if isinstance(source, str):  # read in places, so that it is never in memory as a whole
+            source = stack.enter_context(open(source, "rb"))
+        file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
         printer.passed_over(file.ignored)
+        if model_format == "nnef" and (file.topology is None or file.topology.format != "nnef"):
+            raise nnr.FormatError(
+                "the bitstream carries no NNEF graph: give one with --topology, or write a .safetensors or .npz"
+            )
         names = _matching(file, only) if only else None
         if names and len(names) < len(file) and model_format == "nnef":
             raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
@@ -85,12 +95,20 @@ def decode(
             printer.detail(f"{name}: {info.type} {output.dims(info.shape)}")
             advance()
 
-        model = file.decode(note, names=names, allow_missing=allow_missing, jobs=jobs)
-        nbytes = file.nbytes
-    nnr.save(model, stream or target, format=model_format, overwrite=force)
-    size = sum(array.nbytes for array in model.tensors.values())
+        nnr.decode_file(
+            file,
+            stream or target,
+            format=model_format,
+            overwrite=force,
+            progress=note,
+            names=names,
+            allow_missing=allow_missing,
+            jobs=jobs,
+        )
+    infos = [file.info[name] for name in names or file]
+    size = sum(info.parameters * info.dtype.itemsize for info in infos)
     printer.note(
-        f"{bitstream} -> {target}: {nbytes:,} -> {size:,} bytes, {output.tensors(len(model))} "
+        f"{bitstream} -> {target}: {file.nbytes:,} -> {size:,} bytes, {output.tensors(len(infos))} "
         f"in {time.perf_counter() - started:.2f} s"
     )
 

@@ -47,6 +47,7 @@ Examples:
     metavar="NPZ",
     help="Run both models with the arrays of this file, by the names of the inputs, or one for the only input.",
 )
+@params.topology("What bitstreams belong to; in the place of the topologies that they carry")
 @click.option("-v", "--verbose", is_flag=True, help="List the tensors that are the same as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.limits
@@ -58,6 +59,7 @@ def diff(
     decoded: bool,
     tolerance: float | None,
     inputs: str | None,
+    topology: str | None,
     verbose: bool,
     as_json: bool,
     limits: nnr.Limits,
@@ -74,12 +76,13 @@ def diff(
     names = (a, b)
     if (*names, inputs).count("-") > 1:
         raise click.UsageError("only one file can be standard input")
+    given = params.given(topology, limits, *names, inputs or "")
     sources = [_content(name, limits) for name in names]
     if all(is_bitstream for _, is_bitstream in sources) and not (decoded or inputs or tolerance is not None):
-        difference = nnr.diff(sources[0][0], sources[1][0], limits=limits)
+        difference = nnr.diff(sources[0][0], sources[1][0], limits=limits, topology=given)
         _print_bitstreams(names, difference, as_json)
         ctx.exit(NO if difference else 0)
-    models = [_model(name, *source, limits) for name, source in zip(names, sources, strict=True)]
+    models = [_model(name, *source, limits, given) for name, source in zip(names, sources, strict=True)]
     found = compare_models(models[0], models[1])
     agreements = _agreements(names, models, inputs, limits) if inputs else {}
     same = found.same(tolerance)
@@ -109,13 +112,13 @@ def _content(name: str, limits: nnr.Limits) -> tuple[Any, bool]:
     return data, formats.recognise(io.BytesIO(data)) is None
 
 
-def _model(name: str, data: Any, is_bitstream: bool, limits: nnr.Limits) -> nnr.Model:
+def _model(name: str, data: Any, is_bitstream: bool, limits: nnr.Limits, topology: nnr.Topology | None) -> nnr.Model:
     import nnr_codec as nnr
 
     if not is_bitstream:
         return nnr.load(data, limits=limits)
     with output.source(name):  # which errors name
-        return nnr.decode(data, limits=limits)
+        return nnr.decode(data, limits=limits, topology=topology)
 
 
 def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limits: nnr.Limits) -> dict[str, Agreement]:

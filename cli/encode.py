@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: What precedes a tensor's name where a file has second moments of its inputs.
 HESSIAN = "hessian:"
 DEFAULT, LOSSLESS = "default", "lossless"
-PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS)
+PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, "3gpp-full")
 
 
 @click.command(
@@ -35,6 +35,7 @@ Examples:
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
   nnr encode model.nnef -o model.nnr --target-size 2.5MB
   nnr encode model.nnef --preset small --dry-run
+  nnr encode model.nnef -o model.nnr --fold-batchnorm --index --check
 
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dq, exact, scan_order, row_skipping,
@@ -54,7 +55,7 @@ Where several rules match a tensor, the last one wins.
     "--preset",
     type=click.Choice(PRESETS),
     help="Options that go together. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit; default: a "
-    "step of 1/1024.",
+    "step of 1/1024; 3gpp-full: the tools that 3GPP S4-260200 asks of clients for a whole model.",
 )
 @click.option(
     "--quality",
@@ -94,7 +95,39 @@ Where several rules match a tensor, the last one wins.
     default=None,
     help="Refuse what needs side information, which other decoders skip: types, shapes and metadata unknown to NNR.",
 )
-@click.option("--indexed-references", is_flag=True, default=None, help="Name the tensors once, in a list.")
+@click.option(
+    "--index",
+    "--indexed-references",
+    "indexed_references",
+    is_flag=True,
+    default=None,
+    help="Name the tensors once, in a list.",
+)
+@click.option(
+    "--topology",
+    type=click.Choice(["carried", "external"]),
+    help="Whether the bitstream carries the graph (default), or decoders are given it (nnr decode --topology).",
+)
+@click.option(
+    "--block",
+    is_flag=True,
+    default=None,
+    help="Code the weights of the graph together with their biases and batch normalizations.",
+)
+@click.option(
+    "--fold-batchnorm",
+    is_flag=True,
+    default=None,
+    help="Fold batch normalizations, so that half of their numbers need not be coded; outputs are the same up to "
+    "rounding. Implies --block.",
+)
+@click.option(
+    "--local-scaling",
+    is_flag=True,
+    default=None,
+    help="Scale weights before batch normalizations, so that errors are less where those amplify them. Implies "
+    "--block.",
+)
 @click.option(
     "--rule",
     "rules",
@@ -115,9 +148,9 @@ Where several rules match a tensor, the last one wins.
 )
 @click.option(
     "--codebook",
-    type=click.IntRange(1, 65_536),
+    type=click.IntRange(0, 65_536),
     metavar="SIZE",
-    help="Quantize to so many values at most, which suit each tensor.",
+    help="Quantize to so many values at most, which suit each tensor; 0: never.",
 )
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
 @click.option(
@@ -128,6 +161,9 @@ Where several rules match a tensor, the last one wins.
     help="What errors cost (see docs/data-aware.md): by the names of tensors, and second moments by hessian:NAME.",
 )
 @params.model_format("by its content")
+@click.option(
+    "--strict", is_flag=True, help="Refuse a model with files that the bitstream cannot carry, instead of a warning."
+)
 @click.option(
     "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."
 )
@@ -149,6 +185,7 @@ def encode(
     model_format: str | None,
     preset: str | None,
     lossless: bool,
+    strict: bool,
     check: bool,
     jobs: int,
     known: str | None,
@@ -165,7 +202,8 @@ def encode(
 ) -> None:
     """Compress MODEL into an NNR bitstream.
 
-    MODEL is an NNEF folder or archive (.tar, .tgz), a .safetensors file or an .npz; - for standard input.
+    MODEL is an NNEF folder, its graph.nnef or an archive (.tar, .tgz), a .safetensors file or an .npz; - for standard
+    input.
     """
     import nnr_codec as nnr
 
@@ -194,7 +232,7 @@ def encode(
         params.open_target(name, model, force=force, folder=False)
     stream = params.open_target(target, model, force=force, folder=False) if target and not dry_run else None
     kept = io.BytesIO() if stream and check else None
-    source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits)
+    source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits, strict=strict)
     if known is not None:
         config = replace(config, **data_of(nnr.load(known, format="npz", limits=limits)))
     for rule in config.rules:
@@ -227,8 +265,10 @@ def encode(
     printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
     if check:
         with printer.progress("checking", len(source)) as advance:
-            decoded = nnr.open(kept.getvalue() if kept else target, limits=limits)
-            found = nnr.compare_models(source, decoded, advance)
+            apart = source.topology if config.topology == "external" else None
+            written = nnr.open(kept.getvalue() if kept else target, limits=limits, topology=apart)
+            with written.deferred(allow_missing=True, jobs=jobs) as decoded:
+                found = nnr.compare_models(nnr.folded(source, config), decoded, advance)
         printer.note(f"check: {checked(found)}")
 
 

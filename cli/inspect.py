@@ -66,6 +66,7 @@ Examples:
     "--bins-limit", type=click.IntRange(0), default=1000, metavar="N", help="How many (default 1000); 0 for all."
 )
 @params.inputs("A bitstream that BITSTREAM updates, for --bins")
+@params.topology("What a bitstream without topology belongs to, for dimensions that it leaves out")
 @click.option("--requirements", is_flag=True, help="Print the tools that a decoder needs for the bitstream.")
 @click.option(
     "--format",
@@ -83,6 +84,7 @@ def inspect(
     show_bins: bool,
     bins_limit: int,
     inputs: Sequence[str],
+    topology: str | None,
     requirements: bool,
     inferred: bool,
     payloads: bool,
@@ -99,7 +101,9 @@ def inspect(
     bitstream is printed before the error. JSON is a list of objects: nnr explain UnitInfo, UnitNode, Node, TensorBin
     and Tool tell their fields.
     """
+    from nnr_codec import formats
     from nnr_codec.bitstream.units import UnitReader
+    from nnr_codec.decoder.wiring import header_session
 
     narrowed = any(chosen.values()) or offset is not None
     if requirements and (show_bins or narrowed or everything or elements or inferred or payloads):
@@ -109,27 +113,29 @@ def inspect(
     if inputs and not show_bins:
         raise click.UsageError("-i is for --bins")
     style = "json" if as_json else style
+    given = params.given(topology, limits, bitstream)
+    session = header_session(None, formats.wiring, limits, given)
     with output.source(bitstream) as data:
         if requirements:
-            _print_tools(data, limits, style)
+            _print_tools(data, limits, given, style)
         elif show_bins:
-            reader = UnitReader(data, limits)
-            state = _state(inputs, limits)
+            reader = UnitReader(data, limits, session)
+            state = _state(inputs, limits, given)
             bins.print_bins(reader, state, chosen["units"], chosen["names"], everything, bins_limit, style)
         elif narrowed or everything or elements or inferred or payloads or style in ("tree", "table"):
-            found = _found(UnitReader(data, limits), elements, offset, inferred, payloads, **chosen)
+            found = _found(UnitReader(data, limits, session), elements, offset, inferred, payloads, **chosen)
             if not nodes.print_found(found, style or "tree"):
                 errors.say("nnr: nothing in the bitstream is like that")
                 raise click.exceptions.Exit(errors.NO)
         else:
-            _print_units(data, limits, style)
+            _print_units(data, limits, session, style)
 
 
-def _state(inputs: Sequence[str], limits: nnr.Limits) -> UpdateState:
+def _state(inputs: Sequence[str], limits: nnr.Limits, topology: nnr.Topology | None) -> UpdateState:
     """What earlier bitstreams leave."""
     import nnr_codec as nnr
 
-    decoder = nnr.UpdateDecoder(limits=limits)
+    decoder = nnr.UpdateDecoder(limits=limits, topology=topology)
     for name in inputs:
         with output.source(name) as data:
             decoder.decode(data)
@@ -174,17 +180,17 @@ def _found(
         raise inside.error
 
 
-def _print_units(data: Bitstream, limits: nnr.Limits, style: str | None) -> None:
+def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, style: str | None) -> None:
     """A line for each unit."""
     from nnr_codec.bitstream.summary import summarise
 
     if style == "json":
-        infos = summarise(data, limits)
+        infos = summarise(data, limits, session)
         nodes.print_json({**asdict(info), "bits_per_parameter": info.bits_per_parameter} for info in infos)
         return
     rows: list[tuple[str, ...]] = []
     try:
-        for info in summarise(data, limits):
+        for info in summarise(data, limits, session):
             bits = f"{info.bits_per_parameter:.2f}" if info.bits_per_parameter else ""
             place = "  " * info.depth + str(info.index), str(info.offset), str(info.size)
             rows.append(
@@ -207,11 +213,11 @@ def _print_units(data: Bitstream, limits: nnr.Limits, style: str | None) -> None
             )
 
 
-def _print_tools(data: Bitstream, limits: nnr.Limits, style: str | None) -> None:
+def _print_tools(data: Bitstream, limits: nnr.Limits, topology: nnr.Topology | None, style: str | None) -> None:
     """The tools that a decoder needs."""
     import nnr_codec as nnr
 
-    tools = nnr.requirements(data, limits=limits)
+    tools = nnr.requirements(data, limits=limits, topology=topology)
     if style == "json":
         nodes.print_json(map(asdict, tools))
         return

@@ -23,17 +23,20 @@ Examples:
 )
 @click.argument("bitstream", type=params.FileName())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@params.topology("What a bitstream without topology belongs to, for dimensions that it leaves out")
 @params.limits
-def ls(bitstream: str, as_json: bool, limits: nnr.Limits) -> None:
+def ls(bitstream: str, as_json: bool, topology: str | None, limits: nnr.Limits) -> None:
     """List the tensors of BITSTREAM (- for standard input): shape, type, coding, tools, bytes, bits per parameter.
 
     Nothing is decoded but headers. Coded says what the units hold and, after a +, which code of the side information
     makes it the tensor. Tensors that share a unit with the one above them have 0 bytes of their own, as do those that
-    are tied to another one (= NAME) and those without elements.
+    are tied to another one (= NAME), those without elements, and those that follow from a folded batch normalization.
     """
     import nnr_codec as nnr
+    from nnr_codec import formats
 
-    with output.source(bitstream) as data, nnr.NnrFile(data, limits) as file:
+    given = params.given(topology, limits, bitstream)
+    with output.source(bitstream) as data, nnr.NnrFile(data, limits, wire=formats.wiring, topology=given) as file:
         output.Printer().passed_over(file.ignored)
         infos = list(file.info.values())
     if as_json:

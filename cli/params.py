@@ -170,6 +170,20 @@ def limits(command: F) -> F:
     )(command)
 
 
+def topology(description: str) -> Callable[[F], F]:
+    """The option ``--topology``, which gives the name that :func:`given` reads."""
+    return click.option("--topology", type=FileName(), metavar="FILE", help=f"{description}: a graph.nnef or a model.")
+
+
+def given(name: str | None, limits: nnr.Limits, *others: str) -> nnr.Topology | None:
+    """The topology of a file (- for standard input, unless that is one of the others); None for None."""
+    from nnr_codec import formats
+
+    if name == "-" and "-" in others:
+        raise click.UsageError("only one file can be standard input")
+    return formats.topology_of(output.stdin() if name == "-" else name, limits=limits)
+
+
 def inputs(description: str) -> Callable[[F], F]:
     """The option ``-i``, which gives ``inputs``: bitstreams that come before."""
     return click.option(

@@ -1,4 +1,4 @@
-"""``nnr verify``: everything that is wrong with a bitstream, and digests of its tensors."""
+"""``nnr verify``: everything that is wrong with a bitstream or an NNEF model, and digests of tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Check a bitstream against the standard.",
+    short_help="Check a bitstream or an NNEF model against its standard.",
     epilog="""\b
 Examples:
   nnr verify model.nnr
   nnr verify update2.nnr -i base.nnr -i update1.nnr
   nnr verify model.nnr --digest > model.digests
   nnr verify model.nnr --against model.digests
+  nnr verify model.nnef
 """,
 )
 @click.argument("bitstreams", nargs=-1, required=True, type=params.FileName(), metavar="FILE...")
 @params.inputs("A bitstream that FILE updates")
+@params.topology("What bitstreams belong to; in the place of the topologies that they carry")
 @click.option("--digest", "as_manifest", is_flag=True, help="Print a manifest of SHA-256 digests of the tensors.")
 @click.option("--against", type=params.FileName(), metavar="MANIFEST", help="Compare the tensors with a manifest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -36,6 +38,7 @@ Examples:
 def verify(
     bitstreams: tuple[str, ...],
     inputs: tuple[str, ...],
+    topology: str | None,
     as_manifest: bool,
     against: str | None,
     as_json: bool,
@@ -46,45 +49,72 @@ def verify(
     One line each: file, unit, bit, syntax element, what is wrong, and the rule with its clause; see nnr explain RULE.
     Warnings and notes are no violations. JSON is a list with a Report for each file; see nnr explain Report. The exit
     code is 1 when there is a violation, or a difference from MANIFEST.
+
+    A FILE that is an NNEF model (a folder, a tar, a gzipped tar, or a graph.nnef) is checked against NNEF 1.0.3: its
+    texts, labels and tensor files. Lines have the file, line and column in the model; see nnr explain ModelReport.
     """
     import nnr_codec as nnr
+    from nnr_codec import formats
     from nnr_codec.conformance.digest import differences, manifest, read_manifest
 
     if (as_manifest or against) and len(bitstreams) > 1:
         raise click.UsageError("--digest and --against are for one FILE")
     if as_manifest and as_json:
         raise click.UsageError("--json has the digests already; leave out --digest")
-    expected = None
+    given, expected = params.given(topology, limits, *bitstreams, *inputs), None
     if against:
         with output.source(against) as file:
             expected = read_manifest(Path(file).read_bytes() if isinstance(file, str) else file.read())
-    printed, differing, violations, warnings = [], 0, 0, 0
+    printed, models, differing, violations, warnings = [], 0, 0, 0, 0
     for name in bitstreams:
+        report: nnr.Report | nnr.ModelReport
+        lines: list[str] = []
         with ExitStack() as stack:
             before = [stack.enter_context(output.source(earlier)) for earlier in inputs]
-            report = nnr.verify(stack.enter_context(output.source(name)), limits=limits, inputs=before)
-        found = {tensor.name: tensor for tensor in report.tensors}
-        wrong = differences(expected, found) if expected is not None else {}
-        lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]
+            source = stack.enter_context(formats.opened(stack.enter_context(output.source(name)), limits))
+            if _is_model(source):
+                if inputs or topology or as_manifest or against:
+                    raise click.UsageError(
+                        f"{name} is a model; --input, --topology, --digest and --against are not for it"
+                    )
+                report = nnr.verify_model(source, limits=limits)
+                models += 1
+            else:
+                report = nnr.verify(source, limits=limits, inputs=before, topology=given)
+        if expected is not None and isinstance(report, nnr.Report):
+            wrong = differences(expected, {tensor.name: tensor for tensor in report.tensors})
+            lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]
         violations, warnings = violations + len(report.violations), warnings + len(report.warnings)
-        differing += len(wrong)
+        differing += len(lines)
         if as_json:
             printed.append({"file": name, **asdict(report), "differences": lines})
             continue
         _print(name, report, lines, to_stderr=as_manifest)
-        if as_manifest:
+        if as_manifest and isinstance(report, nnr.Report):
             click.echo(json.dumps(manifest(report.tensors), indent=1))
     if as_json:
         click.echo(json.dumps(printed, indent=1))
     else:
-        counts = (len(bitstreams), "bitstream"), (violations, "violation"), (warnings, "warning")
+        files = (len(bitstreams) - models, "bitstream"), (models, "model")
+        counts = *(file for file in files if file[0]), (violations, "violation"), (warnings, "warning")
         line = ", ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for count, what in counts)
         click.echo(line, err=as_manifest)
     if violations or differing:
         raise click.exceptions.Exit(NO)
 
 
-def _print(name: str, report: nnr.Report, differences: list[str], *, to_stderr: bool) -> None:
+def _is_model(source: Path | BinaryIO) -> bool:
+    """Whether this is to be checked as an NNEF model, as every folder is."""
+    from nnr_codec.formats.nnef import recognise
+
+    if isinstance(source, Path):
+        return source.is_dir() or recognise(source)
+    found = recognise(source)
+    source.seek(0)
+    return found
+
+
+def _print(name: str, report: nnr.Report | nnr.ModelReport, differences: list[str], *, to_stderr: bool) -> None:
     """A line for each finding; names and messages hold text from the file."""
     lines: list[Any] = [*report.violations, *differences]
     lines += [f"warning: {warning}" for warning in report.warnings]

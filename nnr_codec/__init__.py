@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import StreamDecoder as StreamDecoder
+    from .api import UpdateDecoder as UpdateDecoder
     from .api import decode as decode
+    from .api import decode_file as decode_file
+    from .api import diff as diff
     from .api import encode as encode
     from .api import encode_file as encode_file
     from .api import estimate as estimate
+    from .api import folded as folded
     from .api import inspect as inspect
     from .api import load as load
     from .api import open as open
+    from .api import requirements as requirements
     from .api import save as save
+    from .api import tree as tree
     from .api import tune as tune
     from .api import units as units
     from .api import verify as verify
+    from .api import verify_model as verify_model
     from .api import write_units as write_units
     from .bitstream.aggregate import extract as extract
     from .bitstream.ndu import write_ndu as write_ndu
@@ -54,10 +61,6 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
     from .decoder.tools import Tool as Tool
-    from .decoder.tools import requirements as requirements
-    from .decoder.tools import tree as tree
-    from .decoder.update import UpdateDecoder as UpdateDecoder
-    from .difference import diff as diff
     from .encoder.encode import TensorReport as TensorReport
     from .encoder.tune import Tuning as Tuning
     from .errors import BitstreamError as BitstreamError
@@ -72,6 +75,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .errors import PayloadError as PayloadError
     from .errors import TruncatedError as TruncatedError
     from .errors import UnsupportedError as UnsupportedError
+    from .formats.nnef.rules import ModelFinding as ModelFinding
+    from .formats.nnef.rules import ModelReport as ModelReport
     from .limits import Limits as Limits
     from .model import Block as Block
     from .model import Model as Model
@@ -85,7 +90,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "StreamDecoder decode encode encode_file estimate inspect load open save tune units verify write_units",
+    "api": "StreamDecoder UpdateDecoder decode decode_file diff encode encode_file estimate folded inspect load open "
+    "requirements save tree tune units verify verify_model write_units",
     "bitstream.aggregate": "extract",
     "bitstream.ndu": "write_ndu",
     "bitstream.nodes": "Node UnitNode",
@@ -100,13 +106,12 @@ _NAMES = {
     "decoder.index": "NnrFile",
     "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",
-    "decoder.tools": "Tool requirements tree",
-    "decoder.update": "UpdateDecoder",
-    "difference": "diff",
+    "decoder.tools": "Tool",
     "encoder.encode": "TensorReport",
     "encoder.tune": "Tuning",
     "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
+    "formats.nnef.rules": "ModelFinding ModelReport",
     "limits": "Limits",
     "model": "Block Model Topology",
     "report.encoded": "EncodeReport",

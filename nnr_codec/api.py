@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from . import __version__, formats
 from .bitstream.summary import UnitInfo, summarise
 from .bitstream.units import Unit, UnitReader
 from .bitstream.units import write_units as write
 from .config import EncoderConfig
-from .decoder import stream
+from .decoder import stream, update
 from .decoder.index import NnrFile
+from .decoder.wiring import header_session
 from .encoder import estimate as estimation
 from .encoder import tune as tuning
 from .encoder.encode import Progress, TensorReport, encode_units
+from .encoder.fold import Prepared, prepare
 from .encoder.schedule import Pool, Reader
+from .errors import FormatError
 from .files import output_file
 from .limits import Limits
-from .model import Array, Model
+from .model import Array, Model, Topology, Wiring
 from .report.encoded import EncodeReport, Witness
 from .syntax import Session
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from .bitstream.nodes import UnitNode
     from .bitstream.source import Bitstream
     from .conformance.report import Report
+    from .decoder.tools import Tool
+    from .difference import BitstreamDifference
     from .encoder.tune import Tuning
+    from .formats.nnef.rules import ModelReport
 
     Target = str | os.PathLike[str] | BinaryIO
+    Given = Topology | Model | str | os.PathLike[str]
     Source = Target | bytes | bytearray | memoryview
 
 
-def load(source: Source, *, format: str | None = None, limits: Limits | None = None) -> Model:
+def load(source: Source, *, format: str | None = None, limits: Limits | None = None, strict: bool = False) -> Model:
     """Read a model file; see :func:`nnr_codec.formats.load`."""
-    return formats.load(source, format=format, limits=limits)
+    return formats.load(source, format=format, limits=limits, strict=strict)
 
 
 def save(
@@ -86,7 +98,8 @@ def encode(
     FormatError
         The model file is malformed.
     """
-    return b"".join(encode_units(_as_model(model), _config(config, options), jobs=jobs, executor=executor))
+    settings = _config(config, options)
+    return b"".join(encode_units(_prepared(_as_model(model), settings), settings, jobs=jobs, executor=executor))
 
 
 def encode_file(
@@ -118,8 +131,11 @@ def encode_file(
     started = time.perf_counter()
     settings = _config(config, options)
     report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
+    prepared = _prepared(_as_model(source), settings)
 
     def note(tensor: TensorReport) -> None:
+        if tensor.name not in prepared.restored.tensors:
+            return  # a scale of ours, whose bytes are its weight's
         report.tensors[tensor.name] = tensor
         report.source_bytes += tensor.source_bytes
         report.parameters += tensor.parameters
@@ -128,9 +144,8 @@ def encode_file(
 
     def write(file: BinaryIO) -> None:
         nonlocal started
-        model = _as_model(source)
-        witness = Witness(model, report) if statistics else None
-        for unit in encode_units(model, settings, note, jobs=jobs, executor=executor, statistics=statistics):
+        witness = Witness(prepared, report) if statistics else None
+        for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=statistics):
             report.nbytes += len(unit)
             file.write(unit)
             if witness:
@@ -163,13 +178,15 @@ def estimate(
     started = time.perf_counter()
     settings = _config(config, options)
     report = EncodeReport(source=_file_name(model), config=settings)
-    loaded = _as_model(model)
+    prepared = _prepared(_as_model(model), settings)
     with Pool(jobs, executor) as pool:
-        report.nbytes, tensors = estimation.estimate(loaded, settings, Reader(loaded), pool)
+        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
     for plan, size in tensors:
+        report.nbytes += size
+        if plan.name not in prepared.restored.tensors:
+            continue  # a scale of ours
         tensor = TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size)
         report.tensors[plan.name] = tensor
-        report.nbytes += size
         report.source_bytes += tensor.source_bytes
         report.parameters += tensor.parameters
     report.seconds = time.perf_counter() - started
@@ -211,7 +228,8 @@ def tune(
     EncodeError
         No steps hold the score, or the options have a target.
     """
-    loaded = _as_model(model)
+    loaded, settings = _as_model(model), _config(config, options)
+    prepared = _prepared(loaded, settings)
 
     def coded(settings: EncoderConfig) -> tuning.Coded:
         units: dict[str, int] = {}
@@ -219,10 +237,19 @@ def tune(
         def note(tensor: TensorReport) -> None:
             units[tensor.name] = tensor.unit_bytes
 
-        data = b"".join(encode_units(loaded, settings, note))
-        return decode(data), len(data), units
+        data = b"".join(encode_units(prepared, settings, note))
+        return decode(data, topology=loaded.topology), len(data), units
 
-    return tuning.tune(loaded, evaluate, coded, _config(config, options), tolerance, budget)
+    return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget)
+
+
+def folded(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> Model:
+    """The model that a bitstream of these options restores, but for quantization.
+
+    It is ``model`` unless ``fold_batchnorm`` or ``local_scaling`` change tensors, which leaves the outputs of the
+    network what they are, up to rounding. Parameters and errors are those of :func:`encode`.
+    """
+    return _prepared(_as_model(model), _config(config, options)).restored
 
 
 def decode(
@@ -235,6 +262,7 @@ def decode(
     jobs: int = 1,
     executor: Executor | None = None,
     dtype: str = "source",
+    topology: Given | None = None,
 ) -> Model:
     """Decode an NNR bitstream.
 
@@ -245,7 +273,8 @@ def decode(
     limits : Limits, optional
         What it may cost; ``Limits.strict()`` for input from strangers.
     topology_dimensions : mapping of str to sequence of int, optional
-        Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0).
+        Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0); those of others come from the
+        topology.
     raw : bool
         Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling, no splitting
         of units with several tensors, no side information.
@@ -259,15 +288,22 @@ def decode(
     dtype : str
         ``"float32"`` or ``"float16"``: give floats of all types as this one; ElementError for a finite value that it
         cannot hold. ``"source"``: tensors are of the types that they had.
+    topology : Topology, Model or path, optional
+        Takes the place of the one that the bitstream carries, if it does: a graph, or a model of which nothing but its
+        topology is looked at.
 
     Returns
     -------
     Model
         Tensors by topology element id, in bitstream order; the topology, if there is one. Where side information says
-        no more, types are those of Table 15.
+        no more, types are those of Table 15. Tensors of one dimension that belong to a weight have the shape that the
+        topology declares. Local scaling is multiplied into the weight unless the network does so itself; a batch
+        normalization that was folded has its own variables again (8.2.1).
 
     Raises
     ------
+    FormatError
+        The topology given is none, or its variables are not the tensors of the bitstream.
     BitstreamError
         The bitstream is malformed (TruncatedError, ElementError, PayloadError), lacks tensors (IncompleteError) or asks
         for more than the limits permit (LimitError); the error says in which unit, which syntax element and at which
@@ -279,8 +315,63 @@ def decode(
     MissingDependencyError
         A type that numpy does not have, and ``ml_dtypes`` is not installed (extra ``types``).
     """
-    file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype)
+    file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
     return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
+
+
+def decode_file(
+    data: Bitstream | NnrFile,
+    target: Target,
+    *,
+    format: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] | None = None,
+    names: Iterable[str] | None = None,
+    allow_missing: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    **options: Any,
+) -> None:
+    """Decode an NNR bitstream into a model file, tensor by tensor; the file appears whole or not at all.
+
+    Only some tensors at a time are in memory. What cannot be written so is found out when its turn comes.
+
+    Parameters
+    ----------
+    data : bytes-like, path, binary file or NnrFile
+        A whole bitstream, or one that :func:`open` has opened.
+    target : path or binary file
+    format, overwrite
+        As for :func:`save`.
+    progress : callable, optional
+        Told each name, when its tensor is decoded.
+    names : iterable of str, optional
+        Which tensors; by default all.
+    allow_missing, jobs, executor
+        As for :func:`decode`.
+    **options
+        Those of :func:`open`, unless ``data`` is open.
+
+    Raises what :func:`decode` and :func:`save` raise.
+    """
+    with ExitStack() as stack:
+        if not isinstance(data, NnrFile):
+            # A mapped file would count as memory of the process.
+            if isinstance(data, (str, os.PathLike)):
+                data = stack.enter_context(Path(data).open("rb"))
+            data = stack.enter_context(open(data, **options))
+        elif options:
+            raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
+        model = stack.enter_context(
+            data.deferred(progress, names=names, allow_missing=allow_missing, jobs=jobs, executor=executor)
+        )
+        if isinstance(target, (str, os.PathLike)):
+            formats.save(model, target, format=format, overwrite=overwrite)
+            return
+        whole = stack.enter_context(tempfile.TemporaryFile())
+        formats.save(model, cast(BinaryIO, whole), format=format)
+        whole.seek(0)
+        shutil.copyfileobj(whole, target)
 
 
 def open(  # as in gzip.open
@@ -289,13 +380,15 @@ def open(  # as in gzip.open
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     dtype: str = "source",
+    topology: Given | None = None,
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
 
     Parameters and errors are those of :func:`decode`. A path is mapped into memory, and the file must not be cut
     short meanwhile; of a seekable file only headers are read, and the units of the tensors that are asked for.
     """
-    return NnrFile(data, limits, topology_dimensions, formats.tensor_names, dtype=dtype)
+    given = formats.topology_of(topology, limits=limits)
+    return NnrFile(data, limits, topology_dimensions, formats.wiring, dtype=dtype, topology=given)
 
 
 class StreamDecoder(stream.StreamDecoder):
@@ -308,36 +401,153 @@ class StreamDecoder(stream.StreamDecoder):
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         allow_missing: bool = False,
         dtype: str = "source",
+        topology: Given | None = None,
     ) -> None:
         super().__init__(
             limits=limits,
             topology_dimensions=topology_dimensions,
             allow_missing=allow_missing,
-            named=formats.tensor_names,
+            wire=formats.wiring,
             dtype=dtype,
+            topology=formats.topology_of(topology, limits=limits),
+        )
+
+
+class UpdateDecoder(update.UpdateDecoder):
+    __doc__ = update.UpdateDecoder.__doc__
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        dtype: str = "source",
+        topology: Given | None = None,
+    ) -> None:
+        super().__init__(
+            limits=limits,
+            topology_dimensions=topology_dimensions,
+            wire=formats.wiring,
+            dtype=dtype,
+            topology=formats.topology_of(topology, limits=limits),
         )
 
 
 def units(
-    data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    topology: Given | None = None,
 ) -> Iterator[Unit]:
     """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes.
 
     They may be changed, and written by :func:`write_units`.
     """
-    return iter(UnitReader(data, limits, Session(topology_dimensions or {})))
+    return iter(UnitReader(data, limits, _session(topology_dimensions, topology, limits)))
 
 
-def write_units(units: Iterable[Unit], *, topology_dimensions: Mapping[str, Sequence[int]] | None = None) -> bytes:
+def write_units(
+    units: Iterable[Unit],
+    *,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    topology: Given | None = None,
+) -> bytes:
     """The bitstream of units; see :func:`nnr_codec.bitstream.units.write_units`."""
-    return write(units, Session(topology_dimensions or {}))
+    return write(units, _session(topology_dimensions, topology, None))
 
 
 def inspect(
-    data: Bitstream, *, limits: Limits | None = None, topology_dimensions: Mapping[str, Sequence[int]] | None = None
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    topology: Given | None = None,
 ) -> list[UnitInfo]:
     """Facts about each unit of a bitstream, from headers alone."""
-    return list(summarise(data, limits, Session(topology_dimensions or {})))
+    return list(summarise(data, limits, _session(topology_dimensions, topology, limits)))
+
+
+def tree(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    topology: Given | None = None,
+    inferred: bool = False,
+    payloads: bool = False,
+) -> list[UnitNode]:
+    """The syntax elements of a bitstream, a tree for each unit; the units of an aggregate are in its tree.
+
+    Parameters
+    ----------
+    data, limits, topology_dimensions, topology
+        As for :func:`decode`.
+    inferred : bool
+        Add elements that are not present and have an inferred value.
+    payloads : bool
+        Add what precedes the levels in payloads.
+
+    Raises
+    ------
+    BitstreamError, MissingReferenceError
+        The bitstream is malformed; :func:`~nnr_codec.bitstream.tree.trees` gives what can be read of it.
+    """
+    from .decoder import tools
+
+    return tools.tree(
+        data,
+        limits=limits,
+        topology_dimensions=topology_dimensions,
+        inferred=inferred,
+        payloads=payloads,
+        wire=formats.wiring,
+        topology=formats.topology_of(topology, limits=limits),
+    )
+
+
+def requirements(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    topology: Given | None = None,
+) -> list[Tool]:
+    """The tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
+
+    Of payloads only what precedes the levels is decoded, and in a block the levels before it.
+    """
+    from .decoder import tools
+
+    given = formats.topology_of(topology, limits=limits)
+    return tools.requirements(
+        data, limits=limits, topology_dimensions=topology_dimensions, wire=formats.wiring, topology=given
+    )
+
+
+def diff(
+    a: Bitstream,
+    b: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    topology: Given | None = None,
+) -> BitstreamDifference | None:
+    """The first difference of two bitstreams: syntax element, or payload, and the first value that comes out otherwise.
+
+    nnr_unit_size follows from what a unit holds; it is no difference as long as something else is.
+
+    Parameters and errors are those of :func:`decode`, except that tensors which cannot be decoded are told in ``note``.
+
+    Returns
+    -------
+    BitstreamDifference or None
+        None when the bitstreams are the same.
+    """
+    from .difference import diff as compare
+
+    given = formats.topology_of(topology, limits=limits)
+    return compare(a, b, limits=limits, topology_dimensions=topology_dimensions, wire=formats.wiring, topology=given)
 
 
 def verify(
@@ -346,25 +556,68 @@ def verify(
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     inputs: Iterable[Bitstream] = (),
+    topology: Given | None = None,
 ) -> Report:
     """Check a bitstream against every rule of the standard that a program can check, and report all violations.
 
-    See :func:`nnr_codec.conformance.verify.verify`; an NNEF topology in the bitstream is read as well.
+    See :func:`nnr_codec.conformance.verify.verify`; an NNEF topology, in the bitstream or given, is read as well.
     """
     from .conformance.verify import verify as check
-    from .formats.nnef import variable_labels
 
-    return check(
-        data,
-        limits=limits,
-        topology_dimensions=topology_dimensions,
-        inputs=inputs,
-        labels=lambda topology: variable_labels(topology.data),
-    )
+    given = formats.topology_of(topology, limits=limits)
+    return check(data, limits=limits, topology_dimensions=topology_dimensions, inputs=inputs, topology=given)
+
+
+def verify_model(source: Source, *, limits: Limits | None = None) -> ModelReport:
+    """Check an NNEF model against the rules of NNEF 1.0.3, chapter 6, and report all that is wrong.
+
+    Parameters
+    ----------
+    source : path, bytes-like or binary file
+        A directory, a tar, a gzipped tar, or the text of a graph, of which alone no tensor files are asked for.
+    limits : Limits, optional
+        What the model may cost.
+
+    Returns
+    -------
+    ModelReport
+        Shapes are not propagated through operations.
+
+    Raises
+    ------
+    FormatError
+        It is no NNEF model, or its container is malformed.
+    LimitError
+        It asks for more than the limits permit.
+    OSError
+        It cannot be read.
+    """
+    from .formats.nnef import recognise
+    from .formats.nnef.validate import validate
+
+    with formats.opened(source, limits or Limits()) as file:
+        if not recognise(file) and not (isinstance(file, Path) and file.is_dir()):
+            raise FormatError("not an NNEF model")
+        return validate(file, limits)
+
+
+def _session(
+    topology_dimensions: Mapping[str, Sequence[int]] | None, topology: Given | None, limits: Limits | None
+) -> Session:
+    """What the first unit sees."""
+    return header_session(topology_dimensions, formats.wiring, limits, formats.topology_of(topology, limits=limits))
 
 
 def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
     return replace(config, **options) if config else EncoderConfig(**options)
+
+
+def _prepared(model: Model, config: EncoderConfig) -> Prepared:
+    """The model as it is coded; FormatError for the text of a graph without the tensors of its variables."""
+    if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
+        raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")
+    known = formats.wiring(model.topology) if model.topology and (model.blocks or config.has_blocks) else Wiring()
+    return prepare(model, config, known)
 
 
 def _file_name(source: Model | Mapping[str, Array] | Source) -> str:

@@ -10,6 +10,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Protocol
 
+from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from .errors import EncodeError
 
 #: The step of lossy tensors is 2 to this power unless the caller says otherwise.
@@ -22,11 +23,27 @@ PRESETS: dict[str, dict[str, Any]] = {
     "balanced": {"quality": 40.0},
     "fine": {"quality": 60.0},
     "lossless": {"exact": True},
+    "3gpp-full": {
+        "profile": 1,
+        "block": True,
+        "local_scaling": True,
+        "compressed_parameter_types": NNR_CPT_LS | NNR_CPT_BN,
+        "dependent_quantization": True,
+        "choose_shift_parameters": True,
+        "scan_order": 0,
+        "row_skipping": False,
+        "codebook": 0,
+    },
 }
 
 #: Options of which a tensor obeys one: what the error may be; and those of a whole model, of which it has one.
 TENSOR_GOALS = ("qp", "quality", "snr", "max_error")
 MODEL_GOALS = (*TENSOR_GOALS, "target_size", "target_ratio")
+
+#: What a block may have beside its weight: local scaling, batch normalization, bias.
+BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
+#: Where decoders find the topology.
+TOPOLOGY = ("carried", "external")
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,8 @@ class TensorOptions:
     rate : float or None
         What a bit is worth when tensors are quantized, in squared steps: 0 (least error) to 16. None: by ``effort``.
     codebook : int or None
-        Quantize to so many values, 1..65536, that suit the tensor, where ``qp`` gives it more. None: by ``effort``.
+        Quantize to so many values, 1..65536, that suit the tensor, where ``qp`` gives it more; 0: never, whatever the
+        values. None: by ``effort``.
     """
 
     qp: int | None = None
@@ -153,6 +171,25 @@ class EncoderConfig(TensorOptions):
     hessians : mapping of str to array, or None
         Second moments of a weight's inputs, seen as a matrix of dims[0] rows: shape (columns, columns). Weights make
         up for the errors of those before them in their row, unless ``rate`` is 0 (docs/data-aware.md).
+    block : bool
+        Code the blocks that the topology is known to have, a weight with its bias and batch normalization, by one unit
+        each (NNR_PT_BLOCK, 7.3.5), as those that the model names itself always are.
+    fold_batchnorm : bool
+        Fold the batch normalizations of these blocks (8.2.1): what two of the four tensors say, and the bias, then
+        follows from the others, and is not coded. The outputs of the network are the same up to rounding, the tensors
+        are not. Decoders take the rest from the topology. EncodeError where there is none to fold. Implies ``block``.
+    local_scaling : bool
+        Scale the weight of each of these blocks that has a batch normalization, index by index of its output, so that
+        errors are less where that amplifies them; what it takes to undo that is coded beside it, or stands in a scale
+        of the topology. Not so weights with ``sensitivity`` or ``hessians``; nor, where it takes a new scale, those of
+        float16, with ``codebook``, ``snr`` or ``max_error``, or if names are in one list, which has labels of the
+        topology alone (A.4). Implies ``block``.
+    compressed_parameter_types : int
+        What may stand in a block beside its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI (8). Of the
+        rest each tensor has a unit of its own; where that means nothing, as of local scaling, EncodeError.
+    topology : str
+        ``"carried"``: the bitstream has the topology and its quantization text; ``"external"``: it has neither, and
+        decoders are given them.
     deflate_topology : bool
         Deflate topology and side information where that makes them smaller, the latter by more than 128 bytes.
     max_unit_size : int or None
@@ -178,6 +215,11 @@ class EncoderConfig(TensorOptions):
     target_ratio: float | None = None
     sensitivity: Mapping[str, Any] | None = field(default=None, hash=False, compare=False, repr=False)
     hessians: Mapping[str, Any] | None = field(default=None, hash=False, compare=False, repr=False)
+    block: bool = False
+    fold_batchnorm: bool = False
+    local_scaling: bool = False
+    compressed_parameter_types: int = BLOCK_TYPES
+    topology: str = TOPOLOGY[0]
     deflate_topology: bool = True
     max_unit_size: int | None = None
     indexed_references: bool = False
@@ -188,7 +230,8 @@ class EncoderConfig(TensorOptions):
     def preset(cls, name: str, **options: Any) -> EncoderConfig:
         """The options that go by a name, replaced by those given.
 
-        ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit.
+        ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit;
+        ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for.
         """
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
@@ -210,9 +253,17 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
-        for name in ("deflate_topology", "indexed_references", "side_info"):
+        for name in ("deflate_topology", "indexed_references", "side_info", "block", "fold_batchnorm", "local_scaling"):
             if not isinstance(getattr(self, name), bool):
                 raise EncodeError(f"{name} is true or false, not {getattr(self, name)!r}")
+        _check_whole("compressed_parameter_types", self.compressed_parameter_types)
+        if self.compressed_parameter_types & ~BLOCK_TYPES:
+            raise EncodeError(
+                f"compressed_parameter_types {self.compressed_parameter_types} is not a sum of 2, 4 and 8"
+            )
+        if self.topology not in TOPOLOGY:
+            raise EncodeError(f"topology is {' or '.join(TOPOLOGY)}, not {self.topology!r}")
+        self._check_folding()
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
             raise EncodeError(f"max_unit_size {self.max_unit_size} is no number of bytes")
@@ -241,6 +292,24 @@ class EncoderConfig(TensorOptions):
                 raise EncodeError(f"overrides of {name!r} are a mapping of options, not {options!r}")
             self._check_replaced(defaults, Rule(name, **options).options)
 
+    def _check_folding(self) -> None:
+        """Check what changes tensors before they are coded."""
+        for name, types in (("fold_batchnorm", NNR_CPT_LS | NNR_CPT_BI), ("local_scaling", NNR_CPT_LS)):
+            if not getattr(self, name):
+                continue
+            if self.exact:
+                raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {name}")
+            if types & ~self.compressed_parameter_types:
+                raise EncodeError(
+                    f"{name} takes blocks with all of {types}, but compressed_parameter_types is "
+                    f"{self.compressed_parameter_types}"
+                )
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the blocks of the topology are coded as such."""
+        return self.block or self.fold_batchnorm or self.local_scaling
+
     def _check_replaced(self, defaults: TensorOptions, options: Mapping[str, Any]) -> None:
         """Check options of a rule or of a tensor."""
         self._check(defaults.replaced(options))
@@ -265,7 +334,7 @@ class EncoderConfig(TensorOptions):
         bound = 1 << (5 + self.qp_density)
         if options.qp is not None and not -bound <= options.qp < bound:
             raise EncodeError(f"qp {options.qp} is outside {-bound}..{bound - 1} of qp_density {self.qp_density}")
-        whole = {"scan_order": (0, 4), "cabac_unary_length_minus1": (0, 255), "codebook": (1, 65536)}
+        whole = {"scan_order": (0, 4), "cabac_unary_length_minus1": (0, 255), "codebook": (0, 65536)}
         for name, (least, most) in whole.items():
             value = getattr(options, name)
             if value is not None and not least <= value <= most:

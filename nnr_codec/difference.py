@@ -16,9 +16,10 @@ from .bitstream.units import Unit, UnitReader
 from .compare import TensorDifference, compare_tensors
 from .constants import NNR_AGG
 from .decoder.index import NnrFile
+from .decoder.wiring import Wire, header_session
 from .errors import NnrError
 from .limits import Limits
-from .model import Array
+from .model import Array, Topology
 from .syntax import Descriptor, Session
 
 if TYPE_CHECKING:
@@ -77,12 +78,23 @@ class _Side:
     """One of two bitstreams, that can be read again."""
 
     def __init__(
-        self, data: Bitstream, what: str, limits: Limits, dimensions: Mapping[str, Sequence[int]] | None
+        self,
+        data: Bitstream,
+        what: str,
+        limits: Limits,
+        dimensions: Mapping[str, Sequence[int]] | None,
+        wire: Wire | None,
+        topology: Topology | None,
     ) -> None:
         if hasattr(data, "read") and not isinstance(data, (str, os.PathLike)):
             source = open_source(data, limits)
             data = source.view(0, source.size)
         self.data, self.what, self.limits, self.dimensions = data, what, limits, dimensions or {}
+        self.wire, self.topology = wire, topology
+
+    def session(self) -> Session:
+        """What the first unit sees."""
+        return header_session(self.dimensions, self.wire, self.limits, self.topology)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -96,7 +108,7 @@ class _Side:
     def units(self) -> Iterator[Unit]:
         """Its units."""
         with self.told():
-            yield from UnitReader(self.data, self.limits, Session(self.dimensions))
+            yield from UnitReader(self.data, self.limits, self.session())
 
     def element(self, index: int, at: int) -> tuple[str, int, Any]:
         """Path, first bit and value of the last syntax element of a unit that begins at bit ``at`` or before."""
@@ -108,7 +120,7 @@ class _Side:
             if reading == index and bit <= at and size and descriptor.kind != "struct":
                 found = (path, bit, value)
 
-        for _ in UnitReader(self.data, self.limits, Session(self.dimensions), trace):
+        for _ in UnitReader(self.data, self.limits, self.session(), trace):
             if reading == index:
                 break
             reading += 1
@@ -127,7 +139,7 @@ class _Side:
     def open(self) -> NnrFile:
         """Its tensors."""
         with self.told():
-            return NnrFile(self.data, self.limits, self.dimensions)
+            return NnrFile(self.data, self.limits, self.dimensions, self.wire, topology=self.topology)
 
     def tensor(self, file: NnrFile, name: str) -> Array:
         """One of them."""
@@ -141,21 +153,12 @@ def diff(
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    wire: Wire | None = None,
+    topology: Topology | None = None,
 ) -> BitstreamDifference | None:
-    """The first difference of two bitstreams: syntax element, or payload, and the first value that comes out otherwise.
-
-    nnr_unit_size follows from what a unit holds; it is no difference as long as something else is.
-
-    Parameters and errors are those of :func:`nnr_codec.decode`, except that tensors which cannot be decoded are told in
-    ``note``.
-
-    Returns
-    -------
-    BitstreamDifference or None
-        None when the bitstreams are the same.
-    """
+    """The first difference of two bitstreams; see :func:`nnr_codec.diff`. ``wire`` reads their topologies."""
     sides = [
-        _Side(data, what, limits or Limits(), topology_dimensions)
+        _Side(data, what, limits or Limits(), topology_dimensions, wire, topology)
         for data, what in ((a, "the first"), (b, "the second"))
     ]
     for pair in zip_longest(*(side.units() for side in sides)):

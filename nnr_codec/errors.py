@@ -72,8 +72,9 @@ class IncompleteError(TruncatedError):
     """
 
     def __init__(self, named: int, missing: Sequence[str]) -> None:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        super().__init__(f"incomplete: {named - len(missing)} of {named} tensors; {missing[0]!r}{more} missing")
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        names = ", ".join(map(repr, missing[:3]))
+        super().__init__(f"incomplete: {named - len(missing)} of {named} tensors; {names}{more} missing")
         self.named, self.missing = named, tuple(missing)
 
 

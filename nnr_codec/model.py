@@ -76,10 +76,13 @@ class Wiring:
         The declared shape of each tensor by name, in the order of the topology.
     blocks : tuple of Block
         Which of them belong together.
+    kinds : mapping of str to str
+        The kinds of type that each may have, letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any, if not said.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

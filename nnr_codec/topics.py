@@ -20,6 +20,7 @@ from .conformance.requirements import REQUIREMENTS
 from .decoder.bins import ELEMENTS, TensorBin
 from .decoder.tools import Tool
 from .errors import NnrError
+from .formats.nnef.rules import RULES, ModelFinding, ModelReport
 from .limits import Limits
 from .sideinfo import record
 from .sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, SideInfo, TensorRecord
@@ -167,6 +168,9 @@ def _constants() -> Iterator[Topic]:
 def _requirements() -> Iterator[Topic]:
     for rule in REQUIREMENTS.values():
         yield Topic(rule.id, "requirement", rule.clause, rule.text, (f"severity: {rule.severity}",))
+    for model_rule in RULES.values():
+        details = (f"severity: {model_rule.severity}", "a rule of NNEF 1.0.3, for models")
+        yield Topic(model_rule.id, "requirement", f"NNEF {model_rule.clause}", model_rule.text, details)
 
 
 def _errors() -> Iterator[Topic]:
@@ -203,7 +207,7 @@ def _side_information() -> Iterator[Topic]:
 
 
 def _outputs() -> Iterator[Topic]:
-    for cls in (UnitInfo, UnitNode, Node, TensorBin, Tool, Report, Violation, TensorDigest):
+    for cls in (UnitInfo, UnitNode, Node, TensorBin, Tool, Report, Violation, TensorDigest, ModelReport, ModelFinding):
         text, *rest = _prose(cls)
         yield Topic(cls.__name__, "output", "", text, tuple(rest))
 

@@ -1,26 +1,34 @@
-"""Peak memory of whole files: at most three times the tensors as float32, and 100 MB."""
+"""Peak memory of whole files: at most three times the tensors as float32, and 100 MB; of many tensors, 400 MB."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import nnr_codec as nnr
+from nnr_codec.model import Array
 
 pytestmark = pytest.mark.slow
 
 MILLION = 1_000_000
 ENCODE = "import sys, nnr_codec; nnr_codec.encode_file(sys.argv[1], sys.argv[2])"
 LOSSLESS = "import sys, nnr_codec; nnr_codec.encode_file(sys.argv[1], sys.argv[2], exact=True)"
+ENCODE_IN_THREADS = "import sys, nnr_codec; nnr_codec.encode_file(sys.argv[1], sys.argv[2], jobs=int(sys.argv[3]))"
+DECODE_TO_FILE = "import sys, nnr_codec; nnr_codec.decode_file(sys.argv[1], sys.argv[2], jobs=int(sys.argv[3]))"
+COMMAND = "import sys; from nnr_cli.main import run; assert run(sys.argv[1:]) == 0"
 DECODE = "import sys, nnr_codec; nnr_codec.save(nnr_codec.decode(sys.argv[1]), sys.argv[2])"
 # Of the process's own memory: ru_maxrss would count what the process that started it had at that moment.
 PEAK = "\nprint(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
 
 
-def peak(script: str, *arguments: Path) -> float:
+def peak(script: str, *arguments: object) -> float:
     """The largest resident size of a new process, in MB."""
     command = [sys.executable, "-c", script + PEAK, *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -38,12 +46,17 @@ def npz(path: Path, tensors: int, millions: int) -> Path:
 def nnef(path: Path, tensors: int, millions: int) -> Path:
     """An NNEF folder of the same."""
     rng = np.random.default_rng(0)
+    shape = (1000, 1000 * millions)
+    return nnef_of(path, (rng.normal(0, 0.05, shape).astype("<f4") for _ in range(tensors)))
+
+
+def nnef_of(path: Path, tensors: Iterator[Array]) -> Path:
+    """An NNEF folder of these matrices, one after another."""
     path.mkdir()
     lines = ["version 1.0;", "", "graph g(x) -> (y)", "{", "    x = external<scalar>(shape = [1, 1000]);"]
-    shape = (1000, 1000 * millions)
-    for k in range(tensors):
+    for k, values in enumerate(tensors):
+        shape = values.shape
         lines.append(f"    w{k} = variable<scalar>(shape = {list(shape)}, label = 'w{k}');")
-        values = rng.normal(0, 0.05, shape).astype("<f4")
         header = bytearray(128)
         header[0:4] = b"\x4e\xef\x01\x00"
         header[4:8] = values.nbytes.to_bytes(4, "little")
@@ -93,3 +106,73 @@ def test_peak(form: str, tensors: int, millions: int, encode: str, tmp_path: Pat
     assert target.exists()
     assert encoding <= 3 * size + 100
     assert decoding <= 3 * size + 100
+
+
+# ------------------------------------------------------------------------------------------------ 64 tensors of 16 MB
+TENSORS, SHAPE, MOST = 64, (1024, 4096), 400
+FORMS_OF_NNEF = ("m.nnef", "m.tar", "m.tgz")
+
+
+def sparse(tensors: int) -> Iterator[Array]:
+    """Matrices with a few rows that are not zero, which are quick to code."""
+    rng = np.random.default_rng(0)
+    for _ in range(tensors):
+        values = np.zeros(SHAPE, "<f4")
+        values[:2] = rng.normal(0, 0.05, (2, SHAPE[1]))
+        yield values
+
+
+@pytest.fixture(scope="module")
+def gigabyte(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a model of a gigabyte in three forms, and its bitstream."""
+    path = tmp_path_factory.mktemp("gigabyte")
+    nnef_of(path / "m.nnef", sparse(TENSORS))
+    for name in ("m.tar", "m.tgz"):
+        nnr.save(nnr.load(path / "m.nnef"), path / name)
+    nnr.encode_file(path / "m.nnef", path / "m.nnr", jobs=2)
+    yield path
+    for form in FORMS_OF_NNEF:
+        remove(path / form)
+
+
+def remove(path: Path) -> None:
+    """A gigabyte need not wait for the next runs."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("form", FORMS_OF_NNEF)
+def test_encoding_many_tensors(form: str, jobs: int, gigabyte: Path, tmp_path: Path) -> None:
+    found = peak(ENCODE_IN_THREADS, gigabyte / form, tmp_path / "m.nnr", jobs)
+    print(f"{form}, {jobs} jobs: encode {found:.0f} MB")
+    assert (tmp_path / "m.nnr").read_bytes() == (gigabyte / "m.nnr").read_bytes()
+    assert found < MOST
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("form", FORMS_OF_NNEF)
+@pytest.mark.parametrize("way", ["function", "command"])
+def test_decoding_many_tensors(form: str, jobs: int, way: str, gigabyte: Path, tmp_path: Path) -> None:
+    source, target = gigabyte / "m.nnr", tmp_path / form
+    if way == "function":
+        found = peak(DECODE_TO_FILE, source, target, jobs)
+    else:
+        found = peak(COMMAND, "decode", source, "-q", "-o", target, "-j", jobs)
+    print(f"{form}, {jobs} jobs: decode {found:.0f} MB")
+    model = nnr.load(target)
+    assert [model[f"w{k}"].shape for k in (0, TENSORS - 1)] == [SHAPE, SHAPE]
+    assert len(model) == TENSORS
+    remove(target)
+    assert found < MOST
+
+
+def test_a_large_bitstream(tmp_path: Path) -> None:
+    """Of what is not compressed, no more is in memory either."""
+    rng = np.random.default_rng(0)
+    nnef_of(tmp_path / "m.nnef", (rng.normal(0, 1, SHAPE).astype("<f4") for _ in range(32)))
+    nnr.encode_file(tmp_path / "m.nnef", tmp_path / "m.nnr", rules=[nnr.Rule("*", exact=True)], effort=1, jobs=2)
+    remove(tmp_path / "m.nnef")
+    assert (tmp_path / "m.nnr").stat().st_size > MOST << 20
+    found = peak(DECODE_TO_FILE, tmp_path / "m.nnr", tmp_path / "out.nnef", 2)
+    remove(tmp_path / "out.nnef")
+    assert found < MOST

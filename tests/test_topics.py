@@ -7,6 +7,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import errors
 from nnr_codec.conformance.requirements import REQUIREMENTS
+from nnr_codec.formats.nnef.rules import RULES
 from nnr_codec.sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode
 from nnr_codec.syntax import TABLES
 from nnr_codec.topics import of_kind
@@ -24,7 +25,7 @@ def test_all_kinds_are_complete() -> None:
     }
     assert elements <= set(kinds["element"])
     assert set(TABLES) < set(kinds["structure"])
-    assert set(kinds["requirement"]) == set(REQUIREMENTS)
+    assert set(kinds["requirement"]) == {*REQUIREMENTS, *RULES}
     assert set(kinds["limit"]) == {"Limits", *nnr.Limits.names()}
     assert set(kinds["error"]) == {
         name for name, cls in vars(errors).items() if isinstance(cls, type) and "Error" in name

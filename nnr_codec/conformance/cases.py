@@ -20,7 +20,7 @@ from .. import errors, formats
 from ..dtypes import STORED_TYPES, StoredType
 from ..errors import FormatError, NnrError
 from ..limits import Limits
-from ..model import Array
+from ..model import Array, Topology
 from .digest import TensorDigest
 
 RESULTS = ("valid", "invalid", "acceptable")
@@ -107,6 +107,8 @@ class Case:
         Class of errors.py and number of the unit (None: the bitstream as a whole) of a case that is invalid.
     limits : Limits
     topology_dimensions : dict of str to tuple of int
+    topology_file : Path or None
+        An NNEF graph that is kept apart from the bitstream.
     extension : str
         What the case is about that is not in the standard; empty for what every decoder knows.
     """
@@ -123,12 +125,18 @@ class Case:
     error: tuple[type[NnrError], int | None] | None
     limits: Limits
     topology_dimensions: Mapping[str, tuple[int, ...]]
+    topology_file: Path | None = None
     extension: str = ""
 
     def without_extension(self) -> Case:
         """What the case is for a decoder that does not know the extension, which it may pass over or refuse."""
         streams = tuple(stream.without_extension() for stream in self.streams)
         return replace(self, result="acceptable", error=None, streams=streams, extension="")
+
+    @property
+    def topology(self) -> Topology | None:
+        """What ``topology_file`` holds."""
+        return Topology("nnef", self.topology_file.read_bytes()) if self.topology_file else None
 
     @property
     def kind(self) -> str:
@@ -197,6 +205,7 @@ def _case(path: Path, root: Path) -> Case:
         topology_dimensions={
             name: _numbers(dims) for name, dims in _field(facts, "topology_dimensions", dict, {}).items()
         },
+        topology_file=_topology(folder, _field(facts, "topology", dict, None)),
         extension=_field(facts, "extension", str, ""),
     )
 
@@ -226,6 +235,15 @@ def _inside(folder: Path, name: str) -> Path:
         raise FormatError(f"{name!a} is not a file of the case's folder")
     if path.stat().st_size > _MAX_FILE:
         raise FormatError(f"{name} is larger than {_MAX_FILE:,} bytes")
+    return path
+
+
+def _topology(folder: Path, facts: Any) -> Path | None:
+    if facts is None:
+        return None
+    path = _inside(folder, _field(facts, "file", str))
+    if hashlib.sha256(path.read_bytes()).hexdigest() != _field(facts, "sha256", str):
+        raise FormatError(f"{path.name} has another SHA-256 than its case file says")
     return path
 
 

@@ -158,11 +158,18 @@ def _where(stream: Stream, expected: tuple[TensorDigest, ...], name: str, tensor
 # ------------------------------------------------------------------------------------------------ decoders
 def by_library(case: Case) -> Iterator[Decoded]:
     """Decode with this library."""
-    state = UpdateState()
+    state, before = UpdateState(), None
     for stream in case.streams:
-        with NnrFile(stream.path, case.limits, case.topology_dimensions) as file:
+        with NnrFile(
+            stream.path,
+            case.limits,
+            case.topology_dimensions,
+            formats.wiring,
+            topology=case.topology,
+            before=before,
+        ) as file:
             raw = None if stream.raw is None else file.decode(raw=True, state=state.fork()).tensors
-            model = file.decode(state=state)
+            model, before = file.decode(state=state), file.context
         yield Decoded(stream, model.tensors, raw, _texts(model.topology))
 
 
@@ -174,6 +181,7 @@ def _texts(topology: Topology | None) -> dict[str, str]:
 def by_command(command: str, scratch: Path) -> Decoder:
     """Decode with a command line that has ``{input}`` (and ``{inputs}``: the bitstreams before it) and ``{outdir}``.
 
+    A word with ``{topology}`` names the NNEF graph that is kept apart; it is left out where there is none.
     It exits with 0 and has written a file for each tensor, its name percent-encoded with .npy, or one .npz of all; or
     it refuses the bitstream with another exit code. Tensors of types that numpy has not are bit patterns.
     """
@@ -183,6 +191,8 @@ def by_command(command: str, scratch: Path) -> Decoder:
         *before, last = case.streams
         if before and "{inputs}" not in words:
             raise EndedError(Outcome.SKIP, "the command has no {inputs} for the bitstreams before")
+        if case.topology_file and not any("{topology}" in word for word in words):
+            raise EndedError(Outcome.SKIP, "the command has no {topology} for the topology that is kept apart")
         if case.topology_dimensions:
             raise EndedError(Outcome.SKIP, "a command cannot be told dimensions")
         with tempfile.TemporaryDirectory(dir=scratch) as folder, tempfile.TemporaryFile(dir=scratch) as said:
@@ -207,6 +217,8 @@ def _filled(word: str, case: Case, folder: str) -> list[str]:
     *before, last = (str(stream.path) for stream in case.streams)
     if word == "{inputs}":
         return before
+    if "{topology}" in word:
+        return [word.replace("{topology}", str(case.topology_file))] if case.topology_file else []
     return [word.replace("{input}", last).replace("{outdir}", folder)]
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 _READER = "asks decoders to ignore the value; ours does"
 _FRAME = "introduces the sentences that follow"
-_OTHER = "another identifier is another format, which is not looked into"
 _DECODER = "asks something of decoders; ours does it"
 
 
@@ -58,7 +57,10 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
         ("it precedes the tensors", "mps-first"),
         ("the scope of an NNR_LPS", "defines what is in force; decoding follows it"),
         ("ids and indices of topology elements are unique", "unique-ids"),
-        ("topology and quantization units precede the tensors", "topology-first|quantization-first"),
+        (
+            "topology and quantization units precede the tensors",
+            "topology-first|quantization-first|nnef-topology-first|nnef-quantization-first",
+        ),
     ),
     "6.4.1": (
         (
@@ -78,12 +80,15 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "6.4.3.4": (("units of a self-contained NNR_LPS can be reconstructed", "lps-self-contained"),),
     "6.4.3.5": (
-        ("topology format 1 is as in Annex A", "nnef-graph|nnef-string"),
+        ("topology format 1 is as in Annex A", "nnef-graph|nnef-string|nnef-topology-format"),
         ("encoders do not use reserved topology formats", "topology-format"),
         ("deflating follows RFC 1950", "deflate"),
     ),
     "6.4.3.6": (
-        ("quantization format 1 is as in Annex A", "nnef-string"),
+        (
+            "quantization format 1 is as in Annex A",
+            "nnef-quantization|nnef-quantization-string|nnef-quantization-format",
+        ),
         ("encoders do not use reserved quantization formats", "quantization-format"),
         ("deflating follows RFC 1950", "deflate"),
     ),
@@ -134,7 +139,7 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     "7.1": (
         ("a decoder takes a bitstream of 6.3 and gives tensors or texts", _DECODER),
         ("conditions of decoding apply", _FRAME),
-        ("information that is not in the bitstream is supplied", "required-information|dimensions-known"),
+        ("information that is not in the bitstream is supplied", "required-information|dimensions-known|topology-fit"),
         ("decoding begins with an NNR_STR", "start-unit|one-bitstream"),
         ("it resets the decoder", _DECODER),
         ("presence and number of units follow the clauses and annexes", "single-mps|mps-first|complete"),
@@ -155,27 +160,42 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     "10.3.2.4": (("IvlOffset does not begin as 510 or 511", "interval-offset"),),
     "10.3.4.3.3": (("IvlOffset stays below IvlCurrRange when renormalized", "interval-offset"),),
     "10.3.4.3.4": (("IvlOffset stays below IvlCurrRange in bypass decoding", "interval-offset"),),
-    "A.1": (("what is in NNEF follows NNEF 1.0.3", "nnef-graph"),),
-    "A.2": (("NNEF has the identifiers of Table A.1", _OTHER),),
+    "A.1": (("what is in NNEF follows NNEF 1.0.3", "nnef-graph|nnef-quantization"),),
+    "A.2": (("NNEF has the identifiers of Table A.1", "nnef-topology-format|nnef-quantization-format"),),
     "A.4": (
         ("constraints on an NNEF topology apply", _FRAME),
         ("it is a null-terminated string in topology_data", "nnef-string"),
         ("and the string is UTF-8", "nnef-string"),
         ("a reference list holds NNEF labels, null-terminated, in UTF-8", "nnef-reference-list|string"),
         ("and they are in the topology", "nnef-reference-list"),
-        ("NNR_TPL precedes the tensors", "topology-first"),
-        ("topology_storage_format is NNR_TPL_NNEF", _OTHER),
+        ("NNR_TPL precedes the tensors", "nnef-topology-first"),
+        ("topology_storage_format is NNR_TPL_NNEF", "nnef-topology-format"),
         ("constraints on NNEF quantization information apply", _FRAME),
-        ("it is a null-terminated string in quantization_data", "nnef-string"),
-        ("and the string is UTF-8", "nnef-string"),
-        ("NNR_QNT precedes the tensors", "quantization-first"),
-        (
-            "quantization_storage_format is NNR_QNT_NNEF",
-            _OTHER,
-        ),
+        ("it is a null-terminated string in quantization_data", "nnef-quantization-string"),
+        ("and the string is UTF-8", "nnef-quantization-string"),
+        ("NNR_QNT precedes the tensors", "nnef-quantization-first"),
+        ("quantization_storage_format is NNR_QNT_NNEF", "nnef-quantization-format"),
         ("constraints on NNR_NDU apply", _FRAME),
         ("tensors are called by their NNEF labels", "nnef-names"),
     ),
 }
 
 SHALLS = _table()
+
+#: Every sentence of A.4 in order, also those without a "shall": which requirements it is, or why it is none.
+A4_SENTENCES: tuple[tuple[str, str], ...] = (
+    ("constraints on an NNEF topology apply", _FRAME),
+    ("it is a null-terminated string of UTF-8 in topology_data", "nnef-string"),
+    ("a reference list may follow in a consecutive NNR_TPL of format NNR_TPL_REFLIST", "nnef-list-consecutive"),
+    ("the list holds NNEF labels, null-terminated, in UTF-8", "nnef-reference-list|string"),
+    ("all of them are in the topology", "nnef-reference-list"),
+    ("NNR_TPL precedes the tensors", "nnef-topology-first"),
+    ("topology_storage_format is NNR_TPL_NNEF", "nnef-topology-format"),
+    ("constraints on NNEF quantization information apply", _FRAME),
+    ("it is a null-terminated string of UTF-8 in quantization_data", "nnef-quantization-string"),
+    ("NNR_QNT precedes the tensors", "nnef-quantization-first"),
+    ("quantization_storage_format is NNR_QNT_NNEF", "nnef-quantization-format"),
+    ("constraints on NNR_NDU apply", _FRAME),
+    ("topology_elem_id and topology_elem_id_list contain NNEF labels", "nnef-names|nnef-reference-list"),
+    ("a tensor of NNEF is identified by that", "unique-ids|reference-index"),
+)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 
+from .. import formats
 from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
 from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
@@ -40,8 +41,8 @@ class BitstreamVerifier:
         What the units see; changed by :meth:`take`.
     history : History
         Of the bitstreams before it.
-    labels : callable or None
-        The labels of the variables of an NNEF topology.
+    topology : Topology or None
+        Takes the place of the one that the bitstream carries.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class BitstreamVerifier:
         limits: Limits,
         session: Session,
         history: History,
-        labels: Callable[[Topology], Iterable[str]] | None,
+        topology: Topology | None,
     ) -> None:
         self.findings, self.limits, self.session = findings, limits, session
         self.findings.lost.clear()
-        self.checked = Checked(limits, history, labels)
-        self.parser = BitstreamParser(UnitReader(b"", limits, session))
+        self.checked = Checked(limits, history)
+        reader = UnitReader(b"", limits, session)
+        self.parser = BitstreamParser(reader, wire=formats.wiring, given=topology, before=history.topology)
         self.groups: list[Group] = []
         self.active = session.snapshot()  # many units share one
         self.skipped = 0  # compressed data units that cannot be read without an NNR_MPS
@@ -142,7 +144,8 @@ class BitstreamVerifier:
             self.parser.finish()
         except NnrError as error:
             self.findings.refuse(error, None, "")
-        checked.topology, checked.bits = self.parser.topology, self.parser.restoration.owners
+        checked.topology, checked.bits = self.parser.context, self.parser.restoration.owners
+        self.after.topology = checked.topology
         if self.parser.profile == 0 and self.groups:
             checked.first_edition = is_first_edition(self.groups)
             edition = "as software of the first edition wrote it" if checked.first_edition else "by the text of 2024"
@@ -163,7 +166,8 @@ class BitstreamVerifier:
                 self.findings.refuse(error, None, "")
         try:
             if not self.gaps:
-                self.parser.check_complete(lambda _: checked.variables)
+                self.parser.check_fit()
+                self.parser.check_complete()
         except NnrError as error:
             self.findings.refuse(error, None, "")
         return self.after
@@ -247,6 +251,6 @@ class BitstreamVerifier:
                 recs = group.recs(state=self.scratch, budget=self.budgets[0], first_edition=edition, raw=True)
                 return recs, group.decode(state=self.after.state, budget=self.budgets[1], first_edition=edition)
             recs = group.recs(state=self.after.state, budget=self.budgets[0], first_edition=edition, raw=True)
-            return recs, reconstruct(recs, last.header, group.first.names, group.first.dims, False)
+            return recs, reconstruct(recs, last.header, group.first.names, group.first.dims, False, group.first.outputs)
         except MemoryError:
             raise LimitError("there is not enough memory for the tensor", unit=last.label) from None

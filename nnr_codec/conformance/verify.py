@@ -6,7 +6,7 @@ ISO/IEC 15938-17:2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..bitstream.source import open_source
@@ -32,7 +32,7 @@ def verify(
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     inputs: Iterable[Bitstream] = (),
-    labels: Callable[[Topology], Iterable[str]] | None = None,
+    topology: Topology | None = None,
 ) -> Report:
     """Check a bitstream against every requirement.
 
@@ -49,8 +49,8 @@ def verify(
         Dimensions of tensors whose units leave them out.
     inputs : iterable of bytes-like, path or binary file
         The bitstreams that it updates, in order.
-    labels : callable, optional
-        Gives the labels of the variables of an NNEF topology; raises FormatError when it is none.
+    topology : Topology, optional
+        Takes the place of the one that the bitstream carries.
 
     Returns
     -------
@@ -63,11 +63,11 @@ def verify(
     """
     history, notes = History(UpdateState()), []
     for number, earlier in enumerate(inputs, 1):
-        verifier = _Verifier(limits or Limits(), topology_dimensions or {}, history, None)
+        verifier = _Verifier(limits or Limits(), topology_dimensions or {}, history, topology)
         before, history = verifier.run(earlier), verifier.history
         if before.violations:
             notes.append(f"earlier bitstream {number} has violations, beginning with {before.violations[0]}")
-    report = _Verifier(limits or Limits(), topology_dimensions or {}, history, labels).run(data)
+    report = _Verifier(limits or Limits(), topology_dimensions or {}, history, topology).run(data)
     report.notes[:0] = notes
     return report
 
@@ -80,9 +80,9 @@ class _Verifier:
         limits: Limits,
         topology_dimensions: Mapping[str, Sequence[int]],
         history: History,
-        labels: Callable[[Topology], Iterable[str]] | None,
+        topology: Topology | None,
     ) -> None:
-        self.limits, self.history, self.labels = limits, history, labels
+        self.limits, self.history, self.topology = limits, history, topology
         self.session = Session(topology_dimensions, general_profile_idc=1)  # unless an NNR_STR says otherwise
         self.budget = Budget(limits)
         self.findings = Findings(limits)
@@ -92,7 +92,7 @@ class _Verifier:
 
     def begin(self) -> BitstreamVerifier:
         """A bitstream begins."""
-        return BitstreamVerifier(self.findings, self.limits, self.session, self.history, self.labels)
+        return BitstreamVerifier(self.findings, self.limits, self.session, self.history, self.topology)
 
     def run(self, data: Bitstream) -> Report:
         """Check all units, and the bitstreams that they form."""

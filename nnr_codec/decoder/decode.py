@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
-from ..bitstream.payload import codebook_array, parts
+from ..bitstream.payload import SCANNED, codebook_array, parts
 from ..bitstream.source import Span
 from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
@@ -20,7 +19,6 @@ from ..constants import (
     NNR_NDU,
     NNR_PT_BLOCK,
     NNR_PT_FLOAT,
-    NNR_PT_RAW,
     NNR_PT_RAW_FLOAT,
     NNR_QNT,
     NNR_STR,
@@ -37,7 +35,7 @@ from ..errors import (
     UnsupportedError,
     locate,
 )
-from ..limits import Budget, Limits
+from ..limits import Budget
 from ..model import Topology
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
@@ -55,9 +53,8 @@ from .pruning import Pruning
 from .restore import Restoration, Restorer
 from .state import Key, node_key
 from .task import NduTask, data_format
-
-#: Tells the names of the tensors that a topology wants.
-Named = Callable[[Topology], Iterable[str]]
+from .texts import Texts, inflate
+from .wiring import Wire, Wired, Wires
 
 
 @dataclass
@@ -79,13 +76,17 @@ class BitstreamParser:
         At the start of a bitstream.
     dtype : str
         What floats are decoded to; see Restoration.
+    wire : callable, optional
+        Reads what a topology says of its tensors; called when that is needed.
+    given : Topology, optional
+        Takes the place of the one that the bitstream carries.
+    before : Topology, optional
+        That of the bitstreams before, which an update without topology is about.
 
     Attributes
     ----------
     started : bool
         Whether the NNR_STR was seen.
-    topology : Topology or None
-        Of the units so far.
     names : set of str
         All topology element ids so far.
     info : dict of str to TensorInfo
@@ -98,12 +99,21 @@ class BitstreamParser:
         Units of reserved and unspecified types and formats, which are passed over (6.4.3.1, 6.4.3.5, 6.4.3.6).
     """
 
-    def __init__(self, reader: UnitReader, dtype: str = "source") -> None:
+    def __init__(
+        self,
+        reader: UnitReader,
+        dtype: str = "source",
+        wire: Wire | None = None,
+        given: Topology | None = None,
+        before: Topology | None = None,
+    ) -> None:
         self.reader, self.limits = reader, reader.limits
         self.budget = Budget(self.limits)
         self.started = False
-        self.topology: Topology | None = None
-        self._quantization: dict[str, bytes] = {}
+        self._texts, self._given = Texts(self.budget, given), given
+        self._wired = Wired(self._texts, wire, before)
+        if wire:
+            reader.session.declared = self._wired.declared
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
         self.restoration = Restoration(SideInfo(), dtype, self.limits)
@@ -111,6 +121,7 @@ class BitstreamParser:
         self._unread = ""  # why the record is not understood
         self.pruning = Pruning()
         self.ignored: list[str] = []
+        self._vectors: set[str] = set()  # tensors of one dimension as coded, whatever a topology makes of them
         self._keys: set[Key] = set()
         self._snapshot: Session | None = None  # of the last task
         self._partial: _Partial | None = None
@@ -121,18 +132,40 @@ class BitstreamParser:
         """general_profile_idc."""
         return self.reader.session.general_profile_idc
 
-    def check_complete(self, named: Named | None) -> None:
+    @property
+    def topology(self) -> Topology | None:
+        """Of the units so far, or the one given."""
+        return self._texts.topology
+
+    @property
+    def context(self) -> Topology | None:
+        """The topology that the tensors belong to, which may be that of the bitstreams before."""
+        return self._wired.context(self.reader.session)
+
+    @property
+    def wires(self) -> Wires:
+        """What it says of them."""
+        return self._wired.wires(self.reader.session)
+
+    def check_fit(self) -> None:
+        """Raise FormatError when the tensors are not those of the topology given, as far as that tells any."""
+        if not self._given or not self.wires.names:
+            return
+        infos = self.restoration.infos(self.info).values()
+        pruned = self.pruning.dimensions
+        self.wires.check_fit({info.name: (info.shape, info.type) for info in infos if info.name not in pruned})
+
+    def check_complete(self) -> None:
         """Raise IncompleteError when tensors are missing at the end.
 
-        Those that the topology wants, as ``named`` tells, those of the reference list and of side information, and the
-        expected ones ought to be there. An update need not hold what it does not change (errata H4).
+        Those that the topology wants, those of the reference list and of side information, and the expected ones ought
+        to be there. An update need not hold what it does not change (errata H4).
         """
         session = self.reader.session
         if session.mps_parent_signalling_enabled_flag:
             return
-        labels = named(self.topology) if named and self.topology else ()
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
-        names = [*session.reference_list, *labels, *(self.limits.expected or ()), *tensors]
+        names = [*session.reference_list, *self.wires.names, *(self.limits.expected or ()), *tensors]
         if not names:
             return
         wanted = dict.fromkeys(owners.get(name, name) for name in names)
@@ -209,7 +242,11 @@ class BitstreamParser:
 
     def plan_pruning(self) -> None:
         """Find out what pruning information does, once all tensors are known; see Pruning.plan."""
-        self.pruning.plan((info.name, info.shape, info.first_tensor_dimension_shift) for info in self.info.values())
+        self.pruning.plan(
+            (info.name, info.shape, info.first_tensor_dimension_shift)
+            for info in self.info.values()
+            if info.name not in self._vectors
+        )
 
     def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
         """What makes the tensors of the model; UnsupportedError when the side information is not understood."""
@@ -228,14 +265,7 @@ class BitstreamParser:
             self._side_info(unit, header, payload.topology_data)
         elif header.topology_storage_format > NNR_TPL_REFLIST:
             self.ignored.append(f"unit {unit.index} (topology_storage_format {header.topology_storage_format})")
-        name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
-        # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
-        if name is None or (name == "" and self.topology) or not payload.topology_data.rstrip(b"\0"):
-            return
-        data = self._data(unit, name, header.topology_compression_format, payload.topology_data)
-        if data is None:
-            return
-        self.topology = Topology(name, data, self._quantization.get(name))
+        self._texts.add_topology(header, payload)
 
     def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> None:
         """Take in a record; one of another version is kept in mind."""
@@ -245,7 +275,7 @@ class BitstreamParser:
             raise ElementError("side information comes after tensors that it may be about")
         self._has_record = True
         if header.topology_compression_format == NNR_DFL:
-            data = self._inflate(unit, data, "max_side_info_bytes", "bytes of side information")
+            data = inflate(data, self.budget, "max_side_info_bytes", "bytes of side information")
         elif data.endswith(b"\0"):
             data = data[:-1]
         else:
@@ -261,54 +291,10 @@ class BitstreamParser:
 
     def _quantization_data(self, unit: Unit) -> None:
         header = cast(NnrQuantizationUnitHeader, unit.header.detail)
-        name = TOPOLOGY_FORMATS.get(header.quantization_storage_format)
-        if name is None:
+        if header.quantization_storage_format in TOPOLOGY_FORMATS:
+            self._texts.add_quantization(header, cast(NnrQuantizationUnitPayload, unit.payload))
+        else:
             self.ignored.append(f"unit {unit.index} (quantization_storage_format {header.quantization_storage_format})")
-            return
-        payload = cast(NnrQuantizationUnitPayload, unit.payload)
-        data = self._data(unit, name, header.quantization_compression_format, payload.quantization_data)
-        if data is None:
-            return
-        self._quantization[name] = data
-        if self.topology and self.topology.format == name:
-            self.topology = replace(self.topology, quantization=data)
-
-    def _data(self, unit: Unit, name: str, compression: int, data: bytes) -> bytes | None:
-        """What a unit of a format holds; None for what cannot be read of an unrecognized one, which may be anything."""
-        try:
-            return self._text(unit, name, compression, data)
-        except ElementError:
-            if name:
-                raise
-            return None
-
-    def _text(self, unit: Unit, name: str, compression: int, data: bytes) -> bytes:
-        """The data, inflated where it is deflated; for NNEF without the zero that ends its string (A.4)."""
-        if compression == NNR_DFL:
-            data = self._inflate(unit, data, "max_topology_bytes", "topology and quantization data")
-        elif compression != NNR_PT_RAW:
-            raise ElementError(f"compression format {compression} is reserved (Table 5)", unit=unit.label())
-        self.budget.charge("max_topology_bytes", len(data), "topology and quantization data")
-        if name != "nnef":
-            return data
-        if data.find(0) != len(data) - 1:
-            raise ElementError(
-                "topology or quantization data is not one null-terminated string (A.4)", unit=unit.label()
-            )
-        return data[:-1]
-
-    def _inflate(self, unit: Unit, data: bytes, limit: str, what: str) -> bytes:
-        room: int = getattr(self.limits, limit) - self.budget.spent.get(limit, 0)
-        inflater = zlib.decompressobj()
-        try:
-            text = inflater.decompress(data, min(room, Limits.NONE - 1) + 1)
-        except zlib.error as error:
-            raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", unit=unit.label()) from None
-        if len(text) > room:
-            self.budget.charge(limit, len(text), what)
-        if not inflater.eof or inflater.unused_data:
-            raise ElementError("deflated data does not end with its unit (RFC 1950)", unit=unit.label())
-        return text
 
     # ------------------------------------------------------------------------------------------ compressed data units
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
@@ -364,9 +350,8 @@ class BitstreamParser:
         session, header = self.reader.session, unit.ndu
         names = session.names(header)
         for name in names:
-            if name in self.names and not (self._g and name in self._g.names):  # a pair counts once (errata N4)
-                raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
-            self.names.add(name)
+            if not (self._g and name in self._g.names):  # a pair counts once (errata N4)
+                self._add_name(name)
         label = unit.label(names)
         key = node_key(header)
         if key and key in self._keys and not (self._g and key == node_key(self._g.header)):
@@ -391,24 +376,38 @@ class BitstreamParser:
         if kind == NNR_PT_BLOCK and not header.compressed_parameter_types:
             raise ElementError("a block has no parameters beside its weight (Table 9, errata N7)", unit=label)
         self._snapshot = session.snapshot(self._snapshot)
+        tensors = parts(header, session)
+        outputs = self.wires.outputs(header, tensors, self.pruning.dimensions) if kind == NNR_PT_BLOCK else None
+        if outputs:
+            self._vectors.update(part.name for part in tensors if part.role not in SCANNED)
+            for recreated in outputs.recreated:
+                self._add_name(recreated.name)
+                self._vectors.add(recreated.name)
         task = NduTask(
             label,
             names,
             unit,
             header,
-            parts(header, session),
+            tensors,
             spans,
             self._snapshot,
             data_format(header, session),
             dims,
             nbytes,
             self.limits,
+            outputs,
         )
         task.charge(Budget(self.limits))
         for part in task.parts:
             if part.codebook:
                 codebook_array(part.codebook, self.limits)
         return task
+
+    def _add_name(self, name: str) -> None:
+        """Note that there is a tensor of this name."""
+        if name in self.names:
+            raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
+        self.names.add(name)
 
 
 def _difference(g: NduTask, h: NduTask) -> str:

@@ -49,6 +49,11 @@ class Group(NamedTuple):
         """How long decoding takes, roughly: parameters and bits."""
         return sum(8 * task.nbytes + sum(prod(part.dims) for part in task.parts) for task in self.tasks)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(info.parameters for info in self.infos) * self.first.dtype.itemsize
+
     def charge(self, budget: Budget) -> None:
         """Charge what decoding costs, before it does."""
         for task in self.tasks:
@@ -207,16 +212,17 @@ class GroupDecoder:
         if len(self._units) == 1 and not self._memory:  # as in most bitstreams
             task = self._group.tasks[0]
             with located(task):
-                return reconstruct(self._units[0].at_once(), task.header, task.names, task.dims, self._raw), {}
+                recs = self._units[0].at_once()
+                return reconstruct(recs, task.header, task.names, task.dims, self._raw, task.outputs), {}
         for piece in self.whole():
             piece()
         return self.finish()
 
     def finish(self) -> tuple[dict[str, Array], Nodes]:
         """The tensors by name, and what to remember of them, when all pieces are done."""
-        recs, nodes, last = self.recs(), self.nodes(), self._group.tasks[-1]
+        recs, nodes, first, last = self.recs(), self.nodes(), self._group.first, self._group.tasks[-1]
         with located(last):
-            return reconstruct(recs, last.header, self._group.first.names, self._group.first.dims, self._raw), nodes
+            return reconstruct(recs, last.header, first.names, first.dims, self._raw, first.outputs), nodes
 
     def recs(self) -> list[Rec]:
         """The Rec* tensors in coding order; to be asked for once, when all pieces are done."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -14,12 +15,14 @@ from ..bitstream.units import UnitReader
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology
 from ..syntax import Session
-from .decode import BitstreamParser, Named
+from .decode import BitstreamParser
+from .deferred import Access, DeferredTensors, Part
 from .group import Group, is_first_edition
 from .info import TensorInfo
 from .restore import Restorer
 from .schedule import decode_groups
 from .state import UpdateState
+from .wiring import Wire
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -47,11 +50,13 @@ class NnrFile(Mapping[str, Array]):
         data: Bitstream,
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-        named: Named | None = None,
+        wire: Wire | None = None,
         dtype: str = "source",
+        topology: Topology | None = None,
+        before: Topology | None = None,
     ) -> None:
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
-        self._parser = BitstreamParser(self._reader, dtype)
+        self._parser = BitstreamParser(self._reader, dtype, wire, topology, before)
         self._groups: list[Group] | None = []
         self._group_of: dict[str, Group] = {}  # of tensors of units
         self._first_edition: bool | None = None
@@ -65,7 +70,6 @@ class NnrFile(Mapping[str, Array]):
         self.info: dict[str, TensorInfo] = self._restoration.infos(self._parser.info)
         self._parser.plan_pruning()
         self.nbytes = self._reader.source.size
-        self._named = named
 
     @property
     def ignored(self) -> list[str]:
@@ -85,8 +89,13 @@ class NnrFile(Mapping[str, Array]):
 
     @property
     def topology(self) -> Topology | None:
-        """The topology that the bitstream carries."""
+        """The topology that the bitstream carries, or the one given."""
         return self._parser.topology
+
+    @property
+    def context(self) -> Topology | None:
+        """The topology that the tensors belong to: also that of the bitstreams before, for an update without one."""
+        return self._parser.context
 
     def decode(
         self,
@@ -113,12 +122,7 @@ class NnrFile(Mapping[str, Array]):
         state : UpdateState, optional
             What earlier updates left; it takes over what later ones refer to, also where this fails half-way.
         """
-        if names is None and not allow_missing:
-            self._parser.check_complete(self._named)
-        groups = self._open()
-        if names is not None:
-            names = set(names)
-            groups = self._groups_of(names)
+        names, groups = self._chosen(names, allow_missing, raw)
         budget, restorer = Budget(self._reader.limits), None
         if not raw:
             restorer = self._parser.restorer(budget, names)
@@ -135,17 +139,74 @@ class NnrFile(Mapping[str, Array]):
             jobs=jobs,
             executor=executor,
         )
-        topology = self.topology if names is None or len(names) == len(self) else None
-        dimensions = self._parser.pruning.dimensions
         if restorer is None:
-            return Model(tensors, topology, pruned=[name for name in tensors if name in dimensions])
+            pruned = [name for name in tensors if name in self._parser.pruning.dimensions]
+            return Model(tensors, self._topology_for(names), pruned=pruned)
         for name, tensor in restorer.finish():
             tensors[name] = tensor
             if progress:
                 progress(name)
+        return self._model({name: tensors[name] for name in self.info if name in tensors}, names)
+
+    @contextmanager
+    def deferred(
+        self,
+        progress: Callable[[str], None] | None = None,
+        *,
+        names: Iterable[str] | None = None,
+        allow_missing: bool = False,
+        jobs: int = 1,
+        executor: Executor | None = None,
+    ) -> Iterator[Model]:
+        """Yield what :meth:`decode` gives, but that tensors are decoded when they are asked for.
+
+        So a model can be written that is larger than the memory: :func:`nnr_codec.decode_file` does it. What the
+        headers of all units tell is checked before. Parameters are those of :meth:`decode`.
+        """
+        names, groups = self._chosen(names, allow_missing)
+        budget = Budget(self._reader.limits)
+        self._parser.restorer(budget, names)
+        for group in groups:
+            group.charge(budget)
+        access = Access(self._restoration.parts, self._group_of.__getitem__, self._made, self.__getitem__)
+        infos = {name: info for name, info in self.info.items() if names is None or name in names}
+        with ExitStack() as stack:
+            tensors = DeferredTensors(
+                infos,
+                access,
+                budget,
+                stack,
+                first_edition=self._reading(),
+                jobs=jobs,
+                executor=executor,
+                progress=progress,
+            )
+            yield self._model(tensors, names)
+
+    def _chosen(
+        self, names: Iterable[str] | None, allow_missing: bool, raw: bool = False
+    ) -> tuple[set[str] | None, list[Group]]:
+        """The names and their groups, after a check that all is there if all is wanted."""
+        if names is None and not raw:
+            self._parser.check_fit()
+        if names is None and not allow_missing:
+            self._parser.check_complete()
+        groups = self._open()
+        if names is None:
+            return None, groups
+        names = set(names)
+        return names, self._groups_of(names)
+
+    def _topology_for(self, names: set[str] | None) -> Topology | None:
+        """The topology, if the tensors are all of the model."""
+        return self.topology if names is None or len(names) == len(self) else None
+
+    def _model(self, tensors: Mapping[str, Array], names: set[str] | None) -> Model:
+        """The model of these tensors."""
+        dimensions = self._parser.pruning.dimensions
         return Model(
-            {name: tensors[name] for name in self.info if name in tensors},
-            topology,
+            tensors,
+            self._topology_for(names),
             metadata=dict(self.side.metadata),
             pruned=[name for name in tensors if (self.info[name].same_as or name) in dimensions],
             format=self.side.format,
@@ -154,12 +215,21 @@ class NnrFile(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         groups, budget, first_edition = self._groups_of([name]), Budget(self._reader.limits), self._reading()
+
+        def parts() -> Iterator[Part]:
+            for group in groups:
+                tensors = group.decode(state=UpdateState(), budget=budget, first_edition=first_edition)
+                for part in list(tensors):
+                    yield Part(part, tensors.pop(part), group.label)
+
+        return self._made(name, parts(), budget)
+
+    def _made(self, name: str, parts: Iterable[Part], budget: Budget) -> Array:
+        """A tensor of the model of what its units hold."""
         restorer = self._parser.restorer(budget, [name])
         found: list[tuple[str, Array]] = []
-        for group in groups:
-            tensors = group.decode(state=UpdateState(), budget=budget, first_edition=first_edition)
-            for part in list(tensors):
-                found += self._deliver(restorer, part, tensors.pop(part), group.label)
+        for part in parts:
+            found += self._deliver(restorer, part.name, part.tensor, part.label)
         return dict(found + restorer.finish())[name]
 
     def rows(self, name: str, start: int, stop: int) -> Array:

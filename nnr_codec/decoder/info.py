@@ -15,6 +15,7 @@ from ..errors import BitstreamError
 from ..tensor.quant import DTYPES
 from .reconstruct import split
 from .task import NduTask
+from .wiring import PLAIN
 
 #: Names of the types of Table 15; numpy makes them anew each time.
 _NAMES = {data_format: dtype.name for data_format, dtype in DTYPES.items()}
@@ -31,7 +32,8 @@ class TensorInfo(NamedTuple):
     type : str
         Name of the :class:`~nnr_codec.dtypes.StoredType` after decoding, which is that of ``dtype`` as well.
     payload_type : PayloadType or None
-        None for a tensor without a unit: one that is empty, or tied to another.
+        None for a tensor without a unit: one that is empty, tied to another, or recreated from a folded batch
+        normalization (8.2.1).
     tools : tuple of str
         The coding tools that its unit uses.
     nbytes : int
@@ -100,5 +102,11 @@ def _infos(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
     main = TensorInfo(first.names[0], shape, of_type, kind, used, nbytes, shift)
     if not first.is_block:
         return (main,)
-    others = (part for part in first.parts if part.name != main.name and part.role not in ("h", "ls"))
-    return main, *(TensorInfo(part.name, part.dims, of_type, kind, used, 0) for part in others)
+    outputs = first.outputs or PLAIN
+    inner = ("h",) if outputs.scale else ("h", "ls")
+    others = (part for part in first.parts if part.name != main.name and part.role not in inner)
+    return (
+        main,
+        *(TensorInfo(part.name, outputs.shape(part.name, part.dims), of_type, kind, used, 0) for part in others),
+        *(TensorInfo(each.name, each.shape, of_type, None, (), 0) for each in outputs.recreated),
+    )

@@ -16,6 +16,7 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import cast_floats
 from ..tensor.reduction import local_scaling, product
 from ..tensor.shape import dimension_shift, shift_axes, tensor_split
+from .wiring import PLAIN, Outputs
 
 A = TypeVar("A", bound=np.generic)
 
@@ -36,6 +37,7 @@ def reconstruct(
     names: Sequence[str],
     dims: Sequence[int],
     raw: bool,
+    outputs: Outputs | None = None,
 ) -> dict[str, Array]:
     """The named tensors of one unit (or of a G unit and its H unit).
 
@@ -50,6 +52,8 @@ def reconstruct(
     raw : bool
         Keep G, H and the local scaling apart, and do not split tensors. H is called ``<name>_H`` where its unit has the
         name of G's.
+    outputs : Outputs, optional
+        What the topology makes of the tensors of a block.
     """
     if len(recs) == len(names) == 1 and recs[0].role == "weight":  # as in most units
         return {recs[0].name: recs[0].values}
@@ -65,11 +69,13 @@ def reconstruct(
         }
     main = by_role.get("weight") or by_role["g"]
     weight = main.values
-    if "g" in by_role or "ls" in by_role:
+    outputs = outputs or PLAIN
+    is_scaled = "ls" in by_role and not outputs.scale
+    if "g" in by_role or is_scaled:
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
             if "g" in by_role:
                 weight = product(by_role["g"].values, by_role["h"].values, dims)
-            if "ls" in by_role:
+            if is_scaled:
                 weight = local_scaling(weight, by_role["ls"].values)
         if not np.isfinite(weight).all():
             raise ElementError("a recomposed value is not finite (7.3.5)")
@@ -81,8 +87,15 @@ def reconstruct(
         return {
             name: np.ascontiguousarray(piece) for name, piece in zip(names, split(weight, header, names), strict=True)
         }
-    plain = ("beta", "gamma", "mean", "var", "bias")
-    return {main.name: weight} | {rec.name: rec.values for rec in recs if rec.role in plain}
+    plain = ["beta", "gamma", "mean", "var", "bias", *(["ls"] if outputs.scale else [])]
+    tensors = {main.name: weight}
+    for rec in recs:
+        if rec.role in plain:
+            tensors[rec.name] = rec.values.reshape(outputs.shape(rec.name, rec.values.shape))
+    for each in outputs.recreated:
+        value = cast_floats(np.array(each.value), main.values.dtype)
+        tensors[each.name] = np.full(each.shape, value)
+    return tensors
 
 
 def split(tensor: npt.NDArray[A], header: NnrCompressedDataUnitHeader, names: Sequence[str]) -> list[npt.NDArray[A]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Tensors that cost less than this (Group.cost) take no longer than handing them to another thread.
 SMALL = 1 << 13
+#: Bytes of tensors that may be decoded before they are asked for.
+WINDOW = 1 << 26
 
 _NOTHING = cast(memoryview, b"")  # which can be pickled
 
@@ -94,12 +98,36 @@ def decode_groups(
     return tensors
 
 
+@contextmanager
+def decoded_ahead(
+    groups: Sequence[Group], *, first_edition: bool, jobs: int = 1, executor: Executor | None = None
+) -> Iterator[Iterator[dict[str, Array]]]:
+    """Yield an iterator over the tensors of each group, in this order, which are decoded when they are asked for.
+
+    With several threads others are begun meanwhile, no more than these take, or WINDOW bytes. The groups have been
+    charged, and know of no earlier updates. Other parameters, results and errors are those of :func:`decode_groups`.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}, which leaves nobody to decode")
+    state = UpdateState()
+    with ExitStack() as stack:
+        if executor is None and jobs == 1:
+            yield (GroupDecoder(group, state, first_edition=first_edition).run()[0] for group in groups)
+            return
+        from concurrent.futures import ThreadPoolExecutor  # with which comes logging
+
+        workers = jobs if executor is None else os.cpu_count() or 1
+        pool = executor or stack.enter_context(ThreadPoolExecutor(jobs))
+        schedule = stack.enter_context(_Schedule(pool))
+        yield schedule.ahead(groups, state, first_edition, workers)
+
+
 class _Schedule:
     """Work that was handed to an executor; leaving the context ends what is left of it."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._futures: list[Future[Result | None]] = []
+        self._futures: set[Future[Result | None]] = set()
         self._lock = Lock()
         self._failed = Limits.NONE  # the first group that failed; later ones do not matter
 
@@ -139,15 +167,46 @@ class _Schedule:
         for index in sorted(range(len(calls)), key=lambda index: -groups[index].cost):
             if groups[index].cost >= SMALL:
                 futures[index] = [self._executor.submit(call) for call in calls[index]]
-                self._futures += futures[index]
+                self._futures.update(futures[index])
         for index, own in enumerate(calls):
             calls[index] = []  # what was decoded is the caller's alone
-            waiting = futures.pop(index, [])
-            for result in [future.result() for future in waiting] if waiting else [call() for call in own]:
-                if result:
-                    yield result
+            yield self._result(own, futures.pop(index, []))
         if error:
             raise error
+
+    def ahead(
+        self, groups: Sequence[Group], state: UpdateState, first_edition: bool, workers: int
+    ) -> Iterator[dict[str, Array]]:
+        """The tensors of each group, in order; see :func:`decoded_ahead`."""
+        begun: deque[tuple[list[_Call], list[Future[Result | None]]]] = deque()
+        error: NnrError | None = None
+        after = nbytes = 0  # up to where work has begun, and the bytes of what is begun and not given
+        for index, group in enumerate(groups):
+            while not error and after < len(groups):
+                size = groups[after].nbytes
+                if after > index and nbytes + size > WINDOW and len(begun) > workers:
+                    break
+                try:
+                    calls = self._calls(after, groups[after], state, first_edition, False)
+                except NnrError as raised:  # in its turn, if no group before fails
+                    error = raised
+                    break
+                large = groups[after].cost >= SMALL
+                futures = [self._executor.submit(call) for call in calls] if large else []
+                self._futures.update(futures)
+                begun.append(([] if large else calls, futures))
+                after, nbytes = after + 1, nbytes + size
+            if not begun and error:
+                raise error
+            nbytes -= group.nbytes
+            yield self._result(*begun.popleft())[0]
+
+    def _result(self, calls: list[_Call], futures: list[Future[Result | None]]) -> Result:
+        """What the calls give, or those of them that were handed over, which are forgotten."""
+        found = [future.result() for future in futures] if futures else [call() for call in calls]
+        self._futures.difference_update(futures)
+        (result,) = filter(None, found)
+        return result
 
     def _calls(self, index: int, group: Group, state: UpdateState, first_edition: bool, raw: bool) -> list[_Call]:
         """Calls of which one gives the result."""
@@ -214,7 +273,13 @@ def _portable(group: Group, state: UpdateState, *options: bool) -> tuple[Any, ..
         if key and node:
             parents.put(key, node, Limits.unlimited())
     tasks = [
-        replace(task, unit=replace(task.unit, content=b"", raw=_NOTHING), spans=(bytes(task.payload),), limits=limits)
+        replace(
+            task,
+            unit=replace(task.unit, content=b"", raw=_NOTHING),
+            spans=(bytes(task.payload),),
+            session=replace(task.session, topology_dimensions={}, declared=None, topology=None),
+            limits=limits,
+        )
         for task in group.tasks
     ]
     return Group(tuple(tasks), (), limits), parents, *options

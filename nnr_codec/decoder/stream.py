@@ -14,10 +14,11 @@ from ..limits import Budget, Limits
 from ..model import Array, Topology
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
-from .decode import BitstreamParser, Named
+from .decode import BitstreamParser
 from .group import Group
 from .restore import Restorer
 from .state import UpdateState
+from .wiring import Wire
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,6 +42,8 @@ class StreamDecoder:
         Whether a bitstream may end before the tensors that its topology, reference list or side information names.
     dtype : str
         What floats are decoded to, as for :func:`nnr_codec.decode`.
+    topology : Topology, Model or path, optional
+        As for :func:`nnr_codec.decode`.
 
     Attributes
     ----------
@@ -54,18 +57,19 @@ class StreamDecoder:
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         allow_missing: bool = False,
-        named: Named | None = None,
+        wire: Wire | None = None,
         dtype: str = "source",
+        topology: Topology | None = None,
     ) -> None:
         self.state = UpdateState(keep_digests=True)
         self._source = ChunkSource()
         self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
-        self._allow_missing, self._named, self._dtype = allow_missing, named, dtype
+        self._allow_missing, self._wire, self._dtype, self._given = allow_missing, wire, dtype, topology
         self._closed = False
-        self._begin()
+        self._begin(None)
 
-    def _begin(self) -> None:
-        self._parser = BitstreamParser(self._reader, self._dtype)
+    def _begin(self, before: Topology | None) -> None:
+        self._parser = BitstreamParser(self._reader, self._dtype, self._wire, self._given, before)
         self._budget = Budget(self._reader.limits)
         self._restorer: Restorer | None = None  # until there is a tensor, before which side information comes
         self._first_edition: bool | None = None  # not known yet
@@ -74,7 +78,7 @@ class StreamDecoder:
 
     @property
     def topology(self) -> Topology | None:
-        """The topology of the present bitstream, as far as it has arrived."""
+        """The topology of the present bitstream, as far as it has arrived, or the one given."""
         return self._parser.topology
 
     @property
@@ -131,15 +135,16 @@ class StreamDecoder:
             if self._parser.starts_another(unit):
                 yield from self._end()
                 self.state = self.state.fork()
-                self._begin()
+                self._begin(self._parser.context)
             for group in self._parser.take(unit):
                 yield from self._decode(group)
 
     def _end(self) -> Iterator[tuple[str, Array]]:
         """What is left to say of a bitstream at its end."""
         self._parser.finish()
+        self._parser.check_fit()
         if not self._allow_missing:
-            self._parser.check_complete(self._named)
+            self._parser.check_complete()
         yield from self._ready(self._flush(False))
         self._parser.plan_pruning()
         for name, tensor, label in self._masked:

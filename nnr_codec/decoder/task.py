@@ -18,6 +18,7 @@ from ..limits import Budget, Limits
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size
+from .wiring import Outputs
 
 Arrays = tuple[npt.NDArray[Any], ...]
 #: Takes levels, and where their parameters go (None: a new array, or the levels themselves).
@@ -57,6 +58,7 @@ class NduTask:
     dims: list[int]
     nbytes: int
     limits: Limits
+    outputs: Outputs | None = None
 
     @property
     def payload(self) -> memoryview:
@@ -78,6 +80,8 @@ class NduTask:
                 size = budget.tensor(tuple(self.dims), 8, "recomposed tensor")
                 work = self.parts[-1].dims[0] * (size + TERM_OVERHEAD)
                 budget.charge("max_decomp_elements", work, "multiplications of decomposed tensors")
+            for recreated in self.outputs.recreated if self.outputs else ():
+                budget.tensor(recreated.shape, self.dtype.itemsize, "recreated tensor")
         except LimitError as error:
             error.unit = error.unit or self.label
             raise

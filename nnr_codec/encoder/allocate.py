@@ -66,7 +66,12 @@ MOST_RATE = 16.0
 
 
 def allocate(
-    model: Model, config: EncoderConfig, read: Reader, pool: Pool, size: Callable[[EncoderConfig], Sizes]
+    model: Model,
+    config: EncoderConfig,
+    read: Reader,
+    pool: Pool,
+    size: Callable[[EncoderConfig], Sizes],
+    restored: Model,
 ) -> EncoderConfig:
     """Options without goals, of which come what the goals ask for.
 
@@ -76,6 +81,8 @@ def allocate(
         As for the encoder.
     size : callable
         What becomes of a model with some options; needed where there is a target.
+    restored : Model
+        Whose bytes a ratio is of: ``model`` may have tensors that do not come out.
 
     Raises
     ------
@@ -89,7 +96,7 @@ def allocate(
     if config.target_size is not None:
         target = config.target_size
     else:
-        arrays = read_each(model, model.tensors, read, pool, _nbytes)
+        arrays = read_each(model, restored.tensors, read, pool, _nbytes)
         target = int(config.target_ratio * sum(arrays.values()))  # type: ignore[operator]
     config = dense(replace(config, target_size=None, target_ratio=None))
     return _Search(model, config, read, pool, size, target).found()

@@ -121,7 +121,7 @@ def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
         return _fine(subject)
     qp = options.step_qp(subject.config.qp_density)
     plan = _quantized(subject, qp, options.dependent_quantization is not False)
-    if plan and options.codebook is not None:
+    if plan and options.codebook:
         return with_values(subject, plan, plan.rate, options.codebook) or plan
     if plan and plan.rate and not in_block and not plan.importance:
         return least(subject, _variants(subject, plan))
@@ -143,7 +143,7 @@ def _variants(subject: Subject, plan: TensorPlan) -> Iterator[TensorPlan]:
         left = plan.options.open - {"scan_order"}
         for scan_order in range(1, 5):
             yield replace(plan, options=replace(plan.options, scan_order=scan_order, open=left))
-    if effort.codebooks:
+    if effort.codebooks and options.codebook is None:
         book = with_values(subject, plan, plan.rate)
         if book:
             yield book

@@ -14,10 +14,11 @@ from ..bitstream.payload import parts, tensor_syntax
 from ..config import EncoderConfig
 from ..constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
-from ..model import Array, Model
+from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .allocate import allocate
+from .fold import Prepared
 from .layout import UnitPlan, plan_units, side_info
 from .preamble import preamble
 from .quantize import contents
@@ -50,7 +51,7 @@ Progress = Callable[[TensorReport], None]
 
 
 def encode_units(
-    model: Model,
+    prepared: Prepared,
     config: EncoderConfig,
     progress: Progress | None = None,
     *,
@@ -58,12 +59,13 @@ def encode_units(
     executor: Executor | None = None,
     statistics: bool = False,
 ) -> Iterator[bytes]:
-    """The units of a bitstream that holds ``model``, one after another.
+    """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
+    model = prepared.model
     read = Reader(model)
     with Pool(jobs, executor) as pool:
 
@@ -73,13 +75,14 @@ def encode_units(
             def note(tensor: TensorReport) -> None:
                 found[tensor.name] = tensor.unit_bytes
 
-            return sum(map(len, _units(model, config, read, pool, note))), found
+            return sum(map(len, _units(prepared, config, read, pool, note))), found
 
-        yield from _units(model, allocate(model, config, read, pool, sizes), read, pool, progress, statistics)
+        settled = allocate(model, config, read, pool, sizes, prepared.restored)
+        yield from _units(prepared, settled, read, pool, progress, statistics)
 
 
 def _units(
-    model: Model,
+    prepared: Prepared,
     config: EncoderConfig,
     read: Reader,
     pool: Pool,
@@ -88,7 +91,8 @@ def _units(
 ) -> Iterator[bytes]:
     """The units of a bitstream, with options that have no goals."""
     session = Session()
-    plans = plan_units(model, config, read, pool)
+    model = prepared.model
+    plans = plan_units(model, config, read, pool, prepared.wiring)
     record = side_info(model, plans, config)
     ids = [name for plan in plans for name in plan.all_ids]
     references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
@@ -105,7 +109,7 @@ def _units(
         calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics, jobs), cost))
     for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
-        for tensor in plan.tensors.values():
+        for tensor in plan.plans:
             if progress:
                 size = prod(tensor.dims), tensor.source_bytes, unit_bytes
                 progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name)))
@@ -206,6 +210,7 @@ def _header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedDataUnitHe
         header.cabac_unary_length_minus1 = main.options.cabac_unary_length_minus1
         header.scan_order = main.options.scan_order
         header.dq_flag = main.dq_flag
+        header.first_tensor_dimension_shift = main.shift
     if main.codebook:
         header.codebook_present_flag = 1
         header.codebook = main.codebook

@@ -7,10 +7,11 @@ from math import prod
 
 from ..config import EncoderConfig
 from ..constants import NNR_PT_RAW_FLOAT
-from ..model import Array, Model
+from ..model import Array
 from ..syntax import Session
 from .allocate import allocate
 from .cost import RECORD_BYTES, code_bytes, measured, overhead
+from .fold import Prepared
 from .goals import excerpt
 from .layout import plan_units, side_info
 from .plan import TensorPlan, subject
@@ -21,38 +22,42 @@ from .schedule import Call, Pool, Reader
 ABOUT = 1 << 16
 
 
-def estimate(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> tuple[int, list[tuple[TensorPlan, int]]]:
+def estimate(
+    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
+) -> tuple[int, list[tuple[TensorPlan, int]]]:
     """Bytes of what precedes the units of tensors, and each tensor's plan with the bytes of its units.
 
     Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
     """
 
     def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
-        before, tensors = _estimated(model, config, read, pool)
+        before, tensors = _estimated(prepared, config, read, pool)
         found = {plan.name: size for plan, size in tensors}
         return before + sum(found.values()), found
 
-    return _estimated(model, allocate(model, config, read, pool, sizes), read, pool)
+    settled = allocate(prepared.model, config, read, pool, sizes, prepared.restored)
+    return _estimated(prepared, settled, read, pool)
 
 
 def _estimated(
-    model: Model, config: EncoderConfig, read: Reader, pool: Pool
+    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
 ) -> tuple[int, list[tuple[TensorPlan, int]]]:
-    units = plan_units(model, config, read, pool)
+    model = prepared.model
+    units = plan_units(model, config, read, pool, prepared.wiring)
     record = side_info(model, units, config)
     ids = [name for unit in units for name in unit.all_ids]
     references = ids if config.indexed_references and len(ids) > 1 else []
     codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
     before = sum(map(len, preamble(model.topology, references, record, config, Session(), codebooks=codebooks)))
-    plans = [plan for unit in units for plan in unit.tensors.values()]
-    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan in plans if plan.has_unit]
+    plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
+    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
     found = pool.results(calls)
-    return before, [(plan, next(found) if plan.has_unit else 0) for plan in plans]
+    return before, [(plan, next(found) if is_coded else 0) for plan, is_coded in plans]
 
 
 def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> int:
     """About the bytes of a tensor's units."""
-    whole = subject(plan.name, arrays[0], config)
+    whole, plan = subject(plan.name, arrays[0], config, axis=plan.shift), replace(plan, shift=0)
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
         return round(measured(whole, plan) - recorded)

@@ -112,7 +112,7 @@ def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
         return  # a float16 tensor, say, that would have to come from float32
     yield plan
     found = subject.distinct
-    if found is not None and len(found.patterns) <= prod(plan.dims) // 2:
+    if found is not None and subject.options.codebook != 0 and len(found.patterns) <= prod(plan.dims) // 2:
         book = with_codebook(subject, plan, found)
         if book is not None:
             yield book

@@ -236,7 +236,7 @@ def _errors(tensor: Subject, in_block: bool) -> list[Distortion]:
     if in_block:
         plan = choose(tensor, in_block=True)
         plans.append(plan)
-        if plan.step and not plan.codebook and tensor.array.ndim == 1:
+        if plan.step and not plan.codebook and sum(extent > 1 for extent in tensor.dims) < 2:
             other = in_unit(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
             plans += [other] if other else []
     return [distortion(tensor, plan) for plan in plans]

@@ -5,10 +5,15 @@ A block is coded by one unit. What that cannot hold is coded apart, each tensor 
 * the weight, when it is no quantized float (integers, exact=True) or has a codebook; then all of the block is coded
   apart,
 * a bias, or all four tensors of the batch normalization, when one of them is not quantized, has a codebook, another
-  type than the weight or another shape than one number for each index of the weight's first dimension, or exceeds what
-  dependent quantization of its step can express, which is that of the whole unit.
+  type than the weight or another shape than one number for each index of the block's dimension of the weight, or
+  exceeds what dependent quantization of its step can express, which is that of the whole unit; or where
+  compressed_parameter_types leaves them out.
 
-Local scaling, G and H mean nothing apart: where they do not fit, the model is refused.
+Local scaling, unless the topology has it, G and H mean nothing apart: where they do not fit, the model is refused.
+
+The block's dimension is coded first (first_tensor_dimension_shift). Members come out in the shape that the topology
+declares, such as (1, n). Where scale and bias are gamma and beta of a batch normalization of the topology, the
+others of its tensors follow from them (8.2.1), and are not coded.
 """
 
 from __future__ import annotations
@@ -17,10 +22,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
+import numpy as np
+
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT, NNR_PT_INT
 from ..errors import EncodeError
-from ..model import Array, Block, Model
+from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import SideInfo, TensorRecord
 from .choose import choose, in_unit
 from .cost import code_bytes
@@ -39,8 +46,8 @@ _MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
 ENTRY_BYTES = 40
 #: The largest code of any tensor takes less of the record, and 9 bytes for each index of its longest dimension.
 CODE_ROOM = 1 << 20
-#: Members whose own tensors do not come out.
-_CONSUMED = ("g", "h", "ls")
+#: What the unit of a folded batch normalization has.
+_FOLDED = NNR_CPT_LS | NNR_CPT_BI
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,20 @@ class UnitPlan:
         By role, in the order of ``ids``.
     compressed_parameter_types : int
         0 for a tensor on its own.
+    implied : tuple of TensorPlan
+        The tensors that decoders make of the others.
     """
 
     ids: tuple[str, ...]
     dims: tuple[int, ...]
     tensors: dict[str, TensorPlan]
     compressed_parameter_types: int = 0
+    implied: tuple[TensorPlan, ...] = ()
+
+    @property
+    def plans(self) -> tuple[TensorPlan, ...]:
+        """Of all tensors."""
+        return *self.tensors.values(), *self.implied
 
     @property
     def all_ids(self) -> tuple[str, ...]:
@@ -72,18 +87,18 @@ class UnitPlan:
         return self.ids + tuple(plan.record.bits for plan in self.tensors.values() if plan.record and plan.record.bits)
 
 
-def plan_units(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> list[UnitPlan]:
+def plan_units(model: Model, config: EncoderConfig, read: Reader, pool: Pool, wiring: Wiring) -> list[UnitPlan]:
     """The units of a model in order; a block stands where the first of its tensors does.
 
-    Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
-    that is none.
+    ``wiring`` is what decoders learn from the topology. Each tensor, or block, is read and let go. Raises EncodeError
+    for a tensor that cannot be coded as asked, or a block that is none.
     """
-    return list(_Layout(model, config, read, pool).units())
+    return list(_Layout(model, config, read, pool, wiring).units())
 
 
 def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
     """The record of a model; EncodeError where it would be needed and is not wanted, or is too long to be read."""
-    records = {plan.name: plan.record for unit in units for plan in unit.tensors.values() if plan.record}
+    records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
     record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
     if record and not config.side_info:
         raise EncodeError("the model has metadata, which only side information holds")
@@ -113,9 +128,37 @@ class _Place:
     bits_id: str | None
     room: int
 
-    def subject(self, array: Array, config: EncoderConfig) -> Subject:
-        """The facts about the tensor."""
-        return subject(self.name, array, config, self.bits_id, self.room)
+    def subject(self, array: Array, config: EncoderConfig, axis: int = 0) -> Subject:
+        """The facts about the tensor, of which a dimension is coded first."""
+        return subject(self.name, array, config, self.bits_id, self.room, axis)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A block, and what decoders learn of it from the topology.
+
+    Parameters
+    ----------
+    block : Block
+    shapes : dict of str to tuple of int
+        The declared shapes of its members.
+    implied : dict of str to float
+        The tensors that decoders make of a unit with its scale and its bias, and the value that they are full of.
+    """
+
+    block: Block
+    shapes: dict[str, tuple[int, ...]]
+    implied: dict[str, float]
+
+    @property
+    def members(self) -> list[str]:
+        """The tensors that are planned together."""
+        return [*_members(self.block), *self.implied]
+
+    @property
+    def consumes_scale(self) -> bool:
+        """Whether decoders multiply the weight by the scale, which does not come out."""
+        return self.block.scale is not None and self.block.scale not in self.shapes
 
 
 @dataclass(frozen=True)
@@ -141,6 +184,7 @@ class _Layout:
     config: EncoderConfig
     read: Reader
     pool: Pool
+    wiring: Wiring
     taken: set[str] = field(init=False)
     room: float = field(init=False)
     recorded: bool = False  # whether any of them needs the record
@@ -151,14 +195,14 @@ class _Layout:
 
     def units(self) -> Iterator[UnitPlan]:
         """The units in order."""
-        block_of = _blocks(self.model)
-        tied = ties(self.model, self.config, block_of)
+        block_of = _blocks(self.model, self.wiring)
+        tied = ties(self.model, self.config, {name: known.block for name, known in block_of.items()})
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, Call[_Planned]] = {}
         for name in places:
             check_name(name)
             block = block_of.get(name)
-            members = _members(block) if block else [name]
+            members = block.members if block else [name]
             if name not in tied and not any(member in calls for member in members):
                 calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
         results = self.pool.results(list(calls.values()))
@@ -187,7 +231,7 @@ class _Layout:
             bits_id = f"{bits_id[:-5]}##bits"
         return _Place(name, index, bits_id if fits_name(bits_id) else None, int(self.room))
 
-    def call(self, block: Block | None, places: list[_Place]) -> Call[_Planned]:
+    def call(self, block: _Known | None, places: list[_Place]) -> Call[_Planned]:
         """What plans a block, or a tensor."""
         names = tuple(place.name for place in places)
         known = self.model.tensors if type(self.model.tensors) is dict else {}
@@ -215,11 +259,17 @@ class _Layout:
         return UnitPlan((name,), plan.dims, {"weight": plan})
 
 
-def _plan(arrays: list[Array], block: Block | None, places: list[_Place], config: EncoderConfig) -> _Planned:
+def _plan(arrays: list[Array], known: _Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:
     """Plan a tensor, or those of a block."""
     subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
-    unit = _plan_block(block, subjects, config) if block else None
-    together = {plan.name for plan in unit.tensors.values()} if unit else set()
+    unit = None
+    if known:
+        turned = dict(subjects)
+        if axis := known.block.axis:
+            place, array = next(one for one in zip(places, arrays, strict=True) if one[0].name == known.block.weight)
+            turned[place.name] = place.subject(array, config, axis)
+        unit = _plan_block(known, turned, config)
+    together = {plan.name for plan in unit.plans} if unit else set()
     plans = {
         place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
     }
@@ -249,19 +299,40 @@ def _members(block: Block) -> list[str]:
     return [name for name in names if name is not None]
 
 
-def _blocks(model: Model) -> dict[str, Block]:
+def _blocks(model: Model, wiring: Wiring) -> dict[str, _Known]:
     """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other."""
-    block_of: dict[str, Block] = {}
+    block_of: dict[str, _Known] = {}
+    declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
     for block in model.blocks:
         if (block.g is None) != (block.h is None):
             raise EncodeError(f"the block of {block.weight!r} has one of g and h; a product takes both")
-        for name in _members(block):
+        names = _members(block)
+        for name in names:
             if name not in model.tensors:
                 raise EncodeError(f"the block of {block.weight!r} names {name!r}, which is no tensor of the model")
-            if name in block_of:
+            if name in block_of or names.count(name) > 1:
                 raise EncodeError(f"tensor {name!r} is in a block twice, or in two blocks")
-            block_of[name] = block
+        if block.axis and block.g is not None:
+            raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
+        shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
+        block_of |= dict.fromkeys(names, _Known(block, shapes, {}))
+    for folded in wiring.blocks:
+        found = block_of.get(folded.weight)
+        implied = _implied(found.block, folded) if found is not None else {}
+        if found is not None and all(name in model.tensors and name not in block_of for name in implied):
+            shapes = {name: declared[name.casefold()] for name in implied if name.casefold() in declared}
+            found = replace(found, shapes=found.shapes | shapes, implied=implied)
+            block_of |= dict.fromkeys(found.members, found)
     return block_of
+
+
+def _implied(block: Block, known: Block) -> dict[str, float]:
+    """What decoders make of the gamma and beta of a block of the topology, where these are scale and bias (8.2.1)."""
+    if block.scale is None or (block.scale, block.bias) != (known.gamma, known.beta):
+        return {}
+    if known.mean is None or known.var is None or known.epsilon is None or block.gamma is not None:
+        return {}
+    return {known.mean: 0.0, known.var: 1 - known.epsilon} | ({known.bias: 0.0} if known.bias is not None else {})
 
 
 def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
@@ -271,8 +342,9 @@ def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
     return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
-def _plan_block(block: Block, subjects: Mapping[str, Subject], config: EncoderConfig) -> UnitPlan | None:
+def _plan_block(known: _Known, subjects: Mapping[str, Subject], config: EncoderConfig) -> UnitPlan | None:
     """The unit of a block with all that it can hold; None when that is not more than a weight."""
+    block = known.block
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
     weights = {role: _plan_member(subjects[name])[0] for role, name in names.items() if name is not None}
@@ -280,7 +352,9 @@ def _plan_block(block: Block, subjects: Mapping[str, Subject], config: EncoderCo
     first, last = plans[0], plans[-1]
     for plan in plans:
         reason = _misfit(plan, first)
-        if reason and (decomposed or block.scale is not None):
+        if block.axis and config.profile == 0:
+            reason = "has its dimensions in another order, which profile 0 does not express"
+        if reason and (decomposed or known.consumes_scale):
             raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)")
         if reason:
             return None
@@ -289,7 +363,7 @@ def _plan_block(block: Block, subjects: Mapping[str, Subject], config: EncoderCo
     scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
     dq_flag = first.dq_flag & last.dq_flag
     tensors = {
-        role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order))
+        role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order), shift=block.axis)
         for role, plan in weights.items()
     }
     ids = (block.weight, _h_id(block)) if decomposed else (block.weight,)
@@ -299,33 +373,76 @@ def _plan_block(block: Block, subjects: Mapping[str, Subject], config: EncoderCo
         members = {role: getattr(block, member) for role, member in roles.items()}
         if None in members.values():
             continue
-        fitted = {}
-        for role, name in members.items():
-            fit = _fit(*_plan_member(subjects[name]), first, dims, dq_flag, config.qp_density)
-            if isinstance(fit, str):
-                if kind == NNR_CPT_LS:
-                    raise EncodeError(f"tensor {name!r} {fit}, but a block has to hold it (7.3.5)")
-                break
-            fitted[role] = fit
-        else:
+        fitted = _fitted(kind, members, known, subjects, (first, dims, dq_flag), config)
+        if fitted:
             tensors |= fitted
             ids += tuple(members.values())
             types |= kind
-    for role in _CONSUMED:
-        if role in tensors:
-            tensors[role] = replace(tensors[role], record=None)
-    return UnitPlan(ids, dims, tensors, types) if types else None
+    consumed = ("g", "h", "ls") if known.consumes_scale else ("g", "h")  # which do not come out
+    tensors = {role: replace(plan, record=None) if role in consumed else plan for role, plan in tensors.items()}
+    implied: tuple[TensorPlan, ...] = ()
+    if types == _FOLDED and known.implied:
+        implied = tuple(_plan_member(subjects[name])[0] for name in known.implied)
+    return UnitPlan(ids, dims, tensors, types, implied) if types else None
+
+
+def _fitted(
+    kind: int,
+    members: Mapping[str, str],
+    known: _Known,
+    subjects: Mapping[str, Subject],
+    unit: tuple[TensorPlan, tuple[int, ...], int],
+    config: EncoderConfig,
+) -> dict[str, TensorPlan]:
+    """The members of one kind as a unit holds them, of which the weight, dims and dq_flag are given; none if it cannot.
+
+    Raises EncodeError for local scaling that has to be there.
+    """
+    weight, dims, dq_flag = unit
+    fitted: dict[str, TensorPlan] = {}
+    reason = "" if kind & config.compressed_parameter_types else "is not among compressed_parameter_types"
+    if kind == NNR_CPT_BI and known.implied and not _follow(known, subjects, weight):
+        return {}  # decoders would make others of it
+    for role, name in members.items():
+        if not reason:
+            fit = _fit(*_plan_member(subjects[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
+            if isinstance(fit, TensorPlan):
+                fitted[role] = fit
+                continue
+            reason = fit
+        if kind == NNR_CPT_LS and known.consumes_scale:
+            raise EncodeError(f"tensor {name!r} {reason}, but a block has to hold it (7.3.5)")
+        return {}
+    return fitted
+
+
+def _follow(known: _Known, subjects: Mapping[str, Subject], weight: TensorPlan) -> bool:
+    """Whether the tensors are what decoders make of the others."""
+    for name, value in known.implied.items():
+        array, shape = subjects[name].array, known.shapes.get(name)
+        same = shape is None or array.shape == shape
+        if not same or array.dtype.kind != "f" or subjects[name].data_format != weight.data_format:
+            return False
+        if not np.array_equal(array, np.full(array.shape, value, array.dtype)):
+            return False
+    return True
 
 
 def _fit(
-    plan: TensorPlan, array: Array, weight: TensorPlan, dims: tuple[int, ...], dq_flag: int, qp_density: int
+    plan: TensorPlan,
+    array: Array,
+    weight: TensorPlan,
+    declared: tuple[int, ...],
+    dims: tuple[int, ...],
+    dq_flag: int,
+    config: EncoderConfig,
 ) -> TensorPlan | str:
     """A bias or the like as a block holds it, or why it cannot."""
     if reason := _misfit(plan, weight):
         return reason
-    if array.shape != dims[:1]:
+    if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
         return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
-    return in_unit(plan, dq_flag, array, qp_density) or (
+    return in_unit(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
         "is too large for a fine step of dependent quantization, which the weight has"
     )
 

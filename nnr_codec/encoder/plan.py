@@ -106,6 +106,8 @@ class TensorPlan:
         From where on values, in steps, have the next entry of the codebook; None where they are entries exactly.
     record : TensorRecord or None
         What the unit does not say of the tensor.
+    shift : int
+        first_tensor_dimension_shift: the dimension of the tensor that is coded first.
     """
 
     name: str
@@ -124,6 +126,7 @@ class TensorPlan:
     codebook: IntegerCodebook | None = None
     borders: tuple[float, ...] | None = None
     record: TensorRecord | None = None
+    shift: int = 0
 
     @property
     def code(self) -> Code | None:
@@ -250,18 +253,27 @@ class Subject:
         )
 
 
-def subject(name: str, array: Array, config: EncoderConfig, bits_id: str | None = None, room: int = 0) -> Subject:
-    """The facts about a tensor; EncodeError for dimensions or a type that cannot be coded."""
+def subject(
+    name: str, array: Array, config: EncoderConfig, bits_id: str | None = None, room: int = 0, axis: int = 0
+) -> Subject:
+    """The facts about a tensor, whose dimension ``axis`` comes first in them.
+
+    Raises EncodeError for dimensions or a type that cannot be coded.
+    """
     if array.ndim > READABLE.max_dims:
         raise EncodeError(f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits")
     stored = stored_type(array.dtype)
     if stored is None:
         raise EncodeError(f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded")
     options = _settled(config.for_tensor(name))
+    known = importance(name, array.shape, config)
+    if axis:
+        if axis >= array.ndim:
+            raise EncodeError(f"the block of {name!r} has axis {axis}, but the tensor has {array.ndim} dimensions")
+        array, known = np.moveaxis(array, axis, 0), known.turned(axis) if known else None
     dims = array.shape or (1,)
     if options.scan_order and (dims[0] == 1 or prod(dims[1:]) == 1):
         options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    known = importance(name, array.shape, config)
     return Subject(name, native(array), stored, options, config, bits_id, room, known)
 
 

@@ -47,7 +47,7 @@ def preamble(
     *,
     codebooks: bool = False,
 ) -> Iterator[bytes]:
-    """The units before the tensors.
+    """The units before the tensors; without the topology where that is kept apart.
 
     ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
     tensor has one.
@@ -55,6 +55,8 @@ def preamble(
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
+    if config.topology == "external":
+        topology = None
     units = [*_units(topology, references, config, session, codebooks)]
     if record:
         units.append(_side_info(record, config, session))

@@ -25,6 +25,8 @@ def contents(plan: TensorPlan, array: Array, syntax: TensorSyntax | None) -> tup
 
     ``syntax`` is that of the unit; None where it holds floats.
     """
+    if plan.shift:
+        array = np.moveaxis(array, plan.shift, 0)
     if plan.record and plan.record.code:
         unit, bits = split(plan.record, array)
         return unit.reshape(plan.dims), bits

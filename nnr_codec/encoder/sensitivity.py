@@ -56,6 +56,14 @@ class Importance:
         """Whether some errors cost more than others."""
         return self.hessian is not None or (self.sensitivity is not None and self.sensitivity.ndim > 0)
 
+    def turned(self, axis: int) -> Importance | None:
+        """What is known where a dimension comes first, which no row of second moments is of."""
+        if self.sensitivity is None:
+            return None
+        dims = (self.dims[axis], *self.dims[:axis], *self.dims[axis + 1 :])
+        each = self.sensitivity.ndim > 0
+        return Importance(self.name, dims, np.moveaxis(self.sensitivity, axis, 0) if each else self.sensitivity)
+
     def mean(self) -> float:
         """What a squared error costs on average; with second moments, when later weights make up for earlier ones."""
         moments = self._moments()

@@ -45,23 +45,24 @@ class Tuning:
 
 def tune(
     model: Model,
+    prepared: Model,
     evaluate: Callable[[Model], float],
     coded: Callable[[EncoderConfig], Coded],
     config: EncoderConfig,
     tolerance: float,
     budget: int,
 ) -> Tuning:
-    """See :func:`nnr_codec.tune`; ``coded`` is the codec."""
+    """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec."""
     if not tolerance >= 0:
         raise EncodeError(f"tolerance {tolerance} is not a number of at least 0")
     if budget < 2:
         raise EncodeError(f"a budget of {budget} evaluations is not one for the model and one for a bitstream")
     if config.target_size is not None or config.target_ratio is not None:
         raise EncodeError("a target leaves nothing to tune")
-    read = Reader(model)
+    read = Reader(prepared)
     with Pool() as pool:
-        config = dense(settle(model, config, read, pool))
-    starts = {name: config.for_tensor(name) for name in model.tensors}
+        config = dense(settle(prepared, config, read, pool))
+    starts = {name: config.for_tensor(name) for name in prepared.tensors}
     names = []
     for name, options in starts.items():
         if not options.exact and subject(name, read([name])[0], config).stored.kind == "f":

@@ -6,18 +6,20 @@ are first needed. On reading the content decides, on writing the suffix.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
 
 from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
-from ..model import Array, Model, Topology
+from ..model import Array, Model, Topology, Wiring
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _MODULES = {"nnef": ".nnef", "safetensors": ".safetensors", "npz": ".npz"}
 
 _CHUNK = 1 << 20
-_IN_MEMORY = 64 << 20
+_IN_MEMORY = 1 << 20
 
 
 class FormatWarning(UserWarning):
@@ -46,8 +48,11 @@ class Format(Protocol):
     def recognise(self, source: Path | BinaryIO) -> bool:
         """Whether the content is of this format; a file object is read from its start. Raises OSError only."""
 
-    def load(self, source: Path | BinaryIO, limits: Limits) -> Model:
-        """Read a model; of a file object (seekable) everything is read before this returns."""
+    def load(self, source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+        """Read a model; a file object (seekable) is not needed any more when this returns.
+
+        With ``strict`` nothing is left out: FormatError instead of a FormatWarning.
+        """
 
     def save(self, model: Model, path: Path, *, overwrite: bool) -> None:
         """Write a model to a path, whole or not at all."""
@@ -59,6 +64,30 @@ class StreamFormat(Protocol):
 
     def write(self, model: Model, file: BinaryIO) -> None:
         """Write a model to a binary file that need not be seekable."""
+
+
+@runtime_checkable
+class Deferred(Protocol):
+    """Tensors of a model that take work each time they are asked for; formats tell them what they will ask for."""
+
+    def announce(self, names: Iterable[str]) -> None:
+        """What will be asked for, in this order."""
+
+    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Type and shape of a tensor, without the work."""
+
+
+def announce(model: Model, names: Iterable[str]) -> None:
+    """Say which tensors a format is about to ask for, each as often as it is there; without this all, in order."""
+    if isinstance(model.tensors, Deferred):
+        model.tensors.announce(names)
+
+
+def described(model: Model, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Type and shape of a tensor."""
+    if isinstance(model.tensors, Deferred):
+        return model.tensors.described(name)
+    return model.tensors[name].dtype, model.tensors[name].shape
 
 
 def names() -> tuple[str, ...]:
@@ -92,16 +121,38 @@ def by_suffix(path: str | os.PathLike[str]) -> Format:
     raise FormatError(f"the name {name!r} does not say which model format to write; known endings are {known}")
 
 
-def tensor_names(topology: Topology) -> list[str]:
-    """The tensors that a topology wants; none when its format does not tell, or its text cannot be read."""
+def wiring(topology: Topology) -> Wiring:
+    """What a topology says of its tensors; nothing when its format does not tell, or its text cannot be read."""
     if topology.format != "nnef":
-        return []
-    from .nnef import variable_labels
+        return Wiring()
+    from .nnef import wiring as of_nnef
 
     try:
-        return variable_labels(topology.data)
+        return of_nnef(topology.data)
     except (FormatError, LimitError):
-        return []
+        return Wiring()
+
+
+def topology_of(
+    source: Topology | Model | str | os.PathLike[str] | BinaryIO | None, *, limits: Limits | None = None
+) -> Topology | None:
+    """The topology that somebody gives as such, as a model, or as the path or file of one; None for None.
+
+    Raises FormatError when it is none, and as :func:`load`.
+    """
+    if source is None:
+        return None
+    if isinstance(source, Topology):
+        if source.format == "nnef":
+            from .nnef import wiring as of_nnef
+
+            of_nnef(source.data)
+        return source
+    model = source if isinstance(source, Model) else load(source, limits=limits)
+    if model.topology is None:
+        what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+        raise FormatError(f"{what} has no topology; give a graph.nnef, or a model that has one")
+    return model.topology
 
 
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
@@ -113,6 +164,24 @@ def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
         if not count:
             raise FormatError(f"{what}: the file ends {len(target)} bytes early")
         target = target[count:]
+
+
+def spooled(stream: BinaryIO | io.BufferedIOBase, limits: Limits, what: str) -> BinaryIO:
+    """A copy of the rest of a stream, at its start: in a temporary file without a name, or in memory if it is small.
+
+    Raises LimitError, which begins with ``what``, before more than max_archive_bytes are copied.
+    """
+    spool, total = cast(BinaryIO, tempfile.SpooledTemporaryFile(_IN_MEMORY)), 0  # noqa: SIM115  # it is the caller's
+    try:
+        while chunk := stream.read(_CHUNK):
+            total += len(chunk)
+            limits.check("max_archive_bytes", total, what)
+            spool.write(chunk)
+    except BaseException:
+        spool.close()
+        raise
+    spool.seek(0)
+    return spool
 
 
 def lacks_type(what: str, dtype: np.dtype[Any], format: str) -> FormatError:
@@ -131,6 +200,7 @@ def load(
     *,
     format: str | None = None,
     limits: Limits | None = None,
+    strict: bool = False,
 ) -> Model:
     """Read a model.
 
@@ -143,6 +213,8 @@ def load(
         The name of the format; by default the content decides.
     limits : Limits, optional
         What the file may cost.
+    strict : bool
+        Refuse files of the model that are no part of what is read, which otherwise a FormatWarning lists.
 
     Raises
     ------
@@ -154,32 +226,41 @@ def load(
         It cannot be read.
     """
     limits = limits or Limits()
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        source = io.BytesIO(source)
+    with opened(source, limits) as file:
+        return _load(file, format, limits, strict, str(file) if isinstance(file, Path) else "the stream")
+
+
+@contextlib.contextmanager
+def opened(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO, limits: Limits
+) -> Iterator[Path | BinaryIO]:
+    """The path of a file or directory, or a seekable file at its start, of what is given to be read.
+
+    Raises LimitError when a stream is larger than the limits permit, OSError when it cannot be read.
+    """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-            # A pipe of the system's, as /dev/stdin or a shell's <(command).
-            with open(path, "rb") as file:
-                return load(file, format=format, limits=limits)
-        return _load(path, format, limits, str(path))
-    if isinstance(source, io.BufferedIOBase) and source.seekable() and source.tell() == 0:
-        return _load(source, format, limits, "the stream")
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
-        total = 0
-        while chunk := source.read(_CHUNK):
-            total += len(chunk)
-            limits.check("max_archive_bytes", total, "bytes of the stream")
-            spool.write(chunk)
-        return _load(cast(BinaryIO, spool), format, limits, "the stream")
+        if stat.S_ISREG(path.stat().st_mode) or path.is_dir():
+            yield path
+            return
+        # A pipe of the system's, as /dev/stdin or a shell's <(command).
+        with open(path, "rb") as file, spooled(file, limits, "bytes of the stream") as spool:
+            yield spool
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        yield io.BytesIO(source)
+    elif isinstance(source, io.BufferedIOBase) and source.seekable() and source.tell() == 0:
+        yield source
+    else:
+        with spooled(source, limits, "bytes of the stream") as spool:
+            yield spool
 
 
-def _load(source: Path | BinaryIO, format: str | None, limits: Limits, what: str) -> Model:
+def _load(source: Path | BinaryIO, format: str | None, limits: Limits, strict: bool, what: str) -> Model:
     module = get(format) if format else recognise(source)
     if module is None:
         raise FormatError(f"{what}: not a model of a format that is read here ({', '.join(_MODULES)})")
     try:
-        return module.load(source, limits)
+        return module.load(source, limits, strict=strict)
     except LimitError as error:
         error.unit = error.unit or what
         raise

@@ -51,10 +51,10 @@ def recognise(source: Path | BinaryIO) -> bool:
         return False
 
 
-def load(source: Path | BinaryIO, limits: Limits) -> Model:
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
     """Read all arrays of an archive, in its order and in the machine's byte order.
 
-    Members that are no ``.npy`` are named in one FormatWarning.
+    Members that are no ``.npy`` are named in one FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
@@ -85,6 +85,8 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
         raise
     except (*_ZIP_ERRORS, ValueError) as error:
         raise FormatError(f"not a zip archive, or a damaged one: {error}") from error
+    if others and strict:
+        raise FormatError(f"members that are no arrays: {others[:8]!a}")
     if others:
         warnings.warn(f"members that are no arrays are left out: {others[:8]!a}", FormatWarning, stacklevel=4)
     return Model(tensors, format=NAME)

@@ -26,7 +26,7 @@ from ..errors import FormatError, MissingDependencyError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, fill, lacks_type
+from . import FormatWarning, announce, described, fill, lacks_type
 
 NAME = "safetensors"
 SUFFIXES = (".safetensors",)
@@ -128,8 +128,8 @@ def recognise(source: Path | BinaryIO) -> bool:
     return _is_index(head) or (head[_SIZE : _SIZE + 1] == b"{" and 2 <= header <= size - _SIZE)
 
 
-def load(source: Path | BinaryIO, limits: Limits) -> Model:
-    """Read a file, its tensors in the order of the header; of a path they are read on access.
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read a file, its tensors in the order of the header; of a path they are read on access. All is kept (strict).
 
     Raises
     ------
@@ -325,23 +325,24 @@ def _warn_of_loss(model: Model) -> None:
 
 
 def _write(model: Model, file: BinaryIO) -> None:
-    found = {name: _described(name, model.tensors[name]) for name in model}
+    found = {name: _described(name, *described(model, name)) for name in model}
     names = sorted(found, key=lambda name: (_ORDER[found[name][0]], name))
     file.write(_header(model.metadata, {name: found[name] for name in names}))
+    announce(model, names)
     for name in names:
         array = model.tensors[name]
-        if _described(name, array) != found[name]:
+        if _described(name, array.dtype, array.shape) != found[name]:
             raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
         _write_items(file, array)
 
 
-def _described(name: str, array: Array) -> tuple[str, list[int]]:
+def _described(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, list[int]]:
     """The format's name of the type, and the shape."""
-    if not has_type(array.dtype):
-        raise lacks_type(f"tensor {name[:80]!a}", array.dtype, NAME)
+    if not has_type(dtype):
+        raise lacks_type(f"tensor {name[:80]!a}", dtype, NAME)
     if name == _METADATA or not _is_text(name):
         raise FormatError(f"tensor {name[:80]!a}: safetensors has no tensor of that name")
-    return _CODES[array.dtype.name], list(array.shape)
+    return _CODES[dtype.name], list(shape)
 
 
 def _header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, list[int]]]) -> bytes:

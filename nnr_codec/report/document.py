@@ -102,7 +102,7 @@ def _tensor(one: TensorReport, details: TensorDetails) -> Document:
 
 def _coding(statistics: TensorStatistics | None, details: TensorDetails, n: int) -> str:
     if statistics is None:
-        return "tied" if details.same_as else "empty" if not n else "none"
+        return "tied" if details.same_as else "empty" if not n else "folded"
     if statistics.payload_type == NNR_PT_RAW_FLOAT:
         return "raw"
     if statistics.codebook_size:

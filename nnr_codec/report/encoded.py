@@ -14,9 +14,10 @@ from ..config import EncoderConfig
 from ..constants import NNR_NDU, NnrUnitType
 from ..decoder.stream import StreamDecoder
 from ..encoder.encode import TensorReport
+from ..encoder.fold import Prepared
 from ..files import output_file
 from ..limits import Limits
-from ..model import Array, Model
+from ..model import Array
 
 #: The endings of files that reports are written to, and the methods of EncodeReport that make them.
 ENDINGS = {".json": "to_json", ".html": "to_html"}
@@ -133,15 +134,20 @@ class Witness:
 
     Parameters
     ----------
-    model : Model
-        What is encoded.
+    prepared : Prepared
+        What is encoded, and what is to come out.
     report : EncodeReport
     """
 
-    def __init__(self, model: Model, report: EncodeReport) -> None:
-        self._model, self._report = model, report
-        self._decoder = StreamDecoder(limits=Limits.unlimited(), allow_missing=True)
-        self._products = {block.weight for block in model.blocks if block.scale is not None or block.g is not None}
+    def __init__(self, prepared: Prepared, report: EncodeReport) -> None:
+        self._model, self._report, self._products = prepared.restored, report, prepared.products
+        apart = report.config is not None and report.config.topology == "external" and bool(prepared.wiring.shapes)
+        self._decoder = StreamDecoder(
+            limits=Limits.unlimited(),
+            allow_missing=True,
+            wire=lambda _: prepared.wiring,
+            topology=self._model.topology if apart else None,
+        )
         self._overhead: Counter[str] = Counter()
         self._found: dict[str, TensorDetails] = {}
         self.seconds = 0.0

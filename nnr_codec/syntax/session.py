@@ -6,18 +6,25 @@ place (ISO/IEC 15938-17:2024, 6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_QCB, NNR_QSU, NNR_STR
+from ..constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_QCB, NNR_QSU, NNR_STR, TOPOLOGY_FORMATS
 from ..errors import ElementError, MissingReferenceError
 from .structures import NnrLayerParameterSetUnitPayload, NnrModelParameterSetUnitPayload, NnrTopologyUnitPayload
 
 if TYPE_CHECKING:
     from .coder import Structure
-    from .structures import NnrCompressedDataUnitHeader, NnrPruningTopologyContainer, NnrUnitHeader
+    from .structures import (
+        NnrCompressedDataUnitHeader,
+        NnrPruningTopologyContainer,
+        NnrTopologyUnitHeader,
+        NnrUnitHeader,
+    )
+
+    TopologyUnit = tuple[NnrTopologyUnitHeader, NnrTopologyUnitPayload]
 
 
 @dataclass
@@ -28,6 +35,8 @@ class Session:
     ----------
     topology_dimensions : mapping of str to sequence of int
         Dimensions of tensors whose units leave them out (``tensor_dimensions_flag`` 0), by name.
+    declared : callable or None
+        Gives the shape that a topology declares for another one, or None, from its name and what is active.
     """
 
     topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -47,6 +56,8 @@ class Session:
     lps_quantization: tuple[int, int] | None = None
     lps_depth: int = 0  # aggregates around the active LPS
     g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
+    declared: Callable[[str, Session], Sequence[int] | None] | None = field(default=None, compare=False)
+    topology: TopologyUnit | None = field(default=None, compare=False)  # the last one of a format that is told
 
     def snapshot(self, last: Session | None = None) -> Session:
         """What is active now, untouched by later units: ``last``, where it is the same, or a copy."""
@@ -93,17 +104,25 @@ class Session:
         return new
 
     def tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[int]:
-        """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, 6.4.4.5)."""
+        """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, 6.4.4.5).
+
+        A topology declares the shape that the tensor has after decoding, so the dimension that
+        first_tensor_dimension_shift moves comes first.
+        """
         if t.tensor_dimensions_flag:
             return t.tensor_dimensions
         name = self.names(t)[0]
         if name in self.pruned_dimensions:
             return self.pruned_dimensions[name]
-        if name not in self.topology_dimensions:
+        if name in self.topology_dimensions:
+            return [int(extent) for extent in self.topology_dimensions[name]]
+        shape = self.declared(name, self) if self.declared else None
+        if shape is None:
             raise MissingReferenceError(
                 f"the dimensions of {name!r} are not in the bitstream and no topology gives them"
             )
-        return [int(extent) for extent in self.topology_dimensions[name]]
+        shift = t.first_tensor_dimension_shift
+        return [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
 
     def count_tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> int:
         """count_tensor_dimensions, from the header or else from the topology."""
@@ -140,7 +159,7 @@ class Session:
     def activate(self, header: NnrUnitHeader, payload: Structure | None, depth: int = 0) -> None:
         """Take over what a complete unit, in ``depth`` aggregates, leaves for the units after it."""
         if header.nnr_unit_type == NNR_STR:
-            self.__dict__.update(vars(Session(self.topology_dimensions)))
+            self.__dict__.update(vars(Session(self.topology_dimensions, declared=self.declared)))
             self.general_profile_idc = header.detail.general_profile_idc  # type: ignore[attr-defined]
         elif header.nnr_unit_type == NNR_NDU and header.partial_data_counter < 2:
             detail: NnrCompressedDataUnitHeader = header.detail  # type: ignore[assignment]
@@ -160,6 +179,9 @@ class Session:
             self.lps, self.lps_unification_flag = payload, payload.lps_unification_flag
             self.lps_quantization, self.lps_depth = _quantization(payload, "lps"), depth
         elif isinstance(payload, NnrTopologyUnitPayload):
+            unit: NnrTopologyUnitHeader = header.detail  # type: ignore[assignment]
+            if TOPOLOGY_FORMATS.get(unit.topology_storage_format):
+                self.topology = unit, payload
             if payload.topology_elem_id_list:
                 self.reference_list = list(payload.topology_elem_id_list)
             if "pruning" in payload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,11 @@ from ..test_vectors import Case, each
 
 @pytest.mark.parametrize("case", each("valid", "acceptable"))
 def test_vectors_come_back(case: Case) -> None:
-    dims = case.topology_dimensions
+    options: dict[str, Any] = {"topology_dimensions": case.topology_dimensions, "topology": case.topology}
     for stream in case.streams:
         data = stream.path.read_bytes()
-        units = list(nnr.units(data, topology_dimensions=dims))
-        assert nnr.write_units(units, topology_dimensions=dims) == data
+        units = list(nnr.units(data, **options))
+        assert nnr.write_units(units, **options) == data
         for unit in units:
             assert bytes(unit.data) == data[unit.offset : unit.offset + unit.size.nnr_unit_size]
 

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec import formats
 from nnr_codec.bitstream.nodes import Node, UnitNode
 from nnr_codec.bitstream.tree import trees
 from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.constants import NNR_PT_INT
-from nnr_codec.syntax import BitReader, Session
+from nnr_codec.decoder.wiring import header_session
+from nnr_codec.syntax import BitReader
 
 from ..builder import Bitstream, ndu
 
@@ -35,10 +37,14 @@ def facts(path: Path) -> dict[str, Any]:
 @lru_cache
 def read(data: Path | bytes) -> tuple[list[UnitNode], nnr.NnrError | None]:
     """The trees of a bitstream, and the error that they end with."""
-    dims = facts(data).get("topology_dimensions", {}) if isinstance(data, Path) else {}
+    said = facts(data) if isinstance(data, Path) else {}
+    given = None
+    if isinstance(data, Path) and "topology" in said:
+        given = nnr.Topology("nnef", data.with_name(said["topology"]["file"]).read_bytes())
+    session = header_session(said.get("topology_dimensions"), formats.wiring, None, given)
     roots: list[UnitNode] = []
     try:
-        roots.extend(trees(UnitReader(data, None, Session(dims))))
+        roots.extend(trees(UnitReader(data, None, session)))
     except nnr.NnrError as error:
         return roots, error
     return roots, None

@@ -265,8 +265,29 @@ def test_a_bitstream_that_ends_early_between_units(capsys: Capture) -> None:
     Path("some.nnr").write_bytes(Path("digits.nnr").read_bytes()[: units[-4].offset])
     result = call(capsys, "decode", "some.nnr", "-o", "out.npz")
     assert result.code == 3
-    assert result.err == "nnr: error: some.nnr: incomplete: 12 of 16 tensors; 'fc1/weight' and 3 more missing\n"
+    named = "'fc1/weight', 'fc1/bias', 'fc2/weight'"
+    assert result.err == f"nnr: error: some.nnr: incomplete: 12 of 16 tensors; {named} and 1 more missing\n"
     assert not Path("out.npz").exists()
     assert call(capsys, "decode", "some.nnr", "-o", "out.npz", "--allow-missing").code == 0
     with np.load("out.npz") as arrays:
         assert len(arrays) == 12
+
+
+def test_standard_output_gets_all_or_nothing(bitstream: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    from nnr_cli.main import run
+
+    Path("bad.nnr").write_bytes(damaged(bitstream.read_bytes(), 4))
+    for jobs in ("1", "2"):
+        assert run(["decode", "bad.nnr", "-o", "-", "-j", jobs]) == 3
+        assert capsysbinary.readouterr().out == b""
+
+
+@pytest.mark.parametrize("target", ["out.nnef", "out.tar", "out.tgz", "out.npz", "out.safetensors"])
+def test_threads_make_the_same_file(capsys: Capture, target: str) -> None:
+    nnr.encode_file(DIGITS, "digits.nnr")
+    contents = []
+    for jobs in (1, 3):
+        assert call(capsys, "decode", "digits.nnr", "-q", "-fo", target, "-j", jobs).code == 0
+        path = Path(target)
+        contents.append({p: p.read_bytes() for p in path.rglob("*.*")} if path.is_dir() else path.read_bytes())
+    assert contents[0] == contents[1]

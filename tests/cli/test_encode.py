@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def test_colons_belong_to_the_pattern(capsys: Capture) -> None:
         ("*:exact=5", "exact is true or false or auto, not '5'"),
         ("*:dq=7", "dependent_quantization is true or false or auto, not '7'"),
         ("*:rate=x", "rate is a number, not 'x'"),
-        ("*:codebook=0", "codebook 0 is outside 1..65536"),
+        ("*:codebook=-1", "codebook -1 is outside 0..65536"),
         ("*:pattern=3", "'pattern' is not an option; there are "),
         ("*:self=3", "'self' is not an option"),
         ("*:nope=1", "'nope' is not an option"),
@@ -362,3 +363,29 @@ def test_units_are_no_larger_than_asked(npz: Path, capsys: Capture) -> None:
     assert "255 units of max_unit_size=14 can hold" in result.err
     assert not Path("y.nnr").exists()
     assert call(capsys, "encode", npz, "-o", "y.nnr", "--max-unit-size", "0").code == 2
+
+
+def test_files_that_the_bitstream_cannot_carry(capsys: Capture) -> None:
+    shutil.copytree(DIGITS, "m.nnef")
+    assert call(capsys, "encode", "m.nnef", "--strict", "-qo", "fine.nnr").code == 0
+    Path("m.nnef/vendor.txt").touch()
+    result = call(capsys, "encode", "m.nnef", "-o", "m.nnr")
+    assert result.code == 0
+    assert result.err.startswith("nnr: warning: files that are no part of the model are left out: 'vendor.txt'\n")
+    assert Path("m.nnr").read_bytes() == Path("fine.nnr").read_bytes()
+    result = call(capsys, "encode", "m.nnef", "--strict", "-o", "strict.nnr")
+    assert result.code == 3
+    assert result.err.endswith("files that are no part of the model, and that nothing carries: 'vendor.txt'\n")
+    assert not Path("strict.nnr").exists()
+
+
+def test_the_graph_of_a_folder_and_the_graph_alone(capsys: Capture) -> None:
+    assert call(capsys, "encode", DIGITS, "-qo", "folder.nnr").code == 0
+    assert call(capsys, "encode", DIGITS / "graph.nnef", "-qo", "graph.nnr").code == 0
+    assert Path("folder.nnr").read_bytes() == Path("graph.nnr").read_bytes()
+    shutil.copy(DIGITS / "graph.nnef", "graph.nnef")
+    for dry in ([], ["--dry-run"]):
+        result = call(capsys, "encode", "graph.nnef", "-o", "alone.nnr", *dry)
+        assert result.code == 3
+        assert "the model is a graph alone, and its 16 variables have no tensor files" in result.err
+    assert not Path("alone.nnr").exists()

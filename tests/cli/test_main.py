@@ -47,7 +47,8 @@ def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/steering.md", "docs/effort.md", "docs/reports.md", "docs/data-aware.md"]
+    "page",
+    ["README.md", "docs/steering.md", "docs/effort.md", "docs/reports.md", "docs/data-aware.md", "docs/nnef.md"],
 )
 def test_pages_name_options_that_there_are(page: str) -> None:
     options = {

@@ -160,7 +160,7 @@ def test_what_a_format_cannot_hold(capsys: Capture, name: str, way: str) -> None
     nnr.encode_file({"bf16": TENSORS["bf16"], "i4": np.ones((2, 3), ml_dtypes.int4)}, "m.nnr", exact=True)
     result = call(capsys, "decode", "m.nnr", "-o", "m.npz", "--only", name)
     assert result.code == 3
-    assert result.err.startswith(f"nnr: error: tensor '{name}': npz has no type for ")
+    assert result.err.startswith(f"nnr: error: m.nnr: tensor '{name}': npz has no type for ")
     assert way in result.err
     assert result.err.count("\n") == 1
     assert not Path("m.npz").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from nnr_codec.constants import NNR_PT_RAW_FLOAT
 
 from ..builder import ndu
 from ..conformance.violations import base, raw, start, update
+from ..formats.support import minimal, regular, tar_bytes, tree, write_folder
 from .support import call
 
 
@@ -119,3 +122,77 @@ def test_files_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path:
         3,
         f"nnr: error: {tmp_path / 'm'}: not a manifest: there is no list of tensors\n",
     )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """An NNEF model that breaks a rule, has one of no variable, and a label that a terminal would act on."""
+    files = {**minimal(), "\x1b[31m": b""}
+    files["graph.nnef"] = files["graph.nnef"].replace(b"y = copy(x)", b"y = copy(q)")
+    return write_folder(tmp_path / "model.nnef", files)
+
+
+_FOUND = "graph.nnef:6:14: 'q' is not assigned before (use-before-assignment, NNEF 3.3.2)"
+
+
+def test_models(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path, fine: Path) -> None:
+    result = call(capsys, "verify", model, fine)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.splitlines() == [
+        f"{model}: {_FOUND}",
+        f"{model}: note: \\x1b[31m: a file of a vendor (vendor-file, NNEF 5.1)",
+        "1 bitstream, 1 model, 1 violation, 0 warnings",
+    ]
+    assert call(capsys, "verify", write_folder(tmp_path / "m", minimal())).out == "1 model, 0 violations, 0 warnings\n"
+
+
+def test_models_by_content(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path) -> None:
+    files = {name: data for name, data in tree(model).items() if name != "\x1b[31m"}
+    packed = tar_bytes(regular(files))
+    for name, data in (("a", packed), ("b", gzip.compress(packed)), ("c", files["graph.nnef"])):
+        (tmp_path / name).write_bytes(data)
+        assert call(capsys, "verify", tmp_path / name).out.splitlines()[0] == f"{tmp_path / name}: {_FOUND}"
+
+
+def test_models_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: Path, fine: Path
+) -> None:
+    for path, line in ((model / "graph.nnef", f"-: {_FOUND}"), (fine, "1 bitstream, 0 violations, 0 warnings")):
+        with open(path, "rb") as file:
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
+            assert call(capsys, "verify", "-").out.splitlines()[0] == line
+
+
+def test_models_as_json(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    result = call(capsys, "verify", "--json", model)
+    assert result.code == 1
+    (printed,) = json.loads(result.out)
+    assert (printed["file"], printed["variables"], printed["warnings"]) == (str(model), 1, [])
+    assert printed["violations"] == [
+        {
+            "rule": "use-before-assignment",
+            "clause": "3.3.2",
+            "message": "'q' is not assigned before",
+            "file": "graph.nnef",
+            "line": 6,
+            "column": 14,
+        }
+    ]
+
+
+def test_broken_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "cut.tgz").write_bytes(gzip.compress(tar_bytes(regular(minimal())))[:-9])
+    for name, message in (("empty", "no graph.nnef"), ("cut.tgz", "the gzip stream is damaged: ")):
+        result = call(capsys, "verify", tmp_path / name)
+        assert (result.code, result.out) == (3, "")
+        assert result.err.startswith(f"nnr: error: {tmp_path / name}: {message}")
+        assert result.err.count("\n") == 1
+
+
+def test_models_have_no_digests(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path, fine: Path) -> None:
+    manifest = tmp_path / "manifest"
+    manifest.write_text(call(capsys, "verify", "--digest", fine).out, "utf-8")
+    for options in (["--digest"], ["--against", manifest], ["-i", fine]):
+        result = call(capsys, "verify", model, *options)
+        assert result.code == 2 and "is a model" in result.err

@@ -1,4 +1,7 @@
-"""A decoder for ``nnr conformance --decoder`` that misbehaves as it is told: MODE INPUT OUTDIR [INPUT...]."""
+"""A decoder for ``nnr conformance --decoder`` that misbehaves as it is told: MODE INPUT OUTDIR [INPUT...].
+
+An INPUT ``--topology=FILE`` is a graph that is kept apart.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def main(mode: str, source: str, folder: str, *before: str) -> None:
         np.ones(1 << 31)
     if mode == "shell":
         sys.exit(139)
-    decoder = nnr.UpdateDecoder()
+    graphs = [word.removeprefix("--topology=") for word in before if word.startswith("--topology=")]
+    before = tuple(word for word in before if not word.startswith("--topology="))
+    decoder = nnr.UpdateDecoder(topology=graphs[0] if graphs else None)
     tensors = {}
     try:
         for path in (*before, source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.conformance.cases import load_cases
+from nnr_codec.model import Topology
 
 from .support import described, write_case
 
@@ -64,6 +66,21 @@ def test_all_fields(tmp_path: Path) -> None:
     assert np.array_equal(stream.values(stream.tensors[0]), W)
     assert stream.is_intact()
     assert (b.kind, b.error, b.streams[0].tensors) == ("invalid", (nnr.TruncatedError, 0), None)
+
+
+def test_a_topology_that_is_kept_apart(tmp_path: Path) -> None:
+    graph = b"version 1.0;"
+    path = write_case(tmp_path, "A", DATA, {"w": W})
+    assert load_cases(tmp_path)[0].topology is None
+    path.with_name("topology.nnef").write_bytes(graph)
+    change(path, "topology", value={"file": "topology.nnef", "sha256": hashlib.sha256(graph).hexdigest()})
+    assert load_cases(tmp_path)[0].topology == Topology("nnef", graph)
+    path.with_name("topology.nnef").write_bytes(graph + b"#")
+    assert "topology.nnef has another SHA-256" in refused(tmp_path)
+    change(path, "topology", "file", value="../topology.nnef")
+    assert "is not a file of the case's folder" in refused(tmp_path)
+    change(path, "topology", value="topology.nnef")
+    assert "topology is str, not dict" in refused(tmp_path)
 
 
 def test_several_in_one_folder_and_values_in_an_archive(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import nnr_codec as nnr
 from nnr_codec import errors
 from nnr_codec.conformance.page import page
 from nnr_codec.conformance.requirements import REQUIREMENTS, refused
-from nnr_codec.conformance.shalls import SHALLS
+from nnr_codec.conformance.shalls import A4_SENTENCES, SHALLS
+from nnr_codec.conformance.verify import verify
 from nnr_codec.decoder.group import Group
 
 from ..shared import standard_text
@@ -23,7 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def report(case: Broken) -> nnr.Report:
     """What verify says."""
-    return nnr.verify(case.data, limits=case.limits, topology_dimensions=case.topology_dimensions, inputs=case.inputs)
+    return verify(
+        case.data,
+        limits=case.limits,
+        topology_dimensions=case.topology_dimensions,
+        inputs=case.inputs,
+        topology=case.topology,
+    )
 
 
 @pytest.mark.parametrize("name", sorted(REQUIREMENTS))
@@ -131,6 +138,24 @@ def test_each_shall_is_a_requirement_or_has_a_reason() -> None:
     for shall in SHALLS:
         assert bool(shall.requirements) != bool(shall.reason), shall
         assert set(shall.requirements) <= set(REQUIREMENTS), shall
+
+
+def test_every_sentence_of_a4_is_listed() -> None:
+    """In the order of the text: each "shall" where it stands, and nothing is left over."""
+    text = standard_text()
+    body = text[text.index("#### A.4 ") : text.index("## Annex B")].partition("\n")[2]
+    sentences = [
+        sentence
+        for line in body.splitlines()
+        if line and "IECNORM" not in line  # a watermark
+        for sentence in re.split(r"(?<=[.:]) +(?=[A-Z])", line)
+    ]
+    assert all(sentence[-1] in ".:" for sentence in sentences)
+    assert len(A4_SENTENCES) == len(sentences) == 14
+    assert [" " in answer for _, answer in A4_SENTENCES] == ["constraints shall apply" in s for s in sentences]
+    checked = {rule for _, answer in A4_SENTENCES if " " not in answer for rule in answer.split("|")}
+    assert checked <= set(REQUIREMENTS)
+    assert {rule.id for rule in REQUIREMENTS.values() if rule.clause == "A.4"} <= checked
 
 
 def test_the_page_is_not_stale() -> None:

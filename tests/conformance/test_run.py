@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.conformance.vectors import Case, Outcome, Result, load_cases, run, summary
+from nnr_codec.constants import NNR_PT_RAW_FLOAT
 
-from ..builder import update_ndu
+from ..builder import Bitstream, ndu, update_ndu
 from ..vectors.make import ROOT
 from ..vectors.stream import Stream
 from .support import command, described, write_case
@@ -116,6 +118,28 @@ def test_sequences(tmp_path: Path) -> None:
     assert outcomes(tmp_path, command=command("good")) == {"SEQ": (Outcome.PASS, "")}
     without = outcomes(tmp_path, command=command("good").replace("{inputs}", ""))
     assert without["SEQ"][0] == Outcome.SKIP
+
+
+def test_a_topology_that_is_kept_apart(tmp_path: Path) -> None:
+    graph = (
+        b'version 1.0; graph g(x) -> (y) { x = external(shape = [1]); w = variable(shape = [3], label = "w"); y = w; }'
+    )
+    data = Bitstream({"w": [3]}).str_().mps(methods=0).raw(ndu("w", None, kind=NNR_PT_RAW_FLOAT), [1, 2, 3]).data
+    topology = {"file": "topology.nnef", "sha256": hashlib.sha256(graph).hexdigest(), "bytes": len(graph)}
+    path = write_case(tmp_path, "APART", data, {"w": np.array([1, 2, 3], np.float32)})
+    path.with_name("topology.nnef").write_bytes(graph)
+    assert outcomes(tmp_path)["APART"][0] == Outcome.ERROR  # it was not told
+    facts = json.loads(path.read_text("utf-8")) | {"topology": topology}
+    facts["expected"]["topology"] = topology
+    path.write_text(json.dumps(facts), "utf-8")
+    assert outcomes(tmp_path)["APART"] == (Outcome.PASS, "")
+    assert outcomes(tmp_path, command=f"{command('good')} --topology={{topology}}")["APART"] == (Outcome.PASS, "")
+    assert outcomes(tmp_path, command=command("good"))["APART"][0] == Outcome.SKIP
+
+
+def test_a_word_with_topology_is_left_out_where_there_is_none(tmp_path: Path) -> None:
+    write_case(tmp_path, "PLAIN", DATA, {"w": W})
+    assert outcomes(tmp_path, command=f"{command('good')} --topology={{topology}}")["PLAIN"] == (Outcome.PASS, "")
 
 
 def test_an_error_before_the_last_bitstream_is_not_the_expected_one(tmp_path: Path) -> None:

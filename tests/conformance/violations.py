@@ -22,6 +22,7 @@ from nnr_codec.constants import (
     NNR_TPL_DICT,
     NNR_TPL_PRUN,
 )
+from nnr_codec.model import Topology
 from nnr_codec.syntax.structures import (
     BitMask,
     NnrModelParameterSetUnitHeader,
@@ -36,7 +37,11 @@ from nnr_codec.syntax.structures import (
 from ..builder import Bitstream, aggregate, ndu, update_ndu
 
 VECTORS = Path(__file__).resolve().parents[2] / "bitstream_vectors"
-GRAPH = b'version 1.0; graph g(x) -> (x) { x = external(shape = [1]); w = variable(shape = [1], label = "w"); }\0'
+GRAPH = (
+    b'version 1.0; graph g(x) -> (y) { x = external(shape = [1]); w = variable(shape = [1], label = "w"); '
+    b"y = mul(x, w); }\0"
+)
+QUANT = b'"w": linear_quantize(min = 0.0, max = 1.0, bits = 8);\n\0'
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Broken:
     data : bytes
     unit : int or None
         The number of the unit that breaks the rule.
+    topology : Topology or None
+        One that is kept apart.
     """
 
     data: bytes
@@ -55,6 +62,7 @@ class Broken:
     inputs: Sequence[bytes] = ()
     limits: Limits = field(default_factory=Limits)
     topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    topology: Topology | None = None
 
 
 CASES: dict[str, Callable[[], Broken]] = {}
@@ -164,7 +172,7 @@ def topology_first() -> Broken:
 
 @breaks("quantization-first")
 def quantization_first() -> Broken:
-    return Broken(raw(start(), "a").quantization(b"\0").data, 3)
+    return Broken(raw(start(), "a").quantization(b"\0", storage=2).data, 3)
 
 
 @breaks("unit-type")
@@ -335,6 +343,44 @@ def nnef_graph() -> Broken:
     return Broken(start(topology_carriage_flag=1).topology(b"graph\0").data, 2)
 
 
+@breaks("nnef-quantization")
+def nnef_quantization() -> Broken:
+    s = start(topology_carriage_flag=1).topology(GRAPH).quantization(QUANT.replace(b"w", b"v"))
+    return Broken(raw(s, "w").data, 3)
+
+
+@breaks("nnef-quantization-string")
+def nnef_quantization_string() -> Broken:
+    return Broken(raw(start(topology_carriage_flag=1).topology(GRAPH).quantization(b"\0\0"), "w").data, 3)
+
+
+@breaks("nnef-topology-format")
+def nnef_topology_format() -> Broken:
+    return Broken(raw(start(topology_carriage_flag=1).topology(GRAPH, storage=0), "w").data, 2)
+
+
+@breaks("nnef-quantization-format")
+def nnef_quantization_format() -> Broken:
+    s = start(topology_carriage_flag=1).topology(GRAPH).quantization(QUANT, storage=4)
+    return Broken(raw(s, "w").data, 3)
+
+
+@breaks("nnef-list-consecutive")
+def nnef_list_consecutive() -> Broken:
+    s = start(topology_carriage_flag=1).reference_list("w", "W").topology(GRAPH)
+    return Broken(raw(s, "w").data, 2)
+
+
+@breaks("nnef-topology-first")
+def nnef_topology_first() -> Broken:
+    return Broken(raw(start(topology_carriage_flag=1), "w").topology(GRAPH).data, 3)
+
+
+@breaks("nnef-quantization-first")
+def nnef_quantization_first() -> Broken:
+    return Broken(raw(start(topology_carriage_flag=1).topology(GRAPH), "w").quantization(QUANT).data, 4)
+
+
 @breaks("nnef-reference-list")
 def nnef_reference_list() -> Broken:
     s = start(topology_carriage_flag=1, mps_parent_signalling_enabled_flag=1)
@@ -425,6 +471,11 @@ def parent_tensor() -> Broken:
 @breaks("required-information")
 def required_information() -> Broken:
     return Broken(update(2), 2)
+
+
+@breaks("topology-fit")
+def topology_fit() -> Broken:
+    return Broken(raw(start(), "w", [2]).data, None, topology=Topology("nnef", GRAPH[:-1]))
 
 
 @breaks("residual-first")

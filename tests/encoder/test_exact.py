@@ -16,10 +16,11 @@ from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NNR_QCB, NNR_QSU, NNR_TPL, NNR_TPL_REFLIST, PayloadType
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.encode import encode_units
+from nnr_codec.encoder.fold import prepare
 from nnr_codec.encoder.grids import grid_codes
 from nnr_codec.encoder.plan import subject
 from nnr_codec.limits import Limits
-from nnr_codec.model import Array, Block, Model
+from nnr_codec.model import Array, Block, Model, Wiring
 from nnr_codec.sideinfo.codes import split
 from nnr_codec.sideinfo.record import TensorRecord
 
@@ -393,7 +394,8 @@ def test_planning_keeps_no_tensor() -> None:
     tensors = Lazy.fromkeys(map(str, range(12)))
     nnr.encode({"warm": normal()}, exact=True)
     tracemalloc.start()
-    for _ in encode_units(Model(tensors), nnr.EncoderConfig(exact=True)):
+    config = nnr.EncoderConfig(exact=True)
+    for _ in encode_units(prepare(Model(tensors), config, Wiring()), config):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

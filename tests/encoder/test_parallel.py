@@ -18,7 +18,8 @@ from nnr_codec.encoder import encode as encode_module
 from nnr_codec.encoder import layout as layout_module
 from nnr_codec.encoder import schedule as schedule_module
 from nnr_codec.encoder.encode import encode_units
-from nnr_codec.model import Array, Block, Model
+from nnr_codec.encoder.fold import prepare
+from nnr_codec.model import Array, Block, Model, Wiring
 
 from ..decoder.test_parallel import Pickling, Sorted
 
@@ -162,20 +163,23 @@ def test_work_does_not_run_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors that are large together, few are coded before the first one is taken."""
     lazy = Lazy(40, (50, 50))
     monkeypatch.setattr(schedule_module, "WINDOW", 30_000)
-    sizes = [len(lazy.read) - 40 for _ in encode_units(Model(lazy), EncoderConfig(), jobs=2)]
+    sizes = [
+        len(lazy.read) - 40
+        for _ in encode_units(prepare(Model(lazy), EncoderConfig(), Wiring()), EncoderConfig(), jobs=2)
+    ]
     assert sizes[:2] == [0, 0]  # NNR_STR, NNR_MPS
     assert all(read <= 5 + k for k, read in enumerate(sizes))
 
 
 def test_nothing_goes_on_after_the_caller_stops() -> None:
     lazy, executor = Lazy(20, (50, 50)), Sorted()
-    units = encode_units(Model(lazy), EncoderConfig(), executor=executor)
+    units = encode_units(prepare(Model(lazy), EncoderConfig(), Wiring()), EncoderConfig(), executor=executor)
     for _ in range(4):
         next(units)
     units.close()
     assert all(future.done() for future, _ in executor.waiting)
     before = threading.active_count()
-    units = encode_units(Model(lazy), EncoderConfig(), jobs=3)
+    units = encode_units(prepare(Model(lazy), EncoderConfig(), Wiring()), EncoderConfig(), jobs=3)
     for _ in range(4):
         next(units)
     assert threading.active_count() > before

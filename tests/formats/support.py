@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import struct
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from nnr_codec.formats.nnef.tensorfile import write_tensor
+from nnr_codec.formats.nnef.tensorfile import HEADER_SIZE, header_of, write_tensor
 from nnr_codec.model import Array, Model, Topology
 
 #: Own tensor files and models, valid and malformed.
@@ -48,11 +50,20 @@ def nnef_model(tensors: Mapping[str, Array], quantization: bytes | None = None) 
     return Model(tensors, Topology("nnef", graph_text(tensors), quantization))
 
 
-def dat(array: Array) -> bytes:
-    """The tensor file of an array."""
+def dat(array: Array, data_type: str | None = None, fields: str | None = None) -> bytes:
+    """The tensor file of an array, for a variable of this data type or the one that `graph_text` declares."""
     file = io.BytesIO()
-    write_tensor(file, array, "test")
+    header = header_of(array, data_type or _TYPES.get(array.dtype.kind, ""), "test", fields)
+    assert write_tensor(file, array, header, "test") == len(file.getvalue())
     return file.getvalue()
+
+
+def head(item_type: int, bits: int, shape: tuple[int, ...], *, vendor: int = 0, parameters: bytes = b"") -> bytes:
+    """A header as the text has it (NNEF 1.0.3, 5.2)."""
+    length = (math.prod(shape) * bits + 7) // 8
+    extents = [*shape, *[0] * (8 - len(shape))]
+    fixed = struct.pack("<4B2I8II2H", 0x4E, 0xEF, 1, 0, length, len(shape), *extents, bits, item_type, vendor)
+    return (fixed + parameters).ljust(HEADER_SIZE, b"\0")
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:

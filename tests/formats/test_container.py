@@ -91,6 +91,10 @@ def test_content_decides(tmp_path: Path) -> None:
         (special("x", tarfile.BLKTYPE), "no regular file"),
         (special("x", tarfile.FIFOTYPE), "no regular file"),
         (special("x", tarfile.GNUTYPE_SPARSE), "no regular file"),
+        (special("x", tarfile.GNUTYPE_LONGLINK), "no regular file"),
+        (special("x", tarfile.SOLARIS_XHDTYPE), "no regular file"),
+        (special("x", b"M"), "no regular file"),
+        (special("x", b"V"), "no regular file"),
         (special("x", b"Z"), "no regular file"),
         (special("/x", tarfile.REGTYPE), "not below"),
         (special("../x", tarfile.REGTYPE), "not below"),
@@ -119,6 +123,10 @@ def test_hostile_members(member: tuple[tarfile.TarInfo, bytes], message: str, co
         ({"size": "\N{SUPERSCRIPT TWO}"}, "malformed size"),
         ({"size": "9" * 30}, "malformed size"),
         ({"GNU.sparse.major": "1"}, "sparse"),
+        ({"GNU.sparse.name": "x", "GNU.sparse.realsize": "1"}, "sparse"),
+        ({"path": "/x"}, "not below"),
+        ({"path": "a/w.dat"}, "two files"),
+        ({"path": "./graph.nnef"}, "two files"),
     ],
 )
 def test_hostile_extended_headers(headers: dict[str, str], message: str) -> None:

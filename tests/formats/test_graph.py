@@ -1,8 +1,9 @@
-"""The structural reader of graph.nnef."""
+"""The variables of graph.nnef."""
 
 from __future__ import annotations
 
 import contextlib
+import tarfile
 import time
 
 import pytest
@@ -47,8 +48,7 @@ def test_synthetic_documents(name: str) -> None:
     }.get(name, [("v", "scalar", (1, 2), "w")])
     assert [(v.identifier, v.dtype, v.shape, v.label) for v in graph.variables] == expected
     for variable in graph.variables:
-        start, end = variable.shape_span
-        text = data[start:end].decode()
+        text = data[variable.extents.start : variable.extents.end].decode()
         assert text == "[1] + [2]" if name == "compositional" else eval(text) == list(variable.shape)
 
 
@@ -57,9 +57,10 @@ def test_synthetic_documents(name: str) -> None:
     [
         ("variable(shape = [3], label = 'w')", "scalar", (3,), "w"),
         ("variable<scalar>(shape = [], label = 'w')", "scalar", (), "w"),
-        ("variable < logical > ( label='w' , shape=[1,2,] )", "logical", (1, 2), "w"),
+        ("variable < logical > ( label='w' , shape=[1,2] )", "logical", (1, 2), "w"),
         ("variable<integer>([4, 5], 'w')", "integer", (4, 5), "w"),
         ("variable([4], label = 'w')", "scalar", (4,), "w"),
+        ("variable(shape = [- -3, -(2) * -1], label = 'w')", "scalar", (3, 2), "w"),
         ("variable(shape = [1] * 3 + [2 * 3 + 1], label = 'a' * 2 + '/b')", "scalar", (1, 1, 1, 7), "aa/b"),
         ("variable(shape = ([1] + [2]) * 2, label = ('w'))", "scalar", (1, 2, 1, 2), "w"),
         ('variable(shape = [4294967295], label = "w")', "scalar", (4294967295,), "w"),
@@ -87,7 +88,7 @@ def test_what_is_no_variable() -> None:
         "variable = external(shape = [1]); # variable(shape = [1], label = 'comment')\n"
         "a = f(variable, s = 'variable(shape = [1], label = 1)', variable = 3);\n"
         "[b, c] = split(variable, ratios = [for i in [1,2] yield i]);\n"
-        "variables = g<?>(a if length_of([1]) > 0 && !false || true else b[0:1]);"
+        "variables = g<integer>(a if length_of([1]) > 0 && !false || true else b[0:1]);"
     )
     assert graph.variables == ()
 
@@ -97,28 +98,31 @@ def test_extensions_and_fragments() -> None:
         "version 1.0;\nextension KHR_a, KHR_b;\nextension tract_assert S >= 1 @ $;\n"
         "fragment op<? = scalar>( a: tensor<?>[], b: (integer, string)[] = [(1, 'x')] ) -> ( c: tensor<> );\n"
         "fragment variable<? = scalar>(shape: integer[], label: string) -> (output: tensor<?>);\n"
-        "fragment f(a: tensor<scalar>) -> (b: tensor<scalar>) { b = a ^ 2.0 if {1} else 'vari\\'able('; }\n"
+        "fragment f(a: tensor<scalar>) -> (b: tensor<scalar>) { b = a ^ 2.0 if c[1] else 'vari\\'able('; }\n"
         "graph g(x) -> (y) {"
     )
-    graph = parse("", head)
-    assert graph.name == "g"
-    assert graph.extensions == ("KHR_a, KHR_b", "tract_assert S >= 1 @ $")
-    assert graph.version == "1.0"
+    document = parse("", head).document
+    assert document.graph.name.name == "g"
+    assert [part.text for part in document.extensions] == ["KHR_a, KHR_b", "tract_assert S >= 1 @ $"]
+    assert document.extensions[0].names == ("KHR_a", "KHR_b")
+    assert [part.name.name for part in document.fragments] == ["op", "variable", "f"]
+    assert document.version == "1.0"
 
 
 def test_offsets_are_bytes() -> None:
     data = f"# \N{LATIN SMALL LETTER E WITH ACUTE}\r\n{_HEAD}v = variable(shape = [ 1,2 ], label = 'w');}}".encode()
     (variable,) = parse_graph(data).variables
-    assert data[slice(*variable.shape_span)] == b"[ 1,2 ]"
+    assert data[variable.extents.start : variable.extents.end] == b"[ 1,2 ]"
+    assert data[variable.call.start : variable.call.end] == b"variable(shape = [ 1,2 ], label = 'w')"
     assert variable.line == 5
 
 
 _MALFORMED = [
-    ("v = variable(shape = [1]);", 4, 5, "needs shape and label"),
+    ("v = variable(shape = [1]);", 4, 5, "needs shape and label (NNEF 1.0, 4.1.3)"),
     ("v = variable(label = 'w');", 4, 5, "needs shape and label"),
     ("v = variable();", 4, 5, "needs shape and label"),
-    ("v = variable<string>(shape = [1], label = 'w');", 4, 14, "a variable of 'string'"),
-    ("v = variable<?>(shape = [1], label = 'w');", 4, 14, "a variable of"),
+    ("v = variable<string>(shape = [1], label = 'w');", 4, 5, "a variable of 'string'"),
+    ("v = variable<?>(shape = [1], label = 'w');", 4, 5, "a variable of"),
     ("v = variable(shape = [0], label = 'w');", 4, 22, "extents"),
     ("v = variable(shape = [-1], label = 'w');", 4, 22, "extents"),
     ("v = variable(shape = [4294967296], label = 'w');", 4, 22, "extents"),
@@ -127,40 +131,28 @@ _MALFORMED = [
     ("v = variable(shape = 1, label = 'w');", 4, 22, "a shape is a list"),
     ("v = variable(shape = [1.0], label = 'w');", 4, 23, "expected an integer"),
     ("v = variable(shape = [1e3], label = 'w');", 4, 23, "expected an integer"),
-    ("v = variable(shape = [999999999999999999999999], label = 'w');", 4, 23, "expected an integer"),
-    ("v = variable(shape = [1,1,1,1,1,1,1,1,1], label = 'w');", 4, 22, "highest rank"),
-    ("v = variable(shape = [1] * 9, label = 'w');", 4, 26, "highest rank"),
-    ("v = variable(shape = [1] * 1000000000000, label = 'w');", 4, 26, "too long"),
-    ("v = variable(shape = [1], label = 'w' * 1000000000000);", 4, 39, "too long"),
-    ("v = variable(shape = [9999999999 * 9999999999], label = 'w');", 4, 34, "too large"),
-    ("v = variable(shape = [1] + 2, label = 'w');", 4, 26, "different types"),
-    ("v = variable(shape = [1] * [2], label = 'w');", 4, 26, "integer on its right"),
-    ("v = variable(shape = [n], label = 'w');", 4, 23, "must be constants; found 'n'"),
-    ("v = variable(shape = [1], label = scope + '/w');", 4, 35, "must be constants; found 'scope'"),
-    ("v = variable(shape = [1], label = true);", 4, 35, "must be constants"),
+    ("v = variable(shape = [true], label = 'w');", 4, 23, "expected an integer"),
+    ("v = variable(shape = [999999999999999999999999], label = 'w');", 4, 23, "too large"),
+    ("v = variable(shape = [" + "9" * 4001 + "], label = 'w');", 4, 23, "more than 4000 digits"),
+    ("v = variable(shape = [1,1,1,1,1,1,1,1,1], label = 'w');", 4, 22, "highest rank (NNEF 1.0, 5.2)"),
+    ("v = variable(shape = [1] * 9, label = 'w');", 4, 28, "highest rank"),
+    ("v = variable(shape = [1] * 1000000000000, label = 'w');", 4, 28, "too long"),
+    ("v = variable(shape = [1], label = 'w' * 1000000000000);", 4, 41, "too long"),
+    ("v = variable(shape = [9999999999 * 9999999999], label = 'w');", 4, 36, "too large"),
+    ("v = variable(shape = [1] + 2, label = 'w');", 4, 28, "different types"),
+    ("v = variable(shape = [1] * [2], label = 'w');", 4, 28, "integer on its right"),
+    ("v = variable(shape = [4 / 2], label = 'w');", 4, 23, "must be constants"),
+    ("v = variable(shape = [n], label = 'w');", 4, 23, "must be constants (NNEF 1.0, 4.1.3)"),
+    ("v = variable(shape = [1], label = scope + '/w');", 4, 35, "must be constants"),
+    ("v = variable(shape = [1], label = true);", 4, 35, "expected an integer or a string"),
     ("v = variable(shape = [1], label = 3);", 4, 35, "a label is a string"),
     ("v = variable(shape = [1], label = '');", 4, 35, "empty"),
     ("v = variable(shape = [1], label = 'a b');", 4, 35, "characters that NNEF does not permit"),
     ("v = variable(shape = [1], label = 'é');", 4, 35, "characters that NNEF does not permit"),
-    ("v = variable(shape = [1], label = 'w', label = 'w');", 4, 40, "given twice"),
+    ("v = variable(shape = [1], label = 'w', label = 'w');", 4, 40, "given twice (NNEF 1.0, 3.3.2)"),
     ("v = variable(shape = [1], label = 'w', scope = 'w');", 4, 40, "no parameter 'scope'"),
     ("v = variable(label = 'w', [1]);", 4, 27, "positional"),
     ("v = variable([1], 'w', 1);", 4, 24, "two parameters"),
-    ("v = variable(shape = [1] label = 'w');", 4, 26, "expected ','"),
-    ("v = variable(shape = [1 2], label = 'w');", 4, 25, "expected ','"),
-    ("v = variable(shape = [1], label = 'w';", 4, 38, "expected ','"),
-    ("v = variable(shape = [1], label = 'w", 4, 35, "unterminated string"),
-    ("v = f(x));", 4, 9, "closes nothing"),
-    ("v = f(x];", 4, 8, "closes nothing"),
-    ("v = f(x", 5, 1, "closes nothing"),
-    ("v = ;", 4, 5, "without a right side"),
-    (" = f(x);", 4, 2, "without a left side"),
-    ("v = f(x)", 5, 1, "closes nothing"),
-    ("v f(x)", 5, 1, "closes nothing"),
-    ("é = f(x);", 4, 1, "unexpected character"),
-    ("é = 1; # é\n$", 4, 1, "unexpected character"),
-    ("# é\n  $", 5, 3, "unexpected character"),
-    ("v = f(x);} x", 4, 12, "expected the end of the document, found 'x'"),
 ]
 
 
@@ -175,18 +167,6 @@ def test_errors_have_a_place(body: str, line: int, column: int, message: str) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected 'version', found the end"),
-        ("graph g(x) -> (y) {}", "1:1: expected 'version'"),
-        ("\N{ZERO WIDTH NO-BREAK SPACE}version 1.0;", r"unexpected character '\\ufeff'"),
-        ("version 2.0; graph g(x) -> (y) {}", "1:9: version 2.0 of NNEF"),
-        ("version 10; graph g(x) -> (y) {}", "version 10 of NNEF"),
-        ("version '1.0';", "expected a number"),
-        ("version 1.0; extension KHR_x", "an extension without"),
-        ("version 1.0;", "expected 'graph', found the end"),
-        ("version 1.0; graph g(x) -> (y) { y = f(x);", "no ';' before|no '=' before|found the end"),
-        ("version 1.0; graph g x -> (y) {}", "expected '\\('"),
-        ("version 1.0; graph g(1) -> (y) {}", "expected a name"),
-        ("version 1.0; fragment f(a: tensor<>) -> (b: tensor<>) { b = a;", "no '}' before"),
         (
             "version 1.0; fragment f(a: tensor<>) -> (b: tensor<>) { b = variable(shape = [1], label = 'w'); }"
             " graph g(x) -> (y) {}",
@@ -220,7 +200,7 @@ def test_shared_labels_must_agree(second: str, agrees: bool) -> None:
     if agrees:
         assert len(parse(body).variables) == 2
     else:
-        with pytest.raises(FormatError, match=r"graph\.nnef:5: .* line 4"):
+        with pytest.raises(FormatError, match=r"graph\.nnef:5:5: .* line 4, .*4\.1\.3"):
             parse(body)
 
 
@@ -234,13 +214,6 @@ def test_limits() -> None:
         with pytest.raises(LimitError, match=name):
             parse(body, limits=limits)
     assert len(parse(body, limits=Limits(max_names=20, max_name_bytes=3)).variables) == 20
-
-
-@pytest.mark.parametrize("opening", ["(", "[", "{", "[("])
-@pytest.mark.parametrize("where", ["v = {};", "v = variable(shape = {}, label = 'w');", "{} = f(x);", "v = f({}"])
-def test_nested_brackets(opening: str, where: str) -> None:
-    with pytest.raises(FormatError, match=r"nested|closes nothing|must be constants"):
-        parse(where.format(opening * 100_000))
 
 
 @pytest.mark.parametrize(
@@ -285,9 +258,11 @@ def test_any_tokens_give_a_graph_or_an_error(pieces: list[str], headed: bool) ->
 @needs_shared
 def test_documents_of_other_tools() -> None:
     assert SHARED is not None
-    variables = documents = 0
-    for path in sorted(SHARED.rglob("graph.nnef")):
-        documents += 1
-        variables += len(parse_graph(path.read_bytes()).variables)
-    assert documents >= 50
-    assert variables >= 450
+    texts = [path.read_bytes() for path in sorted(SHARED.rglob("graph.nnef"))]
+    texts += [path.read_bytes() for path in sorted(SHARED.rglob("examples/*.txt"))]
+    for path in sorted((SHARED / "nnef_corpus").rglob("*.tgz")) + sorted((SHARED / "nnef_corpus").rglob("*.tar")):
+        with tarfile.open(path) as archive:
+            members = [archive.extractfile(member) for member in archive if member.name.endswith("graph.nnef")]
+            texts += [member.read() for member in members if member]
+    assert len(texts) >= 76
+    assert sum(len(parse_graph(text).variables) for text in texts) >= 1176

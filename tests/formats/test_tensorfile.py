@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
+import os
 import struct
 import tracemalloc
+from random import Random
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
@@ -20,18 +23,12 @@ from nnr_codec.formats.nnef.tensorfile import HEADER_SIZE, header_of, read_heade
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
 
-from .support import SYNTHETIC, dat
+from .support import SYNTHETIC, dat, head
 
 _EXPECTED: dict[str, dict[str, Any]] = json.loads((SYNTHETIC / "dat" / "expected.json").read_text())
 _REFUSED = {
-    "quint8": r"item type 0x2 \(quantized unsigned integer\) of 8 bits",
-    "qint8": r"item type 0x3 \(quantized signed integer\) of 8 bits",
-    "qint32": r"item type 0x3 \(quantized signed integer\) of 32 bits",
-    "quint4": r"item type 0x2 \(quantized unsigned integer\) of 4 bits",
-    "legacy_linear_0x10": r"item type 0x10 \(linearly quantized value of NNEF before 1\.0\.3\)",
-    "legacy_log_0x11": r"item type 0x11 \(logarithmically quantized value of NNEF before 1\.0\.3\)",
-    "literal_0x0100": r"item type 0x100 \(unknown\)",
-    "vendor_TR": "vendor 0x5452",
+    "literal_0x0100": r"item type 0x100, as NNEF 1\.0\.3 misprints 4 \(signed integer\)",
+    "vendor_TR": r"item type 0x0 of vendor 0x5452 \(tract\)",
     "bad_magic": "begins with 58 ef instead of 4e ef",
     "bad_version": r"version 2\.0",
     "bad_rank9": "rank 9",
@@ -42,8 +39,14 @@ _REFUSED = {
     "bad_huge": "the header says 8 bytes of items",
     "bad_header_only64": "64 bytes are too few",
 }
-#: Files whose meaning survives and whose bytes do not: a legacy code, booleans of 8 bits.
-_REWRITTEN = {"bool8", "legacy_int_signed"}
+#: Files whose header is not what we write unless we are asked to.
+_OTHERWISE = {"bool8", "legacy_int_signed", "legacy_linear_0x10", "legacy_log_0x11", "quint4"}
+#: What stands in the files where expected.json has what it means.
+_STORED = {
+    "bool8": [7 * value for value in _EXPECTED["bool8"]["values"]],
+    "legacy_linear_0x10": [0x00, 0x55, 0xAA, 0xFF],
+    "legacy_log_0x11": [0, 5, 10, 15],
+}
 
 
 def read(data: bytes, limits: Limits | None = None) -> Array:
@@ -63,10 +66,14 @@ def test_synthetic_files_are_read(name: str) -> None:
     assert array.shape == tuple(expected["shape"])
     if "dtype" in expected:
         assert array.dtype == np.dtype(expected["dtype"])
-    values = np.array(expected["values"], array.dtype).reshape(array.shape)
+    values = np.array(_STORED.get(name, expected["values"]), array.dtype).reshape(array.shape)
     assert array.tobytes() == values.tobytes() or np.array_equal(array, values, equal_nan=True)
-    assert read_header(io.BytesIO(data), len(data), name).data_type == expected["nnef_type"]
-    assert (dat(array) == data) is (name not in _REWRITTEN)
+    header = read_header(io.BytesIO(data), len(data), name)
+    assert header.data_type == expected["nnef_type"]
+    assert header.is_written is (name not in _OTHERWISE)
+    if name != "bool8":  # has values that only its own header can hold
+        assert (dat(array, header.data_type) == data) is header.is_written
+    assert dat(array, header.data_type, header.fields.hex()) == data
 
 
 @pytest.mark.parametrize("name", sorted(_REFUSED))
@@ -91,6 +98,190 @@ def test_booleans_are_packed_from_the_highest_bit() -> None:
     assert struct.unpack("<I", data[44:48]) == (1,)
 
 
+def packed(values: list[int], bits: int) -> bytes:
+    """Items one after the other, the highest bit first, and zero bits up to a byte: by Python's integers alone."""
+    digits = "".join(f"{value % (1 << bits):0{bits}b}" for value in values)
+    digits += "0" * (-len(digits) % 8)
+    return int(digits, 2).to_bytes(len(digits) // 8, "big")
+
+
+def extremes(bits: int, signed: bool, count: int) -> list[int]:
+    """Integers of any size, the least and the greatest among them."""
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    random = Random(bits)
+    return [least, most, *(random.randint(least, most) for _ in range(count - 2))]
+
+
+@pytest.mark.parametrize(("item_type", "signed"), [(1, False), (2, False), (3, True), (4, True), (0x10, False)])
+@pytest.mark.parametrize("bits", range(1, 65))
+def test_integers_of_every_width(item_type: int, signed: bool, bits: int) -> None:
+    values = extremes(bits, signed, 13)
+    width = next(width for width in (8, 16, 32, 64) if width >= bits)
+    # Items of whole integers are in the byte order of the file; all others are a stream of bits.
+    items = (
+        packed(values, bits) if bits < width else np.array(values, f"<{'i' if signed else 'u'}{width // 8}").tobytes()
+    )
+    data = head(item_type, bits, (13,)) + items
+    array = read(data)
+    assert array.dtype == np.dtype(f"{'i' if signed else 'u'}{width // 8}")
+    assert array.tolist() == values
+    header = read_header(io.BytesIO(data), len(data), "x.dat")
+    assert dat(array, header.data_type, header.fields.hex()) == data
+    assert header.is_written is (bits == width and item_type != 0x10)
+    assert header.is_quantized is (item_type in (2, 3))
+
+
+@pytest.mark.parametrize("parameters", [b"\1", b"\0\0\x80\x3f", b"\0\0\0\x80"])
+def test_signed_integers_before_1_0_3(parameters: bytes) -> None:
+    """Any first parameter but 0, whether it was written as an integer or as a float."""
+    data = head(1, 5, (3,), parameters=parameters) + packed([-16, 3, -1], 5)
+    assert read(data).dtype == np.int8
+    assert read(data).tolist() == [-16, 3, -1]
+    assert dat(read(data), "integer", data[16:].hex()[: 2 * 112]) == data
+    # A parameter says nothing of floats, nor do those behind the first one.
+    assert read(head(0, 32, (1,), parameters=b"\1") + bytes(4)).dtype == np.float32
+    assert read(head(1, 8, (1,), parameters=bytes(4) + b"\1") + b"\xff").tolist() == [255]
+
+
+def test_packed_items_beyond_one_part() -> None:
+    values = extremes(11, True, 100_003)
+    data = head(4, 11, (100_003, 1)) + packed(values, 11)
+    array = read(data)
+    assert array.reshape(-1).tolist() == values
+    other = np.asfortranarray(np.repeat(array.astype(">i2"), 2, axis=1))[:, :1]
+    assert dat(other, "integer", data[20:HEADER_SIZE].hex()) == data
+
+
+@pytest.mark.parametrize(("item_type", "bits", "count"), [(5, 1, 3), (5, 1, 9), (3, 3, 1), (2, 12, 3), (4, 63, 1)])
+def test_bits_after_the_last_item_are_zero(item_type: int, bits: int, count: int) -> None:
+    data = head(item_type, bits, (count,)) + packed([0] * count, bits)
+    assert not read(data).any()
+    for bit in range(-count * bits % 8):
+        with pytest.raises(FormatError, match=r"^x\.dat: the bits after the last item are not 0"):
+            read(data[:-1] + bytes([1 << bit]))
+    # One bit higher is an item.
+    assert read(data[:-1] + bytes([1 << -count * bits % 8])).any()
+
+
+def test_booleans_of_8_bits() -> None:
+    data = head(5, 8, (4,)) + bytes([0, 1, 1, 0])
+    assert read(data).dtype == np.bool_
+    assert read(data).tolist() == [False, True, True, False]
+    other = data[:-1] + b"\xff"
+    assert read(other).dtype == np.uint8
+    assert read(other).tolist() == [0, 1, 1, 255]
+    for one in (data, other):
+        assert dat(read(one), "logical", one[16:HEADER_SIZE].hex()) == one
+    with pytest.raises(FormatError, match="unsigned integer is integer data; the variable is logical"):
+        dat(read(other), "logical")
+
+
+@pytest.mark.parametrize(
+    ("item_type", "bits", "message"),
+    [
+        *((0, bits, rf"item type 0x0 \(float\) of {bits} bits") for bits in (0, 1, 8, 24, 31, 80, 128)),
+        *((5, bits, rf"item type 0x5 \(boolean\) of {bits} bits") for bits in (0, 2, 7, 9, 16, 32)),
+        *((kind, bits, f"of {bits} bits") for kind in (1, 2, 3, 4, 16, 17) for bits in (0, 65, 128, (1 << 32) - 1)),
+        *((kind, 8, f"item type {kind:#x}, which NNEF does not define") for kind in (6, 15, 18, 0x1000, 0xFFFF)),
+        (0x0100, 8, r"item type 0x100, as NNEF 1\.0\.3 misprints 4 \(signed integer\)"),
+        (0x0101, 1, r"item type 0x101, as NNEF 1\.0\.3 misprints 5 \(boolean\)"),
+    ],
+)
+def test_item_types_that_are_refused(item_type: int, bits: int, message: str) -> None:
+    with pytest.raises(FormatError, match=rf"^x\.dat: .*{message}"):
+        read(
+            head(item_type, bits if bits < 1 << 31 else 8, (1,))[:44] + struct.pack("<2I", bits, item_type) + bytes(92)
+        )
+
+
+def test_vendors_are_refused_whatever_the_item_type() -> None:
+    for item_type in (0, 4, 0x100, 0x2040):
+        with pytest.raises(
+            FormatError, match=rf"item type {item_type:#x} of vendor 0x0001; NNR knows only those of NNEF"
+        ):
+            read(head(item_type, 8, (1,), vendor=1) + b"\0")
+
+
+_FIELDS = head(0, 32, (2,))[16:]
+
+
+@pytest.mark.parametrize("rank", range(9))
+def test_every_byte_of_a_header_is_kept(rank: int) -> None:
+    """Unused extents, parameters and reserved bytes, which nobody reads."""
+    raw = bytearray(head(0, 16, (1,) * rank))
+    for offset in (*range(12 + 4 * rank, 44), *range(52, HEADER_SIZE)):
+        raw[offset] = offset
+    data = bytes(raw) + b"\0\x3c"
+    header = read_header(io.BytesIO(data), len(data), "x.dat")
+    assert header.shape == (1,) * rank
+    assert not header.is_written
+    assert read(data).tolist() == np.ones(header.shape).tolist()
+    assert dat(read(data), "scalar", header.fields.hex()) == data
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("0", "'0' is no part of the header"),
+        ("zz", "'zz' is no part of the header"),
+        ("\ud800", r"'\\ud800' is no part of the header"),
+        ((_FIELDS + b"\1").hex(), "is no part of the header"),
+        ("", r"item type 0x0 \(float\) of 0 bits"),
+        ((_FIELDS[:28] + b"\x18").hex(), r"item type 0x0 \(float\) of 24 bits"),
+        (head(4, 65, (2,))[16:].hex(), r"item type 0x4 \(signed integer\) of 65 bits"),
+        (head(7, 32, (2,))[16:].hex(), "item type 0x7, which NNEF does not define"),
+        (head(0x100, 32, (2,))[16:].hex(), "misprints 4"),
+        (head(0, 32, (2,), vendor=0x5452)[16:].hex(), r"vendor 0x5452 \(tract\)"),
+    ],
+)
+def test_fields_that_are_no_header(fields: str, message: str) -> None:
+    # Also where they are not used, since no such file holds the array.
+    for dtype in (np.float32, np.float64):
+        with pytest.raises(FormatError, match=rf"^test: .*{message}"):
+            dat(np.zeros(2, dtype), "scalar", fields)
+
+
+def test_fields_of_another_data_type() -> None:
+    with pytest.raises(FormatError, match=r"^test: quantized signed integer is scalar data; the variable is integer$"):
+        dat(np.zeros(2, np.int8), "integer", head(3, 8, (2,))[16:].hex())
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("bits", [1, 4, 7, 15, 33, 63])
+def test_items_that_do_not_fit_their_width(bits: int, signed: bool) -> None:
+    fields = head(3 if signed else 2, bits, (2,))[16:].hex()
+    width = next(width for width in (8, 16, 32, 64) if width >= bits)
+    least, most = extremes(bits, signed, 2)
+    for values in ([least, most + 1], [most, least - 1]) if signed else ([least, most + 1],):
+        with pytest.raises(FormatError, match=f"^test: an item does not fit the {bits} bits"):
+            dat(np.array(values, f"{'i' if signed else 'u'}{width // 8}"), "scalar", fields)
+
+
+def test_fields_hold_for_arrays_as_they_are_read_only() -> None:
+    """A tensor that was converted gets the header of its new dtype."""
+    fields = head(0x10, 8, (2,), parameters=b"\1\2\3\4")[16:].hex()
+    assert dat(np.zeros(2, ">u1"), "scalar", fields)[52:56] == b"\1\2\3\4"
+    for dtype in ("f4", "f8", "i1", "u2"):
+        assert dat(np.zeros(2, dtype), "scalar", fields) == dat(np.zeros(2, dtype), "scalar")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "data_type", "item_type"),
+    [("f2", "scalar", 0), ("u1", "integer", 1), ("u8", "scalar", 2), ("i4", "scalar", 3), ("i2", "integer", 4)],
+)
+def test_item_types_of_our_own_choice(dtype: str, data_type: str, item_type: int) -> None:
+    array = np.zeros(3, dtype)
+    assert dat(array, data_type) == head(item_type, 8 * array.itemsize, (3,)) + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "data_type"), [("f4", "integer"), ("f4", "logical"), ("u1", "logical"), ("?", "scalar")]
+)
+def test_data_types_that_do_not_fit(dtype: str, data_type: str) -> None:
+    with pytest.raises(FormatError, match=f"data; the variable is {data_type}$"):
+        dat(np.zeros(3, dtype), data_type)
+
+
 _DTYPES = st.sampled_from(
     [np.dtype(order + kind) for order in "<>" for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u8", "b1")]
 )
@@ -110,7 +301,9 @@ def test_any_array_survives(data: st.DataObject) -> None:
     assert result.shape == array.shape
     assert result.tobytes() == array.astype(result.dtype).tobytes()
     assert dat(result) == encoded
-    assert len(encoded) == HEADER_SIZE + header_of(array, "x").length
+    header = read_header(io.BytesIO(encoded), len(encoded), "x.dat")
+    assert header.is_written
+    assert len(encoded) == HEADER_SIZE + header.length
 
 
 def test_strided_arrays_beyond_one_part() -> None:
@@ -129,7 +322,7 @@ def test_shapes_out_of_range() -> None:
         with pytest.raises(FormatError, match="at most 8 extents, each at least 1"):
             dat(np.zeros(shape, np.float32))
     with pytest.raises(FormatError, match="holds at most 4,294,967,295"):
-        header_of(np.broadcast_to(np.float32(0), (1 << 30,)), "x")
+        header_of(np.broadcast_to(np.float32(0), (1 << 30,)), "scalar", "x")
 
 
 def test_extent_of_zero_is_refused() -> None:
@@ -179,11 +372,27 @@ def test_no_copies(tmp_path: Any) -> None:
     tracemalloc.start()
     try:
         with open(path, "wb") as file:
-            write_tensor(file, array, "x")
+            write_tensor(file, array, header_of(array, "scalar", "x"), "x")
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         with open(path, "rb") as stream:
             read_tensor(stream, path.stat().st_size, "x", Budget(Limits()))
         assert tracemalloc.get_traced_memory()[1] < array.nbytes + (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_packed_items_take_little_memory() -> None:
+    count = 1 << 21
+    data = head(4, 4, (count,)) + bytes(count // 2)
+    tracemalloc.start()
+    try:
+        array = read(data)
+        assert tracemalloc.get_traced_memory()[1] < count + (2 << 20)
+        with open(os.devnull, "wb") as file:
+            tracemalloc.reset_peak()
+            header = header_of(array, "integer", "x", data[16:HEADER_SIZE].hex())
+            write_tensor(file, array, header, "x")
+        assert tracemalloc.get_traced_memory()[1] < count + (2 << 20)
     finally:
         tracemalloc.stop()
 
@@ -197,4 +406,26 @@ def test_any_bytes_give_an_array_or_an_error(data: bytes, headed: bool, draw: st
             base[draw.draw(st.integers(2, 60))] = draw.draw(st.sampled_from([0, 1, 2, 4, 5, 8, 127, 255]))
         data = bytes(base)
     with contextlib.suppress(NnrError):
-        read(data, Limits.strict())
+        check_restored(data, read(data, Limits.strict()))
+
+
+@settings(deadline=None)
+@given(st.sampled_from([0, 1, 2, 3, 4, 5, 16, 17]), st.data())
+def test_any_file_that_is_read_is_restored(item_type: int, data: st.DataObject) -> None:
+    bits = data.draw(st.sampled_from({0: [16, 32, 64], 5: [1, 8]}.get(item_type, range(1, 65))))
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=8, max_side=3))
+    header = bytearray(head(item_type, bits, shape))
+    for start, stop in ((12 + 4 * len(shape), 44), (52, HEADER_SIZE)):
+        header[start:stop] = data.draw(
+            st.binary(min_size=stop - start, max_size=stop - start) | st.just(bytes(stop - start))
+        )
+    count = math.prod(shape) * bits
+    items = bytearray(data.draw(st.binary(min_size=(count + 7) // 8, max_size=(count + 7) // 8)))
+    items[-1] &= -1 << -count % 8 & 0xFF
+    check_restored(bytes(header + items), read(bytes(header + items)))
+
+
+def check_restored(data: bytes, array: Array) -> None:
+    header = read_header(io.BytesIO(data), len(data), "x.dat")
+    assert header.holds(array.dtype)
+    assert dat(array, header.data_type, header.fields.hex()) == data

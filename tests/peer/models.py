@@ -234,3 +234,41 @@ def blocks_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
     if rng.random() < 0.3:
         options["rules"] = (nnr.Rule("*.bias", exact=False, qp=int(rng.integers(-60, -20))),)
     return nnr.Model({str(name): tensors[str(name)] for name in order}, blocks=blocks), options
+
+
+def network_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
+    """Convolutions of a graph, with blocks that the encoder finds by itself; the graph is not for NNCodec."""
+    rng = np.random.default_rng([5, seed])
+    tensors: dict[str, Array] = {}
+    lines, last = ["x = external<scalar>(shape = [1, 4, 8, 8]);"], "x"
+    channels = 4
+    for layer in "abc"[: int(rng.integers(1, 4))]:
+        before, channels = channels, 4 * int(rng.integers(1, 9))
+        tensors[f"{layer}.weight"] = np.asarray(rng.normal(0, 0.1, (channels, before, 3, 3)), "f4")
+        bias = "0.0"
+        if rng.random() < 0.5:
+            bias = f"{layer}_bias"
+            tensors[f"{layer}.bias"] = np.asarray(rng.normal(0, 0.1, (1, channels)), "f4")
+        lines.append(f"{layer}_y = conv({last}, {layer}_weight, {bias}, padding = [(1, 1), (1, 1)]);")
+        last = f"{layer}_y"
+        if layer == "a" or rng.random() < 0.7:
+            for member in ("mean", "var", "beta", "gamma"):
+                tensors[f"{layer}.{member}"] = np.asarray(rng.uniform(0.1, 2, (1, channels)), "f4")
+            members = ", ".join(f"{layer}_{member}" for member in ("mean", "var", "beta", "gamma"))
+            lines.append(f"{layer}_z = batch_normalization({last}, {members}, epsilon = 0.001);")
+            last = f"{layer}_z"
+    variables = [
+        f"{name.replace('.', '_')} = variable<scalar>(shape = {list(array.shape)}, label = '{name}');"
+        for name, array in tensors.items()
+    ]
+    text = "\n".join(["version 1.0;", f"graph net(x) -> ({last})", "{", lines[0], *variables, *lines[1:], "}", ""])
+    options = {
+        "topology": "external",
+        "qp": int(rng.integers(-50, -20)),
+        "block": True,
+        "fold_batchnorm": bool(rng.random() < 0.5),
+        "local_scaling": bool(rng.random() < 0.5),
+        "dependent_quantization": bool(rng.random() < 0.6),
+        "scan_order": int(rng.integers(0, 5)),
+    }
+    return nnr.Model(tensors, nnr.Topology("nnef", text.encode())), options

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.constants import PayloadType
+from nnr_codec.constants import NnrUnitType, PayloadType
 
 from ..arrays import made
 from .conftest import Peer, assert_same_tensors
@@ -16,6 +16,7 @@ from .models import (
     blocks_for_the_peer,
     for_our_encoder,
     for_the_peer,
+    network_for_our_encoder,
     plain_for_our_encoder,
 )
 
@@ -116,6 +117,20 @@ def test_the_peer_decodes_our_blocks(peer: Peer, seed: int) -> None:
     (theirs,) = peer.decode(data)
     assert_same_tensors(theirs, dict(nnr.decode(data, raw=True).tensors))
     assert set(theirs) == set(model)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_blocks_of_a_graph_to_the_peer(peer: Peer, seed: int) -> None:
+    """Folded and scaled ones, too: LS, BI and BN with the weight's first dimension."""
+    model, options = network_for_our_encoder(seed)
+    data = nnr.encode(model, **options)
+    headers = [unit.ndu for unit in nnr.units(data) if unit.header.nnr_unit_type == NnrUnitType.NNR_NDU]
+    assert headers[0].compressed_parameter_types
+    (theirs,) = peer.decode(data)
+    assert_same_tensors(theirs, dict(nnr.decode(data, raw=True).tensors))
+    found = nnr.compare_models(nnr.folded(model, **options), nnr.decode(data, topology=model.topology))
+    assert not (found.missing or found.extra or found.shapes)
+    assert found.snr > 20
 
 
 @pytest.mark.slow

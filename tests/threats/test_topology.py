@@ -1,4 +1,4 @@
-"""T34: topology and quantization data that is deflated."""
+"""T34: topology and quantization data that is deflated, and what a graph declares."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import zlib
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.limits import Limits
 
+from ..builder import ndu
+from ..decoder import test_wiring as wired
 from .checks import pins
 from .support import memory, refused, start
 
-DECODE = "decoder/decode.py"
+TEXTS = "decoder/texts.py"
 
 
 def deflated(zeros: int) -> bytes:
@@ -20,7 +23,7 @@ def deflated(zeros: int) -> bytes:
     return zlib.compress(zeros * b" " + b"\0", 9)
 
 
-@pins(DECODE, "inflater.decompress(data, min(room, Limits.NONE - 1) + 1)", "inflater.decompress(data)")
+@pins(TEXTS, "inflater.decompress(data, min(room, Limits.NONE - 1) + 1)", "inflater.decompress(data)")
 def test_t34_a_bomb() -> None:
     bomb = start().topology(deflated(100 << 20), compression=1).data
     assert len(bomb) < 1 << 17
@@ -29,7 +32,7 @@ def test_t34_a_bomb() -> None:
     assert used.peak < 4 << 20
 
 
-@pins(DECODE, 'self.budget.charge("max_topology_bytes", len(data), "topology and quantization data")', "pass")
+@pins(TEXTS, 'self._budget.charge("max_topology_bytes", len(data), "topology and quantization data")', "pass")
 @pytest.mark.parametrize("compression", [0, 1])
 def test_t34_many_topologies(compression: int) -> None:
     """Each is within the limit."""
@@ -45,7 +48,7 @@ GOOD = deflated(500)
 DICTIONARY = zlib.compressobj(zdict=b"graph")
 
 
-@pins(DECODE, "if not inflater.eof or inflater.unused_data:")
+@pins(TEXTS, "if not inflater.eof or inflater.unused_data:")
 @pytest.mark.parametrize(
     "data", [GOOD[:-1], GOOD[:-4], GOOD + b"\0", GOOD + GOOD], ids=["cut", "no sum", "zero", "two"]
 )
@@ -53,7 +56,7 @@ def test_t34_data_that_does_not_end_with_its_unit(data: bytes) -> None:
     refused(start().topology(data, compression=1).data, nnr.ElementError, "does not end with its unit")
 
 
-@pins(DECODE, "except zlib.error as error:", "except ZeroDivisionError as error:")
+@pins(TEXTS, "except zlib.error as error:", "except ZeroDivisionError as error:")
 @pytest.mark.parametrize(
     "data",
     [
@@ -66,3 +69,46 @@ def test_t34_data_that_does_not_end_with_its_unit(data: bytes) -> None:
 )
 def test_t34_damaged_data(data: bytes) -> None:
     refused(start().topology(data, compression=1).data, nnr.ElementError, "deflated data is damaged")
+
+
+@pins("decoder/wiring.py", "texts = Texts(self._budget)", "texts = Texts(Budget(self._budget.limits))")
+def test_t34_many_graphs_for_those_who_read_headers() -> None:
+    """Each of which would be read."""
+    stream, text = wired.start(known={"w": [2], "v": [2]}), wired.graph({"w": (2,), "v": (2,)}) + b"\0"
+    for name in ("w", "v"):
+        stream.topology(text).ndu(ndu(name, None, kind=NNR_PT_INT), [1, 2])
+    assert nnr.inspect(stream.data, limits=Limits(max_topology_bytes=2 * len(text)))
+    with pytest.raises(nnr.LimitError, match="max_topology_bytes"):
+        nnr.inspect(stream.data, limits=Limits(max_topology_bytes=2 * len(text) - 1))
+
+
+@pins(
+    "decoder/wiring.py",
+    "if shape is None or prod(shape) != dims[0] or sum(extent != 1 for extent in shape) > 1:",
+    "if shape is None:",
+)
+@pytest.mark.parametrize("shape", [(1 << 31, 1 << 31), (4,), (1, 1)])
+def test_a_graph_that_declares_another_shape(shape: tuple[int, ...]) -> None:
+    data = wired.normalized(dict.fromkeys(wired.VECTORS, shape)).data
+    with memory() as used:
+        assert nnr.decode(data)["gamma"].shape == (3,)
+    assert used.peak < 1 << 20
+
+
+@pins("decoder/task.py", 'budget.tensor(recreated.shape, self.dtype.itemsize, "recreated tensor")', "pass")
+def test_what_is_recreated_is_paid_for() -> None:
+    data = wired.folded(wired.start(wired.network())).data
+    total = 4 * (12 + 2 * 3 + 3 * 3)
+    nnr.decode(data, limits=Limits(max_total_bytes=total))
+    refused(data, nnr.LimitError, "recreated tensor", limits=Limits(max_total_bytes=total - 1))
+
+
+@pins("decoder/decode.py", "self._add_name(recreated.name)", "pass")
+@pytest.mark.parametrize("name", ["bn/mean", "bn/var", "bn/bias"])
+def test_what_is_recreated_is_there_already(name: str) -> None:
+    other = ndu(name, [1, 3])
+    after = wired.folded(wired.start(wired.network())).ndu(other, [1, 2, 3]).data
+    before = wired.folded(wired.start(wired.network()).ndu(other, [1, 2, 3])).data
+    for data in (after, before):
+        refused(data, nnr.ElementError, f"'{name}' occurs twice", unit="unit 4")
+        assert nnr.verify(data).violations

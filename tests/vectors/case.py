@@ -67,7 +67,10 @@ class Content:
 
 @dataclass(frozen=True)
 class Case:
-    """One vector; see the README of bitstream_vectors for the fields of its case.json."""
+    """One vector; see the README of bitstream_vectors for the fields of its case.json.
+
+    ``topology`` is an NNEF graph that is kept apart from the bitstream.
+    """
 
     id: str
     title: str
@@ -78,6 +81,7 @@ class Case:
     error: tuple[str, int | None] | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
     topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    topology: bytes = b""
     bits: tuple[str, ...] = ()
     extension: str = ""
     rev: int = 1

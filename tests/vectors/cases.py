@@ -8,6 +8,7 @@ from . import (
     byhand,
     cabac,
     coded,
+    negative_nnef,
     negative_payload,
     negative_record,
     negative_semantics,
@@ -24,6 +25,7 @@ from . import (
     tensor,
     topologies,
     update,
+    wired,
 )
 from .case import REGISTRY, Case
 
@@ -36,6 +38,7 @@ MODULES = (
     block,
     update,
     nnef,
+    wired,
     parameters,
     pruning,
     topologies,
@@ -44,6 +47,7 @@ MODULES = (
     negative_syntax,
     negative_payload,
     negative_semantics,
+    negative_nnef,
     coded,
     sideinfo,
     negative_record,

@@ -48,17 +48,24 @@ def files(case: Case) -> dict[str, bytes]:
         "extension": case.extension,
         "limits": case.limits,
         "topology_dimensions": case.topology_dimensions,
+        "topology": _file("topology.nnef", case.topology) if case.topology else None,
         "inputs": streams,
         **last,
     }
     if case.error:
         facts["error"] = {"class": case.error[0], "unit": case.error[1]}
     facts["bits"] = case.bits
+    if case.topology:
+        made["topology.nnef"] = case.topology
     if arrays:
         made["expected.npz"] = _npz(arrays)
     kept = {key: value for key, value in facts.items() if value not in ({}, [], (), None, "")}
     made["case.json"] = to_json(kept).encode()
     return made
+
+
+def _file(name: str, data: bytes) -> dict[str, Any]:
+    return {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
 
 def _profile(data: bytes) -> int | None:
@@ -70,7 +77,7 @@ def _profile(data: bytes) -> int | None:
 def _described(name: str, content: Content, arrays: dict[str, Tensor]) -> dict[str, Any]:
     data = content.data
     facts: dict[str, Any] = {
-        "stream": {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)},
+        "stream": _file(name, data),
         "units": [list(unit) for unit in units(data)],
     }
     if content.tensors is None and content.raw is not None:  # refused for the sake of an extension

@@ -104,14 +104,16 @@ def utf8() -> Content:
     return with_tensors(s, topology=text)
 
 
-#: "graph a" and a zero stored without compression: zlib header, one stored block, Adler-32.
+#: A graph of one variable and a zero stored without compression: zlib header, one stored block, Adler-32.
+SMALL = b'version 1.0;graph g(x)->(y){x=external(shape=[2]);w=variable(shape=[2],label="w");y=mul(x,w);}'
+SMALL_LENGTH = len(SMALL) + 1
 STORED = (
     "0x7801 zlib header, deflate, 32 KiB",
     "00000001 final block, stored",
-    "0x0800 LEN 8",
-    "0xF7FF NLEN",
-    "0x6772617068206100 'graph a', 0",
-    f"0x{zlib.adler32(b'graph a' + bytes(1)):08x} Adler-32",
+    f"0x{SMALL_LENGTH.to_bytes(2, 'little').hex()} LEN {SMALL_LENGTH}",
+    f"0x{(SMALL_LENGTH ^ 0xFFFF).to_bytes(2, 'little').hex()} NLEN",
+    f"0x{SMALL.hex()}00 {SMALL.decode()}, 0",
+    f"0x{zlib.adler32(SMALL + bytes(1)):08x} Adler-32",
 )
 BITS = (
     *STR1,
@@ -121,7 +123,7 @@ BITS = (
     "0000000 flags, all 0",
     "0x00 flags, all 0",
     "0x80 byte_alignment()",
-    "0x0018 nnr_unit_size 24",
+    f"0x{SMALL_LENGTH + 16:04x} nnr_unit_size {SMALL_LENGTH + 16}",
     "000011 nnr_unit_type NNR_TPL",
     "10 complete",
     "0x01 topology_storage_format NNR_TPL_NNEF",
@@ -133,6 +135,8 @@ BITS = (
 )
 
 
-@valid("NNR-NEF-006", "deflated topology of one stored block", "6.4.3.5 A.4", "hand NNR_TPL_NNEF NNR_DFL", bits=BITS)
+@valid(
+    "NNR-NEF-006", "deflated topology of one stored block", "6.4.3.5 A.4", "hand NNR_TPL_NNEF NNR_DFL", bits=BITS, rev=2
+)
 def stored() -> Content:
-    return Content(assemble(*BITS), {"w": f4(1, 2)}, topology=b"graph a")
+    return Content(assemble(*BITS), {"w": f4(1, 2)}, topology=SMALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import composition as _composition  # these register their rules
 from . import decoding as _decoding
+from . import nnef as _nnef
 from . import parameters as _parameters
 from . import tensors as _tensors
 from .notes import notes_on
@@ -35,4 +36,4 @@ __all__ = [
     "notes_on",
     "refused",
 ]
-del _composition, _decoding, _parameters, _tensors
+del _composition, _decoding, _nnef, _parameters, _tensors

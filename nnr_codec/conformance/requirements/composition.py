@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
+from ... import formats
 from ...bitstream.units import UnitReader
-from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_STR, NNR_TPL
+from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_QNT_NNEF, NNR_STR, NNR_TPL
 from ...decoder.decode import BitstreamParser
 from ...decoder.group import Group
 from ...decoder.state import UpdateState
 from ...errors import LimitError, NnrError
 from ...limits import Budget
 from ...syntax import Session, Structure
-from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader
+from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader, NnrQuantizationUnitHeader
 from .registry import Checked, Finding, Seen, at_end, each_unit, requirement
 
 requirement(
@@ -160,24 +161,19 @@ def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
 
 @at_end(TOPOLOGY_FIRST)
 def topology_first(checked: Checked) -> Iterator[Finding]:
-    return _after_tensors(checked, NNR_TPL)
+    for found in checked.late(NNR_TPL):
+        # No tensor refers to a later list; with NNEF, all topology units come first (A.4).
+        is_list = found.seen and "topology_elem_id_list" in cast(Structure, found.seen.unit.structure)
+        if not is_list and not checked.graphs:
+            yield found
 
 
 @at_end(QUANTIZATION_FIRST)
 def quantization_first(checked: Checked) -> Iterator[Finding]:
-    return _after_tensors(checked, NNR_QNT)
-
-
-def _after_tensors(checked: Checked, kind: int) -> Iterator[Finding]:
-    is_nnef = checked.topology is not None and checked.topology.format == "nnef"
-    tensors = 0
-    for seen in checked.seen.values():
-        tensors += seen.unit.header.nnr_unit_type == NNR_NDU
-        if tensors and seen.unit.header.nnr_unit_type == kind:
-            # No tensor refers to a later list; only with NNEF, all topology units come first (A.4).
-            is_list = kind == NNR_TPL and "topology_elem_id_list" in cast(Structure, seen.unit.structure)
-            if is_nnef or not is_list:
-                yield Finding(f"{tensors} NNR_NDU come before this unit", "nnr_unit_type", seen)
+    for found in checked.late(NNR_QNT):
+        header = cast(NnrQuantizationUnitHeader, cast(Seen, found.seen).unit.header.detail)
+        if header.quantization_storage_format != NNR_QNT_NNEF:  # which has a rule of its own (A.4)
+            yield found
 
 
 # ------------------------------------------------------------------------------------------------ aggregates
@@ -265,7 +261,7 @@ def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen])
     """Decode units with what ``session`` has, without earlier bitstreams."""
     limits = checked.limits
     groups: list[Group] = []
-    parser = BitstreamParser(UnitReader(b"", limits, session))
+    parser = BitstreamParser(UnitReader(b"", limits, session), wire=formats.wiring)
     parser.started = True
     try:
         for seen in units:

@@ -113,6 +113,12 @@ requirement(
     "but none is known",
 )
 requirement(
+    "topology-fit",
+    "7.1",
+    "A topology that is supplied beside the bitstream has all of its tensors, in their shapes.",
+    "the topology given does not fit",
+)
+requirement(
     "update-shape",
     "10.3.4.2.2",
     "The updates of one parameter have one shape and type.",

@@ -1,4 +1,4 @@
-"""Parameter sets, topology and quantization units: ISO/IEC 15938-17:2024, 6.4.3.5, 6.4.3.6, 6.4.4.3 to 6.4.4.5, A."""
+"""Parameter sets, topology and quantization units: ISO/IEC 15938-17:2024, 6.4.3.5, 6.4.3.6, 6.4.4.3 to 6.4.4.5."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from ...constants import (
     NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
 )
-from ...errors import NnrError
-from ...model import Topology
 from ...syntax.structures import (
     NnrModelParameterSetUnitPayload,
     NnrPruningTopologyContainer,
@@ -79,16 +77,6 @@ requirement(
     "8.3.3",
     "A mask has a bit for each parameter or, for pruning, each output channel of the tensors (errata N1).",
     "pruning information is not applied",
-)
-NNEF_STRING = requirement(
-    "nnef-string",
-    "A.4",
-    "NNEF topology and quantization texts are one null-terminated string of UTF-8.",
-    "is not one null-terminated string",
-)
-NNEF_GRAPH = requirement("nnef-graph", "A.1", "An NNEF topology follows NNEF 1.0.3.")
-NNEF_REFERENCE_LIST = requirement(
-    "nnef-reference-list", "A.4", "A reference list names variables of the NNEF topology in the bitstream."
 )
 
 
@@ -202,37 +190,3 @@ def prune_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 def _bits(pruning: NnrPruningTopologyContainer, mask: str) -> int | None:
     return getattr(pruning, mask).count_bits if mask in pruning else None
-
-
-# ------------------------------------------------------------------------------------------------ NNEF, Annex A
-@at_end(NNEF_STRING)
-def nnef_string(checked: Checked) -> Iterator[Finding]:
-    if checked.topology and checked.topology.format == "nnef":
-        yield from _not_utf8("topology", checked.topology.data)
-        yield from _not_utf8("quantization", checked.topology.quantization or b"")
-
-
-def _not_utf8(what: str, text: bytes) -> Iterator[Finding]:
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        yield Finding(f"the {what} text is not UTF-8 at byte {error.start}: {error.reason}")
-
-
-@at_end(NNEF_GRAPH)
-def nnef_graph(checked: Checked) -> Iterator[Finding]:
-    if isinstance(checked.graph, NnrError) and _is_utf8(cast(Topology, checked.topology).data):
-        texts = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format == NNR_TPL_NNEF]
-        yield Finding(str(checked.graph), "topology_data", texts[-1])
-
-
-def _is_utf8(text: bytes) -> bool:
-    return not any(_not_utf8("", text))
-
-
-@at_end(NNEF_REFERENCE_LIST)
-def nnef_reference_list(checked: Checked) -> Iterator[Finding]:
-    for seen in checked.of(NNR_TPL):
-        for j, name in enumerate(_payload(seen).topology_elem_id_list):
-            if checked.is_stranger(name):
-                yield Finding(f"{name!r} is no variable of the topology", f"topology_elem_id_list[{j}]", seen)

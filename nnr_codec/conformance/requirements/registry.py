@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ...errors import LimitError, NnrError
+from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
+from ...errors import FormatError, LimitError, NnrError
 from ...limits import Limits
 
 if TYPE_CHECKING:
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from ...decoder.group import Group
     from ...decoder.reconstruct import Rec
     from ...decoder.state import UpdateState
+    from ...formats.nnef.rules import ModelReport
     from ...model import Topology
     from ...syntax import Session
+    from ...syntax.structures import NnrTopologyUnitHeader
 
 
 class Finding(NamedTuple):
@@ -86,6 +89,8 @@ class History:
         SHA-256 and SHA-512 of the payloads of all tensors (errata N4).
     bitstreams, updates : int
         How many bitstreams, and differential updates of tensors, there were.
+    topology : Topology or None
+        That of the last one that has any.
     """
 
     state: UpdateState
@@ -93,6 +98,7 @@ class History:
     digests: set[bytes] = field(default_factory=set)
     bitstreams: int = 0
     updates: int = 0
+    topology: Topology | None = None
 
 
 @dataclass
@@ -104,12 +110,10 @@ class Checked:
     limits : Limits
     history : History
         Of the bitstreams before it.
-    labels : callable or None
-        The labels of the variables of an NNEF topology; raises FormatError when it is none.
     seen : dict of int to Seen
         The units so far that can be read, by number.
     topology : Topology or None
-        The text that the bitstream carries.
+        The text that the bitstream carries, the one given, or else that of the bitstreams before.
     first_edition : bool
         The reading of profile 0 (errata K4).
     bits : collection of str
@@ -118,7 +122,6 @@ class Checked:
 
     limits: Limits
     history: History
-    labels: Callable[[Topology], Iterable[str]] | None = None
     seen: dict[int, Seen] = field(default_factory=dict)
     topology: Topology | None = None
     first_edition: bool = False
@@ -128,28 +131,55 @@ class Checked:
         """The units of these types."""
         return [seen for seen in self.seen.values() if seen.unit.header.nnr_unit_type in types]
 
-    @cached_property
-    def graph(self) -> list[str] | NnrError | None:
-        """The labels of the NNEF topology, what is wrong with it, or None where there is none to read."""
-        if not self.labels or not self.topology or self.topology.format != "nnef":
-            return None
-        try:
-            return list(self.labels(self.topology))
-        except NnrError as error:
-            return error
+    def late(self, kind: int) -> Iterator[Finding]:
+        """The units of a type that come after tensors."""
+        tensors = 0
+        for seen in self.of(NNR_NDU, kind):
+            tensors += seen.unit.header.nnr_unit_type == NNR_NDU
+            if tensors and seen.unit.header.nnr_unit_type == kind:
+                yield Finding(f"{tensors} NNR_NDU come before this unit", "nnr_unit_type", seen)
 
-    @property
-    def variables(self) -> list[str]:
-        """The labels of the NNEF topology, as far as it can be read."""
-        return self.graph if isinstance(self.graph, list) else []
+    @cached_property
+    def graphs(self) -> list[Seen]:
+        """The units with an NNEF topology."""
+        headers = ((seen, cast("NnrTopologyUnitHeader", seen.unit.header.detail)) for seen in self.of(NNR_TPL))
+        return [seen for seen, header in headers if header.topology_storage_format == NNR_TPL_NNEF]
+
+    @cached_property
+    def texts(self) -> dict[str, bytes]:
+        """The NNEF texts, ``topology`` and ``quantization``, of those that are there."""
+        topology = self.topology
+        if not topology or topology.format != "nnef":
+            return {}
+        quantization = {} if topology.quantization is None else {"quantization": topology.quantization}
+        return {"topology": topology.data, **quantization}
+
+    @cached_property
+    def validity(self) -> ModelReport | None:
+        """What is wrong with the NNEF texts; None where there are none."""
+        from ...formats.nnef.validate import validate_texts
+
+        if not self.texts:
+            return None
+        return validate_texts(self.texts["topology"], self.texts.get("quantization"), self.limits)
+
+    @cached_property
+    def variables(self) -> list[str] | None:
+        """The labels of the NNEF topology; None where there is none that can be read."""
+        from ...formats.nnef import wiring
+
+        try:
+            return list(wiring(self.texts["topology"]).shapes) if self.texts else None
+        except FormatError:
+            return None
 
     @cached_property
     def _folded(self) -> frozenset[str]:
-        return frozenset(label.casefold() for label in self.variables)
+        return frozenset(label.casefold() for label in self.variables or ())
 
     def is_stranger(self, name: str) -> bool:
         """Whether there is a topology to read that has no such label, in any spelling (NNEF 1.0, 4.1.3)."""
-        return isinstance(self.graph, list) and name.casefold() not in self._folded and name not in self.bits
+        return self.variables is not None and name.casefold() not in self._folded and name not in self.bits
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tensors and their headers: ISO/IEC 15938-17:2024, 6.4.3.7, 6.4.4.3, 7.3.3, 9.2.4, A.4."""
+"""Tensors and their headers: ISO/IEC 15938-17:2024, 6.4.3.7, 6.4.4.3, 7.3.3, 9.2.4."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...bitstream.payload import codebook_array, parts
+from ...bitstream.payload import codebook_array
 from ...constants import (
     ICNN_NDU_ID,
     NNR_NDU,
@@ -18,8 +18,7 @@ from ...constants import (
 )
 from ...decoder.group import Group
 from ...decoder.reconstruct import Rec
-from ...errors import NnrError
-from .registry import Checked, Finding, Seen, at_end, each_tensor, each_unit, requirement
+from .registry import Checked, Finding, Seen, each_tensor, each_unit, requirement
 
 _Ints = npt.NDArray[np.int32]
 _Floats = npt.NDArray[np.float64]
@@ -62,9 +61,6 @@ requirement(
     "entry point",
 )
 EXACT = requirement("float-exact", "7.3.3", "Each value is a float of the format without loss of precision.")
-NNEF_NAMES = requirement(
-    "nnef-names", "A.4", "Tensors are named by the variables of the NNEF topology in the bitstream."
-)
 
 
 @each_unit(PARENT_FLAG, NNR_NDU)
@@ -190,21 +186,3 @@ def _inexact(integers: Callable[[int], _Floats], values: npt.NDArray[np.floating
         return some
     chunks = ((integers(start), values[start : start + CHUNK]) for start in range(0, values.size, CHUNK))
     return sum(int(np.count_nonzero(factors * step != chunk)) for factors, chunk in chunks)
-
-
-@at_end(NNEF_NAMES)
-def nnef_names(checked: Checked) -> Iterator[Finding]:
-    told: set[str] = set()
-    for seen in checked.of(NNR_NDU):
-        for name in seen.names:
-            if name not in told and name not in _helpers(seen) and checked.is_stranger(name):
-                told.add(name)
-                yield Finding(f"{name!r} is no variable of the topology", "", seen)
-
-
-def _helpers(seen: Seen) -> list[str]:
-    """The names of H and of local scaling, which are no variables of the model (errata N5)."""
-    try:
-        return [part.name for part in parts(seen.unit.ndu, seen.session) if part.role in ("h", "ls")]
-    except NnrError:  # the unit was refused for it
-        return list(seen.names)

@@ -3,6 +3,9 @@
 In a :class:`~nnr_codec.model.Model` the tensors are keyed by label, in the order of the graph, and the two texts are
 kept byte for byte (ISO/IEC 15938-17:2024, Annex A); where pruning has changed a tensor, its shape in the graph follows.
 Variables whose labels are equal but for case share one tensor (NNEF 1.0, 4.1.3), keyed by the first spelling.
+
+What the header of a tensor file says beyond that stands in the model's metadata, as ``nnef:`` and the label, where our
+own header would differ: item type and width, parameters, reserved bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 import numpy as np
@@ -21,21 +25,29 @@ from ...dtypes import stored_type
 from ...errors import FormatError
 from ...files import output_directory, output_file
 from ...limits import Budget, Limits
-from ...model import Array, Model, Topology
-from .. import FormatWarning
-from .container import Container, gzip_errors, is_container, open_container
+from ...model import Array, Model, Topology, Wiring
+from .. import FormatWarning, announce, described
+from .blocks import find_blocks
+from .container import Container, is_container, open_container
 from .graph import Variable, parse_graph, with_shapes
-from .labels import GRAPH, QUANT, label_paths
+from .labels import GRAPH, QUANT, label_paths, present_paths
 from .lexer import check_text
+from .quant import doubtful, identifiers_of, read_quantization
 from .tar import Output, gzipped, write_tar
 from .tensorfile import HEADER_SIZE, Header, header_of, read_data, read_header, write_tensor
 
 NAME = "nnef"
 SUFFIXES = (".nnef", ".nnef.tar", ".nnef.tgz", ".tar", ".tgz", ".tar.gz")
-DESCRIPTION = "Khronos NNEF 1.0: a directory, a tar or a gzipped tar"
+DESCRIPTION = "Khronos NNEF 1.0: a directory, a tar or a gzipped tar; reads the text of a graph too"
+
+#: Whose file names folders are written with.
+SYSTEM = os.name
 
 _GZIPPED = (".tgz", ".tar.gz")
 _LISTED = 8
+#: The kinds of arrays that may become variables; those of integers may become booleans.
+_KINDS = {"scalar": "fiu", "integer": "iu", "logical": "biu"}
+_HEADER_KEY = "nnef:"
 
 
 class LazyTensors(Mapping[str, Array]):
@@ -45,11 +57,11 @@ class LazyTensors(Mapping[str, Array]):
     """
 
     def __init__(self, container: Container, files: dict[str, tuple[str, Header]]) -> None:
-        self._container, self._files = container, files
+        self._container, self._files, self._lock = container, files, Lock()
 
     def __getitem__(self, label: str) -> Array:
         path, header = self._files[label]
-        with closing(self._container.members([path])) as members:
+        with self._lock, closing(self._container.members([path])) as members:
             _, stream, size = next(members)
             if read_header(stream, size, path) != header:
                 raise FormatError(f"{path} has changed since the model was opened")
@@ -66,15 +78,17 @@ class LazyTensors(Mapping[str, Array]):
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is a directory with a ``graph.nnef`` or begins as a tar or gzipped tar does."""
+    """Whether this is a directory with a ``graph.nnef``, or begins as a tar, gzipped tar or graph does."""
     return is_container(source)
 
 
-def load(source: Path | BinaryIO, limits: Limits) -> Model:
-    """Read an NNEF model; tensors are read on access from directories and plain tars, at once otherwise.
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read an NNEF model; headers are checked, and tensors are read on access.
 
-    Files of the container that no variable needs are named in one FormatWarning; those in or below something whose
-    name begins with a dot are passed over.
+    Files of the container that no variable needs (vendors' files, other versions of tensor files, other models) are
+    named in one FormatWarning, or in a FormatError if ``strict``; those in or below something whose name begins with a
+    dot are passed over. Further ones name what ``graph.quant`` lists in vain, and quantized tensors that it does not
+    list. The text of a graph where no tensor file is gives a model without tensors.
 
     Raises
     ------
@@ -83,32 +97,46 @@ def load(source: Path | BinaryIO, limits: Limits) -> Model:
     LimitError
         The model asks for more than the limits permit.
     """
-    with gzip_errors():
-        container = open_container(source, limits)
-        graph = parse_graph(container.texts[GRAPH], limits)
-        quantization = container.texts.get(QUANT)
-        if quantization is not None:
-            check_text(quantization, QUANT)
-        groups = _spellings(graph.variables)
-        paths = label_paths(label for labels in groups.values() for label in labels)
-        # The tensor files of every label; more than one where several spellings of it have theirs.
-        names = frozenset(container.files)
-        files = {label: _present(labels, paths, names) for label, labels in groups.items()}
-        variables = {variable.label: variable for variable in graph.variables}
-        wanted = {path: variables[label] for label, found in files.items() for path in found}
-        headers, arrays = _read(container, wanted, Budget(limits))
-    tensors: Mapping[str, Array]
-    if container.lazy:
-        tensors = LazyTensors(container, {label: (found[0], headers[found[0]]) for label, found in files.items()})
-        arrays = LazyTensors(container, {path: (path, header) for path, header in headers.items()})
-    else:
-        tensors = {label: arrays[found[0]] for label, found in files.items()}
+    container = open_container(source, limits)
+    graph = parse_graph(container.texts[GRAPH], limits)
+    quantization = container.texts.get(QUANT)
+    listed: frozenset[str] = frozenset()
+    if quantization is not None:
+        read = read_quantization(quantization, limits)
+        wrong = doubtful(read, identifiers_of(graph.document))
+        _warn(f"{QUANT} lists what is no identifier of the graph, or twice", [entry.tensor for _, _, entry in wrong])
+        listed = read.tensors
+    topology = Topology(NAME, container.texts[GRAPH], quantization)
+    groups = _spellings(graph.variables)
+    names = frozenset(container.files)
+    paths = present_paths((label for labels in groups.values() for label in labels), names)
+    if container.text_only and names.isdisjoint(paths.values()):
+        return Model({}, topology, format=NAME)
+    # The tensor files of every label; more than one where several spellings of it have theirs.
+    files = {label: _present(labels, paths, names) for label, labels in groups.items()}
+    variables = {variable.label: variable for variable in graph.variables}
+    wanted = {path: variables[label] for label, found in files.items() for path in found}
+    headers = _headers(container, wanted, Budget(limits))
+    tensors = LazyTensors(container, {label: (found[0], headers[found[0]]) for label, found in files.items()})
+    arrays = LazyTensors(container, {path: (path, header) for path, header in headers.items()})
     for found in files.values():
         for path in found[1:]:
             if not _same(arrays[path], arrays[found[0]]):
                 raise FormatError(f"{found[0]} and {path} differ, but their labels are equal but for case (NNEF 4.1.3)")
-    _warn("files that are no part of the model are left out", _strangers(container.files, {GRAPH, QUANT, *wanted}))
-    return Model(tensors, Topology(NAME, container.texts[GRAPH], quantization), format=NAME)
+    strangers = _strangers(container.files, {GRAPH, QUANT, *wanted})
+    if strangers and strict:
+        raise FormatError(f"files that are no part of the model, and that nothing carries: {_listed(strangers)}")
+    _warn("files that are no part of the model are left out", strangers)
+    told = {variable.label.casefold() for variable in graph.variables if variable.identifier in listed}
+    untold = [name for name in files if headers[files[name][0]].is_quantized and name.casefold() not in told]
+    _warn(f"integers in variables of scalars, whose meaning no {QUANT} tells", untold)
+    metadata = {
+        _HEADER_KEY + label: header.fields.hex()
+        for name, labels in groups.items()
+        for label in labels
+        if not (header := headers.get(paths[label], headers[files[name][0]])).is_written
+    }
+    return Model(tensors, topology, metadata=metadata, format=NAME)
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
@@ -119,8 +147,9 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     FormatError
         The model has no NNEF graph, lacks a variable of it, or has one that does not fit its shape or data type.
     """
-    outputs = _outputs(model)
     name = path.name.lower()
+    archive = name.endswith((".tar", *_GZIPPED))
+    outputs = _outputs(model, portable=not archive and SYSTEM == "nt")
     if name.endswith(".tar"):
         with output_file(path, overwrite=overwrite) as file:
             write_tar(file, outputs)
@@ -137,9 +166,16 @@ def write(model: Model, file: BinaryIO) -> None:
     write_tar(file, _outputs(model))
 
 
-def variable_labels(graph: bytes) -> list[str]:
-    """The labels of the variables of a ``graph.nnef``, each in its first spelling; FormatError if it is malformed."""
-    return [labels[0] for labels in _spellings(parse_graph(graph, Limits()).variables).values()]
+def wiring(graph: bytes) -> Wiring:
+    """What a ``graph.nnef`` says of its variables, by label in its first spelling; FormatError if it is malformed."""
+    read = parse_graph(graph, Limits())
+    variables = {variable.label: variable for variable in read.variables}
+    first = {label: variables[label] for label in _spellings(read.variables)}
+    return Wiring(
+        {label: variable.shape for label, variable in first.items()},
+        find_blocks(read),
+        {label: _KINDS[variable.dtype] for label, variable in first.items()},
+    )
 
 
 def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:
@@ -156,21 +192,16 @@ def _present(labels: list[str], paths: dict[str, str], names: frozenset[str]) ->
     return found or [paths[labels[0]]]
 
 
-def _read(
-    container: Container, wanted: dict[str, Variable], budget: Budget
-) -> tuple[dict[str, Header], Mapping[str, Array]]:
-    """Check the header of every wanted tensor file; read its items too unless they can be read later."""
+def _headers(container: Container, wanted: dict[str, Variable], budget: Budget) -> dict[str, Header]:
+    """Check the header of every wanted tensor file."""
     headers: dict[str, Header] = {}
-    arrays: dict[str, Array] = {}
     with closing(container.members(wanted)) as members:
         for path, stream, size in members:
             header = read_header(stream, size, path)
             _check_fit(header, wanted[path], path)
             budget.tensor(header.shape, header.dtype.itemsize, path)
             headers[path] = header
-            if not container.lazy:
-                arrays[path] = read_data(stream, header, path)
-    return headers, arrays
+    return headers
 
 
 def _check_fit(header: Header, variable: Variable, path: str) -> None:
@@ -188,24 +219,30 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _strangers(files: Iterable[str], known: set[str]) -> list[str]:
-    return [name for name in files if name not in known and not name.startswith(".") and "/." not in name]
+    return sorted(name for name in files if name not in known and not name.startswith(".") and "/." not in name)
 
 
 def _warn(message: str, names: list[str]) -> None:
     if names:
-        listed = ", ".join(map(ascii, names[:_LISTED]))
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        warnings.warn(f"{message}: {listed}{more}", FormatWarning, stacklevel=5)
+        warnings.warn(f"{message}: {_listed(names)}", FormatWarning, stacklevel=5)
 
 
-def _outputs(model: Model) -> Iterator[Output]:
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(map(ascii, names[:_LISTED])) + more
+
+
+def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
     """Check a model and return its files in the order of their paths; the tensors follow as they are asked for."""
     topology = model.topology
     if topology is None or topology.format != NAME:
-        raise FormatError("the model has no NNEF graph and cannot be saved as NNEF; save it as .safetensors or .npz")
+        raise FormatError(
+            "the model has no NNEF graph and cannot be saved as NNEF: decode it with its graph (topology=, --topology),"
+            " or save it as .safetensors or .npz"
+        )
     # The text is the caller's own by now.
     graph, text = parse_graph(topology.data, Limits.unlimited()), topology.data
-    if shapes := {name.casefold(): model.tensors[name].shape for name in model.pruned if name in model.tensors}:
+    if shapes := {name.casefold(): described(model, name)[1] for name in model.pruned if name in model.tensors}:
         text = with_shapes(text, graph, shapes)
         graph = parse_graph(text, Limits.unlimited())
     texts = {GRAPH: text}
@@ -213,7 +250,7 @@ def _outputs(model: Model) -> Iterator[Output]:
         check_text(topology.quantization, QUANT)
         texts[QUANT] = topology.quantization
     spellings = _spellings(graph.variables)
-    paths = label_paths(label for labels in spellings.values() for label in labels)
+    paths = label_paths((label for labels in spellings.values() for label in labels), portable=portable)
     variables = {variable.label: variable for variable in graph.variables}
     sources: dict[str, tuple[str, Variable]] = {}
     for labels in spellings.values():
@@ -227,15 +264,18 @@ def _outputs(model: Model) -> Iterator[Output]:
 
 
 def _generate(model: Model, texts: dict[str, bytes], sources: dict[str, tuple[str, Variable]]) -> Iterator[Output]:
+    announce(model, [sources[path][0] for path in sorted(sources)])
     for path in sorted([*texts, *sources]):
         if path in texts:
             text = texts[path]
             yield Output(path, len(text), functools.partial(_write_text, text))
         else:
             name, variable = sources[path]
-            array = _fit(model.tensors[name], variable)
-            size = HEADER_SIZE + header_of(array, path).length
-            yield Output(path, size, functools.partial(write_tensor, array=array, name=path))
+            fields = model.metadata.get(_HEADER_KEY + variable.label)
+            array = _fit(model.tensors[name], variable, headed=fields is not None)
+            header = header_of(array, variable.dtype, path, fields)
+            size = HEADER_SIZE + header.length
+            yield Output(path, size, functools.partial(write_tensor, array=array, header=header, name=path))
 
 
 def _write_text(text: bytes, file: BinaryIO) -> None:
@@ -252,8 +292,11 @@ def _write_directory(folder: Path, outputs: Iterator[Output]) -> None:
                 write_content(file)
 
 
-def _fit(array: Array, variable: Variable) -> Array:
-    """The array in the shape and with a dtype that its variable asks for."""
+def _fit(array: Array, variable: Variable, *, headed: bool) -> Array:
+    """The array in the shape and with a dtype that its variable asks for.
+
+    Where the header that its file had is known (``headed``), booleans may be integers of 8 bits.
+    """
     what = f"tensor {variable.label!r}"
     if array.shape != variable.shape:
         # One-dimensional biases are declared as [1, C] in NNEF: extents of 1 carry no meaning here.
@@ -261,9 +304,11 @@ def _fit(array: Array, variable: Variable) -> Array:
             raise FormatError(f"{what} has shape {array.shape}; {GRAPH}:{variable.line} says {variable.shape}")
         array = array.reshape(variable.shape)
     stored = stored_type(array.dtype)
-    kind = stored.kind if stored else ""
-    if variable.dtype == "logical" and kind in "iu" and not np.any((array != 0) & (array != 1)):
-        return array.astype(np.bool_)
-    if not kind or kind not in {"scalar": "f", "integer": "iu", "logical": "b"}[variable.dtype]:
+    fits = stored is not None and stored.kind in _KINDS[variable.dtype]
+    if fits and variable.dtype == "logical" and array.dtype != np.bool_:
+        if not np.any((array != 0) & (array != 1)):
+            return array.astype(np.bool_)
+        fits = headed
+    if not fits:
         raise FormatError(f"{what} is {array.dtype}; {GRAPH}:{variable.line} says {variable.dtype} (NNEF 1.0.3, 5.2.1)")
     return array

@@ -1,117 +1,81 @@
 """Evaluates the constant expressions that may stand for the shape and the label of an NNEF variable.
 
-Integers, strings, lists, parentheses, ``+`` and ``*`` (NNEF 1.0, 3.3.3); all values stay within what a shape or a label
-needs, so that no expression costs more than its text.
+Integers, strings, lists, ``+`` and ``*`` (NNEF 1.0, 3.3.3); all values stay within what a shape or a label needs, so
+that no expression costs more than its text.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-from .lexer import Lexer
+from .lexer import Text
+from .tree import Array, Expression, Literal, Operation, Unary
 
 #: The highest rank of a tensor (NNEF 1.0, 5.2).
 MAX_RANK = 8
-_MAX_DEPTH = 16
-_MAX_DIGITS = 20
 _MAX_INTEGER = 1 << 64
 _MAX_STRING = 1 << 16
-
-_ESCAPE = re.compile(r"\\(['\"\\])")
 
 Value: TypeAlias = "int | str | list[Value]"
 
 
-def evaluate(lexer: Lexer, depth: int = 0) -> Value:
-    """The value of the expression at the current token, up to the first token that does not belong to it.
+def evaluate(expression: Expression, text: Text) -> Value:
+    """The value of an expression of ``text``.
 
     Raises
     ------
     FormatError
         It is not constant, mixes types, or is larger than any shape or label.
     """
-    left = _product(lexer, depth)
-    while lexer.at("+"):
-        offset = lexer.advance().start
-        left = _bounded(lexer, _add(lexer, left, _product(lexer, depth), offset), offset)
-    return left
+    match expression:
+        case Literal(value=value):
+            if isinstance(value, bool | float):
+                text.fail("expected an integer or a string", expression.start)
+            return _bounded(value, expression, text)
+        case Unary(operator="-", operand=operand):
+            return _multiply(-1, evaluate(operand, text), expression, text)
+        case Array(items=items):
+            if len(items) > MAX_RANK:
+                _too_long(expression, text)
+            return [evaluate(item, text) for item in items]
+        case Operation(operators=operators, operands=(first, *others)) if set(operators) <= {"+", "*"}:
+            result = evaluate(first, text)
+            for operator, operand in zip(operators, others, strict=True):
+                combine = _add if operator == "+" else _multiply
+                result = _bounded(combine(result, evaluate(operand, text), operand, text), operand, text)
+            return result
+    text.fail("shape and label of a variable must be constants", expression.start, "4.1.3")
 
 
-def _product(lexer: Lexer, depth: int) -> Value:
-    left = _atom(lexer, depth)
-    while lexer.at("*"):
-        offset = lexer.advance().start
-        left = _bounded(lexer, _multiply(lexer, left, _atom(lexer, depth), offset), offset)
-    return left
-
-
-def _atom(lexer: Lexer, depth: int) -> Value:
-    if depth > _MAX_DEPTH:
-        lexer.fail("the arguments of a variable are nested too deep")
-    token = lexer.token
-    if token.kind == "string":
-        lexer.advance()
-        return _bounded(lexer, _ESCAPE.sub(r"\1", token.text[1:-1]), token.start)
-    if token.kind == "number":
-        return _integer(lexer)
-    if lexer.at("-"):
-        lexer.advance()
-        return -_integer(lexer)
-    if lexer.at("("):
-        lexer.advance()
-        inner = evaluate(lexer, depth + 1)
-        lexer.expect(")")
-        return inner
-    if lexer.at("["):
-        return _items(lexer, depth)
-    lexer.fail(f"shape and label of a variable must be constants; found {lexer.found()}")
-
-
-def _integer(lexer: Lexer) -> int:
-    token = lexer.expect_kind("number")
-    if not token.text.isdigit() or len(token.text) > _MAX_DIGITS:
-        lexer.fail(f"expected an integer, found {token.text[:40]}", token.start)
-    return int(token.text)
-
-
-def _items(lexer: Lexer, depth: int) -> list[Value]:
-    items: list[Value] = []
-    start = lexer.advance().start
-    while not lexer.at("]"):
-        items.append(evaluate(lexer, depth + 1))
-        _bounded(lexer, items, start)
-        if not lexer.at("]"):
-            lexer.expect(",")
-    lexer.advance()
-    return items
-
-
-def _add(lexer: Lexer, left: Value, right: Value, offset: int) -> Value:
+def _add(left: Value, right: Value, at: Expression, text: Text) -> Value:
     if isinstance(left, int) and isinstance(right, int):
         return left + right
     if isinstance(left, str) and isinstance(right, str):
         return left + right
     if isinstance(left, list) and isinstance(right, list):
         return left + right
-    lexer.fail("'+' between values of different types", offset)
+    text.fail("'+' between values of different types", at.start, "3.3.3")
 
 
-def _multiply(lexer: Lexer, left: Value, right: Value, offset: int) -> Value:
+def _multiply(left: Value, right: Value, at: Expression, text: Text) -> Value:
     if not isinstance(right, int):
-        lexer.fail("'*' needs an integer on its right", offset)
+        text.fail("'*' needs an integer on its right", at.start, "3.3.3")
     if isinstance(left, int):
         return left * right
     if len(left) * right > _MAX_STRING:
-        lexer.fail("a repetition that is too long", offset)
+        text.fail("a repetition that is too long", at.start)
     return left * right
 
 
-def _bounded(lexer: Lexer, value: Value, offset: int) -> Value:
+def _bounded(value: Value, at: Expression, text: Text) -> Value:
     if isinstance(value, int) and abs(value) >= _MAX_INTEGER:
-        lexer.fail("an integer that is too large", offset)
+        text.fail("an integer that is too large", at.start)
     if isinstance(value, str) and len(value) > _MAX_STRING:
-        lexer.fail("a string that is too long", offset)
+        text.fail("a string that is too long", at.start)
     if isinstance(value, list) and len(value) > MAX_RANK:
-        lexer.fail(f"a list of more than {MAX_RANK} items; {MAX_RANK} is the highest rank (NNEF 5.2)", offset)
+        _too_long(at, text)
     return value
+
+
+def _too_long(at: Expression, text: Text) -> NoReturn:
+    text.fail(f"a list of more than {MAX_RANK} items; {MAX_RANK} is the highest rank", at.start, "5.2")

@@ -1,8 +1,10 @@
-"""Reads NNEF containers (NNEF 1.0, 5.1): a directory, a tar or a gzipped tar, told apart by content.
+"""Reads NNEF containers (NNEF 1.0, 5.1): a directory, a tar, a gzipped tar or the graph's text, told apart by content.
 
-Members are read where they are, nothing is extracted. Of a directory only regular files below it are opened, without
-following symbolic links. Of a tar all members must be regular files or folders with relative paths and different
-names, and everything counts against ``Limits.max_archive_bytes`` before it is read.
+Members are read where they are, when they are asked for; nothing is extracted. Of a directory only regular files below
+it are opened, without following symbolic links. Of a tar all members must be regular files or folders with relative
+paths and different names, and everything counts against ``Limits.max_archive_bytes`` before it is read. A gzipped tar
+is inflated, and a stream copied, to a temporary file without a name, as one piece. A file ``graph.nnef`` stands for its
+folder; a text of another name, or in a stream, for itself alone.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import contextlib
 import gzip
 import io
 import os
+import re
 import stat
 import tarfile
+import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -20,22 +24,25 @@ from typing import BinaryIO, Protocol, cast
 
 from ...errors import FormatError
 from ...limits import Limits
+from .. import spooled
 from .labels import GRAPH, QUANT
 from .tar import Member, read_index
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
-_CHUNK = 1 << 20
+#: What a text begins with (NNEF 1.0, 3.2): its first word is ``version``. A byte order mark is refused later, by name.
+_TEXT = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\v\f\r\n]++|#[^\n\f]*+[\n\f])*+version\b")
+_TEXT_BEGINNING = 1 << 16
 
 Stream = io.BufferedIOBase
 
 
 class Container(Protocol):
-    """Where the files of a model are; reading may raise what :func:`gzip_errors` turns into FormatError."""
+    """Where the files of a model are."""
 
     @property
-    def lazy(self) -> bool:
-        """Whether single members can be read at any time."""
+    def text_only(self) -> bool:
+        """Whether the text may be all that there is of a model: what was given is the text."""
 
     @property
     def texts(self) -> dict[str, bytes]:
@@ -48,7 +55,7 @@ class Container(Protocol):
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
         """Yield path, open file (valid until the next one) and size in bytes, in an order of the container's own.
 
-        A path that is absent, or no regular file, raises FormatError.
+        A path that is absent, or no regular file, raises FormatError. One such iteration may be under way at a time.
         """
 
 
@@ -58,14 +65,21 @@ def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
     Raises
     ------
     FormatError
-        It is no container, holds what the module forbids, or has no ``graph.nnef``.
+        It is no container, is damaged, holds what the module forbids, or has no ``graph.nnef``.
     LimitError
         It is larger than the limits permit.
     OSError
         It cannot be read.
     """
-    folder = source if isinstance(source, Path) and source.is_dir() else None
-    container: Container = _Directory(folder, limits) if folder else _Tar(source, limits)
+    container: Container
+    if isinstance(source, Path) and source.is_dir():
+        container = _Directory(source, limits)
+    elif not _is_text(source):
+        container = _Tar(source, limits)
+    elif isinstance(source, Path) and source.name == GRAPH:
+        container = _Directory(source.parent, limits, text_only=True)
+    else:
+        container = _Text(source, limits)
     if GRAPH not in container.texts:
         deeper = [name for name in container.files if name.endswith("/" + GRAPH)]
         where = f", only {deeper[0]!a}; the model must be at the top" if deeper else ""
@@ -82,15 +96,45 @@ def is_container(source: Path | BinaryIO) -> bool:
             block = stream.read(tarfile.BLOCKSIZE)
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, *_GZIP_ERRORS):
-        return False
+        return _is_text(source)
     return True
 
 
-class _Directory:
-    lazy = True
+def _is_text(source: Path | BinaryIO) -> bool:
+    """Whether this begins as the text of a graph does."""
+    with _opened(source) as file:
+        return _TEXT.match(file.read(_TEXT_BEGINNING)) is not None
 
-    def __init__(self, root: Path, limits: Limits) -> None:
-        self.root = root
+
+@contextlib.contextmanager
+def _opened(source: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """A file at its start."""
+    if isinstance(source, Path):
+        with open(source, "rb") as file:
+            yield file
+    else:
+        source.seek(0)
+        yield source
+
+
+class _Text:
+    text_only, files = True, (GRAPH,)
+
+    def __init__(self, source: Path | BinaryIO, limits: Limits) -> None:
+        with _opened(source) as file:
+            limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), f"bytes of {GRAPH}")
+            file.seek(0)
+            self.texts = {GRAPH: file.read()}
+
+    def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
+        for path in paths:
+            raise FormatError(f"{path} is missing")
+        yield from ()
+
+
+class _Directory:
+    def __init__(self, root: Path, limits: Limits, *, text_only: bool = False) -> None:
+        self.root, self.text_only = root, text_only
         self.files = self._list(limits)
         self.texts: dict[str, bytes] = {}
         for name, stream, size in self.members(name for name in (GRAPH, QUANT) if name in self.files):
@@ -135,14 +179,16 @@ def _open_below(root: Path, path: str) -> io.BufferedReader:
 
 
 class _Tar:
+    text_only = False
+
     def __init__(self, source: Path | BinaryIO, limits: Limits) -> None:
         self.source = source
-        with _stream(source) as (stream, plain):
-            self.index, self.texts = read_index(stream, limits, texts=(GRAPH, QUANT))
-            # The checksum of a gzip stream is at its end.
-            while not plain and stream.read(_CHUNK):
-                limits.check("max_archive_bytes", stream.tell(), "bytes of the archive")
-        self.lazy = plain and isinstance(source, Path)
+        with _gzip_errors(), _stream(source) as (stream, plain):
+            if not plain or not isinstance(source, Path):
+                self.source = spooled(stream, limits, "bytes of the archive")
+                weakref.finalize(self, self.source.close)
+        with _opened(self.source) as file:
+            self.index, self.texts = read_index(cast(Stream, file), limits, texts=(GRAPH, QUANT))
         self.files = tuple(self.index)
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
@@ -151,30 +197,29 @@ class _Tar:
             if path not in self.index:
                 raise FormatError(f"{path} is missing")
             wanted.append((path, self.index[path]))
-        # In the order of the archive, a compressed one is read once and forward.
+        # Forward, as disks like it.
         wanted.sort(key=lambda item: item[1].offset)
-        with _stream(self.source) as (stream, _):
+        with _opened(self.source) as file:
             for path, member in wanted:
-                stream.seek(member.offset)
-                yield path, stream, member.size
+                file.seek(member.offset)
+                yield path, cast(Stream, file), member.size
 
 
 @contextlib.contextmanager
 def _stream(source: Path | BinaryIO) -> Iterator[tuple[Stream, bool]]:
-    """The bytes of a tar from their start, and whether they are stored plainly, so that seeking is cheap."""
-    with contextlib.ExitStack() as stack:
-        file: BinaryIO = stack.enter_context(open(source, "rb")) if isinstance(source, Path) else source
-        file.seek(0)
+    """The bytes of a tar from their start, and whether they are stored plainly."""
+    with _opened(source) as file:
         magic = file.read(len(_GZIP_MAGIC))
         file.seek(0)
         if magic == _GZIP_MAGIC:
-            yield stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb")), False
+            with gzip.GzipFile(fileobj=file, mode="rb") as stream:
+                yield stream, False
         else:
             yield cast(Stream, file), True
 
 
 @contextlib.contextmanager
-def gzip_errors() -> Iterator[None]:
+def _gzip_errors() -> Iterator[None]:
     """Turn what reading a damaged gzip stream raises into FormatError."""
     try:
         yield

@@ -1,27 +1,23 @@
-"""Reads the structure of an NNEF document (NNEF 1.0, chapter 3) as far as its variables.
+"""What the codec needs to know of an NNEF document: its variables (NNEF 1.0, 4.1.3).
 
-Flat and compositional documents are accepted, with any extensions, operations and fragments: of those only lexical
-form and brackets are checked. Variables are found in the body of the graph; their arguments may be literals, lists,
-``+`` and ``*``. Whatever is wrong is a FormatError with file, line and column.
+Variables are found in the body of the graph, nested in expressions too; their arguments may be literals, lists, ``+``
+and ``*``. Whatever is wrong is a FormatError with file, line and column.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ...errors import FormatError
 from ...limits import Limits
-from .constants import Value, evaluate
+from .constants import evaluate
 from .labels import is_legal
-from .lexer import Lexer, Token, check_text
-
-#: How deep brackets may be nested.
-MAX_NESTING = 200
+from .lexer import Text
+from .parser import parse
+from .tree import Array, Assignment, Document, Expression, Identifier, Invocation, Literal, walk
 
 _MAX_EXTENT = (1 << 32) - 1
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_PARAMETERS = ("shape", "label")
 _DATA_TYPES = ("scalar", "integer", "logical")
 
 
@@ -39,27 +35,28 @@ class Variable:
         At most eight extents, each at least 1.
     label : str
         The label, with escapes resolved.
-    shape_span : (int, int)
-        Start and end, in bytes, of the shape's expression in the document.
     line : int
         Where it stands, from 1.
+    call : Invocation
+        The variable in the tree.
+    extents : Expression
+        The shape in the tree.
     """
 
     identifier: str
     dtype: str
     shape: tuple[int, ...]
     label: str
-    shape_span: tuple[int, int]
     line: int
+    call: Invocation = field(compare=False, repr=False)
+    extents: Expression = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What the codec needs to know of an NNEF document; ``variables`` are in the order of the text."""
+    """An NNEF document and its variables, in the order of the text."""
 
-    name: str
-    version: str
-    extensions: tuple[str, ...]
+    document: Document
     variables: tuple[Variable, ...]
 
 
@@ -83,194 +80,119 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
         It is larger than the limits permit.
     """
     limits = limits or Limits()
-    limits.check("max_topology_bytes", len(data), f"bytes of {source}")
-    check_text(data, source)
-    return _Parser(data, source, limits).document()
+    document = parse(data, limits, source)
+    text = Text(data, source, "4.1.3")
+    for fragment in document.fragments:
+        for _, call in _variables(fragment.body or ()):
+            text.fail(f"a variable in fragment {fragment.name.name!r}; only the graph may have them", call.start)
+    variables: list[Variable] = []
+    for identifier, call in _variables(document.graph.body):
+        limits.check("max_names", len(variables) + 1, f"variables of {source}")
+        variables.append(_variable(identifier, call, text, limits))
+    _check_shared(variables, text)
+    return Graph(document, tuple(variables))
 
 
 def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> bytes:
     """The document with other shapes for the variables of some labels (case does not matter); all else stays.
 
-    Where a shape has fewer extents than the variable, as biases do that are declared as [1, C], they take the places of
-    those that are not 1; a shape that cannot be placed is left out.
+    Of a shape that is a list of numbers, the numbers that differ are replaced; any other expression is replaced by a
+    list. Where a shape has fewer extents than the variable, as biases do that are declared as [1, C], they take the
+    places of those that are not 1; a shape that cannot be placed is left out.
     """
     pieces, at = [], 0
-    for variable in sorted(graph.variables, key=lambda variable: variable.shape_span):
+    for variable in sorted(graph.variables, key=lambda variable: variable.extents.start):
         shape = list(shapes.get(variable.label.casefold(), variable.shape))
         places = [k for k, extent in enumerate(variable.shape) if extent != 1]
         if len(shape) < len(variable.shape) and len(shape) == len(places):
             extents = iter(shape)
             shape = [next(extents) if k in places else 1 for k in range(len(variable.shape))]
-        if len(shape) == len(variable.shape) and tuple(shape) != variable.shape:
-            start, end = variable.shape_span
-            pieces += [data[at:start], str(shape).encode()]
-            at = end
+        if len(shape) != len(variable.shape) or tuple(shape) == variable.shape:
+            continue
+        for node, replacement in _edits(variable, shape):
+            pieces += [data[at : node.start], replacement.encode()]
+            at = node.end
     return b"".join([*pieces, data[at:]])
 
 
-class _Parser(Lexer):
-    def __init__(self, data: bytes, source: str, limits: Limits) -> None:
-        self.limits = limits
-        self.variables: list[Variable] = []
-        super().__init__(data, source)
+def _edits(variable: Variable, shape: list[int]) -> list[tuple[Expression, str]]:
+    if isinstance(variable.extents, Array) and all(isinstance(item, Literal) for item in variable.extents.items):
+        new = zip(variable.extents.items, variable.shape, shape, strict=True)
+        return [(item, str(extent)) for item, old, extent in new if extent != old]
+    return [(variable.extents, str(shape))]
 
-    def document(self) -> Graph:
-        self.expect("version")
-        version = self.expect_kind("number")
-        if not re.fullmatch(r"1(\.[0-9]+)?", version.text):
-            self.fail(f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start)
-        self.expect(";")
-        extensions = []
-        while self.at("extension"):
-            extensions.append(self.extension())
-        while self.at("fragment"):
-            self.fragment()
-        self.expect("graph")
-        name = self.expect_kind("name").text
-        self.identifiers()
-        self.expect("->")
-        self.identifiers()
-        self.expect("{")
-        while not self.at("}"):
-            self.assignment()
-        self.advance()
-        if self.token.kind != "end":
-            self.fail(f"expected the end of the document, found {self.found()}")
-        self.check_shared()
-        return Graph(name, version.text, tuple(extensions), tuple(self.variables))
 
-    def extension(self) -> str:
-        # Vendors put expressions of their own here, so this is text up to the semicolon.
-        start = self.token.end
-        end = self.data.find(b";", start)
-        if end < 0:
-            self.fail("an extension without ';'")
-        self.token = self.lex(end + 1)
-        return self.data[start:end].decode("utf-8").strip()
-
-    def identifiers(self) -> None:
-        self.expect("(")
-        while not self.at(")"):
-            self.expect_kind("name")
-            if not self.at(")"):
-                self.expect(",")
-        self.advance()
-
-    def fragment(self) -> None:
-        self.advance()
-        name = self.expect_kind("name").text
-        self.scan(";{")
-        if self.advance().text == "{":
-            self.scan("}", fragment=name)
-            self.advance()
-
-    def assignment(self) -> None:
-        first = self.token
-        if self.at("="):
-            self.fail("an assignment without a left side")
-        self.scan("=")
-        single = first.kind == "name" and self.last_end == first.end
-        self.advance()
-        if self.at(";"):
-            self.fail("an assignment without a right side")
-        self.scan(";", target=first.text if single else "")
-        self.advance()
-
-    def scan(self, stop: str, *, target: str = "", fragment: str = "") -> None:
-        """Move to the first sign of ``stop`` outside brackets; variables on the way are taken in or refused."""
-        start = self.token.start
-        unclosed: list[Token] = []
-        while unclosed or self.token.kind != "sign" or self.token.text not in stop:
-            token = self.token
-            if token.kind == "end":
-                self.fail(f"no {' or '.join(map(repr, stop))} before the end of the document", start)
-            if token.text == "variable" and token.kind == "name" and self.followed_by("(", "<"):
-                if fragment:
-                    self.fail(f"a variable in fragment {fragment!r}; NNEF 1.0.1 and later permit it in the graph only")
-                self.variable(target if token.start == start else "")
-                continue
-            self.advance()
-            if token.kind == "sign":
-                self.bracket(token, unclosed)
-
-    def bracket(self, token: Token, unclosed: list[Token]) -> None:
-        if token.text in _CLOSING:
-            unclosed.append(token)
-            if len(unclosed) > MAX_NESTING:
-                self.fail(f"brackets nested deeper than {MAX_NESTING}", token.start)
-        elif token.text in _CLOSING.values() and (not unclosed or _CLOSING[unclosed.pop().text] != token.text):
-            self.fail(f"{token.text!r} closes nothing", token.start)
-
-    def variable(self, target: str) -> None:
-        start = self.advance().start
-        line = self.line(start)
-        dtype = "scalar"
-        if self.at("<"):
-            self.advance()
-            dtype = self.token.text
-            if dtype not in _DATA_TYPES:
-                self.fail(f"a variable of {self.found()}; there are {', '.join(_DATA_TYPES)}")
-            self.advance()
-            self.expect(">")
-        self.expect("(")
-        arguments: dict[str, tuple[Value, int, int]] = {}
-        while not self.at(")"):
-            self.argument(arguments)
-            if not self.at(")"):
-                self.expect(",")
-        self.advance()
-        if len(arguments) < 2:
-            self.fail("a variable needs shape and label", start)
+def _variables(body: Sequence[Assignment]) -> Iterator[tuple[str, Invocation]]:
+    """The invocations of ``variable`` in order, each with the identifier that it is assigned to, if any."""
+    for assignment in body:
         # Part of a larger expression, as in `variable(...) + x`, it has no identifier.
-        identifier = target if self.at(";") else ""
-        label = self.label(*arguments["label"][:2])
-        shape = self.shape(*arguments["shape"][:2])
-        self.limits.check("max_names", len(self.variables) + 1, f"variables of {self.source}")
-        self.variables.append(Variable(identifier, dtype, shape, label, arguments["shape"][1:], line))
+        target = assignment.target.name if isinstance(assignment.target, Identifier) else ""
+        for node in walk(assignment.value):
+            if isinstance(node, Invocation) and node.operation.name == "variable":
+                yield target if node is assignment.value else "", node
 
-    def argument(self, arguments: dict[str, tuple[Value, int, int]]) -> None:
-        if self.token.kind == "name" and self.followed_by("="):
-            name = self.token.text
-            if name not in ("shape", "label"):
-                self.fail(f"a variable has no parameter {name[:40]!r}")
-            if name in arguments:
-                self.fail(f"{name} is given twice")
-            self.advance()
-            self.advance()
+
+def _variable(identifier: str, call: Invocation, text: Text, limits: Limits) -> Variable:
+    dtype = call.generic or "scalar"
+    if dtype not in _DATA_TYPES:
+        text.fail(f"a variable of {dtype!r}; there are {', '.join(_DATA_TYPES)}", call.start)
+    arguments = _arguments(call, text)
+    if len(arguments) < len(_PARAMETERS):
+        text.fail("a variable needs shape and label", call.start)
+    extents = arguments["shape"]
+    label, shape = _label(arguments["label"], text, limits), _shape(extents, text)
+    return Variable(identifier, dtype, shape, label, text.line(call.start), call, extents)
+
+
+def _arguments(call: Invocation, text: Text) -> dict[str, Expression]:
+    arguments: dict[str, Expression] = {}
+    named = False
+    for argument in call.arguments:
+        if argument.name is None:
+            if named:
+                text.fail("positional arguments must precede named ones", argument.start, "3.3.2")
+            if len(arguments) == len(_PARAMETERS):
+                text.fail("a variable has two parameters", argument.start)
+            name = _PARAMETERS[len(arguments)]
         else:
-            if len(arguments) > 1:
-                self.fail("a variable has two parameters")
-            name = ("shape", "label")[len(arguments)]
+            named, name = True, argument.name.name
+            if name not in _PARAMETERS:
+                text.fail(f"a variable has no parameter {name[:40]!r}", argument.start)
             if name in arguments:
-                self.fail("positional arguments must precede named ones")
-        start = self.token.start
-        arguments[name] = (evaluate(self), start, self.last_end)
+                text.fail(f"{name} is given twice", argument.start, "3.3.2")
+        arguments[name] = argument.value
+    return arguments
 
-    def label(self, value: Value, start: int) -> str:
-        if not isinstance(value, str):
-            self.fail("a label is a string", start)
-        self.limits.check("max_name_bytes", len(value), f"bytes of a label in {self.source}")
-        if not is_legal(value):
-            self.fail(f"label {value[:80]!a} is empty or has characters that NNEF does not permit (4.1.3)", start)
-        return value
 
-    def shape(self, value: Value, start: int) -> tuple[int, ...]:
-        if not isinstance(value, list):
-            self.fail("a shape is a list of integers", start)
-        extents = []
-        for extent in value:
-            if not isinstance(extent, int) or not 1 <= extent <= _MAX_EXTENT:
-                self.fail(f"extents of a shape are integers from 1 to {_MAX_EXTENT} (NNEF 4.1.3)", start)
-            extents.append(extent)
-        return tuple(extents)
+def _label(expression: Expression, text: Text, limits: Limits) -> str:
+    value = evaluate(expression, text)
+    if not isinstance(value, str):
+        text.fail("a label is a string", expression.start)
+    limits.check("max_name_bytes", len(value), f"bytes of a label in {text.source}")
+    if not is_legal(value):
+        text.fail(f"label {value[:80]!a} is empty or has characters that NNEF does not permit", expression.start)
+    return value
 
-    def check_shared(self) -> None:
-        """Labels that are equal but for case share data and must agree (NNEF 1.0, 4.1.3)."""
-        first: dict[str, Variable] = {}
-        for variable in self.variables:
-            other = first.setdefault(variable.label.casefold(), variable)
-            if (other.shape, other.dtype) != (variable.shape, variable.dtype):
-                raise FormatError(
-                    f"{self.source}:{variable.line}: label {variable.label!r} is that of line {other.line},"
-                    " with another shape or data type (NNEF 4.1.3)"
-                )
+
+def _shape(expression: Expression, text: Text) -> tuple[int, ...]:
+    value = evaluate(expression, text)
+    if not isinstance(value, list):
+        text.fail("a shape is a list of integers", expression.start)
+    extents = []
+    for extent in value:
+        if not isinstance(extent, int) or not 1 <= extent <= _MAX_EXTENT:
+            text.fail(f"extents of a shape are integers from 1 to {_MAX_EXTENT}", expression.start)
+        extents.append(extent)
+    return tuple(extents)
+
+
+def _check_shared(variables: Sequence[Variable], text: Text) -> None:
+    """Labels that are equal but for case share data and must agree (NNEF 1.0, 4.1.3)."""
+    first: dict[str, Variable] = {}
+    for variable in variables:
+        other = first.setdefault(variable.label.casefold(), variable)
+        if (other.shape, other.dtype) != (variable.shape, variable.dtype):
+            text.fail(
+                f"label {variable.label!r} is that of line {other.line}, with another shape or data type",
+                variable.call.start,
+            )

@@ -1,28 +1,40 @@
 """The one rule by which labels of NNEF variables become paths, for reading and for writing.
 
-The path of a label is the label with one leading ``/`` removed and ``.dat`` appended. Refused are labels
+The *plain* path of a label is the label with one leading ``/`` removed and ``.dat`` appended (NNEF 1.0, 5.1). Not every
+system can hold it: Windows keeps names such as ``aux`` and ``con.x`` for devices, drops a dot at the end of a folder's
+name, and takes ``\\`` for a separator. The *portable* path has such characters as ``%`` and two hexadecimal digits, as
+URIs do: ``%61ux/w.dat``, ``a%2E/w.dat``, ``a%5Cw.dat``. Since ``%`` is legal in no label, every path tells its label,
+but for that leading ``/``.
+
+Both are read, the plain one where both are there, because that is the file which every other reader takes. Written are
+plain paths, which tract, Khronos' tools and 5.1 ask for, in archives everywhere, since there they are names in a list
+and nothing is unpacked here, and in folders but on Windows. Labels such as ``aux/filter`` are real, and a model that
+another reader cannot find its tensors in would be no model.
+
+Refused are labels
 
 * with other characters than NNEF permits, ``[A-Za-z0-9_-./\\]`` (NNEF 1.0, 4.1.3), which leaves no control character,
   colon, blank or non-ASCII letter;
-* with a component that is empty, ``.`` or ``..``, ends in a dot, is the name of a Windows device (``con``,
-  ``nul.x``) or is longer than 255 bytes with its ``.dat``. For this ``\\`` separates components as ``/`` does, since it
-  does so on some systems; in the path it stays as it is;
-* whose path meets that of another label, of ``graph.nnef`` or of ``graph.quant`` on a file system that ignores case,
-  as a file or as a folder of the other, unless the labels are equal but for case and so share their data (4.1.3).
+* with a component that is empty or all dots, where ``\\`` separates components as ``/`` does, or one that is longer
+  than 255 bytes in the portable path;
+* whose path meets that of another label, of ``graph.nnef`` or of ``graph.quant`` on some system, as a file or as a
+  folder of the other, unless the labels are equal but for case and so share their data (4.1.3).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ...errors import FormatError
 
 #: The names of the two texts in a container (NNEF 1.0, 5.1).
 GRAPH, QUANT = "graph.nnef", "graph.quant"
 
+_SUFFIX = ".dat"
 _LEGAL = re.compile(r"[A-Za-z0-9_\-./\\]+")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+_ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _LONGEST = 255
 
 
@@ -32,7 +44,7 @@ def is_legal(label: str) -> bool:
 
 
 def label_path(label: str) -> str:
-    """The path of a label's tensor file, relative to the model, with ``/`` between folders.
+    """The plain path of a label's tensor file, relative to the model, with ``/`` between folders.
 
     Raises
     ------
@@ -41,33 +53,70 @@ def label_path(label: str) -> str:
     """
     if not is_legal(label):
         raise FormatError(f"label {label[:80]!r} is empty or has characters that NNEF does not permit (4.1.3)")
-    path = label.removeprefix("/") + ".dat"
+    path = label.removeprefix("/") + _SUFFIX
     for component in re.split(r"[/\\]", label.removeprefix("/")):
-        if component in ("", ".", ".."):
+        if not component.strip("."):
             raise FormatError(f"label {label[:80]!r} has a component {component!r} and cannot be the name of a file")
-        if component.endswith(".") or _DEVICE.fullmatch(component):
-            raise FormatError(f"label {label[:80]!r}: {component!r} cannot be the name of a file on every system")
-    if any(len(component) > _LONGEST for component in path.split("/")):
+    if any(len(component) > _LONGEST for component in _portable(path).split("/")):
         raise FormatError(f"label {label[:80]!r}… has a component that is too long for the name of a file")
     return path
 
 
-def label_paths(labels: Iterable[str]) -> dict[str, str]:
-    """The path of every label; FormatError also when two of them meet (see the rule above)."""
-    paths = {label: label_path(label) for label in labels}
+def portable_path(label: str) -> str:
+    """The path that every system can hold; raises as :func:`label_path`."""
+    return _portable(label_path(label))
+
+
+def _portable(path: str) -> str:
+    return "/".join(map(_portable_component, path.split("/")))
+
+
+def _portable_component(component: str) -> str:
+    if _DEVICE.fullmatch(component):
+        component = _escape(component[0]) + component[1:]
+    if component.endswith("."):
+        component = component[:-1] + _escape(".")
+    return component.replace("\\", _escape("\\"))
+
+
+def _escape(character: str) -> str:
+    return f"%{ord(character):02X}"
+
+
+def path_label(path: str) -> str:
+    """The label of a tensor file by its plain or portable path; FormatError where it is that of none."""
+    label = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path.removesuffix(_SUFFIX))
+    if path not in (label_path(label), portable_path(label)):
+        raise FormatError(f"{path!a} is not the path of a tensor file")
+    return label
+
+
+def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, str]:
+    """The path of every label, plain or portable; FormatError also when two of them meet (see the rule above)."""
+    plain = {label: label_path(label) for label in labels}
     owners = {GRAPH: GRAPH, QUANT: QUANT}
-    for label, path in paths.items():
+    for label, path in plain.items():
         other = owners.setdefault(_fold(path), label)
         if other.casefold() != label.casefold():
             raise FormatError(f"label {label!r} and {other!r} have the same file")
-    for label, path in paths.items():
+    for label, path in plain.items():
         folder = _fold(path)
         while "/" in folder:
             folder = folder.rpartition("/")[0]
             if folder in owners:
                 raise FormatError(f"label {label!r} needs a folder where {owners[folder]!r} has its file")
+    return {label: _portable(path) for label, path in plain.items()} if portable else plain
+
+
+def present_paths(labels: Iterable[str], files: Collection[str]) -> dict[str, str]:
+    """The path of every label among files: the plain one, or the portable one where only that is there."""
+    paths = label_paths(labels, portable=False)
+    for label, path in paths.items():
+        if path not in files and (portable := _portable(path)) in files:
+            paths[label] = portable
     return paths
 
 
 def _fold(path: str) -> str:
-    return path.replace("\\", "/").casefold()
+    """What a path is on systems that ignore case, separate by a backslash and drop the last dots of a folder."""
+    return re.sub(r"\.+(?=/)", "", path.replace("\\", "/").casefold())

@@ -2,31 +2,86 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import NamedTuple, NoReturn
 
 from ...errors import FormatError
 
+#: Names of primitive types (NNEF 1.0, 3.3.1).
+PRIMITIVES = frozenset({"integer", "scalar", "logical", "string"})
+#: Functions with one argument that are keywords (NNEF 1.0, 3.2.3).
+BUILTINS = frozenset({"shape_of", "length_of", "range_of"}) | PRIMITIVES
+#: What no identifier is called (NNEF 1.0, 3.1).
+KEYWORDS = BUILTINS | {
+    *("version", "extension", "graph", "fragment", "tensor"),
+    *("for", "in", "yield", "if", "else", "true", "false"),
+}
+#: How many tokens a document may have: 2,000,000 values of constants, or half a gigabyte of syntax tree.
+MAX_TOKENS = 4_000_000
+
 _TOKEN = re.compile(
     rb"""
-    (?P<blank>  [ \t\v\f\r\n]+ | \#[^\n\f]* )
-  | (?P<name>   [A-Za-z_][A-Za-z0-9_]* )
-  | (?P<number> [0-9]+ (?:\.[0-9]*)? (?:[eE][+-]?[0-9]+)? )
-  | (?P<string> '[^'\\\n\f]*(?:\\.[^'\\\n\f]*)*' | "[^"\\\n\f]*(?:\\.[^"\\\n\f]*)*" )
-  | (?P<sign>   -> | <= | >= | == | != | && | \|\| | [-+*/^<>!()\[\]{}:=,;?|] )
+    (?: [ \t\v\f\r\n]++ | \#[^\n\f]*+ )*+
+    (?: (?P<name>   [A-Za-z_][A-Za-z0-9_]* )
+      | (?P<number> [0-9]+ (?:\.[0-9]*)? (?:[eE][+-]?[0-9]+)? )
+      | (?P<string> '[^'\\\n\f]*(?:\\.[^'\\\n\f]*)*' | "[^"\\\n\f]*(?:\\.[^"\\\n\f]*)*" )
+      | (?P<sign>   -> | <= | >= | == | != | && | \|\| | [-+*/^<>!()\[\]{}:=,;?|] )
+      | (?P<end>    \Z )
+      | (?P<bad> ) )
     """,
     re.VERBOSE,
 )
 
 
 def check_text(data: bytes, source: str) -> None:
-    """Raise FormatError unless ``data`` can travel as a null-terminated UTF-8 string (ISO/IEC 15938-17:2024, A.4)."""
+    """Raise FormatError unless ``data`` can travel as a null-terminated UTF-8 string (ISO/IEC 15938-17:2024, A.4).
+
+    A byte order mark is refused too: no reader of NNEF takes it for a blank (NNEF 1.0, 3.1).
+    """
+    if data.startswith(codecs.BOM_UTF8):
+        raise FormatError(f"{source}: a byte order mark comes before the text; save it as UTF-8 without one")
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{source}: byte {error.start} is not UTF-8") from error
     if (position := data.find(0)) >= 0:
         raise FormatError(f"{source}: byte {position} is NUL")
+
+
+class Text:
+    """A document in UTF-8, and the places of byte offsets in it.
+
+    Parameters
+    ----------
+    data : bytes
+        The document.
+    source : str
+        What errors call it.
+    clause : str
+        Of NNEF 1.0: what errors refer to unless they say otherwise.
+    """
+
+    def __init__(self, data: bytes, source: str, clause: str = "3.2") -> None:
+        self.data, self.source, self.clause = data, source, clause
+        self._counted = (0, 1)
+
+    def fail(self, message: str, offset: int, clause: str = "") -> NoReturn:
+        """Raise FormatError with the place of a byte offset."""
+        line, column = self.place(offset)
+        raise FormatError(f"{self.source}:{line}:{column}: {message} (NNEF 1.0, {clause or self.clause})")
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column, in characters, of a byte offset, both from 1."""
+        start = self.data.rfind(b"\n", 0, offset) + 1
+        return self.line(offset), len(self.data[start:offset].decode("utf-8", "replace")) + 1
+
+    def line(self, offset: int) -> int:
+        """The line of a byte offset, from 1; cheap for offsets that ascend."""
+        at, line = self._counted if self._counted[0] <= offset else (0, 1)
+        line += self.data.count(b"\n", at, offset)
+        self._counted = (offset, line)
+        return line
 
 
 class Token(NamedTuple):
@@ -38,33 +93,34 @@ class Token(NamedTuple):
     end: int
 
 
-class Lexer:
+class Lexer(Text):
     """The current token of a document, which must be UTF-8. The syntax is ASCII, so it works on bytes."""
 
-    def __init__(self, data: bytes, source: str) -> None:
-        self.data, self.source = data, source
+    def __init__(self, data: bytes, source: str, clause: str = "3.2") -> None:
+        super().__init__(data, source, clause)
         self.last_end = 0
-        self._counted = (0, 1)
+        self._tokens = 0
         self.token = self.lex(0)
 
     def lex(self, position: int) -> Token:
         """The first token at or after a byte position."""
-        while position < len(self.data):
-            match = _TOKEN.match(self.data, position)
-            if match is None:
-                character = self.data[position : position + 4].decode("utf-8", "ignore")[:1]
-                what = "an unterminated string" if character in "'\"" else f"unexpected character {character!a}"
-                self.fail(what, position)
-            kind = match.lastgroup or ""
-            if kind != "blank":
-                return Token(kind, match.group().decode("utf-8"), position, match.end())
-            position = match.end()
-        return Token("end", "", position, position)
+        match = _TOKEN.match(self.data, position)
+        # `bad` matches where nothing else does.
+        kind = match.lastgroup if match and match.lastgroup else "bad"
+        start, end = match.span(kind) if match else (position, position)
+        if kind == "bad":
+            character = self.data[start : start + 4].decode("utf-8", "ignore")[:1]
+            what = "an unterminated string" if character in "'\"" else f"unexpected character {character!a}"
+            self.fail(what, start, "3.1")
+        return Token(kind, self.data[start:end].decode("utf-8"), start, end)
 
     def advance(self) -> Token:
         """Move to the next token and return the one that was current."""
         token = self.token
         self.last_end = token.end
+        self._tokens += 1
+        if self._tokens > MAX_TOKENS:
+            self.refuse(f"more than {MAX_TOKENS:,} tokens")
         self.token = self.lex(token.end)
         return token
 
@@ -73,35 +129,31 @@ class Lexer:
         return self.token.text == text and self.token.kind in ("sign", "name")
 
     def followed_by(self, *texts: str) -> bool:
-        """Whether the next token but the current one is one of these."""
-        return self.lex(self.token.end).text in texts
+        """Whether the next tokens but the current one are these, in order."""
+        position = self.token.end
+        for text in texts:
+            token = self.lex(position)
+            if token.text != text:
+                return False
+            position = token.end
+        return True
 
     def expect(self, text: str) -> Token:
         """Advance past this sign or word."""
         if not self.at(text):
-            self.fail(f"expected {text!r}, found {self.found()}")
+            self.refuse(f"expected {text!r}, found {self.found()}")
         return self.advance()
 
     def expect_kind(self, kind: str) -> Token:
         """Advance past a token of this kind."""
         if self.token.kind != kind:
-            self.fail(f"expected a {kind}, found {self.found()}")
+            self.refuse(f"expected a {kind}, found {self.found()}")
         return self.advance()
 
     def found(self) -> str:
         """The current token for a message."""
         return "the end of the document" if self.token.kind == "end" else f"{self.token.text[:40]!a}"
 
-    def fail(self, message: str, offset: int | None = None) -> NoReturn:
-        """Raise FormatError with the place of a byte offset, by default of the current token."""
-        offset = self.token.start if offset is None else offset
-        start = self.data.rfind(b"\n", 0, offset) + 1
-        column = len(self.data[start:offset].decode("utf-8", "replace")) + 1
-        raise FormatError(f"{self.source}:{self.line(offset)}:{column}: {message}")
-
-    def line(self, offset: int) -> int:
-        """The line of a byte offset, from 1; cheap for offsets that ascend."""
-        at, line = self._counted if self._counted[0] <= offset else (0, 1)
-        line += self.data.count(b"\n", at, offset)
-        self._counted = (offset, line)
-        return line
+    def refuse(self, message: str, clause: str = "") -> NoReturn:
+        """Raise FormatError with the place of the current token."""
+        self.fail(message, self.token.start, clause)

@@ -1,20 +1,26 @@
 """Reads and writes NNEF tensor files: 128 bytes of header, then the items in row-major order, all little-endian.
 
-The layout is that of NNEF 1.0.3, 5.2, with the item types 0 to 5 as NNEF 1.0.4 corrected them; files of 1.0 to 1.0.2
-differ in what is an item type (then a quantization code) and in the parameter that says whether integers are signed.
-Here items are float16/32/64, signed and unsigned integers of 8, 16, 32 and 64 bits, and booleans of 1 bit (first item
-in the highest bit) or 8 bits.
+The layout is that of NNEF 1.0.3, 5.2, with the item types 0 to 5 as NNEF 1.0.4 corrected them. In files of 1.0 to 1.0.2
+the item type is a quantization code: integers are signed where the first parameter is not 0, and the unsigned integers
+of the codes 0x10 and 0x11 stand for numbers that further parameters tell. All of them are read as the integers that
+they are; what else a header says is kept in :attr:`Header.fields`.
+
+Items of other widths than numpy's are a stream of bits, the highest of each item first, as all implementations have it
+for booleans; in memory they take the next wider integer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...errors import FormatError
 from ...limits import Budget
@@ -24,26 +30,42 @@ from .. import fill, lacks_type
 #: Bytes before the items.
 HEADER_SIZE = 128
 
-# magic, major, minor, data length, rank, 8 extents, bits per item, item type, vendor, first parameter, the rest
-_HEADER = struct.Struct("<2s2B2I8II2HI72s")
+# magic, major, minor, data length, rank; then as many extents, which are followed by
+_START = struct.Struct("<2s2B2I")
+# unused extents; bits per item, item type, vendor, first parameter, other parameters and reserved bytes.
+_ITEMS = struct.Struct("<I2HI72s")
 _MAGIC = b"\x4e\xef"
 _MAX_RANK = 8
 _MAX_LENGTH = (1 << 32) - 1
-_FLOAT, _UNSIGNED, _SIGNED, _BOOL = 0, 1, 4, 5
-_WIDTHS = {_FLOAT: (16, 32, 64), _UNSIGNED: (8, 16, 32, 64), _SIGNED: (8, 16, 32, 64), _BOOL: (1, 8)}
-_KINDS = {"f": _FLOAT, "u": _UNSIGNED, "i": _SIGNED, "b": _BOOL}
-_NAMES = {
-    0x00: "float",
-    0x01: "unsigned integer",
-    0x02: "quantized unsigned integer",
-    0x03: "quantized signed integer",
-    0x04: "signed integer",
-    0x05: "boolean",
-    0x10: "linearly quantized value of NNEF before 1.0.3",
-    0x11: "logarithmically quantized value of NNEF before 1.0.3",
+# Items that are read or written at once; a multiple of 8, so that parts of packed items are whole bytes.
+_PART = 1 << 15
+
+
+class _ItemType(NamedTuple):
+    name: str
+    kind: str
+    data_type: str
+    widths: Container[int]
+
+
+_ANY_WIDTH = range(1, 65)
+_ITEM_TYPES = {
+    0x00: _ItemType("float", "f", "scalar", (16, 32, 64)),
+    0x01: _ItemType("unsigned integer", "u", "integer", _ANY_WIDTH),
+    0x02: _ItemType("quantized unsigned integer", "u", "scalar", _ANY_WIDTH),
+    0x03: _ItemType("quantized signed integer", "i", "scalar", _ANY_WIDTH),
+    0x04: _ItemType("signed integer", "i", "integer", _ANY_WIDTH),
+    0x05: _ItemType("boolean", "b", "logical", (1, 8)),
+    0x10: _ItemType("linearly quantized value of NNEF before 1.0.3", "u", "scalar", _ANY_WIDTH),
+    0x11: _ItemType("logarithmically quantized value of NNEF before 1.0.3", "u", "scalar", _ANY_WIDTH),
 }
-_READ_HERE = "float16/32/64, integers of 8, 16, 32 or 64 bits and booleans are read"
-_WRITE_ITEMS = 1 << 18
+_UNSIGNED = 0x01
+_QUANTIZED = (0x02, 0x03)
+# What NNEF 1.0.3 prints for item types that it means as binary numbers, and nothing else has.
+_MISPRINTS = {0x0100: 0x04, 0x0101: 0x05}
+_VENDORS = {0x5452: "tract"}
+# The item type that is written, by the kind of the dtype and the data type of the graph.
+_WRITTEN = {(_ITEM_TYPES[code].kind, _ITEM_TYPES[code].data_type): code for code in range(0x06)}
 
 
 @dataclass(frozen=True)
@@ -55,24 +77,60 @@ class Header:
     shape : tuple of int
         At most eight extents, each at least 1.
     dtype : numpy dtype
-        Of the array, in the machine's byte order.
+        Of the array, in the machine's byte order; booleans of 8 bits that are neither 0 nor 1 are uint8 instead.
     bits : int
-        Per item in the file; differs from the dtype's only for booleans of 1 bit.
+        Per item in the file.
+    item_type : int
+        0 to 5, or 0x10 or 0x11 of NNEF before 1.0.3.
+    fields : bytes
+        The header from behind the extents of the shape on, without the zero bytes at its end.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     bits: int
+    item_type: int
+    fields: bytes
 
     @property
     def data_type(self) -> str:
         """The data type of a graph that this fits: ``scalar``, ``integer`` or ``logical`` (NNEF 1.0.3, 5.2.1)."""
-        return {"f": "scalar", "b": "logical"}.get(self.dtype.kind, "integer")
+        return _ITEM_TYPES[self.item_type].data_type
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the items are integers that stand for numbers in a way that only ``graph.quant`` can tell."""
+        return self.item_type in _QUANTIZED
+
+    @property
+    def is_written(self) -> bool:
+        """Whether an array of this shape and dtype is written with just this header unless another one is asked for."""
+        return self.fields == _written(self.shape, self.dtype, self.data_type).fields
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the items are narrower than those of the array."""
+        return self.bits < 8 * self.dtype.itemsize
+
+    @property
+    def stored(self) -> np.dtype[np.generic]:
+        """The dtype of the items, or of the integers that they are packed from, in the machine's byte order."""
+        return np.dtype(np.uint8) if self.dtype.kind == "b" else self.dtype
 
     @property
     def length(self) -> int:
         """Bytes of the items."""
         return (math.prod(self.shape) * self.bits + 7) // 8
+
+    def holds(self, dtype: np.dtype[np.generic]) -> bool:
+        """Whether arrays of this dtype, in any byte order, come from files with this header."""
+        return dtype.newbyteorder("=") == self.dtype or (dtype == self.stored and not self.is_packed)
+
+    def to_bytes(self) -> bytes:
+        """The 128 bytes."""
+        start = _START.pack(_MAGIC, 1, 0, self.length, len(self.shape))
+        extents = struct.pack(f"<{len(self.shape)}I", *self.shape)
+        return (start + extents + self.fields).ljust(HEADER_SIZE, b"\0")
 
 
 def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
@@ -86,17 +144,17 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
     raw = file.read(HEADER_SIZE)
     if len(raw) < HEADER_SIZE:
         raise FormatError(f"{name}: {len(raw)} bytes are too few for the header of a tensor file")
-    magic, major, minor, length, rank, *extents, bits, item_type, vendor, parameter, _ = _HEADER.unpack(raw)
+    magic, major, minor, length, rank = _START.unpack_from(raw)
     if magic != _MAGIC:
         raise FormatError(f"{name}: not an NNEF tensor file, it begins with {magic.hex(' ')} instead of 4e ef")
     if (major, minor) != (1, 0):
         raise FormatError(f"{name}: version {major}.{minor} of the tensor file; 1.0 is read")
     if rank > _MAX_RANK:
         raise FormatError(f"{name}: rank {rank}; {_MAX_RANK} is the highest")
-    shape = tuple(extents[:rank])
+    shape = struct.unpack_from(f"<{rank}I", raw, _START.size)
     if 0 in shape:
         raise FormatError(f"{name}: an extent of shape {shape} is 0")
-    header = Header(shape, _dtype(item_type, vendor, bits, parameter, name), bits)
+    header = _header(shape, raw[_START.size + 4 * rank :], name)
     if length != header.length:
         raise FormatError(f"{name}: the header says {length} bytes of items; shape {shape} needs {header.length}")
     if size == HEADER_SIZE + length + 4:
@@ -106,32 +164,58 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
     return header
 
 
-def _dtype(item_type: int, vendor: int, bits: int, parameter: int, name: str) -> np.dtype[np.generic]:
+def _header(shape: tuple[int, ...], fields: bytes, name: str) -> Header:
+    """The header of a shape that goes on with these bytes, zero bytes at whose end may be missing."""
+    unused = 4 * (_MAX_RANK - len(shape))
+    bits, item_type, vendor, parameter, _ = _ITEMS.unpack_from(fields.ljust(HEADER_SIZE, b"\0"), unused)
     if vendor:
-        raise FormatError(f"{name}: item type {item_type:#x} of vendor {vendor:#06x}; only {_READ_HERE}")
-    if bits not in _WIDTHS.get(item_type, ()):
-        what = _NAMES.get(item_type, "unknown")
-        raise FormatError(f"{name}: item type {item_type:#x} ({what}) of {bits} bits; only {_READ_HERE}")
-    if item_type == _BOOL:
-        return np.dtype(np.bool_)
-    # Before NNEF 1.0.3 there was one code for integers, and the first parameter was not 0 for signed ones.
-    signed = item_type == _SIGNED or (item_type == _UNSIGNED and parameter)
-    kind = "f" if item_type == _FLOAT else "i" if signed else "u"
-    return np.dtype(f"{kind}{bits // 8}")
+        whose = f"{vendor:#06x} ({_VENDORS[vendor]})" if vendor in _VENDORS else f"{vendor:#06x}"
+        raise FormatError(f"{name}: item type {item_type:#x} of vendor {whose}; NNR knows only those of NNEF")
+    if item_type in _MISPRINTS:
+        meant = _MISPRINTS[item_type]
+        raise FormatError(
+            f"{name}: item type {item_type:#x}, as NNEF 1.0.3 misprints {meant} ({_ITEM_TYPES[meant].name})"
+        )
+    if item_type not in _ITEM_TYPES:
+        raise FormatError(f"{name}: item type {item_type:#x}, which NNEF does not define (1.0.3, 5.2)")
+    what = _ITEM_TYPES[item_type]
+    if bits not in what.widths:
+        raise FormatError(f"{name}: item type {item_type:#x} ({what.name}) of {bits} bits (NNEF 1.0.3, 5.2)")
+    kind = "i" if item_type == _UNSIGNED and parameter else what.kind
+    width = max(8, 1 << (bits - 1).bit_length())
+    dtype: np.dtype[np.generic] = np.dtype(np.bool_) if kind == "b" else np.dtype(f"{kind}{width // 8}")
+    return Header(shape, dtype, bits, item_type, fields.rstrip(b"\0"))
 
 
 def read_data(file: BufferedIOBase, header: Header, name: str) -> Array:
-    """Read the items that follow a header into a new array; FormatError when the file ends early."""
-    if header.bits == 1:
-        packed = np.empty(header.length, np.uint8)
-        fill(file, packed, name)
-        return np.unpackbits(packed, count=math.prod(header.shape)).view(np.bool_).reshape(header.shape)
-    stored = np.dtype(np.uint8) if header.dtype.kind == "b" else header.dtype.newbyteorder("<")
-    array: Array = np.empty(header.shape, stored)
-    fill(file, array, name)
+    """Read the items that follow a header into a new array.
+
+    FormatError when the file ends early, or has bits other than 0 after the last item.
+    """
+    array: npt.NDArray[Any] = np.empty(header.shape, header.stored.newbyteorder("=" if header.is_packed else "<"))
+    if header.is_packed:
+        for part in _parts(array):
+            _unpack(file, part, header.bits, name)
+    else:
+        fill(file, array, name)
     if header.dtype.kind == "b":
-        return np.not_equal(array, 0, out=array.view(np.bool_))
+        return array if array.max() > 1 else array.view(np.bool_)
     return array.astype(header.dtype, copy=False)
+
+
+def _unpack(file: BufferedIOBase, part: Array, bits: int, name: str) -> None:
+    """Fill a part of an array of integers from items of fewer bits, which begin with a byte."""
+    packed = np.empty((part.size * bits + 7) // 8, np.uint8)
+    fill(file, packed, name)
+    stream = np.unpackbits(packed)
+    if stream[part.size * bits :].any():
+        raise FormatError(f"{name}: the bits after the last item are not 0 (NNEF 1.0.3, 5.2)")
+    width = 8 * part.dtype.itemsize
+    wide = np.zeros((part.size, width), np.uint8)
+    wide[:, :bits] = stream[: part.size * bits].reshape(-1, bits)
+    # From the top of the integer down, so that signs are extended.
+    integers: npt.NDArray[Any] = np.packbits(wide).view(part.dtype.newbyteorder(">"))
+    part[...] = integers >> (width - bits)
 
 
 def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> Array:
@@ -149,43 +233,87 @@ def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> A
     return read_data(file, header, name)
 
 
-def header_of(array: Array, name: str) -> Header:
-    """The header that an array is written with; FormatError when a tensor file cannot hold it."""
-    bits = 1 if array.dtype.kind == "b" else array.dtype.itemsize * 8
-    if bits not in _WIDTHS.get(_KINDS.get(array.dtype.kind, -1), ()):
-        raise lacks_type(name, array.dtype, "nnef")
+def header_of(array: Array, data_type: str, name: str, fields: str | None = None) -> Header:
+    """The header that an array is written with for a variable of a data type.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of any byte order.
+    data_type : str
+        ``scalar``, where integers are quantized values, ``integer`` or ``logical``, which is written with 1 bit each.
+    name : str
+        What errors call the file.
+    fields : str, optional
+        :attr:`Header.fields` of the file that the array came from, as hexadecimal digits. They are kept where arrays of
+        this dtype come from such files; otherwise the tensor has been converted since.
+
+    Raises
+    ------
+    FormatError
+        A tensor file cannot hold the array; the data type does not fit; ``fields`` are no part of a header.
+    """
     if array.ndim > _MAX_RANK or array.size == 0:
         raise FormatError(f"{name}: shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1")
-    header = Header(array.shape, array.dtype.newbyteorder("="), bits)
+    header = None if fields is None else _header(array.shape, _digits(fields, array.ndim, name), name)
+    if header is None or not header.holds(array.dtype):
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+            raise lacks_type(name, array.dtype, "nnef")
+        header = _written(array.shape, array.dtype.newbyteorder("="), data_type)
+    if header.data_type != data_type:
+        raise FormatError(
+            f"{name}: {_ITEM_TYPES[header.item_type].name} is {header.data_type} data; the variable is {data_type}"
+        )
     if header.length > _MAX_LENGTH:
         raise FormatError(f"{name}: {header.length:,} bytes; an NNEF tensor file holds at most {_MAX_LENGTH:,}")
     return header
 
 
-def write_tensor(file: BinaryIO, array: Array, name: str) -> int:
-    """Write an array as a tensor file, booleans with 1 bit each; returns the number of bytes.
+def _digits(fields: str, rank: int, name: str) -> bytes:
+    with contextlib.suppress(ValueError):
+        decoded = bytes.fromhex(fields)
+        if len(decoded) <= HEADER_SIZE - _START.size - 4 * rank:
+            return decoded
+    raise FormatError(f"{name}: {fields[:40]!a} is no part of the header of a tensor file")
 
-    Raises
-    ------
-    FormatError
-        NNEF has no item type for the dtype, or the shape or size is out of range.
+
+def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str) -> Header:
+    """The header of our own choice; its data type differs where no item type of the dtype has that one."""
+    bits = 1 if dtype.kind == "b" else 8 * dtype.itemsize
+    item_type = _WRITTEN.get((dtype.kind, data_type))
+    if item_type is None:
+        item_type = next(code for (kind, _), code in _WRITTEN.items() if kind == dtype.kind)
+    fields = bytes(4 * (_MAX_RANK - len(shape))) + _ITEMS.pack(bits, item_type, 0, 0, b"")
+    return Header(shape, dtype, bits, item_type, fields.rstrip(b"\0"))
+
+
+def write_tensor(file: BinaryIO, array: Array, header: Header, name: str) -> int:
+    """Write an array as a tensor file with a header of :func:`header_of`; returns the number of bytes.
+
+    FormatError where an integer does not fit the bits of its item; part of the file is written by then.
     """
-    header = header_of(array, name)
-    extents = header.shape + (0,) * (_MAX_RANK - array.ndim)
-    item_type = _KINDS[array.dtype.kind]
-    fields = (header.length, array.ndim, *extents, header.bits, item_type, 0, 0, bytes(72))
-    file.write(_HEADER.pack(_MAGIC, 1, 0, *fields))
-    if header.bits == 1:
-        file.write(np.packbits(array.astype(np.bool_, copy=False)).data)
-    else:
-        _write_items(file, array)
+    file.write(header.to_bytes())
+    for part in _parts(array):
+        if header.is_packed:
+            file.write(_pack(part.astype(header.stored, copy=False), header, name))
+        else:
+            # Only parts of an array that is not contiguous or little-endian are copied.
+            file.write(part.astype(header.stored.newbyteorder("<"), copy=False).view(np.uint8).data)
     return HEADER_SIZE + header.length
 
 
-def _write_items(file: BinaryIO, array: Array) -> None:
-    """Write the items in row-major order; only parts of an array that is not contiguous or little-endian are copied."""
-    stored = array.dtype.newbyteorder("<")
+def _pack(part: npt.NDArray[Any], header: Header, name: str) -> memoryview:
+    """The items of a part of an array of integers, the first of which begins a byte."""
+    width, signed = 8 * part.dtype.itemsize, int(part.dtype.kind == "i")
+    least, most = -(signed << (header.bits - 1)), (1 << (header.bits - signed)) - 1
+    if part.min() < least or part.max() > most:
+        raise FormatError(f"{name}: an item does not fit the {header.bits} bits that its header says")
+    stream = np.unpackbits(part.astype(part.dtype.newbyteorder(">"), copy=False).view(np.uint8))
+    return np.packbits(stream.reshape(-1, width)[:, width - header.bits :]).data
+
+
+def _parts(array: Array) -> Iterator[Array]:
+    """One-dimensional parts in row-major order, views where the array is contiguous."""
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    for start in range(0, array.size, _WRITE_ITEMS):
-        part = flat[start : start + _WRITE_ITEMS].astype(stored, copy=False)
-        file.write(part.view(np.uint8).data)
+    for start in range(0, array.size, _PART):
+        yield flat[start : start + _PART]

@@ -1,0 +1,102 @@
+"""The texts that a bitstream carries: topology and quantization data, inflated and checked (6.4.4.5, 6.4.4.6, A.4)."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+from ..constants import NNR_DFL, NNR_PT_RAW, TOPOLOGY_FORMATS
+from ..errors import ElementError
+from ..limits import Budget, Limits
+from ..model import Topology
+from ..syntax.structures import (
+    NnrQuantizationUnitHeader,
+    NnrQuantizationUnitPayload,
+    NnrTopologyUnitHeader,
+    NnrTopologyUnitPayload,
+)
+
+
+class Texts:
+    """Takes the topology and quantization units of one bitstream.
+
+    Parameters
+    ----------
+    budget : Budget
+        Charged with ``max_topology_bytes``.
+    given : Topology, optional
+        Takes the place of one that the bitstream carries; a quantization text that it lacks may be carried.
+
+    Attributes
+    ----------
+    topology : Topology or None
+        Of the units so far, or the one given.
+
+    Raises ElementError for data that is malformed, LimitError for more than the limits permit.
+    """
+
+    def __init__(self, budget: Budget, given: Topology | None = None) -> None:
+        self._budget, self._given = budget, given
+        self.topology = given
+        self._quantization: dict[str, bytes] = {}
+
+    def add_topology(self, header: NnrTopologyUnitHeader, payload: NnrTopologyUnitPayload) -> None:
+        """Take in an NNR_TPL."""
+        name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
+        # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
+        if name is None or (name == "" and self.topology) or not payload.topology_data.rstrip(b"\0"):
+            return
+        data = self._data("topology", name, header.topology_compression_format, payload.topology_data)
+        if data is not None and not self._given:
+            self.topology = Topology(name, data, self._quantization.get(name))
+
+    def add_quantization(self, header: NnrQuantizationUnitHeader, payload: NnrQuantizationUnitPayload) -> None:
+        """Take in an NNR_QNT of a format that is known."""
+        name = TOPOLOGY_FORMATS[header.quantization_storage_format]
+        data = self._data("quantization", name, header.quantization_compression_format, payload.quantization_data)
+        if data is None:
+            return
+        self._quantization[name] = data
+        has_own = self._given and self._given.quantization is not None
+        if self.topology and self.topology.format == name and not has_own:
+            self.topology = replace(self.topology, quantization=data)
+
+    def _data(self, kind: str, name: str, compression: int, data: bytes) -> bytes | None:
+        """What a unit of a format holds; None for what cannot be read of an unrecognized one, which may be anything."""
+        try:
+            return self._text(kind, name, compression, data)
+        except ElementError:
+            if name:
+                raise
+            return None
+
+    def _text(self, kind: str, name: str, compression: int, data: bytes) -> bytes:
+        """The data, inflated where it is deflated; for NNEF without the zero that ends its string (A.4)."""
+        if compression == NNR_DFL:
+            data = inflate(data, self._budget, "max_topology_bytes", "topology and quantization data")
+        elif compression != NNR_PT_RAW:
+            raise ElementError(f"compression format {compression} is reserved (Table 5)")
+        self._budget.charge("max_topology_bytes", len(data), "topology and quantization data")
+        if name != "nnef":
+            return data
+        if not data or data.find(0) != len(data) - 1:
+            raise ElementError(f"{kind} data is not one null-terminated string (A.4)")
+        return data[:-1]
+
+
+def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:
+    """Data that was deflated, if the rest of a limit permits.
+
+    Raises ElementError when it is damaged, or does not end where it should; LimitError.
+    """
+    room: int = getattr(budget.limits, limit) - budget.spent.get(limit, 0)
+    inflater = zlib.decompressobj()
+    try:
+        text = inflater.decompress(data, min(room, Limits.NONE - 1) + 1)
+    except zlib.error as error:
+        raise ElementError(f"deflated data is damaged: {error} (RFC 1950)") from None
+    if len(text) > room:
+        budget.charge(limit, len(text), what)
+    if not inflater.eof or inflater.unused_data:
+        raise ElementError("deflated data does not end with its unit (RFC 1950)")
+    return text

@@ -1,0 +1,221 @@
+"""What a topology says of tensors: their shapes, and what becomes of those of blocks (7.3.5, 8.2.1, errata N5).
+
+Labels are equal that differ in case alone (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, prod
+from typing import TYPE_CHECKING
+
+from ..bitstream.payload import SCANNED, Part
+from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
+from ..dtypes import STORED_TYPES
+from ..errors import FormatError
+from ..limits import Budget, Limits
+from ..model import Topology, Wiring
+from ..syntax import Session
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from .texts import Texts
+
+if TYPE_CHECKING:
+    from ..syntax.session import TopologyUnit
+
+#: Reads what a topology says of its tensors.
+Wire = Callable[[Topology], Wiring]
+Shape = tuple[int, ...]
+
+#: How many names a message has.
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class Recreated:
+    """A tensor without a unit, all of whose ``value`` follow from a batch normalization that was folded (8.2.1)."""
+
+    name: str
+    shape: Shape
+    value: float
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the topology makes of the tensors of a block.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+        The declared shapes of those of one dimension, where they have others; of as many parameters.
+    scale : bool
+        RecLS is a tensor of the model, by which the network multiplies; so the weight is not multiplied by it.
+    recreated : tuple of Recreated
+    """
+
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    scale: bool = False
+    recreated: tuple[Recreated, ...] = ()
+
+    def shape(self, name: str, coded: Shape) -> Shape:
+        """The shape of a tensor that was coded in another one."""
+        return self.shapes.get(name, coded)
+
+
+#: No topology says anything.
+PLAIN = Outputs()
+
+
+class Wires:
+    """A Wiring by label, whatever its case; never changed."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.names = list(wiring.shapes)
+        self._shapes = {name.casefold(): shape for name, shape in wiring.shapes.items()}
+        self._kinds = {name.casefold(): kinds for name, kinds in wiring.kinds.items()}
+        self._folds = {
+            _key(block.weight, block.gamma, block.beta): block
+            for block in wiring.blocks
+            if block.mean and block.var and block.epsilon is not None and isfinite(block.epsilon)
+        }
+
+    def shape(self, name: str) -> Shape | None:
+        """The declared shape of a tensor; None where there is no such tensor."""
+        return self._shapes.get(name.casefold())
+
+    def outputs(
+        self, header: NnrCompressedDataUnitHeader, parts: Sequence[Part], pruned: Mapping[str, Sequence[int]]
+    ) -> Outputs | None:
+        """What becomes of the tensors of an NNR_PT_BLOCK; None where nothing does but what always does.
+
+        ``pruned`` are dimensions that take the place of declared ones.
+        """
+        named = {part.role: part.name for part in parts}
+        vectors = {part.name: part.dims for part in parts if part.role not in SCANNED}
+        is_output = self.shape(named.get("ls", "")) is not None
+        recreated = tuple(
+            Recreated(name, self._fitting(name, vectors[named["ls"]], pruned), value)
+            for name, value in (self._folded(header, named) if is_output else {}).items()
+        )
+        shapes = {name: shape for name, dims in vectors.items() if (shape := self._fitting(name, dims, pruned)) != dims}
+        return Outputs(shapes, is_output, recreated) if shapes or is_output else None
+
+    def _folded(self, header: NnrCompressedDataUnitHeader, named: Mapping[str, str]) -> dict[str, float]:
+        """What to recreate of a batch normalization, if the block has one that was folded: values by name (8.2.1)."""
+        types = header.compressed_parameter_types & (NNR_CPT_LS | NNR_CPT_BI | NNR_CPT_BN)
+        # An update of alpha and delta is one of gamma and beta; it says nothing of mean and variance.
+        if types != NNR_CPT_LS | NNR_CPT_BI or header.parent_node_id_present_flag:
+            return {}
+        block = self._folds.get(_key(named.get("weight") or named["g"], named["ls"], named["bias"]))
+        if block is None or block.epsilon is None:
+            return {}
+        values = {block.mean: 0.0, block.var: 1 - block.epsilon, block.bias: 0.0}
+        return {name: value for name, value in values.items() if name}
+
+    def _fitting(self, name: str, dims: Shape, pruned: Mapping[str, Sequence[int]]) -> Shape:
+        """The shape of a tensor of one dimension: a topology may add extents of 1 to it, as in [1, C]."""
+        shape = pruned.get(name) or self.shape(name)
+        if shape is None or prod(shape) != dims[0] or sum(extent != 1 for extent in shape) > 1:
+            return dims
+        return tuple(shape)
+
+    def check_fit(self, tensors: Mapping[str, tuple[Shape, str]]) -> None:
+        """Raise FormatError unless tensors of these shapes and types are those of the topology; some may be missing."""
+        wrong: dict[str, list[str]] = {"are no variables of it": [], "have other shapes": [], "have other types": []}
+        strangers, shapes, types = wrong.values()
+        for name, (shape, type_) in tensors.items():
+            declared = self.shape(name)
+            if declared is None:
+                strangers.append(repr(name))
+            elif _extents(declared) != _extents(shape):
+                shapes.append(f"{name!r} is {shape}, declared as {declared}")
+            elif STORED_TYPES[type_].kind not in self._kinds.get(name.casefold(), STORED_TYPES[type_].kind):
+                types.append(f"{name!r} is {type_}")
+        found = [
+            f"{len(names):,} of {len(tensors):,} tensors {what}: {_list(names)}"
+            for what, names in wrong.items()
+            if names
+        ]
+        if found:
+            raise FormatError(f"the topology given does not fit the bitstream: {'; '.join(found)}")
+
+
+NOTHING = Wires(Wiring())
+
+
+class Wired:
+    """What is known of the tensors of a bitstream from its topology, which is read when that is asked for.
+
+    Parameters
+    ----------
+    texts : Texts
+        Of the bitstream.
+    wire : callable or None
+        Reads a topology; without it nothing is known.
+    before : Topology or None
+        That of the bitstreams before, which an update without topology is about.
+    """
+
+    def __init__(self, texts: Texts, wire: Wire | None, before: Topology | None = None) -> None:
+        self._texts, self._wire, self._before = texts, wire, before
+        self._of: tuple[bytes, Wires] = b"", NOTHING
+
+    def context(self, session: Session) -> Topology | None:
+        """The topology that the tensors belong to."""
+        return self._texts.topology or (self._before if session.mps_parent_signalling_enabled_flag else None)
+
+    def wires(self, session: Session) -> Wires:
+        """What that says of them."""
+        topology = self.context(session)
+        if not self._wire or not topology:
+            return NOTHING
+        if self._of[0] is not topology.data:
+            self._of = topology.data, Wires(self._wire(topology))
+        return self._of[1]
+
+    def declared(self, name: str, session: Session) -> Shape | None:
+        """The shape that it declares for a tensor; see Session."""
+        return self.wires(session).shape(name)
+
+
+class Declared:
+    """The same for those who read headers alone, to whom nobody gives texts: what Session asks; raises as Texts."""
+
+    def __init__(self, wire: Wire, limits: Limits, given: Topology | None = None) -> None:
+        self._wire, self._given, self._budget = wire, given, Budget(limits)
+        self._unit: TopologyUnit | None = None
+        self._wired = Wired(Texts(self._budget, given), wire)
+
+    def __call__(self, name: str, session: Session) -> Shape | None:
+        if session.topology is not self._unit and not self._given:
+            texts = Texts(self._budget)
+            if session.topology:
+                texts.add_topology(*session.topology)
+            # Now that there is no error: who sees one asks again.
+            self._unit, self._wired = session.topology, Wired(texts, self._wire)
+        return self._wired.declared(name, session)
+
+
+def header_session(
+    topology_dimensions: Mapping[str, Sequence[int]] | None,
+    wire: Wire | None,
+    limits: Limits | None,
+    given: Topology | None = None,
+) -> Session:
+    """The session of somebody who reads headers alone: a topology is read where these leave out dimensions."""
+    declared = Declared(wire, limits or Limits(), given) if wire else None
+    return Session(topology_dimensions or {}, declared=declared)
+
+
+def _key(*names: str | None) -> tuple[str, ...]:
+    return tuple((name or "").casefold() for name in names)
+
+
+def _extents(shape: Sequence[int]) -> list[int]:
+    """Extents of 1 carry no meaning here: a bias may be declared as [1, C]."""
+    return [extent for extent in shape if extent != 1]
+
+
+def _list(what: Sequence[str]) -> str:
+    more = f" and {len(what) - _LISTED} more" if len(what) > _LISTED else ""
+    return f"{', '.join(what[:_LISTED])}{more}"

@@ -1,0 +1,202 @@
+"""Who computes from what in the graph of an NNEF document: calls and operators followed through names and fragments.
+
+Operators are the operations that they stand for (NNEF 1.0, table 1), and calls of fragments are replaced by what is in
+them. What is decided by a condition or in a loop stays unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .graph import Graph, Variable
+from .tree import (
+    Array,
+    Assignment,
+    Expression,
+    Fragment,
+    Identifier,
+    Invocation,
+    Literal,
+    Operation,
+    Target,
+    Tuple,
+    Unary,
+    walk,
+)
+
+#: Operations that are followed, with those of their parameters that may be tensors, and some more.
+PARAMETERS = {
+    "conv": ("input", "filter", "bias"),
+    "deconv": ("input", "filter", "bias"),
+    "separable_conv": ("input", "plane_filter", "point_filter", "bias"),
+    "linear": ("input", "filter", "bias"),
+    "matmul": ("A", "B", "transposeA", "transposeB"),
+    "batch_normalization": ("input", "mean", "variance", "offset", "scale", "epsilon"),
+    "add": ("x", "y"),
+    "mul": ("x", "y"),
+    "transpose": ("input", "axes"),
+}
+_OPERATORS = {"+": "add", "*": "mul"}
+
+_MAX_DEPTH = 200
+_MAX_VALUES = 500_000
+# Longer arrays of literals are data.
+_MAX_LITERALS = 8
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """What an expression gives.
+
+    Parameters
+    ----------
+    operation : str
+        One of :data:`PARAMETERS`, or empty.
+    inputs : dict of str to Value
+        The arguments of such an operation by parameter.
+    items : list of Value, or None
+        Of an array or a tuple.
+    constant : bool, int, float, str or None
+        A number, with its sign, a string or a logical.
+    variable : Variable or None
+    users : list of Value
+        What is computed from it, once for each use; what is not followed counts twice.
+    """
+
+    operation: str = ""
+    inputs: dict[str, Value] = field(default_factory=dict)
+    items: list[Value] | None = None
+    constant: bool | int | float | str | None = None
+    variable: Variable | None = None
+    users: list[Value] = field(default_factory=list)
+
+
+class _TooMuchError(Exception):
+    """Fragments call fragments without end, or without need."""
+
+
+def follow(graph: Graph) -> list[Value]:
+    """The operations of a graph, in the order of the text; none where fragments make it too large."""
+    follower = _Follower(graph)
+    try:
+        follower.run(graph)
+    except _TooMuchError:
+        return []
+    return follower.operations
+
+
+_Names = dict[str, Value]
+
+
+class _Follower:
+    def __init__(self, graph: Graph) -> None:
+        self.variables = {variable.call: variable for variable in graph.variables}
+        self.fragments = {part.name.name: part for part in graph.document.fragments if part.body is not None}
+        self.operations: list[Value] = []
+        self.unknown = Value()
+        self.made = 0
+
+    def run(self, graph: Graph) -> None:
+        names: _Names = {}
+        self.body(graph.document.graph.body, names, 0)
+        for result in graph.document.graph.results:
+            self.lose(result, names)
+
+    def body(self, assignments: tuple[Assignment, ...], names: _Names, depth: int) -> None:
+        for assignment in assignments:
+            self.assign(assignment.target, self.value(assignment.value, names, depth), names)
+
+    def assign(self, target: Target | Expression, value: Value, names: _Names) -> None:
+        if isinstance(target, Identifier):
+            names[target.name] = value
+        elif isinstance(target, Array | Tuple):
+            items = value.items
+            if items is None or len(items) != len(target.items):
+                value.users += [self.unknown, self.unknown]
+                items = [self.new() for _ in target.items]
+            for part, item in zip(target.items, items, strict=True):
+                self.assign(part, item, names)
+
+    def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None) -> Value:
+        """A value that is computed from others."""
+        self.made += 1
+        if self.made > _MAX_VALUES:
+            raise _TooMuchError
+        value = Value(operation, dict(inputs or {}))
+        for used in value.inputs.values():
+            used.users.append(value)
+        if operation:
+            self.operations.append(value)
+        return value
+
+    def lose(self, expression: Expression, names: _Names) -> Value:
+        """What is not followed; it may use any number of times what it names."""
+        for node in walk(expression):
+            if isinstance(node, Identifier) and node.name in names:
+                names[node.name].users += [self.unknown, self.unknown]
+        return self.new()
+
+    def value(self, expression: Expression, names: _Names, depth: int) -> Value:
+        if depth > _MAX_DEPTH:
+            raise _TooMuchError
+        match expression:
+            case Identifier(name=name):
+                return names.get(name) or self.new()
+            case Literal(value=constant):
+                return self.constant(constant)
+            case Unary(operator="-", operand=Literal(value=int(constant) | float(constant))):
+                return self.constant(-constant)
+            case Array(items=items) | Tuple(items=items):
+                if len(items) > _MAX_LITERALS and all(isinstance(item, Literal) for item in items):
+                    return self.new()
+                values = list(map(functools.partial(self.value, names=names, depth=depth + 1), items))
+                value = self.new("", {str(place): item for place, item in enumerate(values)})
+                value.items = values
+                return value
+            case Operation(operators=operators, operands=(first, *others)):
+                result = self.value(first, names, depth + 1)
+                for operator, operand in zip(operators, others, strict=True):
+                    pair = {"x": result, "y": self.value(operand, names, depth + 1)}
+                    result = self.new(_OPERATORS.get(operator, ""), pair)
+                return result
+            case Invocation():
+                return self.call(expression, names, depth)
+        return self.lose(expression, names)
+
+    def constant(self, value: bool | int | float | str) -> Value:
+        made = self.new()
+        made.constant = value
+        return made
+
+    def call(self, call: Invocation, names: _Names, depth: int) -> Value:
+        if call in self.variables:
+            value = self.new()
+            value.variable = self.variables[call]
+            return value
+        operation = call.operation.name
+        fragment = self.fragments.get(operation)
+        known = [part.name.name for part in fragment.parameters] if fragment else PARAMETERS.get(operation, ())
+        bound: _Names = {}
+        for place, argument in enumerate(call.arguments):
+            name = argument.name.name if argument.name else known[place] if place < len(known) else ""
+            # What has no parameter, or one that another argument has, stands under its place, which no name is.
+            bound[name if name and name not in bound else str(place)] = self.value(argument.value, names, depth + 1)
+        if fragment:
+            return self.inlined(fragment, bound, depth)
+        understood = known and not any(name.isdigit() for name in bound)
+        return self.new(operation if understood else "", bound)
+
+    def inlined(self, fragment: Fragment, names: _Names, depth: int) -> Value:
+        """What a fragment gives for the values of its parameters."""
+        for parameter in fragment.parameters:
+            if parameter.name.name not in names and parameter.default is not None:
+                names[parameter.name.name] = self.value(parameter.default, {}, depth + 1)
+        self.body(fragment.body or (), names, depth + 1)
+        results = [names.get(result.name.name) or self.new() for result in fragment.results]
+        if len(results) == 1:
+            return results[0]
+        value = self.new()
+        value.items = results
+        return value

@@ -1,0 +1,491 @@
+"""The grammar of NNEF documents (NNEF 1.0, 3.2), flat and compositional, from text to a tree in linear time.
+
+What is taken besides the grammar: the text of an extension is anything up to the semicolon, fragments may be declared
+without a body, parameters, arguments and assignments may be none (all of which documents in use have); ``and`` and
+``or`` as well as ``&&`` and ``||``, as 3.2.3 and 3.3.3 differ; and a tuple without brackets at the right of an
+assignment (3.3.3). Which extensions a construction needs is no matter of the grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ...limits import Limits
+from .lexer import BUILTINS, KEYWORDS, PRIMITIVES, Lexer, check_text
+from .tree import (
+    Argument,
+    Array,
+    ArrayType,
+    Assignment,
+    Builtin,
+    Comprehension,
+    Conditional,
+    Document,
+    Entry,
+    Expression,
+    Extension,
+    Fragment,
+    GraphDefinition,
+    Identifier,
+    Invocation,
+    Literal,
+    Operation,
+    Parameter,
+    Primitive,
+    Subscript,
+    Target,
+    TensorType,
+    Tuple,
+    TupleType,
+    Type,
+    Unary,
+    walk,
+)
+
+#: How deep brackets may be nested, and how high the tree of an expression may be.
+MAX_NESTING = 200
+
+#: Binary operators and their precedence (NNEF 1.0, 3.3.3); all of them go from left to right.
+_PRECEDENCE = {
+    **dict.fromkeys(("in",), 1),
+    **dict.fromkeys(("&&", "||"), 2),
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 3),
+    **dict.fromkeys(("+", "-"), 4),
+    **dict.fromkeys(("*", "/"), 5),
+    **dict.fromkeys(("^",), 6),
+}
+_WORDS = {"and": "&&", "or": "||"}
+_TYPE_NAMES = PRIMITIVES | {"tensor", "?"}
+_ESCAPE = re.compile(r"\\(['\"\\])")
+_MAX_DIGITS = 4000
+
+_Item = TypeVar("_Item")
+_Operand = TypeVar("_Operand", bound=Expression)
+
+
+def parse(data: bytes, limits: Limits | None = None, source: str = "graph.nnef") -> Document:
+    """Parse an NNEF document.
+
+    Parameters
+    ----------
+    data : bytes
+        The document, UTF-8.
+    limits : Limits, optional
+        ``max_topology_bytes`` applies.
+    source : str
+        What errors call it.
+
+    Raises
+    ------
+    FormatError
+        The document does not follow the grammar, with line, column and clause.
+    LimitError
+        It is larger than the limits permit.
+    """
+    return _parser(data, limits, source).document()
+
+
+def parse_fragments(data: bytes, limits: Limits | None = None, source: str = "stdlib.nnef") -> tuple[Fragment, ...]:
+    """Parse a text of fragments alone, as of a library of operations; raises as :func:`parse`."""
+    parser = _parser(data, limits, source)
+    fragments = parser.fragments()
+    parser.end()
+    return fragments
+
+
+def parse_quantization(data: bytes, limits: Limits | None = None, source: str = "graph.quant") -> tuple[Entry, ...]:
+    """Parse a quantization file, whose entries may be on any lines; raises as :func:`parse`."""
+    parser = _parser(data, limits, source)
+    parser.clause = "5.3"
+    entries = []
+    while parser.token.kind != "end":
+        entries.append(parser.entry())
+    return tuple(entries)
+
+
+def _parser(data: bytes, limits: Limits | None, source: str) -> _Parser:
+    (limits or Limits()).check("max_topology_bytes", len(data), f"bytes of {source}")
+    check_text(data, source)
+    return _Parser(data, source)
+
+
+class _Parser(Lexer):
+    # How many brackets and branches are open, and how high the tree is that was parsed last.
+    depth = height = 0
+
+    def document(self) -> Document:
+        start = self.expect("version").start
+        version = self.expect_kind("number")
+        if not re.fullmatch(r"1(\.[0-9]+)?", version.text):
+            self.fail(f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start, "3.2.4")
+        self.expect(";")
+        extensions = []
+        while self.at("extension"):
+            extensions.append(self.extension())
+        fragments = self.fragments()
+        graph = self.graph()
+        self.end()
+        return Document(start, graph.end, version.text, tuple(extensions), fragments, graph)
+
+    def end(self) -> None:
+        if self.token.kind != "end":
+            self.refuse(f"expected the end of the document, found {self.found()}", "3.2.4")
+
+    def entry(self) -> Entry:
+        if self.token.kind != "string":
+            self.refuse(f"expected a tensor in quotes, found {self.found()}")
+        tensor = self.literal()
+        self.expect(":")
+        call = self.invocation(self.identifier())
+        self.expect(";")
+        return Entry(tensor.start, self.last_end, str(tensor.value), call)
+
+    def extension(self) -> Extension:
+        start, after = self.token.start, self.token.end
+        end = self.data.find(b";", after)
+        if end < 0:
+            self.refuse("an extension without ';'", "3.2.4")
+        self.token = self.lex(end + 1)
+        return Extension(start, end + 1, self.data[after:end].decode("utf-8").strip())
+
+    def fragments(self) -> tuple[Fragment, ...]:
+        fragments = []
+        while self.at("fragment"):
+            fragments.append(self.fragment())
+        return tuple(fragments)
+
+    def fragment(self) -> Fragment:
+        start = self.advance().start
+        name = self.identifier()
+        generic, default = self.at("<"), ""
+        if generic:
+            self.advance()
+            self.expect("?")
+            if self.at("="):
+                self.advance()
+                default = self.type_name()
+            self.expect(">")
+        parameters = self.several("(", ")", self.parameter)
+        self.expect("->")
+        results = self.several("(", ")", self.result)
+        body = None
+        if self.at(";"):
+            self.advance()
+        else:
+            body = self.body()
+        return Fragment(start, self.last_end, name, generic, default, parameters, results, body)
+
+    def parameter(self) -> Parameter:
+        name = self.identifier()
+        self.expect(":")
+        kind, default = self.type(), None
+        if self.at("="):
+            self.advance()
+            default = self.expression()
+            for part in walk(default):
+                if not isinstance(part, Literal | Array | Tuple | Unary):
+                    self.fail("a default value is made of literals", part.start, "3.2.2")
+        return Parameter(name.start, self.last_end, name, kind, default)
+
+    def result(self) -> Parameter:
+        name = self.identifier()
+        self.expect(":")
+        return Parameter(name.start, self.last_end, name, self.type(), None)
+
+    def type(self) -> Type:
+        start = self.token.start
+        kind: Type
+        self.height = 0
+        if self.at("("):
+            types = self.several("(", ")", self.type, 2)
+            kind = TupleType(start, self.last_end, types)
+        elif (name := self.type_name()) == "tensor" and self.at("<"):
+            self.advance()
+            item = "" if self.at(">") else self.type_name()
+            self.expect(">")
+            kind = TensorType(start, self.last_end, item)
+        else:
+            kind = Primitive(start, self.last_end, name)
+        while self.at("["):
+            self.advance()
+            self.expect("]")
+            kind = ArrayType(start, self.last_end, kind)
+            self.rise(self.height + 1)
+        return kind
+
+    def type_name(self) -> str:
+        if self.token.text not in _TYPE_NAMES or self.token.kind == "string":
+            self.refuse(f"expected a type, found {self.found()}", "3.2.2")
+        return self.advance().text
+
+    def graph(self) -> GraphDefinition:
+        start = self.expect("graph").start
+        name = self.identifier()
+        parameters = self.several("(", ")", self.identifier)
+        self.expect("->")
+        results = self.several("(", ")", self.identifier)
+        body = self.body()
+        return GraphDefinition(start, self.last_end, name, parameters, results, body)
+
+    def body(self) -> tuple[Assignment, ...]:
+        self.expect("{")
+        assignments = []
+        while not self.at("}"):
+            assignments.append(self.assignment())
+        self.advance()
+        return tuple(assignments)
+
+    def assignment(self) -> Assignment:
+        start = self.token.start
+        target = self.bare(self.target)
+        self.expect("=")
+        value = self.bare(self.expression)
+        self.expect(";")
+        return Assignment(start, self.last_end, target, value)
+
+    def bare(self, operand: Callable[[], _Operand]) -> _Operand | Tuple:
+        """An operand, or several with commas between them: a tuple without brackets."""
+        start = self.token.start
+        first = operand()
+        if not self.at(","):
+            return first
+        items = [first]
+        while self.at(","):
+            self.advance()
+            items.append(operand())
+        return Tuple(start, self.last_end, tuple(items))
+
+    def target(self) -> Target:
+        start = self.token.start
+        if self.at("["):
+            items = self.several("[", "]", self.target)
+            return Array(start, self.last_end, items)
+        if self.at("("):
+            items = self.several("(", ")", self.target, 2)
+            return Tuple(start, self.last_end, items)
+        return self.identifier()
+
+    def identifier(self) -> Identifier:
+        if self.token.kind == "name" and self.token.text in KEYWORDS:
+            self.refuse(f"expected a name; {self.token.text!r} is a keyword", "3.1")
+        token = self.expect_kind("name")
+        return Identifier(token.start, token.end, token.text)
+
+    # One level of brackets costs three calls, of the thousand that Python permits: expression, operand, and one more.
+
+    def expression(self, branches: bool = True) -> Expression:
+        """An expression; without ``branches`` an ``if`` after it is not its own."""
+        begin = self.token.start
+        chains: list[_Chain] = []
+        precedence = -1
+        while precedence:
+            start = self.token.start
+            value = self.operand()
+            operator = _WORDS.get(self.token.text, self.token.text)
+            precedence = _PRECEDENCE.get(operator, 0)
+            while chains and chains[-1].precedence > precedence:
+                start, value = self.closed(chains.pop(), value)
+            if precedence:
+                if not chains or chains[-1].precedence < precedence:
+                    chains.append(_Chain(precedence, start))
+                chains[-1].add(value, self.height)
+                chains[-1].operators.append(operator)
+                self.advance()
+        if not branches or not self.at("if"):
+            return value
+        height = self.height
+        self.enter()
+        self.advance()
+        condition = self.expression()
+        height = max(height, self.height)
+        self.expect("else")
+        otherwise = self.expression()
+        self.leave(max(height, self.height) + 1)
+        return Conditional(begin, self.last_end, value, condition, otherwise)
+
+    def closed(self, chain: _Chain, last: Expression) -> tuple[int, Operation]:
+        """Where a chain of operators starts, and all of it with its last operand."""
+        chain.add(last, self.height)
+        self.rise(chain.height + 1)
+        return chain.start, Operation(chain.start, self.last_end, tuple(chain.operators), tuple(chain.operands))
+
+    def operand(self) -> Expression:
+        signs = []
+        while self.token.text in ("+", "-", "!"):
+            signs.append(self.advance())
+        start, text = self.token.start, self.token.text
+        self.height = 0
+        value: Expression
+        if self.token.kind in ("number", "string"):
+            value = self.literal()
+        elif text == "(":
+            items = self.several("(", ")", self.expression, 1)
+            value = items[0] if len(items) == 1 else Tuple(start, self.last_end, items)
+        elif text == "[" and self.followed_by("for"):
+            value = self.comprehension()
+        elif text == "[":
+            items = self.several("[", "]", self.expression)
+            value = Array(start, self.last_end, items)
+        elif text in ("true", "false"):
+            self.advance()
+            value = Literal(start, self.last_end, text == "true")
+        elif text in BUILTINS:
+            value = self.builtin()
+        elif self.token.kind == "name" and text not in KEYWORDS:
+            value = self.identifier()
+            if self.at("(") or self.generic_call():
+                value = self.invocation(value)
+        else:
+            self.refuse(f"expected an expression, found {self.found()}")
+        while self.at("["):
+            value = self.subscript(start, value)
+        for sign in reversed(signs):
+            self.rise(self.height + 1)
+            value = Unary(sign.start, self.last_end, sign.text, value)
+        return value
+
+    def literal(self) -> Literal:
+        token = self.token
+        if len(token.text) > _MAX_DIGITS and token.kind == "number":
+            self.refuse(f"a number of more than {_MAX_DIGITS} digits", "3.1")
+        self.advance()
+        value: int | float | str
+        if token.kind == "string":
+            value = _ESCAPE.sub(r"\1", token.text[1:-1])
+        else:
+            value = int(token.text) if token.text.isdigit() else float(token.text)
+        return Literal(token.start, token.end, value)
+
+    def comprehension(self) -> Comprehension:
+        start = self.advance().start
+        self.enter()
+        iterators: list[tuple[Identifier, Expression]] = []
+        height = 0
+        while not iterators or self.at(","):
+            self.advance()
+            name = self.identifier()
+            self.expect("in")
+            iterators.append((name, self.expression(branches=False)))
+            height = max(height, self.height)
+        condition = None
+        if self.at("if"):
+            self.advance()
+            condition = self.expression()
+            height = max(height, self.height)
+        self.expect("yield")
+        item = self.expression()
+        self.expect("]")
+        self.leave(max(height, self.height) + 1)
+        return Comprehension(start, self.last_end, tuple(iterators), condition, item)
+
+    def subscript(self, start: int, value: Expression) -> Subscript:
+        height = self.height
+        self.enter()
+        self.advance()
+        first = last = None
+        if not self.at(":"):
+            first = self.expression()
+            height = max(height, self.height)
+        is_range = self.at(":")
+        if is_range:
+            self.advance()
+            if not self.at("]"):
+                last = self.expression()
+                height = max(height, self.height)
+        self.expect("]")
+        self.leave(height + 1)
+        return Subscript(start, self.last_end, value, first, last, is_range)
+
+    def builtin(self) -> Builtin:
+        token = self.advance()
+        self.expect("(")
+        self.enter()
+        argument = self.expression()
+        self.expect(")")
+        self.leave(self.height + 1)
+        return Builtin(token.start, self.last_end, token.text, argument)
+
+    def generic_call(self) -> bool:
+        """Whether ``<type>(`` comes now, which no comparison is."""
+        return self.at("<") and any(self.followed_by(name, ">", "(") for name in _TYPE_NAMES)
+
+    def invocation(self, operation: Identifier) -> Invocation:
+        generic = ""
+        if self.at("<"):
+            self.advance()
+            generic = self.type_name()
+            self.expect(">")
+        self.expect("(")
+        self.enter()
+        arguments, height = [], 0
+        more = not self.at(")")
+        while more:
+            start, name = self.token.start, None
+            if self.token.kind == "name" and self.followed_by("="):
+                name = self.identifier()
+                self.advance()
+            value = self.expression()
+            height = max(height, self.height)
+            arguments.append(Argument(start, self.last_end, name, value))
+            more = self.comma(")")
+        self.advance()
+        self.leave(height + 1)
+        return Invocation(operation.start, self.last_end, operation, generic, tuple(arguments))
+
+    def several(self, opening: str, closing: str, item: Callable[[], _Item], least: int = 0) -> tuple[_Item, ...]:
+        """Items with commas between them, in brackets."""
+        start = self.expect(opening).start
+        self.enter()
+        items, height = [], 0
+        more = not self.at(closing)
+        while more:
+            self.height = 0
+            items.append(item())
+            height = max(height, self.height)
+            more = self.comma(closing)
+        self.advance()
+        if len(items) < least:
+            self.fail("nothing in brackets" if least == 1 else "a tuple of fewer than two items", start)
+        self.leave(height + 1)
+        return tuple(items)
+
+    def comma(self, closing: str) -> bool:
+        """Whether another item comes, and moves to it; else the brackets end here."""
+        if self.at(","):
+            self.advance()
+            return True
+        if not self.at(closing):
+            self.refuse(f"expected ',' or {closing!r}, found {self.found()}")
+        return False
+
+    def enter(self) -> None:
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            self.refuse(f"nested deeper than {MAX_NESTING}")
+
+    def leave(self, height: int) -> None:
+        self.depth -= 1
+        self.rise(height)
+
+    def rise(self, height: int) -> None:
+        self.height = height
+        if height > MAX_NESTING:
+            self.refuse(f"nested deeper than {MAX_NESTING}")
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Operands joined by operators of one precedence, until the last of them is known."""
+
+    precedence: int
+    start: int
+    height: int = 0
+    operators: list[str] = field(default_factory=list)
+    operands: list[Expression] = field(default_factory=list)
+
+    def add(self, operand: Expression, height: int) -> None:
+        self.operands.append(operand)
+        self.height = max(self.height, height)

@@ -1,0 +1,271 @@
+"""Everything that is wrong with an NNEF model: its texts, its labels, its tensor files (NNEF 1.0.3, chapter 6).
+
+The rules are in :mod:`rules`, what a document means is in :mod:`check`; here the files of a model are walked. What a
+syntax error hides is not looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import FormatError
+from ...limits import Budget, Limits
+from .check import Checker
+from .container import Container, Stream, open_container
+from .invoke import Declared, Signature, located
+from .labels import GRAPH, QUANT, label_path, label_paths, path_label, portable_path
+from .lexer import Text
+from .parser import parse
+from .quant import Quantization, doubtful, identifiers_of, read_quantization
+from .rules import Findings, ModelReport
+from .tensorfile import Header, read_data, read_header
+from .tree import Argument, Document, Invocation
+from .types import ArrayOf, TensorOf, Type, is_attribute
+
+
+def validate(source: Path | BinaryIO, limits: Limits | None = None) -> ModelReport:
+    """Check an NNEF model.
+
+    Parameters
+    ----------
+    source : Path or seekable binary file
+        A directory, a tar, a gzipped tar, or the text of a graph; of a text alone no tensor files are asked for.
+    limits : Limits, optional
+        What the model may cost.
+
+    Returns
+    -------
+    ModelReport
+        All that was found, at most :data:`rules.MOST` of each rule. Shapes are not propagated through operations.
+
+    Raises
+    ------
+    FormatError
+        The container is malformed.
+    LimitError
+        The model asks for more than the limits permit.
+    OSError
+        It cannot be read.
+    """
+    return _Validator(open_container(source, limits or Limits()), limits or Limits()).run()
+
+
+def validate_texts(graph: bytes, quantization: bytes | None = None, limits: Limits | None = None) -> ModelReport:
+    """Check the texts of a model without its tensor files; what is told and raised is that of :func:`validate`."""
+    texts = {GRAPH: graph} if quantization is None else {GRAPH: graph, QUANT: quantization}
+    return _Validator(_Texts(texts), limits or Limits()).run()
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A container of texts alone."""
+
+    texts: dict[str, bytes]
+    files: tuple[str, ...] = ()
+    text_only: bool = True
+
+    def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
+        """Nothing."""
+        yield from ()
+
+
+class _Validator:
+    def __init__(self, container: Container, limits: Limits) -> None:
+        self.container, self.limits = container, limits
+        self.findings = Findings()
+        self.names = frozenset(container.files)
+        self.groups: dict[str, list[Declared]] = {}  # variables by label, case ignored
+
+    def run(self) -> ModelReport:
+        """Check everything."""
+        document, checker = self.graph()
+        quantization = self.quantization(document)
+        wanted = {GRAPH, QUANT}
+        if checker:
+            self.labels(checker)
+            wanted |= self.data(checker, quantization.tensors if quantization else frozenset())
+            self.strangers(wanted)
+        report = self.findings.end()
+        report.variables = len(self.groups)
+        return report
+
+    def tell(self, rule: str, message: str, file: str, line: int = 0, column: int = 0, clause: str = "") -> None:
+        """Add a finding."""
+        if self.findings.admit(rule):
+            self.findings.add(rule, message, file, line, column, clause)
+
+    def refused(self, error: FormatError, rule: str, file: str) -> None:
+        """Add what a reader of a text refuses."""
+        place = located(error)
+        if place:
+            rule = "version" if place.message.startswith("version ") else rule
+            self.tell(rule, place.message, file, place.line, place.column, place.clause)
+        else:
+            self.tell("text", str(error).removeprefix(f"{file}: "), file)
+
+    def graph(self) -> tuple[Document | None, Checker | None]:
+        data = self.container.texts[GRAPH]
+        try:
+            document = parse(data, self.limits)
+        except FormatError as error:
+            self.refused(error, "syntax", GRAPH)
+            return None, None
+        checker = Checker(document, Text(data, GRAPH), self.findings)
+        checker.run()
+        return document, checker
+
+    def quantization(self, document: Document | None) -> Quantization | None:
+        if QUANT not in self.container.texts:
+            return None
+        try:
+            quantization = read_quantization(self.container.texts[QUANT], self.limits)
+        except FormatError as error:
+            self.refused(error, "quant-syntax", QUANT)
+            return None
+        if document:
+            checker = _QuantizationChecker(document, quantization.text, self.findings)
+            for rule, message, entry in doubtful(quantization, identifiers_of(document)):
+                checker.tell(rule, message, entry)
+            for entry in quantization.entries:
+                checker.invocation(entry.call)
+        return quantization
+
+    # Variables and their files
+
+    def labels(self, checker: Checker) -> None:
+        """Check labels, and sort variables by them."""
+        fine: list[str] = []
+        for variable in checker.variables:
+            if variable.label is None:
+                continue
+            group = self.groups.setdefault(variable.label.casefold(), [])
+            group.append(variable)
+            first = group[0]
+            differs = (first.shape, first.dtype) != (variable.shape, variable.dtype)
+            if differs and None not in (first.shape, variable.shape):
+                line, _ = checker.text.place(first.call.start)
+                message = f"label {variable.label!r} is that of line {line}, with another shape or data type"
+                checker.tell("shared-label", message, variable.call)
+            try:
+                label_path(variable.label)
+                fine.append(variable.label)
+            except FormatError as error:
+                checker.tell("label-path", str(error), variable.call)
+        try:
+            label_paths(fine)
+        except FormatError as error:
+            self.tell("label-path", str(error), GRAPH)
+
+    def data(self, checker: Checker, listed: frozenset[str]) -> set[str]:
+        """Check the tensor files; returns their paths."""
+        groups: list[dict[str, Declared]] = []
+        for variables in self.groups.values():
+            groups.append({})
+            for variable in variables:
+                if path := self.path(variable.label or ""):
+                    groups[-1].setdefault(path, variable)
+        wanted = {path for group in groups for path in group}
+        if self.container.text_only and self.names.isdisjoint(wanted):
+            return wanted
+        budget = Budget(self.limits)
+        for group in groups:
+            present = [path for path in group if path in self.names]
+            if group and not present:
+                path, variable = next(iter(group.items()))
+                line, _ = checker.text.place(variable.call.start)
+                self.tell("data-missing", f"there is no file for the variable of {GRAPH}:{line}", path)
+            headers = {path: header for path in present if (header := self.file(path, group[path], budget))}
+            if len(headers) > 1 and len({self.content(path, header) for path, header in headers.items()}) > 1:
+                self.tell("data-shared", f"it is not the same as {present[0]}", present[-1])
+            names = {variable.identifier for variable in group.values()}
+            for path, header in headers.items():
+                if header.is_quantized and names.isdisjoint(listed):
+                    self.tell("quant-missing", f"its items are quantized, but {QUANT} does not list it", path)
+        return wanted
+
+    def path(self, label: str) -> str:
+        """Where the tensor file of a label is, or ought to be; empty where it can be nowhere."""
+        try:
+            plain, portable = label_path(label), portable_path(label)
+        except FormatError:
+            return ""
+        return portable if portable in self.names and plain not in self.names else plain
+
+    def file(self, path: str, variable: Declared, budget: Budget) -> Header | None:
+        """Check a tensor file; its header where that can be read."""
+        try:
+            with contextlib.closing(self.container.members([path])) as members:
+                _, stream, size = next(members)
+                header = read_header(stream, size, path)
+                budget.tensor(header.shape, header.dtype.itemsize, path)
+                if header.is_packed:
+                    read_data(stream, header, path)
+        except FormatError as error:
+            self.tell("data-file", str(error).removeprefix(f"{path}: "), path)
+            return None
+        if variable.shape is not None and header.shape != variable.shape:
+            self.tell("data-shape", f"shape {header.shape}; the graph says {variable.shape}", path)
+        if variable.dtype and header.data_type != variable.dtype:
+            self.tell("data-type", f"{header.data_type} data; the graph says {variable.dtype}", path)
+        return header
+
+    def content(self, path: str, header: Header) -> bytes:
+        """The items of a file."""
+        with contextlib.closing(self.container.members([path])) as members:
+            _, stream, size = next(members)
+            read_header(stream, size, path)
+            return read_data(stream, header, path).tobytes()
+
+    def strangers(self, wanted: set[str]) -> None:
+        """Tell of files that no variable needs; those in or below something whose name begins with a dot are none."""
+        for path in self.container.files:
+            if path in wanted or path.startswith(".") or "/." in path:
+                continue
+            what = "a file of a vendor"
+            if re.search(r"\.dat\.[^/]*$", path):
+                what = "another version of a tensor file"
+            elif path.endswith(".dat"):
+                what = "a tensor file of no variable"
+                with contextlib.suppress(FormatError):
+                    what += f"; its label would be {path_label(path)!r}"
+            self.tell("vendor-file", what, path)
+
+
+class _QuantizationChecker(Checker):
+    """Checks operations in ``graph.quant``: the tensor that they quantize is no argument, all others are named.
+
+    Tensors may be given as arrays of numbers, as for channels (NNEF 1.0.5, 5.3).
+    """
+
+    def signature(self, call: Invocation) -> Signature | None:
+        signature = super().signature(call)
+        if signature is None or not signature.names or is_attribute(signature.types[signature.names[0]]):
+            return signature
+        return signature.without(signature.names[0])
+
+    def parameter(self, signature: Signature, argument: Argument, position: int, *, named: bool) -> str:
+        name = argument.name.name if argument.name else ""
+        if name in signature.types:
+            return name
+        operation = signature.fragment.name.name
+        what = f"{operation} has no parameter {name[:60]!r}" if name else f"an argument of {operation} without its name"
+        self.tell("quant-argument", what, argument)
+        return ""
+
+    def check_types(
+        self, call: Invocation, signature: Signature, given: Mapping[str, tuple[Argument, Type]]
+    ) -> str | None:
+        flat = {name: (argument, _item(signature.types[name], type_)) for name, (argument, type_) in given.items()}
+        return super().check_types(call, signature, flat)
+
+
+def _item(parameter: Type, given: Type) -> Type:
+    """The type of the numbers where an array of them stands for a tensor."""
+    while isinstance(parameter, TensorOf) and isinstance(given, ArrayOf):
+        given = given.item
+    return given

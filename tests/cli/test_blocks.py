@@ -1,0 +1,145 @@
+"""nnr encode --block, --fold-batchnorm, --local-scaling, --topology external, --index, --preset 3gpp-full."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS, NNR_QNT, NNR_TPL
+
+from ..clients import NnefClient
+from ..encoder.test_blocks import units
+from ..encoder.test_fold import MODEL, TENSORS, TOPOLOGY
+from .support import CHECK, call
+
+Capture = pytest.CaptureFixture[str]
+BLOCK = ["conv.weight", "bn.beta", "bn.gamma", "bn.mean", "bn.var", "conv.bias"]
+
+
+@pytest.fixture
+def folder() -> str:
+    nnr.save(MODEL, "m.nnef")
+    return "m.nnef"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "types", "names"),
+    [
+        (["--block"], NNR_CPT_BN | NNR_CPT_BI, BLOCK),
+        (["--fold-batchnorm"], NNR_CPT_LS | NNR_CPT_BI, ["conv.weight", "bn.gamma", "bn.beta"]),
+        (["--fold-batchnorm", "--local-scaling"], NNR_CPT_LS | NNR_CPT_BI, ["conv.weight", "bn.gamma", "bn.beta"]),
+        (
+            ["--local-scaling"],
+            NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI,
+            ["conv.weight", "conv.weight_scaling", *BLOCK[1:]],
+        ),
+        (
+            ["--preset", "3gpp-full"],
+            NNR_CPT_LS | NNR_CPT_BN,
+            ["conv.weight", "conv.weight_scaling", *BLOCK[1:-1]],
+        ),
+        (["--preset", "3gpp-full", "--index", "--quality", "40"], NNR_CPT_BN, BLOCK[:-1]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_comes_of_options(
+    folder: str, capsys: Capture, arguments: list[str], types: int, names: list[str]
+) -> None:
+    result = call(capsys, "encode", folder, "-o", "m.nnr", "--check", *arguments)
+    assert result.code == 0, result.err
+    found = units(Path("m.nnr").read_bytes())
+    if "--index" not in arguments:
+        assert found[0] == (types, names)
+    assert found[0][0] == types
+    check = CHECK.fullmatch(result.err.splitlines(keepends=True)[-1])
+    assert check, result.err
+    assert float(check["snr"]) > 35
+    assert call(capsys, "decode", "m.nnr", "-o", "back.nnef").code == 0
+    assert Path("back.nnef/graph.nnef").read_bytes() == TOPOLOGY.data
+    back = nnr.load("back.nnef")
+    assert {name: back[name].shape for name in back} == {name: array.shape for name, array in TENSORS.items()}
+
+
+@pytest.mark.parametrize("arguments", [["--block"], ["--fold-batchnorm"], ["--fold-batchnorm", "--local-scaling"]])
+def test_outputs_are_the_same(folder: str, capsys: Capture, arguments: list[str]) -> None:
+    """What folding and scaling do is nothing to the network; what quantization does is as much as without them."""
+    if not NnefClient.installed():
+        pytest.skip("needs nnef")
+    inputs = np.random.default_rng(3).normal(0, 1, (1, 5, 6, 6)).astype("f4")
+    before = NnefClient().run(Path(folder), inputs)
+    assert call(capsys, "encode", folder, "-o", "m.nnr", "--quality", "80", *arguments).code == 0
+    assert call(capsys, "decode", "m.nnr", "-o", "back.nnef").code == 0
+    for one, other in zip(before, NnefClient().run(Path("back.nnef"), inputs), strict=True):
+        wanted, found = np.asarray(one, "f8"), np.asarray(other, "f8")
+        assert ((wanted - found) ** 2).sum() < 1e-5 * (wanted**2).sum()
+    options = {argument[2:].replace("-", "_"): True for argument in arguments}
+    nnr.save(nnr.folded(folder, **options), "folded.nnef")
+    for one, other in zip(before, NnefClient().run(Path("folded.nnef"), inputs), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_kept_apart(folder: str, capsys: Capture) -> None:
+    Path(folder, "graph.quant").write_text('"y": linear_quantize(min = -1.0, max = 1.0, bits = 8);\n')
+    arguments = ["--topology", "external", "--fold-batchnorm", "--index"]
+    result = call(capsys, "encode", folder, "-o", "m.nnr", "--check", *arguments)
+    assert result.code == 0, result.err
+    assert CHECK.fullmatch(result.err.splitlines(keepends=True)[-1])
+    kinds = [unit.header.nnr_unit_type for unit in nnr.units("m.nnr")]
+    assert kinds.count(NNR_TPL) == 1  # the list of names
+    assert NNR_QNT not in kinds
+    assert call(capsys, "decode", "m.nnr", "-o", "back.nnef", "--topology", "m.nnef/graph.nnef").code == 0
+    assert nnr.compare_models(nnr.folded(folder, fold_batchnorm=True), nnr.load("back.nnef")).snr > 35
+
+
+def test_a_list_of_names(folder: str, capsys: Capture) -> None:
+    """Both names of the option."""
+    for name in ("--index", "--indexed-references"):
+        assert call(capsys, "encode", folder, "-fo", "m.nnr", name).code == 0
+        assert Path("m.nnr").read_bytes() == nnr.encode(folder, indexed_references=True)
+
+
+def test_estimates_and_reports(folder: str, capsys: Capture) -> None:
+    """They are of the model's tensors; those that follow from others take nothing."""
+    result = call(capsys, "encode", folder, "--dry-run", "--json", "--fold-batchnorm")
+    estimate = json.loads(result.out)
+    assert [row["name"] for row in estimate["tensors"] if not row["bytes"]] == ["bn.mean", "bn.var", "conv.bias"]
+    arguments = ["--fold-batchnorm", "--local-scaling", "--report", "r.json", "--report", "r.html"]
+    assert call(capsys, "encode", folder, "-o", "m.nnr", *arguments).code == 0
+    report = json.loads(Path("r.json").read_text())
+    rows = {row["name"]: row for row in report["tensors"]}
+    assert rows.keys() == TENSORS.keys()
+    assert [name for name, row in rows.items() if row["coding"] == "folded"] == ["bn.mean", "bn.var", "conv.bias"]
+    assert all(rows[name]["exact"] for name in ("bn.mean", "bn.var", "conv.bias"))
+    assert report["totals"]["snr_db"] > 35
+    assert report["options"]["fold_batchnorm"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (
+            ["--fold-batchnorm", "--lossless"],
+            2,
+            "--lossless keeps every bit, which leaves nothing to choose for --fold",
+        ),
+        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "--fold-batchnorm takes blocks with all of 10"),
+        (["--topology", "graph.nnef"], 2, "'graph.nnef' is not one of 'carried', 'external'"),
+    ],
+)
+def test_refusals(folder: str, capsys: Capture, arguments: list[str], code: int, message: str) -> None:
+    result = call(capsys, "encode", folder, "-o", "m.nnr", *arguments)
+    assert result.code == code
+    assert message in result.err
+    assert not Path("m.nnr").exists()
+
+
+def test_nothing_to_fold(capsys: Capture) -> None:
+    np.savez("w.npz", w=np.eye(3))
+    result = call(capsys, "encode", "w.npz", "-o", "m.nnr", "--fold-batchnorm")
+    assert result.code
+    assert "there is no batch normalization to fold" in result.err
+    assert call(capsys, "encode", "w.npz", "-o", "m.nnr", "--block").code == 0
