@@ -74,6 +74,13 @@ def test_order_of_the_archive_does_not_matter() -> None:
             assert_same(load(gzip.compress(data)).tensors, tensors)
 
 
+def test_archives_may_begin_like_a_text() -> None:
+    data = tar_bytes(regular({"version": b"1.0", **minimal()}))
+    for packed in (data, gzip.compress(data)):
+        with pytest.warns(formats.FormatWarning, match="'version'"):
+            assert list(load(packed)) == ["a/w"]
+
+
 def test_content_decides(tmp_path: Path) -> None:
     data = tar_bytes(regular(minimal()))
     for name, content in (("a.npz", data), ("b.tar", gzip.compress(data)), ("c.tgz", data), ("d", gzip.compress(data))):

@@ -74,7 +74,7 @@ def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
     container: Container
     if isinstance(source, Path) and source.is_dir():
         container = _Directory(source, limits)
-    elif not _is_text(source):
+    elif _is_tar(source) or not _is_text(source):
         container = _Tar(source, limits)
     elif isinstance(source, Path) and source.name == GRAPH:
         container = _Directory(source.parent, limits, text_only=True)
@@ -91,12 +91,17 @@ def is_container(source: Path | BinaryIO) -> bool:
     """Whether a path or seekable file looks like an NNEF container."""
     if isinstance(source, Path) and source.is_dir():
         return (source / GRAPH).is_file()
+    return _is_tar(source) or _is_text(source)
+
+
+def _is_tar(source: Path | BinaryIO) -> bool:
+    """Whether this begins as a tar does, gzipped or not."""
     try:
         with _stream(source) as (stream, _):
             block = stream.read(tarfile.BLOCKSIZE)
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, *_GZIP_ERRORS):
-        return _is_text(source)
+        return False
     return True
 
 
