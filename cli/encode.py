@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: What precedes a tensor's name where a file has second moments of its inputs.
 HESSIAN = "hessian:"
-DEFAULT, LOSSLESS = "default", "lossless"
-PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, "3gpp-full")
+DEFAULT, LOSSLESS, GPP = "default", "lossless", "3gpp-full"
+PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
 
 
 @click.command(
@@ -210,6 +210,8 @@ def encode(
     printer = output.Printer(quiet, verbose)
     if lossless and preset not in (None, LOSSLESS):
         raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
+    if preset == GPP and options["fold_batchnorm"]:
+        raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
     given = {name: value for name, value in {**options, "dependent_quantization": dq}.items() if value is not None}
     try:
         config = nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or DEFAULT, **given)
@@ -238,6 +240,8 @@ def encode(
     for rule in config.rules:
         if not any(fnmatchcase(name, rule.pattern) for name in source):
             printer.warning(f"rule {rule.pattern!r} matches no tensor")
+    if idle := idle_blocks(source, config):
+        printer.warning(idle)
     if target is None or dry_run:
         estimated(nnr.estimate(source, config, jobs=jobs), as_json)
         return
@@ -270,6 +274,20 @@ def encode(
             with written.deferred(allow_missing=True, jobs=jobs) as decoded:
                 found = nnr.compare_models(nnr.folded(source, config), decoded, advance)
         printer.note(f"check: {checked(found)}")
+
+
+def idle_blocks(model: nnr.Model, config: nnr.EncoderConfig) -> str:
+    """Which options about blocks change nothing in this model; empty for none, and where the encoder refuses them."""
+    from nnr_codec import formats
+
+    if config.fold_batchnorm or not config.has_blocks:
+        return ""
+    blocks = formats.wiring(model.topology).blocks if model.topology else ()
+    if not blocks:
+        return "the model has no NNEF graph that tells of blocks: each tensor is coded by itself"
+    if config.local_scaling and config.indexed_references and not any(block.scale for block in blocks):
+        return "--index leaves out --local-scaling, whose scales would be no variables of the graph"
+    return ""
 
 
 def as_options(message: str, names: Iterable[str]) -> str:

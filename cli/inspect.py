@@ -95,11 +95,11 @@ def inspect(
 ) -> None:
     """Print one line for each unit of BITSTREAM (- for standard input), or what the options ask for.
 
-    A line has offset and size in bytes, type, name, shape, coding tools and bits per parameter; units of an aggregate
-    are indented. Trees have, for each syntax element, its bit in the unit, number of bits, the bits, descriptor, value
-    and meaning, and for each structure its clause in ISO/IEC 15938-17:2024. What could be read of a malformed
-    bitstream is printed before the error. JSON is a list of objects: nnr explain UnitInfo, UnitNode, Node, TensorBin
-    and Tool tell their fields.
+    A line has offset and size in bytes, type, first name and how many more there are, shape, coding tools and bits per
+    parameter; units of an aggregate are indented. Trees have, for each syntax element, its bit in the unit, number of
+    bits, the bits, descriptor, value and meaning, and for each structure its clause in ISO/IEC 15938-17:2024. What
+    could be read of a malformed bitstream is printed before the error. JSON is a list of objects: nnr explain UnitInfo,
+    UnitNode, Node, TensorBin and Tool tell their fields.
     """
     from nnr_codec import formats
     from nnr_codec.bitstream.units import UnitReader
@@ -197,7 +197,7 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
                 (
                     *place,
                     info.type,
-                    " ".join(info.names),
+                    _named(info.names),
                     output.dims(info.shape) if info.shape else "",
                     info.detail,
                     bits,
@@ -211,6 +211,12 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
                 right=("offset", "size", "bits/par"),
                 fold=("name", "detail"),
             )
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first name, and how many more a unit has."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{''.join(names[:1])}{more}"
 
 
 def _print_tools(data: Bitstream, limits: nnr.Limits, topology: nnr.Topology | None, style: str | None) -> None:

@@ -23,7 +23,7 @@ Examples:
 )
 @click.argument("bitstream", type=params.FileName())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@params.topology("What a bitstream without topology belongs to, for dimensions that it leaves out")
+@params.topology("What a bitstream without topology belongs to, for what it leaves out of shapes and tensors")
 @params.limits
 def ls(bitstream: str, as_json: bool, topology: str | None, limits: nnr.Limits) -> None:
     """List the tensors of BITSTREAM (- for standard input): shape, type, coding, tools, bytes, bits per parameter.

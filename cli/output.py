@@ -17,8 +17,6 @@ from .errors import one_line, say, warn
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nnr_codec import NnrError
-
 WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
 NARROW = 80  # narrower terminals wrap the lines themselves
 
@@ -132,23 +130,27 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 @contextlib.contextmanager
-def source(name: str) -> Iterator[str | BinaryIO]:
-    """Yield what to read for ``name``, standard input for ``-``; errors of the library are told with the name."""
-    from nnr_codec import NnrError
+def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
+    """Yield what to read for ``name``, standard input for ``-``; errors of the library are told with the name.
+
+    Unless it may be a model as well, it is also told that it is one.
+    """
+    from nnr_codec import FormatError, NnrError
 
     try:
         yield stdin() if name == "-" else name
+    except IsADirectoryError as error:
+        raise IsADirectoryError(error.errno, mistaken(name).strip() or error.strerror, name) from None
     except NnrError as error:
-        error.add_note("standard input" if name == "-" else f"{name}{_mistaken(name, error)}")
+        other = "" if name == "-" or or_model or isinstance(error, FormatError) else mistaken(name)
+        error.add_note("standard input" if name == "-" else f"{name}{other}")
         raise
 
 
-def _mistaken(name: str, error: NnrError) -> str:
-    """What else a file is that was read as a bitstream and is none."""
-    from nnr_codec import FormatError, formats
+def mistaken(name: str) -> str:
+    """What else a file is that was read as a bitstream and is none; empty if that is not known."""
+    from nnr_codec import formats
 
-    if isinstance(error, FormatError):
-        return ""
     with contextlib.suppress(OSError):
         if module := formats.recognise(Path(name)):
             return f" is a model ({module.NAME}), not a bitstream"

@@ -71,7 +71,9 @@ def verify(
         lines: list[str] = []
         with ExitStack() as stack:
             before = [stack.enter_context(output.source(earlier)) for earlier in inputs]
-            source = stack.enter_context(formats.opened(stack.enter_context(output.source(name)), limits))
+            source = stack.enter_context(
+                formats.opened(stack.enter_context(output.source(name, or_model=True)), limits)
+            )
             if _is_model(source):
                 if inputs or topology or as_manifest or against:
                     raise click.UsageError(
@@ -81,6 +83,8 @@ def verify(
                 models += 1
             else:
                 report = nnr.verify(source, limits=limits, inputs=before, topology=given)
+                if report.violations and name != "-" and (other := output.mistaken(name)):
+                    output.Printer().warning(f"{name}{other}; of models, those of NNEF are checked")
         if expected is not None and isinstance(report, nnr.Report):
             wrong = differences(expected, {tensor.name: tensor for tensor in report.tensors})
             lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]

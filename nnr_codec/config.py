@@ -182,8 +182,8 @@ class EncoderConfig(TensorOptions):
         Scale the weight of each of these blocks that has a batch normalization, index by index of its output, so that
         errors are less where that amplifies them; what it takes to undo that is coded beside it, or stands in a scale
         of the topology. Not so weights with ``sensitivity`` or ``hessians``; nor, where it takes a new scale, those of
-        float16, with ``codebook``, ``snr`` or ``max_error``, or if names are in one list, which has labels of the
-        topology alone (A.4). Implies ``block``.
+        float16, with ``codebook``, ``snr`` or ``max_error``, those that one unit cannot hold with it, or if names are
+        in one list, which has labels of the topology alone (A.4). Implies ``block``.
     compressed_parameter_types : int
         What may stand in a block beside its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI (8). Of the
         rest each tensor has a unit of its own; where that means nothing, as of local scaling, EncodeError.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -162,11 +163,9 @@ class Budget:
 
     def tensor(self, shape: tuple[int, ...], itemsize: int, what: str) -> int:
         """Charge a tensor before it is allocated; returns its number of elements."""
-        limits, elements = self.limits, 1
+        limits, elements = self.limits, prod(shape)
         if len(shape) > limits.max_dims:  # each of these is asked for each tensor
             self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
-        for extent in shape:
-            elements *= extent
         if elements > limits.max_tensor_elements:
             self.limits.check("max_tensor_elements", elements, f"{what}: number of elements")
         if elements * itemsize > limits.max_tensor_bytes:

@@ -134,16 +134,31 @@ def code_levels(
         ]
         if resolved and header.dq_flag:
             shaped = [coded_levels(array, syntax) for array, syntax in zip(shaped, syntaxes, strict=True)]
-        coder = PayloadEncoder(run=run)
         values = [Coded(array, qps[k], sides[k] if sides else None) for k, array in enumerate(shaped)]
-        code_payload(coder, header, session, syntaxes, values)
-        return _with_entry_points(header, session, coder), coder.getvalue()
+        return code_tensors(header, syntaxes, values, session, run=run)
     except EncodeError:
         raise
     except FloatingPointError:
         raise EncodeError("raw parameters are float32, and values exceed its range (7.3.4)") from None
     except (NnrError, ValueError, AttributeError) as error:  # of the header: out of range, or a missing element
         raise EncodeError(str(error)) from error
+
+
+def code_tensors(
+    header: NnrCompressedDataUnitHeader,
+    syntaxes: Sequence[TensorSyntax],
+    values: Sequence[Coded],
+    session: Session,
+    *,
+    run: Run = map,
+) -> tuple[NnrCompressedDataUnitHeader, bytes]:
+    """The payload of tensors with these syntaxes, and the header with the entry points that belong to it.
+
+    Raises EncodeError for levels that a syntax cannot hold.
+    """
+    coder = PayloadEncoder(run=run)
+    code_payload(coder, header, session, syntaxes, values)
+    return _with_entry_points(header, session, coder), coder.getvalue()
 
 
 def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:

@@ -77,12 +77,10 @@ def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
     Raises ElementError when the ids do not fit compressed_parameter_types.
     """
     names, dims = session.names(header), session.coded_dimensions(header)
-    codebook = header.codebook if header.codebook_present_flag else None
+    codebook, types = header.codebook if header.codebook_present_flag else None, header.compressed_parameter_types
     if header.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK:
-        decomposed = header.compressed_parameter_types & NNR_CPT_DC
-        role = ("h" if session.g_header else "g") if decomposed else "weight"
+        role = ("h" if session.g_header else "g") if types & NNR_CPT_DC else "weight"
         return [Part(names[0], role, tuple(dims[0]), codebook)]
-    types = header.compressed_parameter_types
     if types & NNR_CPT_DC:
         second = header.codebook_dc if header.codebook_present_flag else None
         weights = [Part("", "g", tuple(dims[0]), codebook), Part("", "h", tuple(dims[1]), second)]
@@ -145,7 +143,7 @@ def entry_points(
         cabac_offset_list, dq_state_list (0 without dependent quantization), BitOffsetList; None where there are none.
     list of int
     """
-    if not header.cabac_offset_list:
+    if not header.scan_order or not header.cabac_offset_list:
         return None, [0] * len(parts)
     lists = np.zeros((len(header.cabac_offset_list), 3), np.int64)
     lists[:, 0] = header.cabac_offset_list

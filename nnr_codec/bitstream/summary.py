@@ -118,7 +118,7 @@ def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
         header.scan_order,
         header.parent_node_id_present_flag,
         header.temporal_context_modeling_flag,
-        bool(header.split_index),
+        bool(header.nnr_multiple_topology_elements_present_flag and header.split_index),
     )
 
 

@@ -45,7 +45,7 @@ PAYLOADS: dict[int, type[Structure]] = {
 }
 
 
-@dataclass
+@dataclass(slots=True)
 class Unit:
     """One NNR unit; what is changed in it is written by :func:`write_units`.
 
@@ -195,7 +195,8 @@ class UnitReader:
             except NnrError as error:
                 locate(error, unit.label())
                 raise
-            self._leave()
+            if self._aggregates:
+                self._leave()
         if self._aggregates and self._aggregates[0].end > self.source.size:  # not known when it began to arrive
             raise TruncatedError("the bitstream ends inside an aggregate", unit=self._aggregates[0].unit.label())
         if self.position >= self.source.size:
@@ -204,7 +205,8 @@ class UnitReader:
             unit = self._unit()
         except MoreNeededError:
             return None
-        self.budget.charge("max_units", 1, "units of the bitstream")
+        if self.index >= self.limits.max_units:
+            self.limits.check("max_units", self.index + 1, "units of the bitstream")
         if self._aggregates:
             self._aggregates[-1].check(unit)
             self._aggregates[-1].seen += 1
@@ -301,7 +303,8 @@ class UnitReader:
             content = _NO_BYTES
         else:
             content = self.source.span(offset + payload_offset, offset + length)
-        self.budget.charge("max_names", reader.items, "list entries of all headers")
+        if reader.items:
+            self.budget.charge("max_names", reader.items, "list entries of all headers")
         raw = _NO_BYTES if self.source.in_order else Span(self.source, offset, offset + length)
         return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
 
@@ -343,15 +346,21 @@ def write_unit(
         body.append(writer.io.getvalue())  # type: ignore[union-attr]
     elif payload is not None:
         body.append(bytes(payload))
-    length = sum(map(len, body)) + 2
-    long_size = long_size or length > 0x7FFF
-    size = NnrUnitSize(nnr_unit_size_flag=int(long_size), nnr_unit_size=length + 2 * long_size)
+    prefix = _unit_size(sum(map(len, body)), long_size)
+    session.activate(header, payload if isinstance(payload, Structure) else None, depth)
+    return b"".join([prefix, *body])
+
+
+@lru_cache(maxsize=1 << 12)
+def _unit_size(length: int, long_size: bool) -> bytes:
+    """nnr_unit_size() of a unit with so many bytes behind it; WriteError where there are too many."""
+    long_size = long_size or length + 2 > 0x7FFF
+    size = NnrUnitSize(nnr_unit_size_flag=int(long_size), nnr_unit_size=length + 2 + 2 * long_size)
     if size.nnr_unit_size > 0x7FFFFFFF:
         raise WriteError(f"a unit of {size.nnr_unit_size:,} bytes exceeds the 31 bits of nnr_unit_size (6.3.2)")
-    prefix = BitWriter()
-    Writer(session, prefix).write(size)
-    session.activate(header, payload if isinstance(payload, Structure) else None, depth)
-    return b"".join([prefix.getvalue(), *body])
+    writer = BitWriter()
+    Writer(Session(), writer).write(size)
+    return writer.getvalue()
 
 
 def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:

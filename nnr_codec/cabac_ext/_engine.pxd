@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The arithmetic coding engines of ISO/IEC 15938-17:2024, 10.3: decoder, encoder, and two that only add up costs."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 
 cdef extern from "_tables.h" nogil:
@@ -81,12 +81,14 @@ cdef extern from "_estimate.h" nogil:
         uint8_t id
         uint64_t gain
     void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *wishes, int m)
-    uint64_t nnr_flags_cost(const int *flags, int n, const uint8_t *ids)
+    uint64_t nnr_flags_cost(const int *flags, int n, const uint8_t *ids, uint64_t most)
     enum:
         NNR_BUCKETS
     void nnr_count_magnitudes(const int32_t *levels, int64_t n, uint64_t *counts)
     void nnr_bounds(const int32_t *levels, int64_t n, int32_t *low, int32_t *high)
     void nnr_zero_rows(const int32_t *levels, int64_t height, int64_t width, uint8_t *rows)
+    int nnr_largest(const uint8_t *numbers, int64_t n)
+    int nnr_has_zero_rows(const int32_t *levels, int64_t height, int64_t width)
     void nnr_magnitudes_cost(const uint64_t *sums, int last, uint64_t *costs)
 
 ctypedef struct Estimator:

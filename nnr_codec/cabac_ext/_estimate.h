@@ -106,13 +106,13 @@ static void nnr_run_set(NnrSets *s, int k, const uint8_t *bins, const uint8_t *e
     s->cost[k] += cost;
 }
 
-/* What the flags and numbers of shift_idx() cost, in their order, 10.2.1.7. */
-static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids)
+/* What the flags and numbers of shift_idx() cost, in their order, 10.2.1.7; from `most` on, no matter how much more. */
+static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids, uint64_t most)
 {
     uint32_t a = NNR_FAST_BIAS, x = NNR_SLOW_BIAS;
     uint64_t cost = 0;
     int i;
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < n && cost < most; i++) {
         const NnrStep *step = NNR_STEP + (ids[contexts[i]] != 0);
         cost += NNR_COST_OF(a, x) + ((uint64_t)(ids[contexts[i]] != 0) * 3 << 15);
         a = step->fast[1][a];
@@ -143,7 +143,9 @@ static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *w
                 ids[wishes[i].context] = way >> i & 1 ? wishes[i].id : 0;
                 cost += way >> i & 1 ? 0 : wishes[i].gain;
             }
-            cost += nnr_flags_cost(contexts, n, ids);
+            if (cost >= least)
+                continue;
+            cost += nnr_flags_cost(contexts, n, ids, least - cost);
             if (cost < least) {
                 least = cost;
                 best = way;
@@ -157,10 +159,10 @@ static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *w
         ids[wishes[i].context] = 0;
         lost += wishes[i].gain;
     }
-    least = lost + nnr_flags_cost(contexts, n, ids);
+    least = lost + nnr_flags_cost(contexts, n, ids, UINT64_MAX);
     for (i = 0; i < m; i++)
         ids[wishes[i].context] = wishes[i].id;
-    cost = nnr_flags_cost(contexts, n, ids);
+    cost = nnr_flags_cost(contexts, n, ids, UINT64_MAX);
     if (least < cost)
         for (i = 0; i < m; i++)
             ids[wishes[i].context] = 0;
@@ -171,7 +173,7 @@ static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *w
         for (i = 0; i < m; i++) {
             uint8_t *id = ids + wishes[i].context, before = *id;
             *id = before ? 0 : wishes[i].id;
-            cost = nnr_flags_cost(contexts, n, ids);
+            cost = nnr_flags_cost(contexts, n, ids, UINT64_MAX);
             cost += lost + (before ? wishes[i].gain : 0 - wishes[i].gain);
             if (cost < least) {
                 lost += before ? wishes[i].gain : 0 - wishes[i].gain;
@@ -270,15 +272,39 @@ static void nnr_bounds(const int32_t *levels, int64_t n, int32_t *low, int32_t *
     *high = most;
 }
 
+static inline int nnr_is_zero(const int32_t *levels, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++)
+        if (levels[i])
+            return 0;
+    return 1;
+}
+
 /* row_skip_list: 1 for each row without a level other than 0. */
 static void nnr_zero_rows(const int32_t *levels, int64_t height, int64_t width, uint8_t *rows)
 {
-    int64_t i, j;
-    for (i = 0; i < height; i++) {
-        for (j = 0; j < width && !levels[i * width + j]; j++)
-            ;
-        rows[i] = j == width;
-    }
+    int64_t i;
+    for (i = 0; i < height; i++)
+        rows[i] = (uint8_t)nnr_is_zero(levels + i * width, width);
+}
+
+static int nnr_largest(const uint8_t *numbers, int64_t n)
+{
+    int64_t i;
+    int largest = 0;
+    for (i = 0; i < n; i++)
+        largest = numbers[i] > largest ? numbers[i] : largest;
+    return largest;
+}
+
+static int nnr_has_zero_rows(const int32_t *levels, int64_t height, int64_t width)
+{
+    int64_t i;
+    for (i = 0; i < height; i++)
+        if (nnr_is_zero(levels + i * width, width))
+            return 1;
+    return 0;
 }
 
 /* stateId after n levels. The state is linear in the parities over the field of two elements, and has a period of 4

@@ -32,7 +32,7 @@ cdef class Counter:
             raise MemoryError
         for i in range(self.c.contexts):
             self.c.ends[i] = self.c.bins + self.c.room * i
-            nnr_init_sets(self.c.sets + i)
+        nnr_init_sets(self.c.sets + ROW_SKIP_LIST)  # the others begin with the levels
 
     def __dealloc__(self):
         free(self.c.sets)
@@ -58,10 +58,10 @@ cdef class Counter:
         cdef int i
         for i in range(self.c.contexts):
             if i != ROW_SKIP_LIST and i != SHIFT_IDX:
-                levels += self.c.sets[i].cost[self.job.ids[i]]
+                levels += self.c.sets[i].cost[self.job.t.ids[i]]
         if self.c.passed:
             levels = <uint64_t>(<double>levels * self.scale())
-        return levels + flags + nnr_flags_cost(self.c.flags, self.c.flag_count, &self.job.ids[0])
+        return levels + flags + nnr_flags_cost(self.c.flags, self.c.flag_count, self.job.t.ids, UINT64_MAX)
 
     cdef choose(self):
         """Set the ids of the job: of each context the one that codes its bins cheapest, where that is worth its flags."""
@@ -69,7 +69,7 @@ cdef class Counter:
         cdef int i, k, best, wishes = 0
         cdef uint64_t gain
         cdef const uint64_t *costs
-        cdef uint8_t *ids = &self.job.ids[0]
+        cdef uint8_t *ids = self.job.t.ids
         cdef NnrWish *wish = <NnrWish *>malloc(self.c.contexts * sizeof(NnrWish))
         if wish == NULL:
             raise MemoryError
@@ -125,7 +125,7 @@ def measure(TensorSyntax syntax not None, levels, side=None, *, bint choose=True
     counter.count()
     if choose:
         counter.choose()
-    return job.ids_array, counter.cost() / 32768.0
+    return job.ids(), counter.cost() / 32768.0
 
 
 def choose_shift_parameter_ids(TensorSyntax syntax not None, levels, side=None, *, int64_t sample=SAMPLE):
@@ -153,11 +153,10 @@ def magnitude_bits(levels, int last, *, int64_t sample=SAMPLE):
     return [cost * (<double>n) / counts[0] / 32768.0 for cost in costs[:last + 1]]
 
 
-def zero_rows(levels):
+def has_zero_rows(levels):
     cdef int64_t height = levels.shape[0], width = levels.size // height
     cdef const int32_t[::1] x = levels.reshape(-1)
-    rows = np.empty(height, np.uint8)
-    cdef uint8_t[::1] out = rows
+    cdef int found
     with nogil:
-        nnr_zero_rows(&x[0], height, width, &out[0])
-    return rows
+        found = nnr_has_zero_rows(&x[0], height, width)
+    return bool(found)

@@ -470,10 +470,9 @@ cdef inline void shift_parameter_ids(Coder *c, Tensor *t) noexcept nogil:
 
 cdef inline void code_head(Coder *c, Tensor *t) noexcept nogil:
     """What precedes the levels, in the order of errata A1; all contexts start afresh (errata A2)."""
-    cdef int i
     cdef int64_t k
-    for i in range(ABS_LEVEL_GREATER_X + 4 * t.unary_length):
-        init_context(t.contexts + i, 0)
+    init_context(t.contexts + ROW_SKIP_LIST, 0)  # others do not matter before init_prob_est_param
+    init_context(t.contexts + SHIFT_IDX, 0)
     if t.has_flags:
         if t.hist_flag_present:
             t.hist = uae(c, 1, t.hist)

@@ -27,6 +27,8 @@ static inline int32_t nnr_log2(uint64_t v)
 {
     int32_t e = v >> 32 ? 63 - nnr_clz32((uint32_t)(v >> 32)) : 31 - nnr_clz32((uint32_t)v), i;
     uint64_t m = e > 31 ? v >> (e - 31) : v << (31 - e); /* [2^31, 2^32) */
+    if (m == (uint64_t)1 << 31)
+        return e << 15;
     for (i = 0; i < 15; i++) {
         m = (m * m) >> 31;
         e = 2 * e + (int32_t)(m >> 32);

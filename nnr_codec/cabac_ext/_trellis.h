@@ -87,11 +87,12 @@ typedef struct {
 } NnrTrellis;
 
 /* ------------------------------------------------------------------------------------------------ rates */
-/* Bits of a bin in 2^-15, of n like it among all; within what states of estimators have them cost. */
-static int32_t nnr_bits(uint64_t n, uint64_t all)
+/* Bits of two bins in 2^-15, of which there have been n0 and n1; within what states of estimators have them cost. */
+static void nnr_bits(uint64_t n0, uint64_t n1, int32_t *bits0, int32_t *bits1)
 {
-    int32_t b = nnr_log2(all) - nnr_log2(n);
-    return b < NNR_COST[0][0] ? NNR_COST[0][0] : b > NNR_COST[0][1] ? NNR_COST[0][1] : b;
+    int32_t all = nnr_log2(n0 + n1), b0 = all - nnr_log2(n0), b1 = all - nnr_log2(n1);
+    *bits0 = b0 < NNR_COST[0][0] ? NNR_COST[0][0] : b0 > NNR_COST[0][1] ? NNR_COST[0][1] : b0;
+    *bits1 = b1 < NNR_COST[0][0] ? NNR_COST[0][0] : b1 > NNR_COST[0][1] ? NNR_COST[0][1] : b1;
 }
 
 static int32_t nnr_cost(const NnrTrellis *t, int64_t bits)
@@ -103,10 +104,11 @@ static int32_t nnr_cost(const NnrTrellis *t, int64_t bits)
 /* What the counts have bins cost. */
 static void nnr_rates(NnrTrellis *t)
 {
-    int s, prev, sign, i, j, states = t->dq ? 8 : 1;
+    int s, prev, sign, i, j, end, states = t->dq ? 8 : 1;
     uint64_t near_[2][3][2] = {{{0}}}, signs[3][2];
-    uint64_t n, n0, n1, a;
-    int32_t b0, sign_bits[3][2];
+    uint64_t n, n0, n1, a, more, above = 0;
+    int64_t total[2];
+    int32_t b0, b1, sign_bits[3][2];
     for (prev = 0; prev < 3; prev++) {
         signs[prev][0] = signs[prev][1] = 2;
         for (s = 0; s < states; s++) {
@@ -116,8 +118,7 @@ static void nnr_rates(NnrTrellis *t)
             signs[prev][0] += k[2];
             signs[prev][1] += k[1];
         }
-        for (sign = 0; sign < 2; sign++)
-            sign_bits[prev][sign] = nnr_bits(signs[prev][sign], signs[prev][0] + signs[prev][1]);
+        nnr_bits(signs[prev][0], signs[prev][1], &sign_bits[prev][0], &sign_bits[prev][1]);
     }
     for (prev = 0; prev < 3; prev++)
         for (s = 0; s < states; s++) {
@@ -126,40 +127,41 @@ static void nnr_rates(NnrTrellis *t)
             a = near_[s & 1][prev][0] + near_[s & 1][prev][1] + 2;
             n0 = 256 * (uint64_t)k[0] + 256 * 8 * (near_[s & 1][prev][0] + 1) / a + 1;
             n1 = 256 * ((uint64_t)k[1] + k[2]) + 256 * 8 * (near_[s & 1][prev][1] + 1) / a + 1;
-            t->rates.zero[prev][s] = nnr_cost(t, nnr_bits(n0, n0 + n1));
-            b0 = nnr_bits(n1, n0 + n1);
+            nnr_bits(n0, n1, &b0, &b1);
+            t->rates.zero[prev][s] = nnr_cost(t, b0);
             for (sign = 0; sign < 2; sign++)
-                t->rates.nonzero[prev][sign][s] = nnr_cost(t, b0 + sign_bits[prev][sign]);
+                t->rates.nonzero[prev][sign][s] = nnr_cost(t, b1 + sign_bits[prev][sign]);
         }
     for (sign = 0; sign < 2; sign++) {
-        const uint32_t *h = t->counts.magnitude[sign], *g = t->counts.magnitude[!sign];
+        const uint32_t *h = t->counts.magnitude[sign];
         int32_t *cost = t->rates.magnitude[sign];
-        int64_t total = 0;
-        uint64_t more = 0;
+        more = total[sign] = 0;
         for (j = 1; j <= NNR_MAGNITUDES; j++)
             more += h[j];
         cost[0] = NNR_NEVER;
         for (j = 1; j <= t->unary_length; j++) { /* abs_level_greater_x: more than j? */
-            n = h[j];
-            more -= n;
-            a = n + more + 2;
-            cost[j] = nnr_cost(t, total + nnr_bits(n + 1, a));
-            total += nnr_bits(more + 1, a);
+            more -= h[j];
+            nnr_bits(h[j] + 1, more + 1, &b0, &b1);
+            cost[j] = nnr_cost(t, total[sign] + b0);
+            total[sign] += b1;
         }
-        for (s = j; s <= NNR_MAGNITUDES; s++) /* contexts of abs_level_greater_x2 serve both signs */
-            more += g[s];
-        for (i = 0; j <= NNR_MAGNITUDES; i++) { /* i bits of abs_remainder */
-            int end = j + (1 << i) <= NNR_MAGNITUDES + 1 ? j + (1 << i) : NNR_MAGNITUDES + 1;
-            for (n = 0, s = j; s < end; s++)
-                n += (uint64_t)h[s] + g[s];
-            more -= n;
-            a = n + more + 2;
-            for (b0 = nnr_bits(n + 1, a); j < end; j++)
-                cost[j] = nnr_cost(t, total + b0 + ((int64_t)i << 15));
-            total += nnr_bits(more + 1, a);
-        }
-        cost[NNR_MAGNITUDES + 1] = cost[NNR_MAGNITUDES];
+        above += more;
     }
+    for (j = t->unary_length + 1, i = 0; j <= NNR_MAGNITUDES; j = end, i++) { /* i bits of abs_remainder, of both signs */
+        end = j + (1 << i) <= NNR_MAGNITUDES + 1 ? j + (1 << i) : NNR_MAGNITUDES + 1;
+        for (n = 0, s = j; s < end; s++)
+            n += (uint64_t)t->counts.magnitude[0][s] + t->counts.magnitude[1][s];
+        above -= n;
+        nnr_bits(n + 1, above + 1, &b0, &b1);
+        for (sign = 0; sign < 2; sign++) {
+            int32_t c = nnr_cost(t, total[sign] + b0 + ((int64_t)i << 15));
+            for (s = j; s < end; s++)
+                t->rates.magnitude[sign][s] = c;
+            total[sign] += b1;
+        }
+    }
+    for (sign = 0; sign < 2; sign++)
+        t->rates.magnitude[sign][NNR_MAGNITUDES + 1] = t->rates.magnitude[sign][NNR_MAGNITUDES];
 }
 
 /* Older counts count less. */
@@ -733,6 +735,8 @@ static void nnr_block(NnrTrellis *t, int n, int last, int passes)
         t->counts = counts;
         nnr_search(t, t->pending, n);
         nnr_decide(t, total);
+        if (last && !passes)
+            return;
         if (!t->rate)
             break;
         nnr_count(t, done);

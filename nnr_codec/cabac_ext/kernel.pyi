@@ -110,6 +110,15 @@ class PayloadDecoder:
     def head(self, syntax: TensorSyntax) -> LevelReader:
         """Decode what precedes the levels; `quant_tensor` in steps."""
 
+    def scaled(
+        self,
+        syntax: TensorSyntax,
+        step: float,
+        out: npt.NDArray[np.float32],
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        """`head`, `LevelReader.read` of all levels and `scale` in one, for small tensors; `out` is in C order."""
+
     def terminate(self) -> None:
         """terminate_cabac(), 10.2.1.2; the payload must end here."""
 
@@ -211,8 +220,8 @@ def magnitude_bits(levels: Levels, last: int, *, sample: int = ...) -> list[floa
     From a histogram of a sample, as in `measure`.
     """
 
-def zero_rows(levels: Levels) -> npt.NDArray[np.uint8]:
-    """row_skip_list: 1 for each row, of the first dimension, that has nothing but zeros."""
+def has_zero_rows(levels: Levels) -> bool:
+    """Whether an index of the first dimension has nothing but zeros."""
 
 def coding_order(syntax: TensorSyntax) -> npt.NDArray[np.int64]:
     """Row-major index of each parameter in coding order: TensorIndex() and IndexToXY(), 4.12."""

@@ -2,13 +2,12 @@
 # cython: freethreading_compatible=True
 """DeepCABAC, clause 10 of ISO/IEC 15938-17:2024: the compiled surface. Signatures and documentation: kernel.pyi."""
 
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from ._engine cimport *
-
-from math import prod
 
 import numpy as np
 
@@ -20,6 +19,7 @@ nnr_prepare()
 
 cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
 cdef int64_t GROUP = 1 << 17  # parameters that are worth a task of their own
+cdef int64_t MOST = (1 << 56) - 1  # parameters of a tensor
 
 MESSAGES = {
     OVERRUN: "the payload ends before its last parameter (10.2)",
@@ -40,11 +40,14 @@ cdef class TensorSyntax:
                  codebook=None, parent_node_id_present_flag=0, temporal_context_modeling_flag=0,
                  first_edition=False, co_loc=None, any_sig=None, entry_point_list=None, entry_point_offset=0):
         cdef Tensor *t = &self.t
-        cdef int64_t n, size, zero
-        dims = tuple(int(extent) for extent in dims)
-        if not dims or min(dims) < 1 or prod(dims) >= 1 << 56:
+        cdef int64_t n = 1, size, zero
+        dims = tuple([int(extent) for extent in dims])
+        for extent in dims:
+            n = n * extent if 0 < extent <= MOST // n else 0
+            if not n:
+                break
+        if not dims or not n:
             raise ValueError(f"dimensions {dims} are not those of a tensor that can be coded")
-        n = prod(dims)
         if not 0 <= cabac_unary_length_minus1 <= 255 or not 0 <= scan_order <= 4:
             raise ValueError("cabac_unary_length_minus1 or scan_order is out of range")
         if first_edition and general_profile_idc != 0:
@@ -139,11 +142,11 @@ cdef class Job:
     cdef int32_t[::1] levels
     cdef const int32_t[::1] co_loc
     cdef const uint8_t[::1] any_sig
-    cdef uint8_t[::1] row_skip_list
-    cdef uint8_t[::1] ids
-    cdef object row_skip_array, ids_array
+    cdef Job head  # whose flags and ids these are
+    cdef void *memory
 
     def __cinit__(self, TensorSyntax syntax, levels=None, Job head=None):
+        cdef int64_t entry_points = syntax.entry_points
         self.t = syntax.t
         self.syntax = syntax
         if levels is not None:
@@ -155,29 +158,38 @@ cdef class Job:
         if syntax.any_sig is not None:
             self.any_sig = syntax.any_sig
             self.t.any_sig = &self.any_sig[0]
-        if head is None:
-            self.row_skip_array = np.zeros(self.t.height if self.t.has_flags else 1, np.uint8)
-            self.ids_array = np.zeros(ABS_LEVEL_GREATER_X + 4 * self.t.unary_length, np.uint8)
-            self.t.entry_points = <EntryPoint *>calloc(syntax.entry_points + 1, sizeof(EntryPoint))
-            if self.t.entry_points == NULL:
-                raise MemoryError
-        else:  # what is decoded once stays as it is, so that several threads may look at it
-            self.row_skip_array, self.ids_array = head.row_skip_array, head.ids_array
-            self.t.row_skip, self.t.hist = head.t.row_skip, head.t.hist
-        self.row_skip_list = self.row_skip_array
-        self.t.row_skip_list = &self.row_skip_list[0]
-        self.ids = self.ids_array
-        self.t.ids = &self.ids[0]
-        self.t.contexts = <Context *>malloc(self.ids.shape[0] * sizeof(Context))
+        self.t.contexts = <Context *>malloc(self.contexts() * sizeof(Context))
         if self.t.contexts == NULL:
             raise MemoryError
+        if head is not None:  # what is decoded once stays as it is, so that several threads may look at it
+            self.head = head
+            self.t.row_skip_list, self.t.ids = head.t.row_skip_list, head.t.ids
+            self.t.row_skip, self.t.hist = head.t.row_skip, head.t.hist
+            return
+        self.memory = calloc(entry_points * sizeof(EntryPoint) + self.contexts() + self.flags(), 1)
+        if self.memory == NULL:
+            raise MemoryError
+        self.t.entry_points = <EntryPoint *>self.memory
+        self.t.ids = <uint8_t *>(self.t.entry_points + entry_points)
+        self.t.row_skip_list = self.t.ids + self.contexts()
 
     def __dealloc__(self):
         free(self.t.contexts)
-        free(self.t.entry_points)
+        free(self.memory)
+
+    cdef int64_t contexts(self) noexcept:
+        return ABS_LEVEL_GREATER_X + 4 * self.t.unary_length
+
+    cdef int64_t flags(self) noexcept:
+        return self.t.height if self.t.has_flags else 0
+
+    cdef ids(self):
+        """The shift parameter ids as an array."""
+        return array_of(self.t.ids, self.contexts())
 
     cdef set_side(self, side):
         """Take flags and ids to code from a TensorSide."""
+        cdef const uint8_t[::1] given
         if side is None:
             return
         self.t.hist = bool(side.hist_dep_sig_prob_enabled_flag)
@@ -186,9 +198,11 @@ cdef class Job:
             raise EncodeError("hist_dep_sig_prob_enabled_flag has no place in this tensor (10.2.1.4)")
         ids = side.shift_parameter_ids
         if ids is not None:
-            if ids.shape != self.ids_array.shape or ids.max() > 8 or ids.min() < 0:
-                raise EncodeError(f"shift parameter ids are not {self.ids_array.size} numbers of 0..8 (10.2.1.6)")
-            self.ids_array[:] = ids
+            # What is no number of 0..8 becomes one above 8.
+            given = np.ascontiguousarray(ids if ids.dtype == np.uint8 else ids.clip(-1, 9), np.uint8).reshape(-1)
+            if ids.shape != (self.contexts(),) or nnr_largest(&given[0], given.shape[0]) > 8:
+                raise EncodeError(f"shift parameter ids are not {self.contexts()} numbers of 0..8 (10.2.1.6)")
+            memcpy(self.t.ids, &given[0], self.contexts())
         if self.t.row_skip:
             if not self.t.has_flags:
                 raise EncodeError(f"rows of a tensor of shape {self.syntax.dims} cannot be skipped (10.2.1.4)")
@@ -198,11 +212,19 @@ cdef class Job:
         return TensorSide(
             hist_dep_sig_prob_enabled_flag=self.t.hist,
             row_skip_enabled_flag=self.t.row_skip,
-            shift_parameter_ids=self.ids_array,
-            row_skip_list=self.row_skip_array if self.t.row_skip else None,
+            shift_parameter_ids=self.ids(),
+            row_skip_list=array_of(self.t.row_skip_list, self.flags()) if self.t.row_skip else None,
             entry_points=[(self.t.entry_points[i].cabac_offset, self.t.entry_points[i].dq_state,
                            self.t.entry_points[i].bits) for i in range(self.syntax.entry_points)],
         )
+
+
+cdef array_of(const uint8_t *numbers, int64_t n):
+    """A copy of some bytes."""
+    array = np.empty(n, np.uint8)
+    cdef uint8_t[::1] out = array
+    memcpy(&out[0], numbers, n)
+    return array
 
 
 class TensorSide:
@@ -265,6 +287,36 @@ cdef class PayloadDecoder:
         self._check(job.t.error)
         return LevelReader(self, job, consumed(&self.c))
 
+    def scaled(self, TensorSyntax syntax not None, float step, out not None, check=None):
+        cdef Job job = Job(syntax)
+        cdef Tensor *t = &job.t
+        cdef int64_t i, n = t.height * t.width
+        cdef Py_buffer target
+        cdef float *values
+        PyObject_GetBuffer(out, &target, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+        try:
+            if target.len != n * <int64_t>sizeof(float):
+                raise ValueError(f"out has not the bytes of {n} values")
+            t.levels = <int32_t *>malloc(n * sizeof(int32_t))
+            if t.levels == NULL:
+                raise MemoryError
+            values = <float *>target.buf
+            with nogil:
+                code_head(&self.c, t)
+            run_rows(&self.c, t, n, check)
+            self._check_levels(job)
+            with nogil:
+                for i in range(n):
+                    values[i] = <float>t.levels[i] * step
+        finally:
+            free(t.levels)
+            PyBuffer_Release(&target)
+
+    cdef _check_levels(self, Job job):
+        if job.t.error >= CABAC_OFFSET:
+            raise contradiction(&job.t, job.syntax.entry_point_offset)
+        self._check(job.t.error)
+
     def quant_tensor(self, TensorSyntax syntax not None, levels=None, side=None):
         cdef LevelReader reader = self.head(syntax)
         levels = np.empty(syntax.size, np.int32)
@@ -306,9 +358,7 @@ cdef class LevelReader:
             raise ValueError(f"{n} levels do not end with a row of blocks")
         t.levels, t.first = &levels[0], t.done
         run_rows(&self.decoder.c, t, stop, check)
-        if t.error >= CABAC_OFFSET:
-            raise contradiction(t, self.job.syntax.entry_point_offset)
-        self.decoder._check(t.error)
+        self.decoder._check_levels(self.job)
 
     def fork(self, int64_t row):
         cdef Tensor *t = &self.job.t  # another thread may be reading; what is looked at here does not change
@@ -479,7 +529,7 @@ cdef class PayloadEncoder:
             raise EncodeError(MESSAGES[LEVEL_RANGE])
         if job.t.error:
             raise MemoryError(MESSAGES[job.t.error])
-        return levels, job.side()
+        return levels, side or job.side()
 
     cdef _block_rows(self, Tensor *t, BlockRows rows):
         """The levels of a tensor with entry points: its rows of blocks, one behind the other."""

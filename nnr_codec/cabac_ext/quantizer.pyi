@@ -44,3 +44,9 @@ def trellis(
 
     `|x| / step` counts as 2**30 where it is more, as does not-a-number. Raises ValueError for arguments out of range.
     """
+
+def bounds(x: Real) -> tuple[float, float]:
+    """The least and the greatest of at least one value, shape (n,); not-a-numbers where one is not finite."""
+
+def glance(x: Real, inverse: float) -> tuple[int, bool]:
+    """How many of the values, shape (n,), are distinct as bits, and whether all are multiples of 1 / `inverse`."""

@@ -3,9 +3,9 @@
 """Levels for tensors: uniform and dependent scalar quantization. Signatures and documentation: quantizer.pyi."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.math cimport INFINITY as inf, rint
-from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc
+from libc.math cimport INFINITY as inf, NAN, rint
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 
 ctypedef fused real:
     float
@@ -29,6 +29,13 @@ cdef extern from "_trellis.h" nogil:
     int nnr_has_avx2()
     void nnr_begin(NnrTrellis *t)
     void nnr_block(NnrTrellis *t, int n, int last, int passes)
+
+cdef extern from "_values.h" nogil:
+    int nnr_extent32(const float *x, int64_t n, double *low, double *high)
+    int nnr_extent64(const double *x, int64_t n, double *low, double *high)
+    int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
+    uint64_t nnr_pattern(double v)
+    int nnr_is_whole(double v)
 
 cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
 
@@ -87,3 +94,36 @@ def uniform(const real[::1] x not None, double step, int32_t[::1] levels not Non
     with nogil:
         for i in range(n):
             levels[i] = <int32_t>rint(x[i] * scale)
+
+
+def bounds(const real[::1] x not None):
+    cdef int64_t n = x.shape[0]
+    cdef double low, high
+    cdef int finite
+    if not n:
+        raise ValueError("no values have no bounds")
+    with nogil:
+        if real is float:
+            finite = nnr_extent32(&x[0], n, &low, &high)
+        else:
+            finite = nnr_extent64(&x[0], n, &low, &high)
+    if not finite:
+        low = high = NAN
+    return low, high
+
+
+def glance(const real[:] x not None, double inverse):
+    cdef int64_t i, n = x.shape[0], distinct = 0
+    cdef int whole = 1, bits = 1
+    cdef uint64_t *seen
+    while (<int64_t>1 << bits) < 2 * n:
+        bits += 1
+    seen = <uint64_t *>calloc(<size_t>1 << bits, sizeof(uint64_t))
+    if seen == NULL:
+        raise MemoryError
+    with nogil:
+        for i in range(n):
+            distinct += nnr_add(seen, bits, nnr_pattern(x[i]))
+            whole &= nnr_is_whole(x[i] * inverse)
+    free(seen)
+    return distinct, bool(whole)

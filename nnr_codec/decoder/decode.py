@@ -350,31 +350,31 @@ class BitstreamParser:
         session, header = self.reader.session, unit.ndu
         names = session.names(header)
         for name in names:
-            if not (self._g and name in self._g.names):  # a pair counts once (errata N4)
+            if not self._g or name not in self._g.names:  # a pair counts once (errata N4)
                 self._add_name(name)
-        label = unit.label(names)
         key = node_key(header)
-        if key and key in self._keys and not (self._g and key == node_key(self._g.header)):
-            raise ElementError(f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)", unit=label)
         if key:
-            self._keys.add(key)
+            self._add_key(key, unit, names)
         kind, dims = header.nnr_compressed_data_unit_payload_type, session.tensor_dimensions(header)
         if kind > NNR_PT_BLOCK:
-            raise ElementError(f"payload type {kind} is reserved (Table 16)", unit=label)
+            raise ElementError(f"payload type {kind} is reserved (Table 16)", unit=unit.label(names))
         if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):
-            raise ElementError(f"tensor_dimensions {dims} hold nothing that is coded (7.3)", unit=label)
+            raise ElementError(f"tensor_dimensions {dims} hold nothing that is coded (7.3)", unit=unit.label(names))
         if header.first_tensor_dimension_shift >= max(len(dims), 1):
             raise ElementError(
                 f"first_tensor_dimension_shift {header.first_tensor_dimension_shift} is not less than the number of "
                 f"dimensions {len(dims)} (6.4.3.7)",
-                unit=label,
+                unit=unit.label(names),
             )
-        if header.compressed_parameter_types & NNR_CPT_DC and kind not in (NNR_PT_FLOAT, NNR_PT_BLOCK):
-            raise ElementError("only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed (7.3.5)", unit=label)
-        if header.compressed_parameter_types & NNR_CPT_DC and kind == NNR_PT_FLOAT and len(names) > 1:
-            raise ElementError("a decomposed tensor has one topology element (7.3.1)", unit=label)
-        if kind == NNR_PT_BLOCK and not header.compressed_parameter_types:
-            raise ElementError("a block has no parameters beside its weight (Table 9, errata N7)", unit=label)
+        types = header.compressed_parameter_types
+        if types & NNR_CPT_DC and kind not in (NNR_PT_FLOAT, NNR_PT_BLOCK):
+            why = "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed (7.3.5)"
+            raise ElementError(why, unit=unit.label(names))
+        if types & NNR_CPT_DC and kind == NNR_PT_FLOAT and len(names) > 1:
+            raise ElementError("a decomposed tensor has one topology element (7.3.1)", unit=unit.label(names))
+        if kind == NNR_PT_BLOCK and not types:
+            why = "a block has no parameters beside its weight (Table 9, errata N7)"
+            raise ElementError(why, unit=unit.label(names))
         self._snapshot = session.snapshot(self._snapshot)
         tensors = parts(header, session)
         outputs = self.wires.outputs(header, tensors, self.pruning.dimensions) if kind == NNR_PT_BLOCK else None
@@ -384,7 +384,6 @@ class BitstreamParser:
                 self._add_name(recreated.name)
                 self._vectors.add(recreated.name)
         task = NduTask(
-            label,
             names,
             unit,
             header,
@@ -398,10 +397,17 @@ class BitstreamParser:
             outputs,
         )
         task.charge(Budget(self.limits))
-        for part in task.parts:
+        for part in tensors:
             if part.codebook:
                 codebook_array(part.codebook, self.limits)
         return task
+
+    def _add_key(self, key: Key, unit: Unit, names: list[str]) -> None:
+        """Note that there is a parameter of this key."""
+        if key in self._keys and not (self._g and key == node_key(self._g.header)):
+            why = f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)"
+            raise ElementError(why, unit=unit.label(names))
+        self._keys.add(key)
 
     def _add_name(self, name: str) -> None:
         """Note that there is a tensor of this name."""

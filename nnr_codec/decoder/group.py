@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT
-from ..errors import MissingReferenceError, NnrError
+from ..errors import LimitError, MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array
 from ..tensor.quant import add_update
 from .info import TensorInfo
 from .reconstruct import Rec, reconstruct
-from .state import Key, Node, UpdateState, check_parent, node_key
-from .task import Arrays, NduTask
-from .unit import Check, Piece, UnitDecoder, located
+from .state import Arrays, Key, Node, UpdateState, check_parent, node_key
+from .task import NduTask
+from .unit import Check, Piece, UnitDecoder, complete, located
 
 Nodes = Mapping[Key, Node]
 
@@ -127,8 +127,11 @@ class Group(NamedTuple):
     def commit(self, state: UpdateState, nodes: Nodes) -> None:
         """Let ``state`` take over what decoding left."""
         for key, node in nodes.items():
-            with located(self.tasks[-1]):
+            try:
                 state.put(key, node, self.limits)
+            except LimitError as error:
+                complete(error, self.tasks[-1])
+                raise
         if state.keep_digests:
             for task in self.tasks:
                 with located(task):
@@ -165,19 +168,20 @@ class GroupDecoder:
     ) -> None:
         self._group, self._raw = group, raw
         self._memory: dict[Key, _Memory] = {}
-        self._units = []
+        self._units: list[UnitDecoder] = []
         for task in group.tasks:
             header, key = task.header, node_key(task.header)
             is_update = bool(header.parent_node_id_present_flag)
-            if not key and not is_update:  # nothing to refer to, nothing to remember
+            if not is_update:  # it refers to nothing, and is remembered as something to refer to
+                if key:
+                    self._memory.setdefault(key, _Memory(header.put_node_depth, None))
                 unit = UnitDecoder(task, first_edition=first_edition, keep_levels=keep_levels, check=check)
                 self._units.append(unit)
                 continue
             with located(task):
-                before = state.node(key) if key and is_update else None
-                if is_update:
-                    residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
-                    check_parent(header, before, task.names[0], residual, state)
+                before = state.node(key) if key else None
+                residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
+                check_parent(header, before, task.names[0], residual, state)
                 co_loc: Arrays = ()
                 any_sig: Arrays = ()
                 if key:
@@ -194,7 +198,7 @@ class GroupDecoder:
                         first_edition=first_edition,
                         co_loc=co_loc,
                         any_sig=any_sig,
-                        keep_levels=keep_levels or bool(key and is_update),
+                        keep_levels=keep_levels or bool(key),
                         check=check,
                     )
                 )
@@ -209,11 +213,15 @@ class GroupDecoder:
 
     def run(self) -> tuple[dict[str, Array], Nodes]:
         """The tensors by name, and what to remember of them, in one go."""
-        if len(self._units) == 1 and not self._memory:  # as in most bitstreams
-            task = self._group.tasks[0]
-            with located(task):
+        task = self._group.tasks[0]
+        if len(self._units) == 1 and not task.header.parent_node_id_present_flag:  # as in most bitstreams
+            try:
                 recs = self._units[0].at_once()
-                return reconstruct(recs, task.header, task.names, task.dims, self._raw, task.outputs), {}
+                tensors = reconstruct(recs, task.header, task.names, task.dims, self._raw, task.outputs)
+            except Exception as error:
+                complete(error, task)
+                raise
+            return tensors, {key: memory.node() for key, memory in self._memory.items()} if self._memory else {}
         for piece in self.whole():
             piece()
         return self.finish()
@@ -237,10 +245,11 @@ class GroupDecoder:
 
     def nodes(self) -> Nodes:
         """What to remember, after :meth:`recs`."""
-        if not self._memory:
-            return {}
-        with located(self._group.tasks[-1]):
-            return {key: memory.node() for key, memory in self._memory.items()}
+        nodes = {}
+        for key, memory in self._memory.items():
+            with located(self._group.tasks[-1]):
+                nodes[key] = memory.node()
+        return nodes
 
     def _remember(self, task: NduTask, recs: list[Rec], memory: _Memory) -> None:
         own = slice(len(memory.recs), len(memory.recs) + len(recs))
@@ -268,7 +277,7 @@ def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArra
     return add_update(residual, cache[0], task.data_format)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Memory:
     """What will be kept of one parameter."""
 
@@ -281,10 +290,8 @@ class _Memory:
 
     def own(self, task: NduTask) -> slice:
         """The parts of the next unit, since the two units of a decomposed tensor may have one key and share a node."""
-        first = self.parts
-        if task.header.parent_node_id_present_flag:
-            self.parts += len(task.parts)
-        return slice(first, first + len(task.parts))
+        first, self.parts = self.parts, self.parts + len(task.parts)
+        return slice(first, self.parts)
 
     def keep(self, recs: list[Rec]) -> None:
         """Add the tensors of a unit; copies of what the caller will own."""
@@ -296,6 +303,8 @@ class _Memory:
 
     def node(self) -> Node:
         """The node that replaces the one before."""
+        if not self.before and not self.recs:
+            return Node(self.put_node_depth)
         any_sig: Arrays = tuple(levels != 0 for levels in self.levels)
         old = self.before.any_sig if self.before else ()
         if not any_sig:

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..bitstream.summary import tools
-from ..constants import PayloadType
+from ..constants import NNR_PT_BLOCK, PayloadType
 from ..dtypes import STORED_TYPES
 from ..errors import BitstreamError
 from ..tensor.quant import DTYPES
 from .reconstruct import split
 from .task import NduTask
 from .wiring import PLAIN
+
+_KINDS = tuple(PayloadType)
 
 #: Names of the types of Table 15; numpy makes them anew each time.
 _NAMES = {data_format: dtype.name for data_format, dtype in DTYPES.items()}
@@ -87,20 +89,21 @@ def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
 
 
 def _infos(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
-    first, header, nbytes = tasks[0], tasks[0].header, tasks[0].nbytes + sum(task.nbytes for task in tasks[1:])
-    kind, used = PayloadType(header.nnr_compressed_data_unit_payload_type), tools(header)
+    first, header, nbytes = tasks[0], tasks[0].header, sum([task.nbytes for task in tasks])
+    kind, used = _KINDS[header.nnr_compressed_data_unit_payload_type], tools(header)
     shift = header.first_tensor_dimension_shift
     of_type = _NAMES[first.data_format]
-    dims = first.dims
-    shape = (*dims[1 : shift + 1], *dims[:1], *dims[shift + 1 :]) if shift else tuple(dims)
-    if header.nnr_multiple_topology_elements_present_flag and not first.is_block:
+    dims, last = first.dims, first.parts[-1]
+    is_as_coded = not shift and last.role == "weight"  # then one tuple serves both
+    shape = last.dims if is_as_coded else (*dims[1 : shift + 1], *dims[:1], *dims[shift + 1 :])
+    if header.nnr_multiple_topology_elements_present_flag and kind != NNR_PT_BLOCK:
         whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory
         return tuple(
             TensorInfo(name, piece.shape, of_type, kind, used, 0 if k else nbytes)
             for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True))
         )
     main = TensorInfo(first.names[0], shape, of_type, kind, used, nbytes, shift)
-    if not first.is_block:
+    if kind != NNR_PT_BLOCK:
         return (main,)
     outputs = first.outputs or PLAIN
     inner = ("h",) if outputs.scale else ("h", "ls")

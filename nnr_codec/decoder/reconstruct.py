@@ -21,7 +21,7 @@ from .wiring import PLAIN, Outputs
 A = TypeVar("A", bound=np.generic)
 
 
-@dataclass
+@dataclass(slots=True)
 class Rec:
     """One decoded tensor: its name, its role in the unit, its values and its integers (none when raw)."""
 

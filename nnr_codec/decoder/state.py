@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256, sha512
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from ..limits import Limits
 from ..syntax.structures import NnrCompressedDataUnitHeader
 
 Key = tuple[int, int]
+Arrays = tuple[npt.NDArray[Any], ...]
 
 #: What a node and an array weigh beside their numbers, and a digest of a payload, roughly.
 NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES = 512, 256, 256
@@ -23,8 +23,7 @@ NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES = 512, 256, 256
 MAX_DIGESTS = 1 << 17
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """The last node of one parameter's update tree.
 
     Parameters
@@ -46,7 +45,8 @@ class Node:
     @property
     def nbytes(self) -> int:
         """Bytes that the node keeps, those of its objects included."""
-        return NODE_BYTES + sum(ARRAY_BYTES + a.nbytes for a in (*self.levels, *self.any_sig, *self.updates))
+        arrays: Arrays = self.levels + self.any_sig + self.updates
+        return NODE_BYTES + sum([ARRAY_BYTES + array.nbytes for array in arrays])
 
 
 class UpdateState:
@@ -96,7 +96,8 @@ class UpdateState:
 
     def _check(self, more: int, limits: Limits) -> None:
         total = self._nbytes + DIGEST_BYTES * (len(self._earlier) + len(self._digests)) + more
-        limits.check("max_history_bytes", total, "bytes kept for later updates")
+        if total > limits.max_history_bytes:
+            limits.check("max_history_bytes", total, "bytes kept for later updates")
 
     def knows(self, digest: bytes) -> bool:
         """Whether an earlier bitstream had a payload of this digest; also true where none was decoded here."""

@@ -17,10 +17,9 @@ from ..errors import ElementError, LimitError
 from ..limits import Budget, Limits
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from ..tensor.quant import DTYPES, integers, look_up, scale, step_size
+from ..tensor.quant import DTYPES, integers, look_up, scale, step_size, suits_all
 from .wiring import Outputs
 
-Arrays = tuple[npt.NDArray[Any], ...]
 #: Takes levels, and where their parameters go (None: a new array, or the levels themselves).
 Dequantizer = Callable[[Levels, npt.NDArray[Any] | None], npt.NDArray[Any]]
 
@@ -43,11 +42,10 @@ def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> Decomp
     return result
 
 
-@dataclass
+@dataclass(slots=True)
 class NduTask:
     """Everything that decoding one payload needs, taken from the session while its header is at hand."""
 
-    label: str
     names: list[str]
     unit: Unit
     header: NnrCompressedDataUnitHeader
@@ -64,7 +62,12 @@ class NduTask:
     def payload(self) -> memoryview:
         """The bytes of the payload, those of all parts of partial data."""
         parts = [span.view() if isinstance(span, Span) else span for span in self.spans]
-        return memoryview(parts[0]) if len(parts) == 1 else memoryview(b"".join(parts))
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    @property
+    def label(self) -> str:
+        """What messages call the unit."""
+        return self.unit.label(self.names)
 
     @property
     def role(self) -> str:
@@ -103,12 +106,23 @@ class NduTask:
         """
         if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
             return self._integers
-        density, base = quantization(self.session)
-        step = step_size(qp_value + base, density)
+        step = self._step(qp_value)
         if not part.codebook:
             return lambda levels, out: scale(levels, step, self.data_format, out)
         entries, zero = codebook_array(part.codebook, self.limits), part.codebook.cb_zero_offset
         return lambda levels, out: scale(look_up(levels, entries, zero), step, self.data_format, out)
+
+    def plain_step(self, part: Part, qp_value: int) -> float:
+        """stepSize, where a part's parameters are its levels times this, as float32, whatever the levels; else 0."""
+        if part.codebook or self.data_format != DecompressedDataFormat.TENSOR_FLOAT32:
+            return 0.0
+        step = self._step(qp_value)
+        return step if suits_all(step, np.dtype(np.float32)) else 0.0
+
+    def _step(self, qp_value: int) -> float:
+        """stepSize, 7.3.6."""
+        density, base = quantization(self.session)
+        return step_size(qp_value + base, density)
 
     def _integers(self, levels: Levels, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         values = integers(levels, self.data_format)

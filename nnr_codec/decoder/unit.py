@@ -20,7 +20,8 @@ from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadE
 from ..tensor.quant import cast_floats
 from ..tensor.shape import dimension_shift
 from .reconstruct import Rec
-from .task import Arrays, NduTask
+from .state import Arrays
+from .task import NduTask
 
 #: Parameters that are decoded and scaled at a time, at least: levels that stay in a processor's cache until they are
 #: scaled, and a few milliseconds of work. Segments do not depend on the number of threads, and so neither do errors.
@@ -30,7 +31,7 @@ Check = Callable[[], object]
 Piece = Callable[[], None]
 
 
-class located:  # noqa: N801  # a context manager; one that contextlib makes takes a tenth of a small tensor's time
+class located:  # noqa: N801  # a context manager
     """Say in an error which unit it is about; bits of its payload become bits of the unit."""
 
     __slots__ = ("_task",)
@@ -42,15 +43,19 @@ class located:  # noqa: N801  # a context manager; one that contextlib makes tak
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Complete the error; LimitError for want of memory."""
-        if error is None:
-            return
-        if isinstance(error, (BitstreamError, MissingReferenceError)):
-            locate(error, self._task.label)
-            if isinstance(error, PayloadError) and error.bit >= 0:
-                error.bit += 8 * self._task.unit.payload_offset
-        elif isinstance(error, MemoryError):
-            raise LimitError("there is not enough memory for the tensor", unit=self._task.label) from None
+        """See :func:`complete`."""
+        if error is not None:
+            complete(error, self._task)
+
+
+def complete(error: BaseException, task: NduTask) -> None:
+    """What :class:`located` does with an error; LimitError for want of memory."""
+    if isinstance(error, (BitstreamError, MissingReferenceError)):
+        locate(error, task.label)
+        if isinstance(error, PayloadError) and error.bit >= 0:
+            error.bit += 8 * task.unit.payload_offset
+    elif isinstance(error, MemoryError):
+        raise LimitError("there is not enough memory for the tensor", unit=task.label) from None
 
 
 class _Target:
@@ -231,7 +236,8 @@ class UnitDecoder:
     def _has_lists(self) -> bool:
         """Whether there are lists of entry points that mean something."""
         header = self._task.header
-        return bool(header.cabac_offset_list) and header.nnr_compressed_data_unit_payload_type != NNR_PT_RAW_FLOAT
+        is_raw = header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT
+        return bool(header.scan_order and header.cabac_offset_list) and not is_raw
 
     def _all(self) -> None:
         task = self._task
@@ -262,19 +268,19 @@ class UnitDecoder:
     def _begin(self) -> None:
         task = self._task
         lists, offsets = entry_points(task.header, task.parts)
-        self._syntaxes = [
-            tensor_syntax(
+        self._syntaxes: list[TensorSyntax] = []
+        for k, part in enumerate(task.parts):
+            syntax = tensor_syntax(
                 task.header,
                 task.session,
                 part,
                 first_edition=self._first_edition,
                 entry_points=lists,
-                entry_point_offset=offset,
+                entry_point_offset=offsets[k],
                 co_loc=self._co_loc[k] if self._co_loc else None,
                 any_sig=self._any_sig[k] if self._any_sig else None,
             )
-            for k, (part, offset) in enumerate(zip(task.parts, offsets, strict=True))
-        ]
+            self._syntaxes.append(syntax)
         self._decoder = PayloadDecoder(task.payload, first_edition=self._first_edition)
         self._found = []
 
@@ -291,12 +297,18 @@ class UnitDecoder:
     @property
     def _shift(self) -> int:
         """first_tensor_dimension_shift where it is undone here."""
-        return self._task.header.first_tensor_dimension_shift if self._task.role == "weight" else 0
+        shift = self._task.header.first_tensor_dimension_shift
+        return shift if shift and self._task.role == "weight" else 0
 
     def _small(self, k: int) -> Rec | BitstreamError:
         """Decode part k, of a segment at most; see _Target.segment."""
         task, part = self._task, self._task.parts[k]
-        dequantize = task.dequantizer(part, code_qp_value(self._decoder, task.header, task.session))
+        qp_value = code_qp_value(self._decoder, task.header, task.session)
+        if not self._keep_levels and (step := task.plain_step(part, qp_value)):
+            floats = np.empty(part.dims, np.float32)
+            self._decoder.scaled(self._syntaxes[k], step, floats, self._check)
+            return Rec(part.name, part.role, dimension_shift(floats, self._shift))
+        dequantize = task.dequantizer(part, qp_value)
         reader, levels = self._decoder.head(self._syntaxes[k]), np.empty(part.dims, np.int32)
         reader.read(levels.reshape(-1), self._check)
         try:

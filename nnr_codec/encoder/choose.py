@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from math import frexp, ldexp, prod, sqrt
+from math import frexp, isfinite, ldexp, prod, sqrt
 from typing import Any
 
 import numpy as np
 
+from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
 from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..dtypes import STORED_TYPES
@@ -92,11 +92,12 @@ def _promising(subject: Subject, lossy: TensorPlan) -> bool:
     values = subject.floats.reshape(-1)
     # Of what a codebook pays for, at most half are distinct.
     about = min(GLANCE, max(len(values) // 4, GLANCE // 16))
-    some = sample(subject.patterns, about).tolist()
-    if not lossy.step or len(set(some)) < SHARE * len(some):
+    some = sample(values, about)
+    if not lossy.step:
         return True
     inverse = ldexp(1.0, 3 + subject.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
-    return all((value * inverse).is_integer() for value in sample(values, about).tolist())
+    distinct, are_multiples = quantizer.glance(some.astype(np.float32) if some.itemsize < 4 else some, inverse)
+    return are_multiples or distinct < SHARE * len(some)
 
 
 def _unsaid(subject: Subject) -> str:
@@ -115,7 +116,7 @@ def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
     """As the options say; None for values that are not finite, or too large for the step."""
     options = subject.options
     low, high = subject.bounds
-    if not (np.isfinite(low) and np.isfinite(high)):
+    if not (isfinite(low) and isfinite(high)):
         return None
     if subject.is_fine:
         return _fine(subject)
@@ -128,25 +129,25 @@ def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
     return plan
 
 
-def _variants(subject: Subject, plan: TensorPlan) -> Iterator[TensorPlan]:
+def _variants(subject: Subject, plan: TensorPlan) -> list[TensorPlan]:
     """A plan, and others that the effort is worth: with steps of their own only where no ``qp`` is given."""
     options, effort, octave = subject.options, subject.effort, 1 << subject.config.qp_density
-    yield plan
-    others = []
+    plans, others = [plan], []
     if effort.uniform and plan.dq_flag and subject.config.for_tensor(subject.name).dependent_quantization is None:
         others += [(plan.qp, False)] + [(plan.qp + 4 * octave // 5, False)] * (options.qp is None)
     for qp, dependent in others:
         other = _quantized(subject, qp, dependent)
         if other and other.rate:
-            yield other
+            plans.append(other)
     if "scan_order" in plan.options.open and subject.dims[0] > 1 and prod(subject.dims[1:]) > 1:  # errata G2
         left = plan.options.open - {"scan_order"}
-        for scan_order in range(1, 5):
-            yield replace(plan, options=replace(plan.options, scan_order=scan_order, open=left))
+        orders = [replace(plan.options, scan_order=scan_order, open=left) for scan_order in range(1, 5)]
+        plans += [replace(plan, options=options) for options in orders]
     if effort.codebooks and options.codebook is None:
         book = with_values(subject, plan, plan.rate)
         if book:
-            yield book
+            plans.append(book)
+    return plans
 
 
 def _raw(subject: Subject) -> TensorPlan | None:
@@ -213,8 +214,8 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     Where a power of two does not help, quantization is uniform: then a value too large for the significand is itself a
     multiple of the step, and is coded as it is.
     """
-    info = np.finfo(DTYPES[subject.data_format])
-    density = subject.config.qp_density
+    data_format, density = subject.data_format, subject.config.qp_density
+    info = np.finfo(DTYPES[data_format])
     low, high = subject.bounds
     largest = max(high, -low)
     exact = False
@@ -227,7 +228,7 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     if step_size(qp, density) < float(info.tiny):
         qp = int(info.minexp) << density
     step = step_size(qp, density)
-    if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(subject.stored.name, subject.data_format):
+    if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(subject.stored.name, data_format):
         return None
     rate = _rate(subject, dependent) if exact else 0.0
     passes = subject.effort.passes if rate else 1

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..bitstream.ndu import Run, write_ndu
-from ..bitstream.payload import parts, tensor_syntax
+from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
+from ..bitstream.payload import Coded, parts, tensor_syntax
 from ..config import EncoderConfig
 from ..constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
@@ -92,28 +92,30 @@ def _units(
     """The units of a bitstream, with options that have no goals."""
     session = Session()
     model = prepared.model
-    plans = plan_units(model, config, read, pool, prepared.wiring)
+    plans = plan_units(prepared, config, read, pool)
     record = side_info(model, plans, config)
-    ids = [name for plan in plans for name in plan.all_ids]
+    ids_of = [plan.all_ids for plan in plans]
+    ids = [name for known in ids_of for name in known]
     references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     yield from preamble(model.topology, references, record, config, session, codebooks=codebooks)
     index = {name: k for k, name in enumerate(references)}
     calls = []
-    costs = [sum(tensor.source_bytes for tensor in plan.tensors.values() if plan.all_ids) for plan in plans]
+    coded = [[*plan.tensors.values()] if known else [] for plan, known in zip(plans, ids_of, strict=True)]
+    costs = [sum([tensor.source_bytes for tensor in tensors]) for tensors in coded]
     whole = sum(costs)
-    for plan, cost in zip(plans, costs, strict=True):
-        names = tuple(tensor.name for tensor in plan.tensors.values() if plan.all_ids)
-        own = {name: index[name] for name in plan.all_ids if index}
+    for plan, known, tensors, cost in zip(plans, ids_of, coded, costs, strict=True):
+        names = tuple([tensor.name for tensor in tensors])
+        own = {name: index[name] for name in known} if index else index
         jobs = pool.jobs if pool.is_large(cost, whole) else 1
         calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics, jobs), cost))
     for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
-        for tensor in plan.plans:
-            if progress:
+        if progress:
+            for tensor in plan.plans:
                 size = prod(tensor.dims), tensor.source_bytes, unit_bytes
                 progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name)))
-            unit_bytes, seconds = 0, 0.0
+                unit_bytes, seconds = 0, 0.0
         yield from units
 
 
@@ -134,7 +136,8 @@ def _encoded(
     try:
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         wanted = measured if statistics else None
-        units = encode_unit(plan, by_role, session.snapshot(), index, max_unit_size, wanted, jobs)
+        # Threads share the session: units of tensors leave it as it is, since none has G without H.
+        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs)
         return units, time.perf_counter() - started, measured
     except EncodeError:
         raise
@@ -162,24 +165,28 @@ def encode_unit(
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)
         return write_ndu(header, unit, session, max_unit_size=max_unit_size)
-    coded, qps = [], []
+    coded = []
     bits: Array | None = None
     for part in parts(header, session):
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
         unit, bits = contents(tensor, arrays[part.role], syntax)
         coded.append(Part(tensor, unit, syntax))
-        qps.append(tensor.qp)
     tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)
-    header.cabac_unary_length_minus1 = tools.cabac_unary_length_minus1
+    unary = header.cabac_unary_length_minus1 = tools.cabac_unary_length_minus1
     if statistics is not None:
         for done, side in zip(coded, tools.sides, strict=True):
             statistics[done.plan.name] = tensor_statistics(done.plan, header, done.levels, side, bits)
-    levels = [done.levels for done in coded]
-    with mapping(jobs if header.scan_order else 1) as run:
-        units = write_ndu(header, levels, session, qp=qps, sides=tools.sides, max_unit_size=max_unit_size, run=run)
+    syntaxes = [done.syntax.with_unary_length(unary) for done in coded]
+    values = [Coded(done.levels, done.plan.qp, side) for done, side in zip(coded, tools.sides, strict=True)]
+    if jobs > 1 and header.scan_order:
+        with mapping(jobs) as run:
+            header, payload = code_tensors(header, syntaxes, values, session, run=run)
+    else:
+        header, payload = code_tensors(header, syntaxes, values, session)
+    units = write_payload(header, payload, session, max_unit_size=max_unit_size)
     if bits is not None:
-        other = _single_header(NNR_PT_RAW_FLOAT, bits.shape, plan.all_ids[-1], index)
+        other = _single_header(NNR_PT_RAW_FLOAT, bits.shape, plan.all_ids[-1], index, {})
         units += write_ndu(other, bits, session, max_unit_size=max_unit_size)
     return units
 
@@ -187,9 +194,6 @@ def encode_unit(
 @contextmanager
 def mapping(jobs: int) -> Iterator[Run]:
     """A function such as ``map`` whose calls several threads do."""
-    if jobs == 1:
-        yield map
-        return
     from concurrent.futures import ThreadPoolExecutor  # with which comes logging
 
     with ThreadPoolExecutor(jobs) as threads:
@@ -198,26 +202,25 @@ def mapping(jobs: int) -> Iterator[Run]:
 
 def _header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedDataUnitHeader:
     main = next(iter(plan.tensors.values()))
-    if plan.compressed_parameter_types:
-        header = _block_header(plan, index)
-    else:
-        header = _single_header(main.payload_type, plan.dims, plan.ids[0], index)
+    elements: dict[str, Any] = {}
     if main.data_format not in DEFAULT_FORMATS:
-        header.nnr_decompressed_data_format_present_flag = 1
-        header.nnr_decompressed_data_format = main.data_format
+        elements = {"nnr_decompressed_data_format_present_flag": 1, "nnr_decompressed_data_format": main.data_format}
     if main.payload_type != NNR_PT_RAW_FLOAT:
-        header.cabac_unary_length_flag = 1
-        header.cabac_unary_length_minus1 = main.options.cabac_unary_length_minus1
-        header.scan_order = main.options.scan_order
-        header.dq_flag = main.dq_flag
-        header.first_tensor_dimension_shift = main.shift
+        elements |= {
+            "cabac_unary_length_flag": 1,
+            "cabac_unary_length_minus1": main.options.cabac_unary_length_minus1,
+            "scan_order": main.options.scan_order,
+            "dq_flag": main.dq_flag,
+            "first_tensor_dimension_shift": main.shift,
+        }
     if main.codebook:
-        header.codebook_present_flag = 1
-        header.codebook = main.codebook
-    return header
+        elements |= {"codebook_present_flag": 1, "codebook": main.codebook}
+    if plan.compressed_parameter_types:
+        return _block_header(plan, index, elements)
+    return _single_header(main.payload_type, plan.dims, plan.ids[0], index, elements)
 
 
-def _block_header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedDataUnitHeader:
+def _block_header(plan: UnitPlan, index: Mapping[str, int], elements: Mapping[str, Any]) -> NnrCompressedDataUnitHeader:
     header = NnrCompressedDataUnitHeader(
         nnr_compressed_data_unit_payload_type=NNR_PT_BLOCK,
         input_parameters_present_flag=1,
@@ -225,6 +228,7 @@ def _block_header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedData
         tensor_dimensions=list(plan.dims),
         compressed_parameter_types=plan.compressed_parameter_types,
         nnr_multiple_topology_elements_present_flag=1,
+        **elements,
     )
     if index:
         header.topology_elem_id_index_list = [index[name] for name in plan.ids]
@@ -236,17 +240,15 @@ def _block_header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedData
 
 
 def _single_header(
-    payload_type: int, dims: tuple[int, ...], name: str, index: Mapping[str, int]
+    payload_type: int, dims: tuple[int, ...], name: str, index: Mapping[str, int], elements: Mapping[str, Any]
 ) -> NnrCompressedDataUnitHeader:
     """The header of a unit with one id."""
-    header = NnrCompressedDataUnitHeader(
+    reference = {"topology_elem_id_index": index[name]} if index else {"topology_elem_id": name}
+    return NnrCompressedDataUnitHeader(
         nnr_compressed_data_unit_payload_type=payload_type,
         input_parameters_present_flag=1,
         tensor_dimensions_flag=1,
         tensor_dimensions=list(dims),
+        **reference,
+        **elements,
     )
-    if index:
-        header.topology_elem_id_index = index[name]
-    else:
-        header.topology_elem_id = name
-    return header

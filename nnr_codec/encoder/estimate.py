@@ -11,7 +11,7 @@ from ..model import Array
 from ..syntax import Session
 from .allocate import allocate
 from .cost import RECORD_BYTES, code_bytes, measured, overhead
-from .fold import Prepared
+from .fold import Prepared, divided
 from .goals import excerpt
 from .layout import plan_units, side_info
 from .plan import TensorPlan, subject
@@ -43,7 +43,7 @@ def _estimated(
     prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
 ) -> tuple[int, list[tuple[TensorPlan, int]]]:
     model = prepared.model
-    units = plan_units(model, config, read, pool, prepared.wiring)
+    units = plan_units(prepared, config, read, pool)
     record = side_info(model, units, config)
     ids = [name for unit in units for name in unit.all_ids]
     references = ids if config.indexed_references and len(ids) > 1 else []
@@ -57,7 +57,8 @@ def _estimated(
 
 def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> int:
     """About the bytes of a tensor's units."""
-    whole, plan = subject(plan.name, arrays[0], config, axis=plan.shift), replace(plan, shift=0)
+    array = arrays[0] if plan.divisor is None else divided(arrays[0], plan.divisor, plan.shift)
+    whole, plan = subject(plan.name, array, config, axis=plan.shift), replace(plan, shift=0, divisor=None)
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
         return round(measured(whole, plan) - recorded)

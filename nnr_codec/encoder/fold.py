@@ -34,7 +34,8 @@ class Prepared:
     model : Model
         What is coded.
     restored : Model
-        What decoders restore, but for quantization: without the scales that are multiplied into weights.
+        What decoders restore, but for quantization: without the scales that are multiplied into weights. Those of them
+        that the caller does not have are optional: only a unit that has one divides its weight by it.
     wiring : Wiring
         What decoders learn from the topology, as far as blocks are concerned.
     """
@@ -42,6 +43,12 @@ class Prepared:
     model: Model
     restored: Model
     wiring: Wiring = field(default_factory=Wiring)
+
+    @property
+    def scales(self) -> set[str]:
+        """The scales that the caller does not have."""
+        scales = (block.scale for block in self.model.blocks if block.scale is not None)
+        return {scale for scale in scales if scale not in self.restored.tensors}
 
     @property
     def products(self) -> set[str]:
@@ -87,7 +94,7 @@ class _Changed(Mapping[str, Array]):
         if name not in self._divisors:
             return tensor
         divisor, axis = self._divisors[name]
-        return _multiplied(np.asarray(tensor), 1 / divisor, axis)
+        return divided(np.asarray(tensor), divisor, axis)
 
     def __contains__(self, name: object) -> bool:
         return name in self._others or name in self._tensors
@@ -105,6 +112,11 @@ def _changed(
     """The tensors of a model, in memory where they were."""
     found = _Changed(model.tensors, others, divisors or {})
     return dict(found) if type(model.tensors) is dict else found
+
+
+def divided(tensor: Array, divisor: Array, axis: int) -> Array:
+    """Each index of a dimension divided by a number of its own, in the tensor's type."""
+    return _multiplied(tensor, 1 / divisor.astype(np.float64), axis)
 
 
 def _multiplied(tensor: Array, factors: Floats, axis: int = 0) -> Array:
@@ -153,7 +165,8 @@ def _folded(model: Model, config: EncoderConfig, wiring: Wiring) -> Model:
         others |= _alpha_delta(block, model)
         blocks.append(Block(block.weight, block.beta, scale=block.gamma, axis=block.axis, epsilon=block.epsilon))
     if not others:
-        raise EncodeError(f"there is no batch normalization to fold{(reasons or [''])[0]}")
+        why = reasons[0] if reasons else ": there is no NNEF graph that tells of one"
+        raise EncodeError(f"there is no batch normalization to fold{why}")
     return replace(model, tensors=_changed(model, others), blocks=blocks)
 
 
@@ -162,7 +175,7 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     what = f"the block of {block.weight!r}"
     parts = {member: getattr(block, member) for member in ("beta", "gamma", "mean", "var")}
     if missing := [member for member, name in parts.items() if name is None]:
-        return f"{what} has no {', '.join(missing)}"
+        return f"{what} has no {'batch normalization' if len(missing) == len(parts) else ', '.join(missing)}"
     if block.epsilon is None:
         return f"the epsilon of {what} is not known"
     if block not in wiring.blocks:
@@ -170,6 +183,8 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     if block.scale is not None or block.g is not None:
         return f"{what} has a scaling or a decomposition of its own"
     names = [name for name in (*parts.values(), block.bias) if name is not None]
+    if any(name not in model.tensors for name in names):
+        return f"the model lacks a tensor of {what}"
     if not _may_change(names, model, config):
         return f"a tensor of {what} is tied to another one, or is kept exactly"
     arrays = [np.asarray(model.tensors[name]) for name in names]
@@ -191,7 +206,7 @@ def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]
         found = {
             member: np.asarray(values, np.float64).astype(arrays[member].dtype)
-            for member, values in (("gamma", alpha), ("beta", delta))
+            for member, values in (("gamma", alpha), ("beta", delta), ("var", np.full_like(value["var"], 1 - epsilon)))
         }
     for member, array in found.items():
         if not np.isfinite(array).all():
@@ -199,7 +214,7 @@ def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
                 f"the batch normalization of {block.weight!r} cannot be folded: with {block.var!r} and epsilon "
                 f"{epsilon:g}, {getattr(block, member)!r} has no finite values (8.2.1)"
             )
-    found |= {"mean": np.zeros_like(arrays["mean"]), "var": np.full_like(arrays["var"], 1 - epsilon)}
+    found["mean"] = np.zeros_like(arrays["mean"])
     if "bias" in arrays:
         found["bias"] = np.zeros_like(arrays["bias"])
     return {getattr(block, member): array for member, array in found.items()}
@@ -207,34 +222,32 @@ def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
 
 # ------------------------------------------------------------------------------------------------ local scaling
 def _scaled(model: Model, config: EncoderConfig, wiring: Wiring) -> tuple[Model, Model]:
-    """The model with weights divided, index by index, by what is the scale of their block or multiplies that.
+    """The model with new scales for its blocks, and weights divided, index by index, by what multiplies known ones.
 
-    The second one is what comes out: without the scales that are new, and the weights that they are multiplied into
-    as they were.
+    The second one is what comes out: without the scales that are new.
     """
     others: dict[str, Array] = {}
+    scales: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
-    restored: dict[str, tuple[Floats, int]] = {}
     blocks, labels = [], {name.casefold() for name in (*model.tensors, *wiring.shapes)}
     listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
     for block in model.blocks:
         divisor = _divisor(block, model, config, wiring)
         scale = block.scale or f"{block.weight}_scaling"
         new = block.scale is None
-        if divisor is None or (new and (listed or scale.casefold() in labels or not _fits(block, divisor, config))):
+        free = not new or not (listed or scale.casefold() in labels)
+        if divisor is None or not free or (new and not _fits(block, scale, divisor, config)):
             blocks.append(block)
             continue
-        divisors[block.weight] = divisor.astype(np.float64), block.axis
         if new:
-            others[scale] = divisor
+            scales[scale] = divisor
         else:
-            tensor = np.asarray(model.tensors[scale])
-            others[scale] = _multiplied(tensor.reshape(-1), divisor.astype(np.float64)).reshape(tensor.shape)
-            restored[block.weight] = divisors[block.weight]
+            tensor, factors = np.asarray(model.tensors[scale]), divisor.astype(np.float64)
+            others[scale] = _multiplied(tensor.reshape(-1), factors).reshape(tensor.shape)
+            divisors[block.weight] = factors, block.axis
         blocks.append(replace(block, scale=scale))
-    theirs = {name: array for name, array in others.items() if name in model.tensors}
-    scaled = replace(model, tensors=_changed(model, others, divisors), blocks=blocks)
-    return scaled, replace(model, tensors=_changed(model, theirs, restored))
+    scaled = replace(model, tensors=_changed(model, others | scales, divisors), blocks=blocks)
+    return scaled, replace(model, tensors=_changed(model, others, divisors))
 
 
 def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> Array | None:
@@ -267,11 +280,11 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
     return narrow if np.isfinite(narrow).all() and narrow.all() and np.isfinite(largest).all() else None
 
 
-def _fits(block: Block, divisor: Array, config: EncoderConfig) -> bool:
-    """Whether a unit will hold weight and scale, and what is asked of the weight is not asked of their product."""
+def _fits(block: Block, scale: str, divisor: Array, config: EncoderConfig) -> bool:
+    """Whether a new scale is as precise as it has to be, and what is asked of the weight not asked of their product."""
     options = config.for_tensor(block.weight)
     goals = (options.codebook or None, options.snr, options.max_error)
-    return divisor.dtype.itemsize >= 4 and goals == (None, None, None)
+    return divisor.dtype.itemsize >= 4 and goals == (None, None, None) and config.for_tensor(scale).fine_vectors
 
 
 def _gain(block: Block, model: Model, wiring: Wiring) -> Floats | None:
@@ -281,6 +294,8 @@ def _gain(block: Block, model: Model, wiring: Wiring) -> Floats | None:
     if bn.gamma is None or bn.var is None or bn.epsilon is None or (block.gamma is None and block.scale != bn.gamma):
         return None
     names = [bn.gamma, bn.var] + ([block.scale] if block.scale is not None and block.gamma is not None else [])
+    if any(name not in model.tensors for name in (block.weight, *names)):
+        return None
     arrays = [np.asarray(model.tensors[name]) for name in names]
     if any(array.dtype.kind != "f" or array.size != arrays[0].size for array in arrays):
         return None

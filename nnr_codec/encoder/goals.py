@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..config import DEFAULT_STEP_EXPONENT, TENSOR_GOALS, EncoderConfig, Rule, TensorOptions
+from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
 from ..model import Array, Model
 from .choose import choose, in_unit
 from .distortion import Distortion, distortion, power
@@ -104,7 +104,7 @@ def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:
 
 
 def _goal(options: TensorOptions) -> bool:
-    return any(getattr(options, name) is not None for name in TENSOR_GOALS if name != "qp")
+    return not (options.quality is None and options.snr is None and options.max_error is None)
 
 
 def block_members(model: Model) -> set[str]:

@@ -10,6 +10,7 @@ A block is coded by one unit. What that cannot hold is coded apart, each tensor 
   compressed_parameter_types leaves them out.
 
 Local scaling, unless the topology has it, G and H mean nothing apart: where they do not fit, the model is refused.
+Weights that need not be scaled are not, where that does not fit.
 
 The block's dimension is coded first (first_tensor_dimension_shift). Members come out in the shape that the topology
 declares, such as (1, n). Where scale and bias are gamma and beta of a batch normalization of the topology, the
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import SideInfo, TensorRecord
 from .choose import choose, in_unit
 from .cost import code_bytes
+from .fold import Prepared, divided
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
 from .schedule import WINDOW, Call, Pool, Reader
 from .ties import ties
@@ -50,7 +53,7 @@ CODE_ROOM = 1 << 20
 _FOLDED = NNR_CPT_LS | NNR_CPT_BI
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class UnitPlan:
     """The tensors of one compressed data unit, or a tensor that has none.
 
@@ -82,18 +85,19 @@ class UnitPlan:
     @property
     def all_ids(self) -> tuple[str, ...]:
         """The ids of the unit, and of the one that follows with the other bits of its tensor."""
-        if not next(iter(self.tensors.values())).has_unit:
+        plans = self.tensors.values()
+        if not next(iter(plans)).has_unit:
             return ()
-        return self.ids + tuple(plan.record.bits for plan in self.tensors.values() if plan.record and plan.record.bits)
+        return (*self.ids, *[plan.record.bits for plan in plans if plan.record and plan.record.bits])
 
 
-def plan_units(model: Model, config: EncoderConfig, read: Reader, pool: Pool, wiring: Wiring) -> list[UnitPlan]:
+def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> list[UnitPlan]:
     """The units of a model in order; a block stands where the first of its tensors does.
 
-    ``wiring`` is what decoders learn from the topology. Each tensor, or block, is read and let go. Raises EncodeError
-    for a tensor that cannot be coded as asked, or a block that is none.
+    Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
+    that is none.
     """
-    return list(_Layout(model, config, read, pool, wiring).units())
+    return list(_Layout(prepared.model, config, read, pool, prepared.wiring, prepared.scales).units())
 
 
 def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
@@ -108,7 +112,7 @@ def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> Sid
     return record
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Place:
     """What a plan takes of the bitstream's names and of the record.
 
@@ -144,11 +148,17 @@ class _Known:
         The declared shapes of its members.
     implied : dict of str to float
         The tensors that decoders make of a unit with its scale and its bias, and the value that they are full of.
+    apart : bool
+        Some of these are no tensors of the model, or in other blocks: scale and bias cannot be in one unit.
+    optional : bool
+        The unit may do without the scale, by which the weight is not divided yet.
     """
 
     block: Block
     shapes: dict[str, tuple[int, ...]]
-    implied: dict[str, float]
+    implied: dict[str, float] = field(default_factory=dict)
+    apart: bool = False
+    optional: bool = False
 
     @property
     def members(self) -> list[str]:
@@ -160,9 +170,13 @@ class _Known:
         """Whether decoders multiply the weight by the scale, which does not come out."""
         return self.block.scale is not None and self.block.scale not in self.shapes
 
+    @property
+    def needs_scale(self) -> bool:
+        """Whether the unit has to have that."""
+        return self.consumes_scale and not self.optional
 
-@dataclass(frozen=True)
-class _Planned:
+
+class _Planned(NamedTuple):
     """The unit of a block, if there is one, and the plans of tensors that are coded apart, by name.
 
     ``room`` is what changes nothing of that, however much more there is.
@@ -185,6 +199,7 @@ class _Layout:
     read: Reader
     pool: Pool
     wiring: Wiring
+    scales: set[str]
     taken: set[str] = field(init=False)
     room: float = field(init=False)
     recorded: bool = False  # whether any of them needs the record
@@ -195,7 +210,7 @@ class _Layout:
 
     def units(self) -> Iterator[UnitPlan]:
         """The units in order."""
-        block_of = _blocks(self.model, self.wiring)
+        block_of = _blocks(self.model, self.wiring, self.scales)
         tied = ties(self.model, self.config, {name: known.block for name, known in block_of.items()})
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, Call[_Planned]] = {}
@@ -233,9 +248,9 @@ class _Layout:
 
     def call(self, block: _Known | None, places: list[_Place]) -> Call[_Planned]:
         """What plans a block, or a tensor."""
-        names = tuple(place.name for place in places)
+        names = tuple([place.name for place in places])
         known = self.model.tensors if type(self.model.tensors) is dict else {}
-        cost = sum(getattr(known.get(name), "nbytes", WINDOW) for name in names)
+        cost = sum([getattr(known.get(name), "nbytes", WINDOW) for name in names])
         return Call(_plan, self.read, names, (block, places, self.config), cost)
 
     def checked(self, call: Call[_Planned], planned: _Planned) -> _Planned:
@@ -262,18 +277,48 @@ class _Layout:
 def _plan(arrays: list[Array], known: _Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:
     """Plan a tensor, or those of a block."""
     subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
-    unit = None
+    unit, together = None, set[str]()
     if known:
-        turned = dict(subjects)
-        if axis := known.block.axis:
-            place, array = next(one for one in zip(places, arrays, strict=True) if one[0].name == known.block.weight)
-            turned[place.name] = place.subject(array, config, axis)
-        unit = _plan_block(known, turned, config)
-    together = {plan.name for plan in unit.plans} if unit else set()
+        by_name = {place.name: (place, array) for place, array in zip(places, arrays, strict=True)}
+        if known.optional and known.block.scale is not None:
+            unit = _plan_scaled(known, subjects, by_name, config)
+            together.add(known.block.scale)
+            known = replace(known, block=replace(known.block, scale=None))
+        unit = unit or _plan_block(known, _turned(known.block, subjects, by_name, config), config)
+        together |= {plan.name for plan in unit.plans} if unit else set()
     plans = {
         place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
     }
-    return _Planned(unit, plans, max(CODE_ROOM + 9 * max(array.shape, default=1) for array in arrays))
+    longest = max([max(array.shape, default=1) for array in arrays])
+    return _Planned(unit, plans, CODE_ROOM + 9 * longest)
+
+
+def _turned(
+    block: Block,
+    subjects: Mapping[str, Subject],
+    tensors: Mapping[str, tuple[_Place, Array]],
+    config: EncoderConfig,
+    divisor: Array | None = None,
+) -> Mapping[str, Subject]:
+    """The facts about the tensors of a block as they are coded, its dimension first; the weight perhaps divided."""
+    if divisor is None and not block.axis:
+        return subjects
+    place, weight = tensors[block.weight]
+    if divisor is not None:
+        weight = divided(weight, divisor, block.axis)
+    return {**subjects, place.name: place.subject(weight, config, block.axis)}
+
+
+def _plan_scaled(
+    known: _Known, subjects: Mapping[str, Subject], tensors: Mapping[str, tuple[_Place, Array]], config: EncoderConfig
+) -> UnitPlan | None:
+    """The unit of a block whose weight is divided by the scale; None where it does not hold both."""
+    divisor = subjects[known.block.scale or ""].array
+    unit = _plan_block(known, _turned(known.block, subjects, tensors, config, divisor), config)
+    if not unit or "ls" not in unit.tensors:
+        return None
+    weight = replace(unit.tensors["weight"], divisor=divisor)
+    return replace(unit, tensors={**unit.tensors, "weight": weight})
 
 
 def element_ids(model: Model) -> list[str]:
@@ -299,8 +344,11 @@ def _members(block: Block) -> list[str]:
     return [name for name in names if name is not None]
 
 
-def _blocks(model: Model, wiring: Wiring) -> dict[str, _Known]:
-    """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other."""
+def _blocks(model: Model, wiring: Wiring, scales: set[str]) -> dict[str, _Known]:
+    """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
+
+    The ``scales`` are optional.
+    """
     block_of: dict[str, _Known] = {}
     declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
     for block in model.blocks:
@@ -315,21 +363,26 @@ def _blocks(model: Model, wiring: Wiring) -> dict[str, _Known]:
         if block.axis and block.g is not None:
             raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
         shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
-        block_of |= dict.fromkeys(names, _Known(block, shapes, {}))
+        block_of |= dict.fromkeys(names, _Known(block, shapes, optional=block.scale in scales))
+    by_weight = {known.block.weight.casefold(): known for known in block_of.values()}
     for folded in wiring.blocks:
-        found = block_of.get(folded.weight)
+        found = by_weight.get(folded.weight.casefold())
         implied = _implied(found.block, folded) if found is not None else {}
-        if found is not None and all(name in model.tensors and name not in block_of for name in implied):
-            shapes = {name: declared[name.casefold()] for name in implied if name.casefold() in declared}
-            found = replace(found, shapes=found.shapes | shapes, implied=implied)
+        if found is not None and implied:
+            if all(name in model.tensors and name not in block_of for name in implied):
+                shapes = {name: declared[name.casefold()] for name in implied if name.casefold() in declared}
+                found = replace(found, shapes=found.shapes | shapes, implied=implied)
+            else:
+                found = replace(found, apart=True)
             block_of |= dict.fromkeys(found.members, found)
     return block_of
 
 
 def _implied(block: Block, known: Block) -> dict[str, float]:
     """What decoders make of the gamma and beta of a block of the topology, where these are scale and bias (8.2.1)."""
-    if block.scale is None or (block.scale, block.bias) != (known.gamma, known.beta):
-        return {}
+    for own, theirs in ((block.scale, known.gamma), (block.bias, known.beta)):
+        if own is None or theirs is None or own.casefold() != theirs.casefold():
+            return {}
     if known.mean is None or known.var is None or known.epsilon is None or block.gamma is not None:
         return {}
     return {known.mean: 0.0, known.var: 1 - known.epsilon} | ({known.bias: 0.0} if known.bias is not None else {})
@@ -354,7 +407,7 @@ def _plan_block(known: _Known, subjects: Mapping[str, Subject], config: EncoderC
         reason = _misfit(plan, first)
         if block.axis and config.profile == 0:
             reason = "has its dimensions in another order, which profile 0 does not express"
-        if reason and (decomposed or known.consumes_scale):
+        if reason and (decomposed or known.needs_scale):
             raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)")
         if reason:
             return None
@@ -401,7 +454,7 @@ def _fitted(
     weight, dims, dq_flag = unit
     fitted: dict[str, TensorPlan] = {}
     reason = "" if kind & config.compressed_parameter_types else "is not among compressed_parameter_types"
-    if kind == NNR_CPT_BI and known.implied and not _follow(known, subjects, weight):
+    if kind == NNR_CPT_BI and (known.apart or not _follow(known, subjects, weight)):
         return {}  # decoders would make others of it
     for role, name in members.items():
         if not reason:
@@ -410,7 +463,7 @@ def _fitted(
                 fitted[role] = fit
                 continue
             reason = fit
-        if kind == NNR_CPT_LS and known.consumes_scale:
+        if kind == NNR_CPT_LS and known.needs_scale:
             raise EncodeError(f"tensor {name!r} {reason}, but a block has to hold it (7.3.5)")
         return {}
     return fitted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import quantizer
 from ..config import EncoderConfig, TensorOptions
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
 from ..dtypes import StoredType, stored_type
@@ -72,7 +73,7 @@ class Tools:
     thorough: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen ones take four times as long to make, and there is one for each tensor
 class TensorPlan:
     """The decisions about one tensor.
 
@@ -108,6 +109,8 @@ class TensorPlan:
         What the unit does not say of the tensor.
     shift : int
         first_tensor_dimension_shift: the dimension of the tensor that is coded first.
+    divisor : ndarray or None
+        What each index of that dimension is divided by before, shape (dims[0],).
     """
 
     name: str
@@ -127,6 +130,7 @@ class TensorPlan:
     borders: tuple[float, ...] | None = None
     record: TensorRecord | None = None
     shift: int = 0
+    divisor: Array | None = field(default=None, compare=False)
 
     @property
     def code(self) -> Code | None:
@@ -139,7 +143,7 @@ class TensorPlan:
         return not self.record or self.record.index is None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Subject:
     """The facts about one tensor.
 
@@ -169,7 +173,7 @@ class Subject:
     room: int = 0
     importance: Importance | None = None
 
-    @cached_property
+    @property
     def dims(self) -> tuple[int, ...]:
         """The shape as coded."""
         return self.array.shape or (1,)
@@ -177,7 +181,7 @@ class Subject:
     @cached_property
     def is_fine(self) -> bool:
         """Whether its steps are those of vectors, if it is quantized."""
-        vector = sum(extent > 1 for extent in self.dims) < 2
+        vector = len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
 
     @property
@@ -188,7 +192,7 @@ class Subject:
     @property
     def tools(self) -> Tools:
         """The tools of the options, and what stands for those that are left open."""
-        return _tools(self.options, self.effort, self.is_fine)
+        return _tools(self.config.effort, self.is_fine, *[getattr(self.options, tool) for tool in TOOLS])
 
     @cached_property
     def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -202,16 +206,22 @@ class Subject:
 
     @cached_property
     def bounds(self) -> tuple[Any, Any]:
-        """Least and largest value, as numbers of Python's."""
-        if self.stored.kind == "f":
+        """Least and largest value, as numbers of Python's; where some are not finite, at least one of these is not."""
+        if self.stored.kind != "f":
+            return int(self.array.min()), int(self.array.max())
+        if self.floats.itemsize < 4:
             return float(self.floats.min()), float(self.floats.max())
-        return int(self.array.min()), int(self.array.max())
+        return quantizer.bounds(self.floats.reshape(-1))
 
-    @cached_property
+    @property
     def floats(self) -> npt.NDArray[np.floating[Any]]:
         """The values in a type of numpy's."""
         array: npt.NDArray[Any] = self.array
-        return array if self.stored.name in FLOAT_FORMATS else array.astype(np.float32)
+        return array if self.stored.name in FLOAT_FORMATS else self._widened
+
+    @cached_property
+    def _widened(self) -> npt.NDArray[np.float32]:
+        return self.array.astype(np.float32)
 
     @property
     def data_format(self) -> DecompressedDataFormat:
@@ -265,27 +275,23 @@ def subject(
     stored = stored_type(array.dtype)
     if stored is None:
         raise EncodeError(f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded")
-    options = _settled(config.for_tensor(name))
-    known = importance(name, array.shape, config)
+    options = config.for_tensor(name)
+    known = importance(name, array.shape, config) if config.sensitivity or config.hessians else None
     if axis:
         if axis >= array.ndim:
             raise EncodeError(f"the block of {name!r} has axis {axis}, but the tensor has {array.ndim} dimensions")
-        array, known = np.moveaxis(array, axis, 0), known.turned(axis) if known else None
-    dims = array.shape or (1,)
-    if options.scan_order and (dims[0] == 1 or prod(dims[1:]) == 1):
-        options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    return Subject(name, native(array), stored, options, config, bits_id, room, known)
+        array, known = native(np.moveaxis(array, axis, 0)), known.turned(axis) if known else None
+    if options.scan_order:
+        dims = array.shape or (1,)
+        if dims[0] == 1 or prod(dims[1:]) == 1:
+            options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
+    return Subject(name, array, stored, options, config, bits_id, room, known)
 
 
 @lru_cache(maxsize=256)
-def _settled(options: TensorOptions) -> TensorOptions:
-    """Options with what stands for dependent quantization where that is left open."""
-    return options if options.dependent_quantization is not None else replace(options, dependent_quantization=True)
-
-
-@lru_cache(maxsize=256)
-def _tools(options: TensorOptions, effort: Effort, is_fine: bool) -> Tools:
-    given = {tool: getattr(options, tool) for tool in TOOLS if getattr(options, tool) is not None}
+def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
+    effort = EFFORTS[level]
+    given = {tool: option for tool, option in zip(TOOLS, options, strict=True) if option is not None}
     free = {"row_skipping": effort.rows, "cabac_unary_length_minus1": effort.unary, "scan_order": effort.scans}
     left = {tool for tool, is_free in free.items() if is_free}
     default = {"cabac_unary_length_minus1": 0 if is_fine else UNARY}  # vectors have large levels, and few
@@ -298,6 +304,8 @@ def _tools(options: TensorOptions, effort: Effort, is_fine: bool) -> Tools:
 
 def native(array: Array) -> Array:
     """The same items in native byte order and C order; no copy where they are."""
+    if array.dtype.isnative and array.flags.c_contiguous:
+        return array
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
@@ -308,10 +316,10 @@ def check_name(name: str) -> None:
     if "\0" in name:
         raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
     try:
-        name.encode()
+        fits = fits_name(name)
     except UnicodeEncodeError:
         raise EncodeError(f"tensor {name!r}: a name is Unicode text") from None
-    if not fits_name(name):
+    if not fits:
         raise EncodeError(f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length")
 
 

@@ -14,6 +14,7 @@ from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import codebook_values
 from .distinct import chunks
+from .fold import divided
 from .plan import TensorPlan
 
 TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
@@ -25,6 +26,8 @@ def contents(plan: TensorPlan, array: Array, syntax: TensorSyntax | None) -> tup
 
     ``syntax`` is that of the unit; None where it holds floats.
     """
+    if plan.divisor is not None:
+        array = divided(array, plan.divisor, plan.shift)
     if plan.shift:
         array = np.moveaxis(array, plan.shift, 0)
     if plan.record and plan.record.code:

@@ -36,7 +36,7 @@ class Reader:
             return [native(np.asarray(self._tensors[name])) for name in names]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call(Generic[Result]):
     """A function of some tensors, which are read when it is called, or pickled for another process.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from ..cabac_ext.kernel import TensorSide, TensorSyntax, magnitude_bits, measure, zero_rows
+from ..cabac_ext.kernel import TensorSide, TensorSyntax, has_zero_rows, magnitude_bits, measure
 from .plan import TensorPlan
 
 #: Values of cabac_unary_length_minus1 that are tried: neighbours differ little, and long codes take long to decode.
@@ -22,8 +21,7 @@ SAMPLE, GLANCE = 1 << 15, 1 << 14
 PROMISE = 0.0005
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One tensor of a unit: its levels, int32 of shape ``plan.dims``, and what the unit's header says of them."""
 
     plan: TensorPlan
@@ -31,8 +29,7 @@ class Part:
     syntax: TensorSyntax
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The tools of a unit.
 
     Parameters
@@ -53,7 +50,7 @@ def choose_tools(parts: Sequence[Part], *, thorough: bool = False) -> Choice:
     the machine.
     """
     sides = [TensorSide(row_skip_enabled_flag=int(_skips_rows(part, thorough))) for part in parts]
-    largest = max(range(len(parts)), key=lambda k: parts[k].levels.size)
+    largest = max(range(len(parts)), key=lambda k: parts[k].levels.size) if len(parts) > 1 else 0
     options = parts[largest].plan.options
     unary = options.cabac_unary_length_minus1
     if "cabac_unary_length_minus1" in options.open:
@@ -88,7 +85,7 @@ def _skips_rows(part: Part, thorough: bool) -> bool:
     agreed = not (part.plan.dq_flag and options.scan_order and prod(dims[1:]) % 4)
     if not (options.row_skipping or is_open) or not part.syntax.can_skip_rows or not agreed:
         return False
-    if not zero_rows(part.levels).any():
+    if not has_zero_rows(part.levels):
         return False
     if not is_open:
         return True

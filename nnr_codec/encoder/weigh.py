@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from .cost import measured, unit_syntax
 from .distortion import distortion
@@ -12,12 +12,11 @@ from .plan import Subject, TensorPlan
 ENTRY_POINT_BYTES = 4
 
 
-def least(subject: Subject, plans: Iterable[TensorPlan]) -> TensorPlan:
+def least(subject: Subject, plans: Sequence[TensorPlan]) -> TensorPlan:
     """The plan of the least sum of squared errors and bits, of equal ones the first.
 
     The first plan's step and rate say what a bit is worth.
     """
-    plans = list(plans)
     if len(plans) == 1:
         return plans[0]
     worth = plans[0].rate * plans[0].step ** 2

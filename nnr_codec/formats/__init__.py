@@ -14,7 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
 
 from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
@@ -64,6 +64,14 @@ class StreamFormat(Protocol):
 
     def write(self, model: Model, file: BinaryIO) -> None:
         """Write a model to a binary file that need not be seekable."""
+
+
+@runtime_checkable
+class TopologyFormat(Protocol):
+    """A format whose topology can be read without the tensors."""
+
+    def load_topology(self, source: Path | BinaryIO, limits: Limits) -> Topology:
+        """Read a model's topology; of a file object (seekable) from its start."""
 
 
 @runtime_checkable
@@ -148,11 +156,18 @@ def topology_of(
 
             of_nnef(source.data)
         return source
-    model = source if isinstance(source, Model) else load(source, limits=limits)
-    if model.topology is None:
-        what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+    what, topology = "the model", None
+    if isinstance(source, Model):
+        topology = source.topology
+    else:
+        limits = limits or Limits()
+        with opened(source, limits) as file, _named(file) as what:
+            module = _format_of(file, None)
+            if isinstance(module, TopologyFormat):
+                topology = module.load_topology(file, limits)
+    if topology is None:
         raise FormatError(f"{what} has no topology; give a graph.nnef, or a model that has one")
-    return model.topology
+    return topology
 
 
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
@@ -164,6 +179,12 @@ def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
         if not count:
             raise FormatError(f"{what}: the file ends {len(target)} bytes early")
         target = target[count:]
+
+
+def state(file: IO[bytes]) -> tuple[int, ...]:
+    """What changes when somebody writes to an open file, or puts another one in its place."""
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def spooled(stream: BinaryIO | io.BufferedIOBase, limits: Limits, what: str) -> BinaryIO:
@@ -226,8 +247,8 @@ def load(
         It cannot be read.
     """
     limits = limits or Limits()
-    with opened(source, limits) as file:
-        return _load(file, format, limits, strict, str(file) if isinstance(file, Path) else "the stream")
+    with opened(source, limits) as file, _named(file):
+        return _format_of(file, format).load(file, limits, strict=strict)
 
 
 @contextlib.contextmanager
@@ -255,12 +276,20 @@ def opened(
             yield spool
 
 
-def _load(source: Path | BinaryIO, format: str | None, limits: Limits, strict: bool, what: str) -> Model:
+def _format_of(source: Path | BinaryIO, format: str | None) -> Format:
+    """The format that is asked for, or else the one that the content has."""
     module = get(format) if format else recognise(source)
     if module is None:
-        raise FormatError(f"{what}: not a model of a format that is read here ({', '.join(_MODULES)})")
+        raise FormatError(f"not a model of a format that is read here ({', '.join(_MODULES)})")
+    return module
+
+
+@contextlib.contextmanager
+def _named(source: Path | BinaryIO) -> Iterator[str]:
+    """What errors call a file, and do when they leave."""
+    what = str(source) if isinstance(source, Path) else "the stream"
     try:
-        return module.load(source, limits, strict=strict)
+        yield what
     except LimitError as error:
         error.unit = error.unit or what
         raise

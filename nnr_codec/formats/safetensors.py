@@ -26,7 +26,7 @@ from ..errors import FormatError, MissingDependencyError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, announce, described, fill, lacks_type
+from . import FormatWarning, announce, described, fill, lacks_type, state
 
 NAME = "safetensors"
 SUFFIXES = (".safetensors",)
@@ -89,13 +89,13 @@ class LazyTensors(Mapping[str, Array]):
     An access raises FormatError when the file is not what it was, OSError when it cannot be read.
     """
 
-    def __init__(self, path: Path, state: tuple[int, ...], entries: dict[str, Entry]) -> None:
-        self._path, self._state, self._entries = path, state, entries
+    def __init__(self, path: Path, opened: tuple[int, ...], entries: dict[str, Entry]) -> None:
+        self._path, self._opened, self._entries = path, opened, entries
 
     def __getitem__(self, name: str) -> Array:
         entry = self._entries[name]
         with open(self._path, "rb", buffering=0) as file:
-            if _state(file.fileno()) != self._state:
+            if state(file) != self._opened:
                 raise FormatError(f"{self._path} has changed since the model was opened")
             return _read(file, name, entry)
 
@@ -107,12 +107,6 @@ class LazyTensors(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-def _state(descriptor: int) -> tuple[int, ...]:
-    """What changes when somebody writes to a file or replaces it."""
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -142,7 +136,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     with _opened(source) as file:
         metadata, entries = _read_header(file, limits)
         if isinstance(source, Path):
-            tensors: Mapping[str, Array] = LazyTensors(source, _state(file.fileno()), entries)
+            tensors: Mapping[str, Array] = LazyTensors(source, state(file), entries)
         else:
             tensors = {name: _read(file, name, entry) for name, entry in entries.items()}
     return Model(tensors, metadata=metadata, format=NAME)

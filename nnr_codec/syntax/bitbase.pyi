@@ -2,6 +2,8 @@
 
 from typing_extensions import Buffer
 
+from ..limits import Limits
+
 class BitSource:
     """A place in a byte string. What a method cannot take it leaves, and raises a ValueError that explains nothing.
 
@@ -10,15 +12,17 @@ class BitSource:
     data : bytes-like
     pos : int
         The first bit to take.
-    limits : object
-        Of no use here.
+    limits : Limits
+        Bounds for those who read more than is done here.
     """
 
+    data: memoryview
+    limits: Limits
     pos: int
     end: int
     """Number of bits of the data, or of those at its beginning that may be read."""
 
-    def __init__(self, data: Buffer, pos: int = 0, limits: object = None) -> None: ...
+    def __init__(self, data: Buffer, pos: int = 0, limits: Limits | None = None) -> None: ...
     def take_u(self, n: int) -> int:
         """Take u(n) of at most 56 bits."""
 

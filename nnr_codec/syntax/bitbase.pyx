@@ -2,6 +2,7 @@
 # cython: freethreading_compatible=True
 """What is done to bits most often. Signatures and documentation: bitbase.pyi."""
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.number cimport PyNumber_Index
@@ -9,17 +10,23 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr
 
+from ..limits import Limits
+
 cdef enum:
     MOST = 56  # bits that fit 8 bytes wherever they begin
 
 
+@cython.no_gc  # which would clear the data while the buffer is held; nothing of it leads back
 cdef class BitSource:
     cdef Py_buffer buffer
     cdef const uint8_t *first
     cdef public int64_t pos
     cdef int64_t _end
+    cdef readonly object data, limits
 
     def __cinit__(self, data, pos=0, limits=None):
+        self.data = data if type(data) is memoryview else memoryview(data)
+        self.limits = Limits() if limits is None else limits
         PyObject_GetBuffer(data, &self.buffer, PyBUF_SIMPLE)
         self.first = <const uint8_t *>self.buffer.buf
         self.pos, self._end = pos, 8 * self.buffer.len

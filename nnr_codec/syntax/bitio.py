@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import struct
 from operator import index
-from typing import TYPE_CHECKING
 
 from bitarray import bitarray
 
 from ..errors import ElementError, LimitError, TruncatedError
-from ..limits import Limits
 from .bitbase import BitSink, BitSource
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _FLT = {32: "<f", 64: "<d"}
 
@@ -53,11 +48,7 @@ class BitReader(BitSource):
         Bounds on Exp-Golomb codes and strings.
     """
 
-    __slots__ = ("data", "limits")
-
-    def __init__(self, data: Buffer, pos: int = 0, limits: Limits | None = None) -> None:
-        self.data = memoryview(data)
-        self.limits = limits or Limits()
+    __slots__ = ()
 
     def need(self, n: int) -> None:
         """Raise TruncatedError unless ``n`` more bits are there."""

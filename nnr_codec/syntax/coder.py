@@ -313,19 +313,19 @@ class Reader(Coder):
     items = 0  # list entries read so far
 
     def __init__(self, ctx: Session, io: Any, trace: Trace | None = None) -> None:
-        super().__init__(ctx, io, trace)
+        self.ctx, self.io, self.trace, self.path = ctx, io, trace, ""
         # Whether nothing is to be done but what every reader does.
         self._is_plain = trace is None and type(self) is Reader and type(io) is BitReader
 
     def read(self, cls: type[S], name: str = "") -> S:
         """Read one structure of class ``cls``; ``name`` is its name in paths."""
         if self._is_plain and (function := _READERS[cls.table]):
-            structure = cls.__new__(cls)
-            start = self.io.pos, self.items, self.path
+            structure, io, items = cls.__new__(cls), self.io, self.items
+            start = io.pos
             try:
                 function(self, structure)
             except Exception:  # in its place and with its path, walking raises it again
-                self.io.pos, self.items, self.path = start
+                io.pos, self.items = start, items
             else:
                 return structure
         return self._walked(cls, name)

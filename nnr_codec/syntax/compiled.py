@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,9 +64,10 @@ def make_writer(table: Table) -> Callable[..., None]:
 
 
 def _function(lines: _Lines) -> Callable[..., None]:
-    names = {**lines.names, "_inner": _inner, "_check": _check}
-    exec(compile("\n".join(lines.function()), f"<{type(lines).__name__} of {lines.table.__name__}>", "exec"), names)
-    made: Callable[..., None] = names["function"]
+    source, file = "\n".join(lines.function()), f"<{type(lines).__name__} of {lines.table.__name__}>"
+    lines.names |= {"_inner": _inner, "_check": _check}
+    exec(compile(source, file, "exec"), lines.names)
+    made: Callable[..., None] = lines.names["function"]
     return made
 
 
@@ -93,7 +95,8 @@ def _check(structure: Any, coded: dict[str, Any]) -> None:
 class _Lines(ABC):
     """Makes the source of a function of that of a table."""
 
-    HEAD: Sequence[str]
+    #: Names that the body may use, and what they stand for: those that it uses are set before it.
+    HEAD: Mapping[str, str]
     TAIL: Sequence[str] = ()
 
     def __init__(self, table: Table) -> None:
@@ -101,9 +104,11 @@ class _Lines(ABC):
 
     def function(self) -> Iterator[str]:
         """The lines."""
-        yield from ("def function(coder, t):", *_indented(["ctx, io = coder.ctx, coder.io", *self.HEAD]))
-        yield from _indented(self._body(_parsed(self.table).body))
-        yield from _indented(self.TAIL)
+        lines = [*self._body(_parsed(self.table).body), *self.TAIL]
+        for name, value in reversed(list(self.HEAD.items())):
+            if re.search(rf"\b{name}\b", "\n".join(lines)):
+                lines.insert(0, f"{name} = {value}")
+        yield from ("def function(coder, t):", *_indented(lines or ["pass"]))
 
     def _body(self, body: list[ast.stmt]) -> Iterator[str]:
         for node in body:
@@ -127,6 +132,8 @@ class _Lines(ABC):
                     if node.orelse:
                         yield "else:"
                         yield from _indented(self._body(node.orelse))
+                case ast.For(body=[only]) if entries := list(self._entries(node, only)):
+                    yield from entries
                 case ast.For():
                     yield f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}:"
                     yield from _indented(self._body(node.body))
@@ -144,6 +151,10 @@ class _Lines(ABC):
                 yield f"entries = _inner(values, {name!r}, {ast.unparse(k)})"
                 yield from self._entry(ast.unparse(target), kind, arguments)
 
+    def _entries(self, loop: ast.For, only: ast.stmt) -> Iterator[str]:
+        """A loop with one statement, where that is an entry of a list that can be made in one go; else nothing."""
+        return iter(())
+
     @abstractmethod
     def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
         """``t.name = kind(arguments)``."""
@@ -157,11 +168,18 @@ class _Lines(ABC):
         """byte_alignment()."""
 
 
+_TAKEN = ("u", "i", "ue", "ie", "st")
+
+
 class _ReaderLines(_Lines):
-    HEAD = (
-        "values, limits, most = t.__dict__, io.limits, io.limits.max_eg_bits",
-        "_u, _i, _ue, _ie, _st = io.take_u, io.take_i, io.take_ue, io.take_ie, io.take_st",
-    )
+    HEAD: Mapping[str, str] = {
+        "ctx": "coder.ctx",
+        "io": "coder.io",
+        "values": "t.__dict__",
+        "limits": "io.limits",
+        "most": "limits.max_eg_bits",
+        **{f"_{kind}": f"io.take_{kind}" for kind in _TAKEN},
+    }
 
     def __init__(self, table: Table, limited: Limited) -> None:
         super().__init__(table)
@@ -172,22 +190,50 @@ class _ReaderLines(_Lines):
         n, *values = map(ast.unparse, arguments or [ast.Constant(0)])
         match kind:
             case "u" if values:
-                return f"{values[0]}._value2member_map_.get(x := _u({n}), x)"
+                self.names[f"_{values[0]}"] = self.names[values[0]]._value2member_map_.get
+                return f"_{values[0]}(x := _u({n}), x)"
             case "u" | "i":
                 return f"_{kind}({n})"
             case "ue" | "ie":
                 return f"_{kind}({n}, most)"
             case "st":
                 return "_st(limits.max_name_bytes)"
-            case "struct":
-                return f"coder.read({n})"
         return f"io.{kind}({n})"
 
     def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
-        yield f"values[{name!r}] = {self._value(kind, arguments)}"
+        if kind == "struct":
+            cls = ast.unparse(arguments[0])
+            self._make_later(f"_{cls}", self.names[cls].table)
+            yield f"x = values[{name!r}] = {cls}.__new__({cls})"
+            yield f"_{cls}(coder, x)"
+            return
+        value = self._value(kind, arguments)
         if name in self._limited:
             limit, more = self._limited[name]
-            yield f"if t.{name} + {more} > limits.{limit}: raise ValueError"
+            yield f"x = {value}"
+            yield f"if x + {more} > limits.{limit}: raise ValueError"
+            value = "x"
+        yield f"values[{name!r}] = {value}"
+
+    def _make_later(self, name: str, table: Table) -> None:
+        """Let a name be the function of a table, which is made when it is first called."""
+
+        def function(coder: Any, t: Any) -> None:
+            self.names[name] = make_reader(table, self._limited)
+            self.names[name](coder, t)
+
+        self.names[name] = function
+
+    def _entries(self, loop: ast.For, only: ast.stmt) -> Iterator[str]:
+        match only:
+            case ast.Assign([ast.Subscript(ast.Attribute(attr=name))], ast.Call(ast.Name(kind), arguments)) | ast.Expr(
+                ast.Call(ast.Attribute(ast.Attribute(attr=name)), [ast.Call(ast.Name(kind), arguments)])
+            ):
+                yield f"numbers = {ast.unparse(loop.iter)}"
+                yield "coder.items += len(numbers)"
+                yield "if coder.items > limits.max_names: raise ValueError"
+                yield f"if numbers: entries = values.setdefault({name!r}, [])"
+                yield f"for {ast.unparse(loop.target)} in numbers: entries.append({self._value(kind, arguments)})"
 
     def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
         yield "coder.items += 1"
@@ -200,7 +246,12 @@ class _ReaderLines(_Lines):
 
 
 class _WriterLines(_Lines):
-    HEAD = ("values = {}", "_u, _i, _ue, _ie, _st = io.u, io.i, io.ue, io.ie, io.st")
+    HEAD: Mapping[str, str] = {
+        "ctx": "coder.ctx",
+        "io": "coder.io",
+        "values": "{}",
+        **{f"_{kind}": f"io.{kind}" for kind in _TAKEN},
+    }
     TAIL = ("_check(t, values)",)
 
     def _value(self, kind: str, arguments: list[ast.expr]) -> Iterator[str]:

@@ -126,7 +126,7 @@ class Session:
 
     def count_tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> int:
         """count_tensor_dimensions, from the header or else from the topology."""
-        return len(self.tensor_dimensions(t))
+        return len(t.tensor_dimensions if t.tensor_dimensions_flag else self.tensor_dimensions(t))
 
     def coded_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[list[int]]:
         """TensorDimensions of the weight; TensorDimensionsG and TensorDimensionsH when a block holds both (6.4.3.7)."""

@@ -26,6 +26,7 @@ DTYPES: dict[DecompressedDataFormat, np.dtype[Any]] = {
 }
 
 
+@lru_cache
 def step_size(qp: int, qp_density: int) -> float:
     """stepSize, 7.3.6.
 
@@ -103,7 +104,7 @@ def scale(
     if not low <= step <= high:
         raise ElementError(f"the step {step:g} is not a normal number of {dtype} (7.3.6)")
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
-    if _LARGEST * step > high / 2 and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
+    if not suits_all(step, dtype) and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
         # Rounding decides only near the largest number.
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
@@ -118,6 +119,13 @@ def scale(
         levels = out
     values: npt.NDArray[np.floating[Any]] = np.multiply(levels, work(step), out=out, dtype=work, casting="same_kind")
     return values
+
+
+@lru_cache
+def suits_all(step: float, dtype: np.dtype[Any]) -> bool:
+    """Whether the step is a normal number of a type of floats, and the type holds all levels times the step."""
+    low, high = _normal_range(dtype)
+    return low <= step <= high / 2 / _LARGEST
 
 
 @lru_cache

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide
-from nnr_codec.errors import EncodeError
+from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, TensorSide, scale
+from nnr_codec.errors import EncodeError, PayloadError
 from nnr_codec.syntax.deepcabac import ArithmeticEncoder, QuantTensor, QuantTensorSyntax, terminate
 from tests.cabac import streams
 from tests.cabac.pairs import (
@@ -70,6 +70,38 @@ def test_several_tensors_in_a_payload(block: list[Pair]) -> None:
 @given(st.lists(tensors(), min_size=1, max_size=3))
 def test_everything_at_length(block: list[Pair]) -> None:
     compare(*block)
+
+
+@settings(relaxed, max_examples=200)
+@given(tensors(), st.floats(2.0**-40, 2.0**20), st.integers(0, 9))
+def test_levels_times_a_step(tensor: Pair, step: float, missing: int) -> None:
+    """In one call as in several; payloads may be cut short."""
+    s, payload = tensor[0], oracle_encode(tensor)
+    syntax, results = kernel_syntax(s), []
+    for at_once in (True, False):
+        out = np.empty(syntax.dims, np.float32)
+        try:
+            decoder = PayloadDecoder(payload[: len(payload) - missing], first_edition=s.first_edition)
+            if s.qp_bits:
+                decoder.quant_param(s.qp_bits)
+            if at_once:
+                decoder.scaled(syntax, step, out)
+            else:
+                scale(decoder.quant_tensor(syntax)[0].reshape(-1), step, out.reshape(-1))
+            results.append((decoder.bit, out.tobytes()))
+        except PayloadError as error:
+            results.append((error.bit, str(error)))
+    assert results[0] == results[1]
+
+
+def test_a_place_for_levels_that_is_too_small() -> None:
+    s, t = make(1, QuantTensorSyntax((4, 5)))
+    decoder, seen = PayloadDecoder(oracle_encode((s, t))), []
+    for out in (np.empty((4, 4), np.float32), np.empty((4, 5), np.float16), np.empty((4, 10), np.float32)[:, ::2]):
+        with pytest.raises(ValueError, match=r"bytes of|contiguous"):
+            decoder.scaled(kernel_syntax(s), 1.0, out)
+    decoder.scaled(kernel_syntax(s), 1.0, np.empty((4, 5), np.float32), lambda: seen.append(1))
+    assert seen
 
 
 # ------------------------------------------------------------------------------------------------ each thing for sure

@@ -449,6 +449,8 @@ def test_wrong_number_of_ids(size: int) -> None:
     for use in USERS[:2]:
         with pytest.raises((EncodeError, ValueError)):
             use(TensorSyntax((6,)), np.zeros(6, np.int32), TensorSide(shift_parameter_ids=np.zeros(size, np.uint8)))
+        with pytest.raises(EncodeError):
+            use(TensorSyntax((6,)), np.zeros(6, np.int32), TensorSide(shift_parameter_ids=np.zeros((1, 127), np.uint8)))
 
 
 @pytest.mark.parametrize(

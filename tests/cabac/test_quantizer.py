@@ -24,7 +24,7 @@ from nnr_codec.cabac_ext.kernel import (
 from nnr_codec.cabac_ext.kernel import (
     scale as multiply,
 )
-from nnr_codec.cabac_ext.quantizer import trellis, uniform
+from nnr_codec.cabac_ext.quantizer import bounds, glance, trellis, uniform
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
 
 Array = npt.NDArray[Any]
@@ -278,3 +278,36 @@ def test_products_are_rounded_twice(step: float) -> None:
     assert out.tobytes() == (levels.astype(np.float32) * np.float32(step)).tobytes()
     with pytest.raises(ValueError, match="differ in length"):
         multiply(levels, step, out[1:])
+
+
+@each_type
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 63, 64, 65, 1000])
+def test_bounds(n: int, dtype: Any) -> None:
+    """The extremes stand in each place once."""
+    rng = np.random.default_rng(2)
+    for place in range(n):
+        x = rng.normal(0, 1, n).astype(dtype)
+        for extreme in (-100, 100):
+            x[place] = extreme
+            assert bounds(x) == (x.min(), x.max())
+        for odd in (np.nan, np.inf, -np.inf):
+            x[place] = odd
+            assert np.isnan(bounds(x)).all()
+    with pytest.raises(ValueError, match="no bounds"):
+        bounds(np.zeros(0, dtype))
+
+
+@each_type
+def test_glance(dtype: Any) -> None:
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 2, 3, 100, 2000):
+        for scale in (1, 30, 1e6):
+            x = np.rint(rng.normal(0, scale, 5 * n)).astype(dtype)[::5]
+            x /= 4
+            assert glance(x, 4.0) == (len({value.tobytes() for value in x}), True)
+            if n:
+                x[n // 2] += dtype(1 / 8)
+                assert glance(x, 4.0)[1] is False
+    assert glance(np.array([0.0, -0.0, 1.0, 1.0], dtype), 1.0) == (3, True)
+    assert glance(np.array([1.0, np.inf], dtype), 1.0) == (2, False)
+    assert glance(np.array([1.0, 1e30], dtype), 1e300) == (2, False)

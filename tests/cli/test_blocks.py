@@ -126,7 +126,7 @@ def test_estimates_and_reports(folder: str, capsys: Capture) -> None:
             2,
             "--lossless keeps every bit, which leaves nothing to choose for --fold",
         ),
-        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "--fold-batchnorm takes blocks with all of 10"),
+        (["--preset", "3gpp-full", "--fold-batchnorm"], 2, "which --fold-batchnorm needs; leave out one"),
         (["--topology", "graph.nnef"], 2, "'graph.nnef' is not one of 'carried', 'external'"),
     ],
 )
@@ -141,5 +141,33 @@ def test_nothing_to_fold(capsys: Capture) -> None:
     np.savez("w.npz", w=np.eye(3))
     result = call(capsys, "encode", "w.npz", "-o", "m.nnr", "--fold-batchnorm")
     assert result.code
-    assert "there is no batch normalization to fold" in result.err
-    assert call(capsys, "encode", "w.npz", "-o", "m.nnr", "--block").code == 0
+    assert "there is no batch normalization to fold: there is no NNEF graph that tells of one" in result.err
+
+
+@pytest.mark.parametrize("arguments", [["--block"], ["--local-scaling"], ["--preset", "3gpp-full"]])
+def test_no_blocks(capsys: Capture, arguments: list[str]) -> None:
+    np.savez("w.npz", w=np.eye(3))
+    result = call(capsys, "encode", "w.npz", "-o", "m.nnr", *arguments)
+    assert result.code == 0
+    assert "warning: the model has no NNEF graph that tells of blocks" in result.err
+    assert Path("m.nnr").read_bytes() == nnr.encode("w.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(["--local-scaling"], True), (["--local-scaling", "--fold-batchnorm"], False), ([], False)]
+)
+def test_a_list_leaves_no_place_for_scales(folder: str, capsys: Capture, arguments: list[str], told: bool) -> None:
+    result = call(capsys, "encode", folder, "-o", "m.nnr", "--index", *arguments)
+    assert result.code == 0
+    assert ("warning: --index leaves out --local-scaling" in result.err) == told
+
+
+def test_lists_of_units_have_one_name_each(folder: str, capsys: Capture) -> None:
+    """The others are in trees and JSON."""
+    assert call(capsys, "encode", folder, "-o", "m.nnr", "--block").code == 0
+    rows = call(capsys, "inspect", "m.nnr").out.splitlines()
+    assert [row.split("  ")[0] for row in rows if "conv.weight and 5 more" in row] == ["3"]
+    assert not any("bn.gamma" in row for row in rows)
+    units = json.loads(call(capsys, "inspect", "m.nnr", "--json").out)
+    assert units[3]["names"] == BLOCK
+    assert "'bn.gamma'" in call(capsys, "inspect", "m.nnr", "--unit", "3").out

@@ -153,6 +153,12 @@ def test_what_cannot_be_read(capsys: Capture, name: str) -> None:
         assert (result.code, result.err) == (5, f"nnr: error: {name}: {why}\n")
 
 
+def test_a_folder_that_is_a_model(capsys: Capture) -> None:
+    for command in (["decode", DIGITS, "-o", "x.npz"], ["ls", DIGITS], ["inspect", DIGITS]):
+        result = call(capsys, *command)
+        assert (result.code, result.err) == (5, f"nnr: error: {DIGITS}: is a model (nnef), not a bitstream\n")
+
+
 def test_overwriting(bitstream: Path, capsys: Capture) -> None:
     nnr.encode_file(DIGITS, "digits.nnr")
     Path("out.nnef").mkdir()

@@ -355,7 +355,7 @@ def test_diff_of_bitstreams(typed: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("nnr encode m.npz --preset ", {"default", "small", "balanced", "fine", "lossless"}),
+        ("nnr encode m.npz --preset ", set(PRESETS)),
         ("nnr encode m.npz --los", {"--lossless"}),
         ("nnr encode m.npz --no-s", {"--no-side-info"}),
         ("nnr encode --format s", {"safetensors"}),

@@ -7,8 +7,10 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import nnr_codec as nnr
 from nnr_codec.constants import NNR_PT_RAW_FLOAT
 
 from ..builder import ndu
@@ -188,6 +190,23 @@ def test_broken_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         assert (result.code, result.out) == (3, "")
         assert result.err.startswith(f"nnr: error: {tmp_path / name}: {message}")
         assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.safetensors"])
+def test_models_of_other_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    nnr.save(nnr.Model({"w": np.eye(3, dtype="f4")}), tmp_path / name)
+    result = call(capsys, "verify", tmp_path / name)
+    assert result.code == 1
+    assert result.err == (
+        f"nnr: warning: {tmp_path / name} is a model ({name[2:]}), not a bitstream; of models, those of NNEF are "
+        "checked\n"
+    )
+
+
+def test_limits_of_models(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    result = call(capsys, "verify", model, "--limit", "max_topology_bytes=10")
+    assert result.code == 3
+    assert result.err.startswith(f"nnr: error: {model}: bytes of graph.nnef: ")
 
 
 def test_models_have_no_digests(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path, fine: Path) -> None:

@@ -105,7 +105,7 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
 
 
 def contents(state: UpdateState) -> list[tuple[Any, ...]]:
-    return [(key, *map(repr, vars(node).items())) for key, node in state._nodes.items()]
+    return [(key, *map(repr, node._asdict().items())) for key, node in state._nodes.items()]
 
 
 @pytest.mark.usefixtures("_segments")

@@ -441,6 +441,13 @@ def test_labels_of_other_case_unfold_as_well() -> None:
     assert list(got) == ["W", "BN/gamma", "bn/BETA", "bn/mean", "bn/var", "bn/bias"]
 
 
+def test_labels_of_other_case_are_saved(tmp_path: Path) -> None:
+    """As the graph spells them."""
+    nnr.decode_file(folded(start(network()), ("W", "BN/gamma", "bn/BETA")).data, tmp_path / "x.tar")
+    got = nnr.load(tmp_path / "x.tar")
+    same({name: got[name] for name in expected()}, expected())
+
+
 BLOCK = nnr.Block("w", bias="bn/bias", beta="bn/beta", gamma="bn/gamma", mean="bn/mean", var="bn/var", epsilon=EPSILON)
 
 
@@ -512,6 +519,22 @@ def test_a_tensor_that_is_tied_cannot_be_recreated() -> None:
     record = SideInfo({"bn/mean": TensorRecord(same_as="bn/beta", index=1)})
     data = folded(start(network()).topology(record.to_bytes() + b"\0", storage=STORAGE_FORMAT)).data
     refused(data, nnr.ElementError, "'bn/mean' has a unit, and is tied to 'bn/beta'")
+
+
+@pytest.mark.parametrize("index", [0, 3, 6])
+def test_a_tensor_may_be_tied_to_one_that_is_recreated(index: int) -> None:
+    record = SideInfo({"tail": TensorRecord(same_as="bn/mean", index=index)})
+    data = folded(start(network()).topology(record.to_bytes() + b"\0", storage=STORAGE_FORMAT)).data
+    wanted = [*expected().items()]
+    wanted.insert(index, ("tail", expected()["bn/mean"]))
+    for name, read in READERS.items():
+        got = read(data)
+        # Before its target a stream cannot give it.
+        same({key: got[key] for key, _ in wanted} if name == "stream" else got, dict(wanted))
+    assert nnr.open(data).info["tail"].same_as == "bn/mean"
+    with nnr.open(data).deferred() as model:
+        same({key: model[key] for key in model}, dict(wanted))
+        assert model.aliases == {"tail": "bn/mean"}
 
 
 # ------------------------------------------------------------------------------------------------ updates

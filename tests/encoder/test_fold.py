@@ -261,6 +261,40 @@ def test_values_that_do_not_follow_are_coded() -> None:
     assert nnr.compare_models(folded, nnr.decode(data)).snr > 30
 
 
+def upper(*names: str) -> dict[str, str]:
+    return {name: name.upper() for name in names}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "lacking", "others", "types"),
+    [
+        ({}, (), [], NNR_CPT_LS | NNR_CPT_BI),
+        ({}, (), [Block("up.weight", bias="bn.mean")], NNR_CPT_LS),
+        ({}, ("bn.var",), [], NNR_CPT_LS),
+        (upper("conv.weight", "bn.gamma", "bn.beta"), (), [], NNR_CPT_LS | NNR_CPT_BI),
+        (upper(*TENSORS), (), [], NNR_CPT_LS),
+    ],
+    ids=["as they are", "other block", "missing", "some upper", "upper"],
+)
+def test_what_decoders_would_make_others_of(
+    spelled: Mapping[str, str], lacking: tuple[str, ...], others: list[Block], types: int
+) -> None:
+    """Scale and bias are apart where decoders would recreate what is not there, is so already, or is spelled so."""
+    names = {name: spelled.get(name, name) for name in TENSORS}
+    block = Block(names["conv.weight"], bias=names["bn.beta"], scale=names["bn.gamma"])
+    folded = nnr.folded(replace(MODEL, tensors={**TENSORS, "up.bias": vector(C)}), fold_batchnorm=True)
+    tensors = {names[name]: array for name, array in folded.tensors.items() if name not in lacking}
+    if others:
+        tensors["up.weight"] = np.ones((C, 2), "f4")
+    model = replace(folded, tensors=tensors, blocks=[block, *others])
+    data = nnr.encode(model)
+    assert headers(data)[names["conv.weight"]].compressed_parameter_types == types
+    found = nnr.compare_models(model, nnr.decode(data, allow_missing=True))
+    assert not found.missing
+    assert not found.extra
+    assert found.snr > 30
+
+
 def test_lazy_tensors_are_not_kept() -> None:
     """Weights are read when their turn comes, scaled or not."""
     read: list[str] = []
@@ -315,8 +349,12 @@ def without(*names: str) -> Model:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (Model({"w": np.eye(3)}), {}, "there is no batch normalization to fold$"),
-        (without("bn.gamma"), {}, "to fold: the block of 'conv.weight' has no beta, gamma, mean, var"),
+        (
+            Model({"w": np.eye(3)}),
+            {},
+            "there is no batch normalization to fold: there is no NNEF graph that tells of one",
+        ),
+        (without("bn.gamma"), {}, "to fold: the block of 'conv.weight' has no batch normalization"),
         (
             Model(TENSORS, blocks=[Block("conv.weight", beta="bn.beta", gamma="bn.gamma")]),
             {},
@@ -337,6 +375,20 @@ def without(*names: str) -> Model:
         (Model({**TENSORS, "bn.var": -TENSORS["bn.var"]}, TOPOLOGY), {}, "with 'bn.var' and epsilon 0.001, 'bn.gamma'"),
         (Model({**TENSORS, "bn.mean": TENSORS["bn.mean"] * np.nan}, TOPOLOGY), {}, "'bn.beta' has no finite values"),
         (Model({**TENSORS, "bn.mean": TENSORS["bn.mean"][0]}, TOPOLOGY), {}, "differ in shape, or are no floats"),
+        (
+            Model(
+                {n: a for n, a in TENSORS.items() if n != "bn.var"},
+                TOPOLOGY,
+                [Block("conv.weight", "conv.bias", *(BN[k] for k in (2, 3, 0, 1)), epsilon=EPSILON)],
+            ),
+            {},
+            "the model lacks a tensor of the block of 'conv.weight'",
+        ),
+        (
+            Model(TENSORS, Topology("nnef", GRAPH.replace(str(EPSILON), "1e39").encode())),
+            {},
+            r"epsilon 1e\+39, 'bn.var' has no finite values",
+        ),
     ],
 )
 def test_what_cannot_be_folded(model: Model, options: dict[str, Any], message: str) -> None:
@@ -392,6 +444,16 @@ def test_scaling() -> None:
     np.testing.assert_allclose(ratio, ratio[0], rtol=0.02)
     powers = [float((np.asarray(w, "f8") ** 2).sum()) for w in (raw["conv.weight"], TENSORS["conv.weight"])]
     assert 0.98 < powers[0] / powers[1] < 1.02  # and so steps are what they were
+
+
+def test_estimates_of_what_is_scaled(tmp_path: Path) -> None:
+    weight = (RNG.normal(0, 1, (C, 50, 3, 3)) * np.geomspace(1e-3, 10, C)[:, None, None, None]).astype("f4")
+    gamma = np.geomspace(10, 0.001, C, dtype="f4")[None]
+    text = GRAPH.replace(f"[{C}, 5, 3, 3]", f"[{C}, 50, 3, 3]")
+    model = Model({**TENSORS, "conv.weight": weight, "bn.gamma": gamma}, Topology("nnef", text.encode()))
+    for options in ({"local_scaling": True}, {"block": True}):
+        report = nnr.encode_file(model, tmp_path / "x.nnr", overwrite=True, **options)
+        assert 0.98 < nnr.estimate(model, **options).nbytes / report.nbytes < 1.02
 
 
 def test_a_target_with_scaling() -> None:
@@ -454,8 +516,13 @@ def test_scaling_by_a_scale_of_the_topology() -> None:
         Model({**TENSORS, "bn.gamma": TENSORS["bn.gamma"] * 0}, TOPOLOGY),
         Model({**TENSORS, "bn.var": TENSORS["bn.var"].astype("i4")}, TOPOLOGY),
         Model({name: array.astype("f2") for name, array in TENSORS.items()}, TOPOLOGY),
+        Model(
+            {name: array for name, array in TENSORS.items() if name != "bn.var"},
+            TOPOLOGY,
+            [Block("conv.weight", scale="bn.gamma")],
+        ),
     ],
-    ids=["name", "zeros", "nan", "integers", "variance", "gamma", "type", "float16"],
+    ids=["name", "zeros", "nan", "integers", "variance", "gamma", "type", "float16", "missing"],
 )
 def test_what_is_not_scaled(model: Model) -> None:
     assert nnr.encode(model, local_scaling=True) == nnr.encode(model, block=True)
@@ -486,8 +553,31 @@ def test_values_that_scaling_would_make_too_large() -> None:
     model = Model({**TENSORS, "conv.weight": weight, "bn.gamma": gamma}, TOPOLOGY)
     np.testing.assert_array_equal(nnr.folded(model, local_scaling=True, fold_batchnorm=True)["conv.weight"], weight)
     smaller = replace(model, tensors={**model.tensors, "conv.weight": weight * np.float32(0.01)})
-    with pytest.raises(nnr.EncodeError, match=r"'conv.weight' is kept exactly, .* but a block has to hold it"):
-        nnr.encode(smaller, local_scaling=True)
+    assert nnr.encode(smaller, local_scaling=True) == nnr.encode(smaller, block=True)
+    assert nnr.estimate(smaller, local_scaling=True).nbytes == nnr.estimate(smaller, block=True).nbytes
+
+
+def test_scales_that_a_unit_cannot_hold() -> None:
+    """Where the topology has none, a weight need not be scaled."""
+    text = GRAPH.replace("z = deconv(", "u = deconv(").replace(
+        "}\n",
+        "".join(
+            f"    up_{name} = variable<scalar>(shape = [1, 7], label = 'up.{name}');\n"
+            for name in ("mean", "var", "beta", "gamma")
+        )
+        + "    z = batch_normalization(u, up_mean, up_var, up_beta, up_gamma, epsilon = 0.1);\n}\n",
+    )
+    more = {f"up.{name}": vector(7, 0.5, 1) for name in ("mean", "var", "beta", "gamma")}
+    model = Model({**TENSORS, **more}, Topology("nnef", text.encode()))
+    assert "up.weight_scaling" in nnr.decode(nnr.encode(model, local_scaling=True), raw=True).tensors
+    data = nnr.encode(model, local_scaling=True, profile=0)  # which has no order of dimensions
+    raw = nnr.decode(data, raw=True).tensors
+    assert "conv.weight_scaling" in raw
+    assert not headers(data)["up.weight"].compressed_parameter_types
+    for name in ("up.weight", *more):
+        np.testing.assert_array_equal(raw[name], nnr.decode(nnr.encode(model, profile=0))[name])
+    for rule in (nnr.Rule("*_scaling", exact=True), nnr.Rule("*_scaling", fine_vectors=False)):
+        assert nnr.encode(model, local_scaling=True, rules=(rule,)) == nnr.encode(model, block=True)
 
 
 def test_rows_of_zeros_stay_zeros() -> None:

@@ -244,7 +244,7 @@ def test_fragments_are_followed(body: str, blocks: list[Block]) -> None:
     ],
 )
 def test_fragments_without_end_give_no_blocks(monkeypatch: pytest.MonkeyPatch, fragments: str) -> None:
-    monkeypatch.setattr(dataflow, "_MAX_VALUES", 10_000)
+    monkeypatch.setattr(dataflow, "_MAX_INLINED", 10_000)
     assert found("v = conv(x, w, b); y = f0(v);", fragments) == []
 
 

@@ -365,3 +365,10 @@ def test_any_document_has_findings_and_no_errors(graph: list[str], body: list[st
 def test_hostile_documents_cost_no_more_than_their_text(text: str) -> None:
     """Some of these would take minutes, or the interpreter's stack, if the check were not linear."""
     assert check(text).variables == 0
+
+
+def test_a_shape_of_thousands_of_digits() -> None:
+    """Python makes no text of such numbers."""
+    shape = ", ".join(["9" * 4000] * 2)
+    (found,) = check(flat(f"y = constant(shape = [{shape}], value = [1.0, 2.0]);")).violations
+    assert (found.rule, found.message) == ("argument-value", "2 values do not fill the shape")

@@ -10,6 +10,7 @@ import tarfile
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError, NnrError
+from nnr_codec.formats.nnef import container
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model
 
@@ -267,6 +269,56 @@ def test_links_in_directories_are_not_followed(tmp_path: Path) -> None:
         (tmp_path / name / link).symlink_to(target)
         with pytest.raises(FormatError, match="is a symbolic link"):
             formats.load(tmp_path / name)
+
+
+@posix
+@pytest.mark.parametrize("meanwhile", ["file", "folder", "pipe"])
+def test_what_takes_the_place_of_a_file_meanwhile_is_not_read(
+    meanwhile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a file and its opening; no descriptor is left open."""
+    folder = write_folder(tmp_path / "m", minimal())
+    secret = np.array([[6.25, 9.75]], np.float32)
+    write_folder(tmp_path / "elsewhere", {"w.dat": dat(secret)})
+    model, look, done = formats.load(folder), os.stat, []
+
+    def look_and_change(path: str, **options: Any) -> os.stat_result:
+        found = look(path, **options)
+        if not done and os.path.basename(path) == ("a" if meanwhile == "folder" else "w.dat"):
+            done.append(path)
+            if meanwhile == "folder":
+                (folder / "a").rename(folder / "b")
+                (folder / "a").symlink_to(tmp_path / "elsewhere")
+                return found
+            (folder / "a" / "w.dat").unlink()
+            if meanwhile == "pipe":
+                os.mkfifo(folder / "a" / "w.dat")
+            else:
+                (folder / "a" / "w.dat").symlink_to(tmp_path / "elsewhere" / "w.dat")
+        return found
+
+    descriptors = len(os.listdir("/dev/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", look_and_change)
+        patch.setattr(os, "lstat", look_and_change)
+        with pytest.raises((FormatError, OSError)):
+            model["a/w"]
+    assert done
+    assert len(os.listdir("/dev/fd")) == descriptors
+    with pytest.raises((FormatError, OSError)):
+        model["a/w"]
+    assert len(os.listdir("/dev/fd")) == descriptors
+
+
+def test_systems_without_relative_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_RELATIVE", False)
+    test_links_in_directories_are_not_followed(tmp_path / "links")
+    test_directories_with_other_things(tmp_path / "others")
+    folder = write_folder(tmp_path / "m", minimal())
+    assert_same(formats.load(folder).tensors, load(tar_bytes(regular(minimal()))).tensors)
+    (folder / "a" / "w.dat").unlink()
+    with pytest.raises(FormatError, match=r"a/w\.dat is missing"):
+        formats.load(folder)
 
 
 @posix

@@ -271,3 +271,11 @@ def test_a_model_with_labels_for_which_windows_has_other_uses(tmp_path: Path, mo
     assert_same(nnef.load(tmp_path / "there", Limits()).tensors, tensors)
     nnef.save(nnef_model(tensors), tmp_path / "there.tar", overwrite=False)
     assert b"aux/w.dat" in (tmp_path / "there.tar").read_bytes()
+
+
+def test_labels_as_long_as_a_text() -> None:
+    """Looking up every folder of such a path would take minutes."""
+    deep = "/".join(["a"] * 500_000)
+    assert len(label_paths([deep, f"{deep}/b"])) == 2
+    with pytest.raises(FormatError, match="needs a folder where 'a/a' has its file"):
+        label_paths([deep, "a/a", f"a/a.dat/{deep}"])

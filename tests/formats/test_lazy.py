@@ -20,6 +20,7 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats.nnef import LazyTensors
+from nnr_codec.formats.nnef.labels import portable_path
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model
 
@@ -62,6 +63,17 @@ def test_graph_nnef_stands_for_its_folder(tmp_path: Path) -> None:
     write_folder(folder, {"other.dat": b""})
     with pytest.warns(formats.FormatWarning, match=r"left out: 'other\.dat'$"):
         formats.load(folder / "graph.nnef")
+
+
+@pytest.mark.parametrize("label", [".a/w", "a/.w", ".a/aux"])
+def test_tensor_files_behind_a_dot(label: str, tmp_path: Path) -> None:
+    """What systems hide is no stranger, but may be a variable."""
+    weight = np.array([[1.5, -2.0]], np.float32)
+    for path in (f"{label}.dat", portable_path(label)):
+        folder = write_folder(tmp_path / path, {"graph.nnef": graph_text({label: weight}), path: dat(weight)})
+        assert not nnr.verify_model(folder).violations
+        for source in (folder, folder / "graph.nnef"):
+            assert_same(formats.load(source).tensors, {label: weight})
 
 
 def test_graph_nnef_without_any_tensor_file_is_the_text(tmp_path: Path) -> None:
@@ -175,6 +187,22 @@ def test_several_threads_may_read(form: str, tmp_path: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("kind", ["rewritten", "replaced"])
+def test_archives_that_change_are_not_read(kind: str, tmp_path: Path) -> None:
+    """The tensors change places, and all headers are where they were."""
+    files = {"graph.nnef": graph_text({k: np.zeros(4, np.float32) for k in "ab"})}
+    one, other = dat(np.ones(4, np.float32)), dat(np.zeros(4, np.float32))
+    path = tmp_path / "m.tar"
+    path.write_bytes(tar_bytes(regular({**files, "a.dat": one, "b.dat": other})))
+    os.utime(path, ns=(0, 0))
+    model = formats.load(path)
+    if kind == "replaced":
+        path.unlink()
+    path.write_bytes(tar_bytes(regular({**files, "b.dat": other, "a.dat": one})))
+    with pytest.raises(FormatError, match="the archive has changed since it was opened"):
+        model["a"]
+
+
 def test_what_was_inflated_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "m.tgz"
     path.write_bytes(gzip.compress(tar_bytes(regular(large_files()))))
@@ -233,3 +261,21 @@ def test_strict_archives_of_arrays(tmp_path: Path) -> None:
         archive.writestr("notes.txt", "x")
     with pytest.raises(FormatError, match=r"members that are no arrays: \['notes\.txt'\]"):
         formats.load(tmp_path / "m.npz", strict=True)
+
+
+def test_a_topology_is_read_without_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "graph.nnef").write_bytes(TEXT)
+    (tmp_path / "graph.quant").write_bytes(b'"v": linear_quantize(min = 0.0, max = 1.0, bits = 8);\n')
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "w.dat").write_bytes(b"damaged")
+    for k in range(30):
+        (tmp_path / f"{k}").touch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for source in (tmp_path, tmp_path / "graph.nnef"):
+            topology = formats.topology_of(source, limits=Limits(max_names=20))
+            assert topology is not None
+            assert topology.quantization == (tmp_path / "graph.quant").read_bytes()
+    (tmp_path / "graph.quant").write_bytes(b'"v": linear_quantize(')
+    with pytest.raises(FormatError, match=r"graph\.nnef: graph\.quant:1"):
+        formats.topology_of(tmp_path / "graph.nnef")

@@ -255,6 +255,15 @@ def test_nodes_know_their_places() -> None:
     assert Text(data, "graph.nnef").place(assignment.start) == (5, 3)
 
 
+@given(st.text("a\n\té\N{GRINNING FACE}"), st.lists(st.integers(0, 60), max_size=8))
+def test_places_in_any_order(text: str, characters: list[int]) -> None:
+    read = Text(text.encode(), "graph.nnef")
+    for count in characters:
+        before = text[:count]
+        expected = before.count("\n") + 1, len(before) - before.rfind("\n")
+        assert read.place(len(before.encode())) == expected
+
+
 _MALFORMED = [
     ("y = f(x));", 4, 9, "expected ';', found ')' (NNEF 1.0, 3.2)"),
     ("y = f(x];", 4, 8, "expected ',' or ')', found ']'"),

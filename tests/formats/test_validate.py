@@ -14,7 +14,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
-from nnr_codec.formats.nnef.rules import RULES
+from nnr_codec.formats.nnef.rules import MOST, RULES
 
 from ..shared import SHARED, needs_shared
 from .support import SYNTHETIC, dat, graph_text, minimal, regular, tar_bytes, write_folder
@@ -215,6 +215,33 @@ def test_limits(tmp_path: Path) -> None:
     for limits in (nnr.Limits(max_topology_bytes=9), nnr.Limits(max_tensor_elements=1), nnr.Limits(max_names=1)):
         with pytest.raises(LimitError):
             nnr.verify_model(folder, limits=limits)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_hostile_models_cost_no_more_than_their_files(same: bool) -> None:
+    """Looking for the place of each variable from where the line begins would take minutes."""
+    blanks, count = 8 << 20, 10_000
+    lines = (f"v{k} = variable(shape = [{k + 1}], label = 'w{0 if same else k}');" for k in range(count))
+    text = (
+        f"version 1.0; graph g(x) -> (y) {{ x = external(shape = [1]); {' ' * blanks} {''.join(lines)} y = copy(x); }}"
+    )
+    files = {"graph.nnef": text.encode(), "w0.dat": dat(np.ones(1, np.float32))}
+    report = nnr.verify_model(archive(files))
+    rule = "shared-label" if same else "data-missing"
+    assert {found.rule for found in report.violations} == {rule}
+    assert f"{count - 1 - MOST} more findings" in report.notes[0].message
+
+
+def test_spellings_of_one_label_have_one_type() -> None:
+    """Bytes of other types are other data, for a reader and here."""
+    files = second(b"v2 = variable<scalar>(shape = [1, 2], label = 'A/W');", **{_QUANT: _ENTRY})
+    data = dat(np.array([[1, 2]], np.int8), "scalar")
+    files |= {"a/w.dat": data, "A/W.dat": data}
+    assert findings(nnr.verify_model(archive(files))) == []
+    files["A/W.dat"] = data[:48] + b"\2" + data[49:]
+    assert [found.rule for found in findings(nnr.verify_model(archive(files)))] == ["data-shared"]
+    with pytest.raises(FormatError, match="differ, but their labels are equal but for case"):
+        nnr.load(archive(files))
 
 
 def loads(source: Path) -> bool:

@@ -13,7 +13,7 @@ from .checks import pins
 from .support import memory
 
 PARSER, LEXER, CONSTANTS = "formats/nnef/parser.py", "formats/nnef/lexer.py", "formats/nnef/constants.py"
-DATAFLOW = "formats/nnef/dataflow.py"
+DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "formats/nnef/blocks.py"
 
 
 def document(body: str, fragments: str = "") -> bytes:
@@ -70,11 +70,47 @@ def test_t35_a_fragment_of_itself() -> None:
     assert wiring(text).blocks == ()
 
 
-@pins(DATAFLOW, "if self.made > _MAX_VALUES:")
-def test_t35_fragments_of_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataflow, "_MAX_VALUES", 10_000)
-    fragments = "".join(
-        f"fragment f{k}(x: tensor<scalar>) -> (y: tensor<scalar>) {{ y = f{k + 1}(x) + f{k + 1}(x); }}"
-        for k in range(60)
-    )
-    assert wiring(document("y = f0(x);", fragments)).blocks == ()
+SCALAR = "(x: tensor<scalar>) -> (y: tensor<scalar>)"
+
+
+def calls(body: str, count: int) -> bytes:
+    """A document that calls a fragment of this body."""
+    return document("".join(f"y{k} = f(x);" for k in range(count)), f"fragment f{SCALAR} {{ {body} y = x; }}")
+
+
+@pins(DATAFLOW, "if self.inlined_nodes > _MAX_INLINED:")
+@pytest.mark.parametrize(
+    "text",
+    [
+        # None of these makes a value.
+        document(
+            "y = f40(x);",
+            f"fragment f0{SCALAR} {{ y = x; }}"
+            + "".join(f"fragment f{k}{SCALAR} {{ a = f{k - 1}(x); y = f{k - 1}(a); }}" for k in range(1, 41)),
+        ),
+        calls("".join(f"a{k} = x;" for k in range(2000)), 10_000),
+        calls(f"a = !g({2000 * 'x, '}x);", 10_000),
+        calls(f"a = [{2000 * '1, '}1];", 10_000),
+    ],
+    ids=["calls", "names", "unknown", "literals"],
+)
+def test_t35_fragments_of_fragments(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataflow, "_MAX_INLINED", 10_000)
+    with memory() as used:
+        assert wiring(text).blocks == ()
+    assert used.peak < 32 << 20
+
+
+@pins(PARSER, "if len(token.text) > _MAX_NAME:")
+def test_t35_long_names() -> None:
+    """A name that is written once may be told for every call."""
+    with pytest.raises(FormatError, match="more than 4096 characters"):
+        parse(document("y = f(x);", f"fragment f({5000 * 'p'}: tensor<scalar>) -> (y: tensor<scalar>);"))
+
+
+@pins(BLOCKS, "not abs(constant) <= sys.float_info.max", "False")
+def test_t35_numbers_that_no_float_is() -> None:
+    variables = "".join(f"{k} = variable(shape = [{1 + (k == 'w')}, 2], label = '{k}');" for k in "wmvos")
+    call = f"y = batch_normalization(linear(x, w, 0.0), m, v, o, s, epsilon = 1{400 * '0'});"
+    (block,) = wiring(document(variables + call)).blocks
+    assert (block.gamma, block.epsilon) == ("s", None)

@@ -18,7 +18,7 @@ def document(body: str, fragments: str = "") -> bytes:
     return f"version 1.0; {fragments} graph g(x) -> (y) {{ x = external(shape = [1]); y = copy(x); {body} }}".encode()
 
 
-@pins(LABELS, 'if not component.strip("."):')
+@pins(LABELS, 'if nameless := _NAMELESS.search(label.removeprefix("/")):')
 @pytest.mark.parametrize("label", ["../x", "a/../../x", "..\\x", "a/..", "//x", "/../x", "a/.../x"])
 def test_t36_ways_out(label: str) -> None:
     with pytest.raises(FormatError, match="cannot be the name of a file"):
@@ -45,7 +45,7 @@ def test_t36_labels_of_one_file(labels: tuple[str, ...]) -> None:
         label_paths(labels)
 
 
-@pins(LABELS, "if folder in owners:")
+@pins(LABELS, 'if path.startswith(f"{file}/"):')
 def test_t36_a_folder_where_a_file_is() -> None:
     with pytest.raises(FormatError, match="needs a folder"):
         label_paths(["a", "a.dat/b"])
@@ -58,7 +58,7 @@ def test_reports_are_bounded() -> None:
 
 @pins(RULES, "message if len(message) <= _LONGEST else message[:_LONGEST]", "message")
 def test_messages_are_bounded() -> None:
-    report = nnr.verify_model(document(f"{'z' * 100_000} = copy({'q' * 100_000});"))
+    report = nnr.verify_model(document(f"{'z' * 4000} = copy({'q' * 4000});"))
     assert len(str(report.violations[0])) < 1000
 
 

@@ -41,7 +41,7 @@ def test_t01_max_unit_bytes() -> None:
     refused(data, nnr.LimitError, "max_unit_bytes", limits=Limits(max_unit_bytes=1002))
 
 
-@pins(UNITS, 'self.budget.charge("max_units", 1, "units of the bitstream")', "pass")
+@pins(UNITS, 'self.limits.check("max_units", self.index + 1, "units of the bitstream")', "pass")
 def test_t02_number_of_units() -> None:
     data = start().data + 8 * unit(b"")
     assert len(list(nnr.units(data, limits=Limits(max_units=10)))) == 10

@@ -30,7 +30,7 @@ from .. import FormatWarning, announce, described
 from .blocks import find_blocks
 from .container import Container, is_container, open_container
 from .graph import Variable, parse_graph, with_shapes
-from .labels import GRAPH, QUANT, label_paths, present_paths
+from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
 from .lexer import check_text
 from .quant import doubtful, identifiers_of, read_quantization
 from .tar import Output, gzipped, write_tar
@@ -44,7 +44,9 @@ DESCRIPTION = "Khronos NNEF 1.0: a directory, a tar or a gzipped tar; reads the 
 SYSTEM = os.name
 
 _GZIPPED = (".tgz", ".tar.gz")
+# How many names a warning tells, and how many characters of each.
 _LISTED = 8
+_LONGEST = 200
 #: The kinds of arrays that may become variables; those of integers may become booleans.
 _KINDS = {"scalar": "fiu", "integer": "iu", "logical": "biu"}
 _HEADER_KEY = "nnef:"
@@ -80,6 +82,15 @@ class LazyTensors(Mapping[str, Array]):
 def recognise(source: Path | BinaryIO) -> bool:
     """Whether this is a directory with a ``graph.nnef``, or begins as a tar, gzipped tar or graph does."""
     return is_container(source)
+
+
+def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
+    """The texts of an NNEF model, whatever tensor files there are; raises as :func:`load`."""
+    texts = open_container(source, limits).texts
+    parse_graph(texts[GRAPH], limits)
+    if QUANT in texts:
+        read_quantization(texts[QUANT], limits)
+    return Topology(NAME, texts[GRAPH], texts.get(QUANT))
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
@@ -219,7 +230,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _strangers(files: Iterable[str], known: set[str]) -> list[str]:
-    return sorted(name for name in files if name not in known and not name.startswith(".") and "/." not in name)
+    return sorted(path for path in files if path not in known and not is_hidden(path))
 
 
 def _warn(message: str, names: list[str]) -> None:
@@ -229,7 +240,7 @@ def _warn(message: str, names: list[str]) -> None:
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(map(ascii, names[:_LISTED])) + more
+    return ", ".join(ascii(name[:_LONGEST]) for name in names[:_LISTED]) + more
 
 
 def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
@@ -253,8 +264,9 @@ def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
     paths = label_paths((label for labels in spellings.values() for label in labels), portable=portable)
     variables = {variable.label: variable for variable in graph.variables}
     sources: dict[str, tuple[str, Variable]] = {}
+    spelled = {name.casefold(): name for name in model}  # as somebody else may spell it
     for labels in spellings.values():
-        name = next((label for label in labels if label in model.tensors), None)
+        name = next((label for label in labels if label in model.tensors), spelled.get(labels[0].casefold()))
         if name is None:
             raise FormatError(f"the model has no tensor {labels[0]!r}, a variable in line {variables[labels[0]].line}")
         sources.update({paths[label]: (name, variables[label]) for label in labels})

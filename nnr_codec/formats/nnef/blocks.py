@@ -9,6 +9,7 @@ it, is used once and shares its label with no other.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import replace
 from math import prod
@@ -137,4 +138,6 @@ def _is_zero(value: Value) -> bool:
 
 def _number(value: Value | None) -> float | None:
     constant = value.constant if value else None
-    return float(constant) if isinstance(constant, int | float) and not isinstance(constant, bool) else None
+    if isinstance(constant, bool) or not isinstance(constant, int | float) or not abs(constant) <= sys.float_info.max:
+        return None
+    return float(constant)

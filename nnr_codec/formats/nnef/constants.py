@@ -11,8 +11,10 @@ from typing import NoReturn, TypeAlias
 from .lexer import Text
 from .tree import Array, Expression, Literal, Operation, Unary
 
-#: The highest rank of a tensor (NNEF 1.0, 5.2).
-MAX_RANK = 8
+#: The data types of variables: what tensor files can hold (NNEF 1.0.3, 5.2.1).
+DATA_TYPES = ("scalar", "integer", "logical")
+#: The highest rank of a tensor, and its largest extent (NNEF 1.0, 5.2).
+MAX_RANK, MAX_EXTENT = 8, (1 << 32) - 1
 _MAX_INTEGER = 1 << 64
 _MAX_STRING = 1 << 16
 

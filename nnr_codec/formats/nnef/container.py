@@ -10,6 +10,7 @@ folder; a text of another name, or in a stream, for itself alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import io
 import os
@@ -24,7 +25,7 @@ from typing import BinaryIO, Protocol, cast
 
 from ...errors import FormatError
 from ...limits import Limits
-from .. import spooled
+from .. import spooled, state
 from .labels import GRAPH, QUANT
 from .tar import Member, read_index
 
@@ -33,6 +34,9 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
 #: What a text begins with (NNEF 1.0, 3.2): its first word is ``version``. A byte order mark is refused later, by name.
 _TEXT = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\v\f\r\n]++|#[^\n\f]*+[\n\f])*+version\b")
 _TEXT_BEGINNING = 1 << 16
+_RELATIVE = {os.open, os.stat} <= os.supports_dir_fd
+# A pipe that takes the place of a file is no reason to wait.
+_UNFOLLOWED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 Stream = io.BufferedIOBase
 
@@ -139,25 +143,25 @@ class _Text:
 
 class _Directory:
     def __init__(self, root: Path, limits: Limits, *, text_only: bool = False) -> None:
-        self.root, self.text_only = root, text_only
-        self.files = self._list(limits)
+        self.root, self.text_only, self._limits = root, text_only, limits
         self.texts: dict[str, bytes] = {}
-        for name, stream, size in self.members(name for name in (GRAPH, QUANT) if name in self.files):
+        for name, stream, size in self.members(name for name in (GRAPH, QUANT) if os.path.lexists(root / name)):
             limits.check("max_topology_bytes", size, f"bytes of {name}")
             self.texts[name] = stream.read(size)
 
-    def _list(self, limits: Limits) -> tuple[str, ...]:
+    @functools.cached_property
+    def files(self) -> tuple[str, ...]:
         found: list[str] = []
         folders = [""]
         while folders:
             folder = folders.pop()
             with os.scandir(self.root / folder) as entries:
                 for entry in entries:
-                    limits.check("max_names", len(found) + len(folders) + 1, "files in the directory")
-                    if not entry.is_dir(follow_symlinks=False):
-                        found.append(folder + entry.name)
-                    elif not entry.name.startswith("."):
+                    self._limits.check("max_names", len(found) + len(folders) + 1, "files in the directory")
+                    if entry.is_dir(follow_symlinks=False):
                         folders.append(f"{folder}{entry.name}/")
+                    else:
+                        found.append(folder + entry.name)
         return tuple(sorted(found))
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
@@ -167,20 +171,35 @@ class _Directory:
 
 
 def _open_below(root: Path, path: str) -> io.BufferedReader:
-    """Open a regular file below a directory without following links on the way."""
-    *folders, name = path.split("/")
+    """Open a regular file below a directory without following links on the way.
+
+    Where the system opens files relative to an open folder, nobody can put a link in the way meanwhile.
+    """
+    components = path.split("/")
     at = os.path.join(root, "")
-    for component in (*folders, name):
-        at = os.path.join(at, component)
-        try:
-            mode = os.lstat(at).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            raise FormatError(f"{path} is missing") from None
-        if stat.S_ISLNK(mode):
-            raise FormatError(f"{path}: {component!a} is a symbolic link; links are not followed")
-    if not stat.S_ISREG(mode):
-        raise FormatError(f"{path} is not a regular file")
-    return open(at, "rb")
+    folder = os.open(at, os.O_RDONLY) if _RELATIVE else None
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | _UNFOLLOWED, dir_fd=folder)
+
+    try:
+        for depth, component in enumerate(components, 1):
+            at = os.path.join(at, component) if folder is None else component
+            mode = os.stat(at, dir_fd=folder, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                raise FormatError(f"{path}: {component!a} is a symbolic link; links are not followed")
+            if folder is not None and depth < len(components):
+                deeper = opener(at, os.O_RDONLY | os.O_DIRECTORY)
+                os.close(folder)
+                folder = deeper
+        if not stat.S_ISREG(mode):
+            raise FormatError(f"{path} is not a regular file")
+        return open(at, "rb", opener=opener)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(f"{path} is missing") from None
+    finally:
+        if folder is not None:
+            os.close(folder)
 
 
 class _Tar:
@@ -194,6 +213,7 @@ class _Tar:
                 weakref.finalize(self, self.source.close)
         with _opened(self.source) as file:
             self.index, self.texts = read_index(cast(Stream, file), limits, texts=(GRAPH, QUANT))
+            self.state = self._state(file)
         self.files = tuple(self.index)
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
@@ -205,9 +225,15 @@ class _Tar:
         # Forward, as disks like it.
         wanted.sort(key=lambda item: item[1].offset)
         with _opened(self.source) as file:
+            if self._state(file) != self.state:
+                raise FormatError("the archive has changed since it was opened")
             for path, member in wanted:
                 file.seek(member.offset)
                 yield path, cast(Stream, file), member.size
+
+    def _state(self, file: BinaryIO) -> tuple[int, ...]:
+        """Of a file that others can get at."""
+        return state(file) if isinstance(self.source, Path) else ()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ them. What is decided by a condition or in a loop stays unknown.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .graph import Graph, Variable
@@ -19,6 +19,7 @@ from .tree import (
     Identifier,
     Invocation,
     Literal,
+    Node,
     Operation,
     Target,
     Tuple,
@@ -41,7 +42,8 @@ PARAMETERS = {
 _OPERATORS = {"+": "add", "*": "mul"}
 
 _MAX_DEPTH = 200
-_MAX_VALUES = 500_000
+# Nodes of the fragments that calls are replaced by.
+_MAX_INLINED = 500_000
 # Longer arrays of literals are data.
 _MAX_LITERALS = 8
 
@@ -94,9 +96,10 @@ class _Follower:
     def __init__(self, graph: Graph) -> None:
         self.variables = {variable.call: variable for variable in graph.variables}
         self.fragments = {part.name.name: part for part in graph.document.fragments if part.body is not None}
+        self.sizes = {name: sum(1 for _ in _nodes(fragment)) for name, fragment in self.fragments.items()}
         self.operations: list[Value] = []
         self.unknown = Value()
-        self.made = 0
+        self.inlined_nodes = 0
 
     def run(self, graph: Graph) -> None:
         names: _Names = {}
@@ -121,9 +124,6 @@ class _Follower:
 
     def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None) -> Value:
         """A value that is computed from others."""
-        self.made += 1
-        if self.made > _MAX_VALUES:
-            raise _TooMuchError
         value = Value(operation, dict(inputs or {}))
         for used in value.inputs.values():
             used.users.append(value)
@@ -177,6 +177,10 @@ class _Follower:
             return value
         operation = call.operation.name
         fragment = self.fragments.get(operation)
+        if fragment:
+            self.inlined_nodes += self.sizes[operation]
+            if self.inlined_nodes > _MAX_INLINED:
+                raise _TooMuchError
         known = [part.name.name for part in fragment.parameters] if fragment else PARAMETERS.get(operation, ())
         bound: _Names = {}
         for place, argument in enumerate(call.arguments):
@@ -193,10 +197,23 @@ class _Follower:
         for parameter in fragment.parameters:
             if parameter.name.name not in names and parameter.default is not None:
                 names[parameter.name.name] = self.value(parameter.default, {}, depth + 1)
-        self.body(fragment.body or (), names, depth + 1)
+        # A call costs twice the stack of an expression.
+        self.body(fragment.body or (), names, depth + 2)
         results = [names.get(result.name.name) or self.new() for result in fragment.results]
         if len(results) == 1:
             return results[0]
         value = self.new()
         value.items = results
         return value
+
+
+def _nodes(fragment: Fragment) -> Iterator[Node]:
+    """All that is gone through when a call of a fragment is replaced."""
+    yield fragment
+    for parameter in (*fragment.parameters, *fragment.results):
+        yield parameter
+        if parameter.default is not None:
+            yield from walk(parameter.default)
+    for assignment in fragment.body or ():
+        yield from walk(assignment.target)
+        yield from walk(assignment.value)

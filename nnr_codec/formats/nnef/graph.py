@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...limits import Limits
-from .constants import evaluate
+from .constants import DATA_TYPES, MAX_EXTENT, evaluate
 from .labels import is_legal
 from .lexer import Text
 from .parser import parse
 from .tree import Array, Assignment, Document, Expression, Identifier, Invocation, Literal, walk
 
-_MAX_EXTENT = (1 << 32) - 1
 _PARAMETERS = ("shape", "label")
-_DATA_TYPES = ("scalar", "integer", "logical")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +132,14 @@ def _variables(body: Sequence[Assignment]) -> Iterator[tuple[str, Invocation]]:
 
 def _variable(identifier: str, call: Invocation, text: Text, limits: Limits) -> Variable:
     dtype = call.generic or "scalar"
-    if dtype not in _DATA_TYPES:
-        text.fail(f"a variable of {dtype!r}; there are {', '.join(_DATA_TYPES)}", call.start)
+    if dtype not in DATA_TYPES:
+        text.fail(f"a variable of {dtype!r}; there are {', '.join(DATA_TYPES)}", call.start)
     arguments = _arguments(call, text)
     if len(arguments) < len(_PARAMETERS):
         text.fail("a variable needs shape and label", call.start)
     extents = arguments["shape"]
     label, shape = _label(arguments["label"], text, limits), _shape(extents, text)
-    return Variable(identifier, dtype, shape, label, text.line(call.start), call, extents)
+    return Variable(identifier, dtype, shape, label, text.place(call.start)[0], call, extents)
 
 
 def _arguments(call: Invocation, text: Text) -> dict[str, Expression]:
@@ -180,8 +178,8 @@ def _shape(expression: Expression, text: Text) -> tuple[int, ...]:
         text.fail("a shape is a list of integers", expression.start)
     extents = []
     for extent in value:
-        if not isinstance(extent, int) or not 1 <= extent <= _MAX_EXTENT:
-            text.fail(f"extents of a shape are integers from 1 to {_MAX_EXTENT}", expression.start)
+        if not isinstance(extent, int) or not 1 <= extent <= MAX_EXTENT:
+            text.fail(f"extents of a shape are integers from 1 to {MAX_EXTENT}", expression.start)
         extents.append(extent)
     return tuple(extents)
 

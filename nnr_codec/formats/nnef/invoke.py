@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...errors import FormatError
-from .constants import MAX_RANK, Value, evaluate
+from .constants import DATA_TYPES, MAX_EXTENT, MAX_RANK, Value, evaluate
 from .infer import Inference, literal_type
 from .labels import is_legal
 from .lexer import PRIMITIVES, Text
@@ -18,9 +18,6 @@ from .operations import GRAPH_ONLY, LEAST, MODES, later_operations, operations
 from .rules import Findings
 from .tree import Argument, Array, Expression, Fragment, Identifier, Invocation, Literal, Unary
 from .types import GENERIC, SHAPE, Type, candidates, castable, declared, is_attribute, spelled, substitute, tuple_of
-
-_DATA_TYPES = ("scalar", "integer", "logical")
-_MAX_EXTENT = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,7 @@ class Declared:
     dtype: str
     shape: tuple[int, ...] | None
     label: str | None
+    line: int
     call: Invocation
 
 
@@ -241,7 +239,7 @@ class Invoker(Inference):
         if isinstance(value, Array) and isinstance(shape, Array) and len(_integers(shape)) == len(shape.items):
             volume = math.prod(_integers(shape)) if len(shape.items) <= MAX_RANK else 0
             if volume and len(value.items) not in (1, volume):
-                self.tell("argument-value", f"{len(value.items)} values for {volume} items", value, "4.1.2")
+                self.tell("argument-value", f"{len(value.items)} values do not fill the shape", value, "4.1.2")
 
     def check_update(self, variable: Expression) -> None:
         if not isinstance(variable, Identifier):
@@ -263,8 +261,8 @@ class Invoker(Inference):
         shape_type, label_type = given["shape"][1], given["label"][1]
         shape = self.shape(given["shape"][0].value) if castable(shape_type, SHAPE) else None
         label = self.label(given["label"][0].value) if castable(label_type, "string") else None
-        dtype = generic if generic in _DATA_TYPES else ""
-        self.variables.append(Declared(identifier, dtype, shape, label, call))
+        dtype = generic if generic in DATA_TYPES else ""
+        self.variables.append(Declared(identifier, dtype, shape, label, self.text.place(call.start)[0], call))
 
     def constant(self, expression: Expression) -> Value | None:
         try:
@@ -279,9 +277,9 @@ class Invoker(Inference):
         value = self.constant(expression)
         if not isinstance(value, list):
             return None
-        extents = [extent for extent in value if isinstance(extent, int) and 1 <= extent <= _MAX_EXTENT]
+        extents = [extent for extent in value if isinstance(extent, int) and 1 <= extent <= MAX_EXTENT]
         if len(extents) < len(value) or len(value) > MAX_RANK:
-            self.tell("variable-shape", f"extents are integers from 1 to {_MAX_EXTENT}", expression)
+            self.tell("variable-shape", f"extents are integers from 1 to {MAX_EXTENT}", expression)
             return None
         return tuple(extents)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from itertools import pairwise
 
 from ...errors import FormatError
 
@@ -33,9 +34,18 @@ GRAPH, QUANT = "graph.nnef", "graph.quant"
 
 _SUFFIX = ".dat"
 _LEGAL = re.compile(r"[A-Za-z0-9_\-./\\]+")
-_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+# The first character of a device's name, the last dot of a component, and what may be taken for a separator.
+_UNPORTABLE = re.compile(
+    r"(?<![^/])(?=(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?![^./]))[a-z] | \.(?![^/]) | \\", re.IGNORECASE | re.VERBOSE
+)
+_NAMELESS = re.compile(r"(?<![^/\\])(\.*)(?![^/\\])")
 _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _LONGEST = 255
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file, or a folder that it is in, has a name that begins with a dot: no part of a model but by label."""
+    return path.startswith(".") or "/." in path
 
 
 def is_legal(label: str) -> bool:
@@ -54,9 +64,8 @@ def label_path(label: str) -> str:
     if not is_legal(label):
         raise FormatError(f"label {label[:80]!r} is empty or has characters that NNEF does not permit (4.1.3)")
     path = label.removeprefix("/") + _SUFFIX
-    for component in re.split(r"[/\\]", label.removeprefix("/")):
-        if not component.strip("."):
-            raise FormatError(f"label {label[:80]!r} has a component {component!r} and cannot be the name of a file")
+    if nameless := _NAMELESS.search(label.removeprefix("/")):
+        raise FormatError(f"label {label[:80]!r} has a component {nameless[1][:80]!r} and cannot be the name of a file")
     if any(len(component) > _LONGEST for component in _portable(path).split("/")):
         raise FormatError(f"label {label[:80]!r}… has a component that is too long for the name of a file")
     return path
@@ -68,19 +77,7 @@ def portable_path(label: str) -> str:
 
 
 def _portable(path: str) -> str:
-    return "/".join(map(_portable_component, path.split("/")))
-
-
-def _portable_component(component: str) -> str:
-    if _DEVICE.fullmatch(component):
-        component = _escape(component[0]) + component[1:]
-    if component.endswith("."):
-        component = component[:-1] + _escape(".")
-    return component.replace("\\", _escape("\\"))
-
-
-def _escape(character: str) -> str:
-    return f"%{ord(character):02X}"
+    return _UNPORTABLE.sub(lambda found: f"%{ord(found[0]):02X}", path)
 
 
 def path_label(path: str) -> str:
@@ -99,12 +96,10 @@ def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, s
         other = owners.setdefault(_fold(path), label)
         if other.casefold() != label.casefold():
             raise FormatError(f"label {label!r} and {other!r} have the same file")
-    for label, path in plain.items():
-        folder = _fold(path)
-        while "/" in folder:
-            folder = folder.rpartition("/")[0]
-            if folder in owners:
-                raise FormatError(f"label {label!r} needs a folder where {owners[folder]!r} has its file")
+    # With the separator below all other characters, what is below a file comes right after it.
+    for file, path in pairwise(sorted(owners, key=lambda path: path.replace("/", "\0"))):
+        if path.startswith(f"{file}/"):
+            raise FormatError(f"label {owners[path]!r} needs a folder where {owners[file]!r} has its file")
     return {label: _portable(path) for label, path in plain.items()} if portable else plain
 
 

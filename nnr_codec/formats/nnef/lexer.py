@@ -64,7 +64,7 @@ class Text:
 
     def __init__(self, data: bytes, source: str, clause: str = "3.2") -> None:
         self.data, self.source, self.clause = data, source, clause
-        self._counted = (0, 1)
+        self._last = (0, 1, 1)
 
     def fail(self, message: str, offset: int, clause: str = "") -> NoReturn:
         """Raise FormatError with the place of a byte offset."""
@@ -72,16 +72,19 @@ class Text:
         raise FormatError(f"{self.source}:{line}:{column}: {message} (NNEF 1.0, {clause or self.clause})")
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column, in characters, of a byte offset, both from 1."""
-        start = self.data.rfind(b"\n", 0, offset) + 1
-        return self.line(offset), len(self.data[start:offset].decode("utf-8", "replace")) + 1
+        """Line and column, in characters, of a byte offset, both from 1; cheap near the last one that was asked for."""
+        at, line, column = self._last
+        sign, low, high = (1, at, offset) if at <= offset else (-1, offset, at)
+        if lines := self.data.count(b"\n", low, high):
+            line += sign * lines
+            column = self._characters(self.data.rfind(b"\n", 0, offset) + 1, offset) + 1
+        else:
+            column += sign * self._characters(low, high)
+        self._last = offset, line, column
+        return line, column
 
-    def line(self, offset: int) -> int:
-        """The line of a byte offset, from 1; cheap for offsets that ascend."""
-        at, line = self._counted if self._counted[0] <= offset else (0, 1)
-        line += self.data.count(b"\n", at, offset)
-        self._counted = (offset, line)
-        return line
+    def _characters(self, start: int, end: int) -> int:
+        return len(self.data[start:end].decode("utf-8", "replace"))
 
 
 class Token(NamedTuple):

@@ -61,6 +61,8 @@ _WORDS = {"and": "&&", "or": "||"}
 _TYPE_NAMES = PRIMITIVES | {"tensor", "?"}
 _ESCAPE = re.compile(r"\\(['\"\\])")
 _MAX_DIGITS = 4000
+# Names are told in messages, which may be many.
+_MAX_NAME = 4096
 
 _Item = TypeVar("_Item")
 _Operand = TypeVar("_Operand", bound=Expression)
@@ -272,6 +274,8 @@ class _Parser(Lexer):
         if self.token.kind == "name" and self.token.text in KEYWORDS:
             self.refuse(f"expected a name; {self.token.text!r} is a keyword", "3.1")
         token = self.expect_kind("name")
+        if len(token.text) > _MAX_NAME:
+            self.fail(f"a name of more than {_MAX_NAME} characters", token.start, "3.1")
         return Identifier(token.start, token.end, token.text)
 
     # One level of brackets costs three calls, of the thousand that Python permits: expression, operand, and one more.

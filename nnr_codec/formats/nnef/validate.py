@@ -7,6 +7,7 @@ syntax error hides is not looked for.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ...limits import Budget, Limits
 from .check import Checker
 from .container import Container, Stream, open_container
 from .invoke import Declared, Signature, located
-from .labels import GRAPH, QUANT, label_path, label_paths, path_label, portable_path
+from .labels import GRAPH, QUANT, is_hidden, label_path, label_paths, path_label, portable_path
 from .lexer import Text
 from .parser import parse
 from .quant import Quantization, doubtful, identifiers_of, read_quantization
@@ -148,8 +149,7 @@ class _Validator:
             first = group[0]
             differs = (first.shape, first.dtype) != (variable.shape, variable.dtype)
             if differs and None not in (first.shape, variable.shape):
-                line, _ = checker.text.place(first.call.start)
-                message = f"label {variable.label!r} is that of line {line}, with another shape or data type"
+                message = f"label {variable.label!r} is that of line {first.line}, with another shape or data type"
                 checker.tell("shared-label", message, variable.call)
             try:
                 label_path(variable.label)
@@ -177,10 +177,9 @@ class _Validator:
             present = [path for path in group if path in self.names]
             if group and not present:
                 path, variable = next(iter(group.items()))
-                line, _ = checker.text.place(variable.call.start)
-                self.tell("data-missing", f"there is no file for the variable of {GRAPH}:{line}", path)
+                self.tell("data-missing", f"there is no file for the variable of {GRAPH}:{variable.line}", path)
             headers = {path: header for path in present if (header := self.file(path, group[path], budget))}
-            if len(headers) > 1 and len({self.content(path, header) for path, header in headers.items()}) > 1:
+            if len(headers) > 1 and len({self.digest(path, header) for path, header in headers.items()}) > 1:
                 self.tell("data-shared", f"it is not the same as {present[0]}", present[-1])
             names = {variable.identifier for variable in group.values()}
             for path, header in headers.items():
@@ -214,17 +213,17 @@ class _Validator:
             self.tell("data-type", f"{header.data_type} data; the graph says {variable.dtype}", path)
         return header
 
-    def content(self, path: str, header: Header) -> bytes:
-        """The items of a file."""
+    def digest(self, path: str, header: Header) -> bytes:
+        """What is equal where the type and the items of two files are."""
         with contextlib.closing(self.container.members([path])) as members:
             _, stream, size = next(members)
             read_header(stream, size, path)
-            return read_data(stream, header, path).tobytes()
+            return hashlib.sha256(header.dtype.str.encode() + read_data(stream, header, path).tobytes()).digest()
 
     def strangers(self, wanted: set[str]) -> None:
         """Tell of files that no variable needs; those in or below something whose name begins with a dot are none."""
         for path in self.container.files:
-            if path in wanted or path.startswith(".") or "/." in path:
+            if path in wanted or is_hidden(path):
                 continue
             what = "a file of a vendor"
             if re.search(r"\.dat\.[^/]*$", path):

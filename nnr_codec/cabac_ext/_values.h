@@ -1,0 +1,70 @@
+/* What is asked of values before they are quantized. */
+#ifndef NNR_VALUES_H
+#define NNR_VALUES_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Values that are compared at a time. */
+#define NNR_LANES 32
+
+/* The least and the greatest of n > 0 values; whether all are finite. */
+#define NNR_EXTENT(name, real) \
+    static int name(const real *x, int64_t n, double *low, double *high) \
+    { \
+        real least[NNR_LANES], most[NNR_LANES], zero[NNR_LANES]; \
+        int64_t i = 0; \
+        int k; \
+        for (k = 0; k < NNR_LANES; k++) { \
+            least[k] = most[k] = x[0]; \
+            zero[k] = 0; \
+        } \
+        for (; i + NNR_LANES <= n; i += NNR_LANES) \
+            for (k = 0; k < NNR_LANES; k++) { \
+                real v = x[i + k]; \
+                least[k] = v < least[k] ? v : least[k]; \
+                most[k] = v > most[k] ? v : most[k]; \
+                zero[k] += v - v; \
+            } \
+        for (; i < n; i++) { \
+            least[0] = x[i] < least[0] ? x[i] : least[0]; \
+            most[0] = x[i] > most[0] ? x[i] : most[0]; \
+            zero[0] += x[i] - x[i]; \
+        } \
+        for (k = 1; k < NNR_LANES; k++) { \
+            least[0] = least[k] < least[0] ? least[k] : least[0]; \
+            most[0] = most[k] > most[0] ? most[k] : most[0]; \
+            zero[0] += zero[k]; \
+        } \
+        *low = least[0]; \
+        *high = most[0]; \
+        return zero[0] == 0; \
+    }
+NNR_EXTENT(nnr_extent32, float)
+NNR_EXTENT(nnr_extent64, double)
+
+/* Add a pattern to the set of those that were seen, of 2^bits places, one of them free; whether it is new. */
+static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
+{
+    uint64_t place = pattern * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
+    pattern = ~pattern; /* 0 is a free place, and no finite number has all bits set */
+    while (seen[place] && seen[place] != pattern)
+        place = (place + 1) & (((uint64_t)1 << bits) - 1);
+    if (seen[place])
+        return 0;
+    seen[place] = pattern;
+    return 1;
+}
+
+/* The bits of a number as a double. */
+static inline uint64_t nnr_pattern(double v)
+{
+    uint64_t pattern;
+    memcpy(&pattern, &v, 8);
+    return pattern;
+}
+
+static inline int nnr_is_whole(double v) { return v - v == 0 && rint(v) == v; }
+
+#endif
