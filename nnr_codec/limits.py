@@ -79,7 +79,7 @@ class Limits:
 
     @classmethod
     def strict(cls) -> Limits:
-        """For input from strangers: a second of work and a few hundred megabytes at most."""
+        """For input from strangers: a few seconds of work and a few hundred megabytes at most."""
         return cls(
             max_unit_bytes=64 << 20,
             max_units=10_000,
