@@ -144,7 +144,8 @@ class LevelReader:
         Raises ElementError when the list's place is not in the payload, ValueError when the row has no entry point.
         """
 
-    def side(self) -> TensorSide: ...
+    def side(self) -> TensorSide:
+        """What has been read besides levels; a fork keeps no entry points."""
 
 class PayloadTracer:
     """A decoder that records every bin; it checks less than PayloadDecoder and is slower."""

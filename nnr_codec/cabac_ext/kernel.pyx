@@ -209,13 +209,14 @@ cdef class Job:
             nnr_zero_rows(self.t.levels, self.t.height, self.t.width, self.t.row_skip_list)
 
     cdef side(self):
+        cdef int64_t entry_points = 0 if self.t.entry_points == NULL else self.syntax.entry_points
         return TensorSide(
             hist_dep_sig_prob_enabled_flag=self.t.hist,
             row_skip_enabled_flag=self.t.row_skip,
             shift_parameter_ids=self.ids(),
             row_skip_list=array_of(self.t.row_skip_list, self.flags()) if self.t.row_skip else None,
             entry_points=[(self.t.entry_points[i].cabac_offset, self.t.entry_points[i].dq_state,
-                           self.t.entry_points[i].bits) for i in range(self.syntax.entry_points)],
+                           self.t.entry_points[i].bits) for i in range(entry_points)],
         )
 
 

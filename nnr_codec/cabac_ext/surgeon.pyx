@@ -70,7 +70,7 @@ cdef int64_t factor_panel(double *a, int64_t n, int64_t first, int64_t end, doub
     return -1
 
 
-def factorize(double[:, ::1] matrix not None, double damping):
+def factorize(const double[:, ::1] matrix not None, double damping):
     import numpy
 
     cdef int64_t n = matrix.shape[0], first, end, i, j, failed = -1

@@ -303,10 +303,10 @@ def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
 
 
 def native(array: Array) -> Array:
-    """The same items in native byte order and C order; no copy where they are."""
-    if array.dtype.isnative and array.flags.c_contiguous:
+    """The same items in native byte order, C order and aligned; no copy where they are."""
+    if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
         return array
-    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def check_name(name: str) -> None:

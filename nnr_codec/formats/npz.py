@@ -88,7 +88,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if others and strict:
         raise FormatError(f"members that are no arrays: {others[:8]!a}")
     if others:
-        warnings.warn(f"members that are no arrays are left out: {others[:8]!a}", FormatWarning, stacklevel=4)
+        warnings.warn(f"members that are no arrays are left out: {others[:8]!a}", FormatWarning, stacklevel=3)
     return Model(tensors, format=NAME)
 
 

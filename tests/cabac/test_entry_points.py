@@ -146,6 +146,17 @@ def test_each_tool(scan_order: int, dq_flag: int, tool: str) -> None:
     check_every_entry_point(case(pair), random)
 
 
+def test_the_side_of_a_fork_is_that_of_its_head() -> None:
+    one = case(make(5, QuantTensorSyntax((65, 20), dq_flag=1, scan_order=1)))
+    head = one.head()
+    fork = head.fork(8)
+    take(fork, len(one.rows(8, 24)))
+    side, of_head = fork.side(), head.side()
+    assert side.entry_points == []
+    assert np.array_equal(side.shift_parameter_ids, of_head.shift_parameter_ids)  # type: ignore[arg-type]
+    assert side.row_skip_enabled_flag == of_head.row_skip_enabled_flag
+
+
 def test_threads_share_a_head() -> None:
     one = case(make(5, QuantTensorSyntax((65, 20), dq_flag=1, scan_order=1)))
     head, got = one.head(), dict[int, list[int]]()

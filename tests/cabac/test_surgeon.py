@@ -74,6 +74,7 @@ def bits(levels: Levels, dq_flag: int) -> float:
 def test_the_factors_multiply_to_the_matrix(n: int, damping: float) -> None:
     matrix = moments(n)
     kept = matrix.copy()
+    matrix.flags.writeable = False
     unit, pivots = factorize(matrix, damping)
     assert np.array_equal(matrix, kept)
     assert not np.tril(unit).any()

@@ -23,6 +23,7 @@ from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
 from nnr_codec.dtypes import STORED_TYPES
+from nnr_codec.encoder.plan import native
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
@@ -552,6 +553,14 @@ def test_the_layout_of_memory_does_not_matter(layout: str, options: dict[str, An
     before = {name: values.tobytes() for name, values in changed.items()}
     assert nnr.encode(changed, **options) == nnr.encode(plain, **options)
     assert {name: values.tobytes() for name, values in changed.items()} == before
+
+
+@pytest.mark.parametrize("layout", variants(MATRIX))
+def test_compiled_code_is_given_one_layout(layout: str) -> None:
+    array = native(variants(MATRIX)[layout])
+    assert array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
+    assert np.array_equal(array, MATRIX)
+    assert native(array) is array
 
 
 def test_the_same_bytes_in_every_process() -> None:

@@ -233,9 +233,10 @@ def _strangers(files: Iterable[str], known: set[str]) -> list[str]:
     return sorted(path for path in files if path not in known and not is_hidden(path))
 
 
-def _warn(message: str, names: list[str]) -> None:
+def _warn(message: str, names: list[str], *, depth: int = 1) -> None:
+    """Warn whoever called :func:`nnr_codec.formats.load` or ``save``, ``depth`` calls of this module away from here."""
     if names:
-        warnings.warn(f"{message}: {_listed(names)}", FormatWarning, stacklevel=5)
+        warnings.warn(f"{message}: {_listed(names)}", FormatWarning, stacklevel=3 + depth)
 
 
 def _listed(names: list[str]) -> str:
@@ -271,7 +272,8 @@ def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
             raise FormatError(f"the model has no tensor {labels[0]!r}, a variable in line {variables[labels[0]].line}")
         sources.update({paths[label]: (name, variables[label]) for label in labels})
     used = {name for name, _ in sources.values()}
-    _warn("tensors that are no variables of the graph are left out", [name for name in model if name not in used])
+    unused = [name for name in model if name not in used]
+    _warn("tensors that are no variables of the graph are left out", unused, depth=2)
     return _generate(model, texts, sources)
 
 
