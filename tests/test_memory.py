@@ -149,9 +149,8 @@ def test_encoding_many_tensors(form: str, jobs: int, gigabyte: Path, tmp_path: P
     assert found < MOST
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("form", FORMS_OF_NNEF)
-@pytest.mark.parametrize("way", ["function", "command"])
+@pytest.mark.parametrize(("way", "jobs"), [("function", 1), ("command", 2)])
 def test_decoding_many_tensors(form: str, jobs: int, way: str, gigabyte: Path, tmp_path: Path) -> None:
     source, target = gigabyte / "m.nnr", tmp_path / form
     if way == "function":
