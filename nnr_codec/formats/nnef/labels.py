@@ -105,11 +105,13 @@ def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, s
 
 def present_paths(labels: Iterable[str], files: Collection[str]) -> dict[str, str]:
     """The path of every label among files: the plain one, or the portable one where only that is there."""
-    paths = label_paths(labels, portable=False)
-    for label, path in paths.items():
-        if path not in files and (portable := _portable(path)) in files:
-            paths[label] = portable
-    return paths
+    return {label: present_path(path, files) for label, path in label_paths(labels).items()}
+
+
+def present_path(plain: str, files: Collection[str]) -> str:
+    """A plain path, or the portable one where only that is among files."""
+    portable = _portable(plain)
+    return portable if portable in files and plain not in files else plain
 
 
 def _fold(path: str) -> str:

@@ -19,7 +19,7 @@ from ...limits import Budget, Limits
 from .check import Checker
 from .container import Container, Stream, open_container
 from .invoke import Declared, Signature, located
-from .labels import GRAPH, QUANT, is_hidden, label_path, label_paths, path_label, portable_path
+from .labels import GRAPH, QUANT, is_hidden, label_path, label_paths, path_label, present_path
 from .lexer import Text
 from .parser import parse
 from .quant import Quantization, doubtful, identifiers_of, read_quantization
@@ -53,7 +53,8 @@ def validate(source: Path | BinaryIO, limits: Limits | None = None) -> ModelRepo
     OSError
         It cannot be read.
     """
-    return _Validator(open_container(source, limits or Limits()), limits or Limits()).run()
+    limits = limits or Limits()
+    return _Validator(open_container(source, limits), limits).run()
 
 
 def validate_texts(graph: bytes, quantization: bytes | None = None, limits: Limits | None = None) -> ModelReport:
@@ -190,10 +191,9 @@ class _Validator:
     def path(self, label: str) -> str:
         """Where the tensor file of a label is, or ought to be; empty where it can be nowhere."""
         try:
-            plain, portable = label_path(label), portable_path(label)
+            return present_path(label_path(label), self.names)
         except FormatError:
             return ""
-        return portable if portable in self.names and plain not in self.names else plain
 
     def file(self, path: str, variable: Declared, budget: Budget) -> Header | None:
         """Check a tensor file; its header where that can be read."""
