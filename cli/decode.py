@@ -81,6 +81,8 @@ def decode(
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
         printer.passed_over(file.ignored)
+        if update := output.update_of(file):
+            printer.warning(f"{bitstream} is {update}: these are differences; nnr update apply adds them to a model")
         if model_format == "nnef" and (file.topology is None or file.topology.format != "nnef"):
             raise nnr.FormatError(
                 "the bitstream carries no NNEF graph: give one with --topology, or write a .safetensors or .npz"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import output, params
+from . import coding, output, params
+from .coding import LOSSLESS
 from .diff import errors_told
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 #: What precedes a tensor's name where a file has second moments of its inputs.
 HESSIAN = "hessian:"
-DEFAULT, LOSSLESS, GPP = "default", "lossless", "3gpp-full"
+DEFAULT, GPP = "default", "3gpp-full"
 PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
 
 
@@ -46,11 +45,7 @@ Where several rules match a tensor, the last one wins.
 @click.argument("model", type=params.FileName())
 @params.target("OUT.nnr", "The bitstream", required=False)
 @click.option("--qp", type=int, help="Quantization parameter: 4 less halve the error (default -40, a step of 1/1024).")
-@click.option(
-    "--qp-density",
-    type=click.IntRange(0, 7),
-    help="Steps of qp that double the step size, as a power of 2 (default 2).",
-)
+@coding.options("qp_density")
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
@@ -63,46 +58,9 @@ Where several rules match a tensor, the last one wins.
     metavar="0..100",
     help="About the SNR of the weights in dB; 6 more halve the step (the default step has 40 to 55 in most networks).",
 )
-@click.option("--snr", type=float, metavar="DB", help="The least SNR that a tensor may have.")
-@click.option("--max-error", type=float, metavar="E", help="The largest absolute error that a parameter may have.")
-@click.option(
-    "--target-size",
-    type=params.Size(),
-    metavar="SIZE",
-    help="Size of the bitstream, such as 2.5MB or 300KiB: never more, and at most 1 % less.",
-)
-@click.option("--target-ratio", type=float, metavar="R", help="The same, relative to the tensors, such as 0.1.")
-@click.option("--lossless", is_flag=True, help="Short for --preset lossless.")
+@coding.options("snr", "max_error", "target_size", "target_ratio", "lossless")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
-@click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform.")
-@click.option(
-    "--scan-order",
-    type=click.IntRange(0, 4),
-    help="0: row by row (default); 1 to 4: blocks of 8, 16, 32, 64 with entry points.",
-)
-@click.option("--row-skipping/--no-row-skipping", default=None, help="Code rows of zeros as one flag each.")
-@click.option(
-    "--max-unit-size",
-    type=click.IntRange(min=1),
-    metavar="BYTES",
-    help="Spread tensors over units of at most so many bytes (up to 255 each).",
-)
-@click.option(
-    "--no-side-info",
-    "side_info",
-    is_flag=True,
-    flag_value=False,
-    default=None,
-    help="Refuse what needs side information, which other decoders skip: types, shapes and metadata unknown to NNR.",
-)
-@click.option(
-    "--index",
-    "--indexed-references",
-    "indexed_references",
-    is_flag=True,
-    default=None,
-    help="Name the tensors once, in a list.",
-)
+@coding.options("dq", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references")
 @click.option(
     "--topology",
     type=click.Choice(["carried", "external"]),
@@ -128,31 +86,7 @@ Where several rules match a tensor, the last one wins.
     help="Scale weights before batch normalizations, so that errors are less where those amplify them. Implies "
     "--block.",
 )
-@click.option(
-    "--rule",
-    "rules",
-    multiple=True,
-    callback=params.rules,
-    metavar="GLOB:KEY=VALUE,...",
-    help="Options for the tensors whose names match; repeatable.",
-)
-@click.option(
-    "--effort",
-    type=click.IntRange(1, 9),
-    help="From fastest (1) to smallest (9), default 5; see docs/effort.md.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, 16),
-    help="Squared steps that a bit is worth when tensors are quantized; 0 for the least error. By --effort otherwise.",
-)
-@click.option(
-    "--codebook",
-    type=click.IntRange(0, 65_536),
-    metavar="SIZE",
-    help="Quantize to so many values at most, which suit each tensor; 0: never.",
-)
-@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
+@coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
     "--sensitivity",
     "known",
@@ -197,7 +131,6 @@ def encode(
     force: bool,
     quiet: bool,
     verbose: bool,
-    dq: bool | None,
     **options: Any,
 ) -> None:
     """Compress MODEL into an NNR bitstream.
@@ -212,16 +145,7 @@ def encode(
         raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
     if preset == GPP and options["fold_batchnorm"]:
         raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
-    given = {name: value for name, value in {**options, "dependent_quantization": dq}.items() if value is not None}
-    try:
-        config = nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or DEFAULT, **given)
-    except nnr.EncodeError as error:
-        raise click.UsageError(as_options(str(error), options)) from None
-    for rule in rules:
-        try:
-            config = replace(config, rules=(*config.rules, rule))
-        except nnr.EncodeError as error:
-            raise click.UsageError(f"--rule {rule.pattern!r}: {error}") from None
+    config = coding.configured(LOSSLESS if lossless else preset or DEFAULT, rules, options)
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")
     if dry_run and (check or reports):
@@ -288,12 +212,6 @@ def idle_blocks(model: nnr.Model, config: nnr.EncoderConfig) -> str:
     if config.local_scaling and config.indexed_references and not any(block.scale for block in blocks):
         return "--index leaves out --local-scaling, whose scales would be no variables of the graph"
     return ""
-
-
-def as_options(message: str, names: Iterable[str]) -> str:
-    """What is wrong with fields of the configuration, in the words of the command line."""
-    message = re.sub(r"\bexact(=True)?(?= keeps)", "--lossless", message)
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: "--" + found[0].replace("_", "-"), message)
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import output, params
+from .errors import one_line
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -34,11 +35,13 @@ def ls(bitstream: str, as_json: bool, topology: str | None, limits: nnr.Limits) 
     """
     import nnr_codec as nnr
     from nnr_codec import formats
+    from nnr_codec.decoder.restore import BITS, UPDATE
 
     given = params.given(topology, limits, bitstream)
     with output.source(bitstream) as data, nnr.NnrFile(data, limits, wire=formats.wiring, topology=given) as file:
         output.Printer().passed_over(file.ignored)
-        infos = list(file.info.values())
+        infos, update = list(file.info.values()), output.update_of(file)
+        bits = file.side.metadata.get(UPDATE) == BITS
     if as_json:
         rows = [
             {
@@ -77,6 +80,9 @@ def ls(bitstream: str, as_json: bool, topology: str | None, limits: nnr.Limits) 
     nbytes = sum(info.nbytes for info in infos)
     each = f", {8 * nbytes / parameters:.2f} bits/parameter" if parameters else ""
     click.echo(f"{output.tensors(len(infos))}, {parameters:,} parameters, {nbytes:,} bytes{each}")
+    if update:
+        of_bits = ", those of floats as bit patterns" if bits else ""
+        click.echo(one_line(f"{update}: differences{of_bits}, but for tensors without the tool update"))
 
 
 def _coded(info: nnr.TensorInfo) -> str:

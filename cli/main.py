@@ -17,7 +17,7 @@ import click
 
 from nnr_codec import __version__
 
-from . import bench, conformance, decode, diff, encode, errors, explain, extract, inspect, ls, verify
+from . import bench, conformance, decode, diff, encode, errors, explain, extract, inspect, ls, update, verify
 
 EPILOG = """\b
 Exit codes: 0 fine, 1 "no" (violations, differences), 2 usage, 3 bad input,
@@ -45,6 +45,7 @@ cli.add_command(conformance.conformance)
 cli.add_command(diff.diff)
 cli.add_command(inspect.inspect)
 cli.add_command(explain.explain)
+cli.add_command(update.update)
 cli.add_command(verify.verify)
 
 

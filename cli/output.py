@@ -17,6 +17,8 @@ from .errors import one_line, say, warn
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nnr_codec import NnrFile
+
 WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
 NARROW = 80  # narrower terminals wrap the lines themselves
 
@@ -181,6 +183,18 @@ def _is_terminal(stream: object) -> bool:
 def dims(shape: Iterable[int]) -> str:
     """A shape as ``64x3x7x7``; ``scalar`` for none."""
     return "x".join(map(str, shape)) or "scalar"
+
+
+def update_of(file: NnrFile) -> str:
+    """What a bitstream is an update of, or which one of its sender; empty for one that is none."""
+    if not file.is_update:
+        return ""
+    if lineage := file.lineage:
+        of_base = f" of {lineage.base}" if lineage.base else ""
+        after = f", after {lineage.token}" if lineage.token else ""
+        return f"update {lineage.number} of device {lineage.device_id}{of_base}{after}"
+    base = file.performance.base_model_id
+    return f"an update of {base}" if base else "an update"
 
 
 def tensors(n: int) -> str:

@@ -210,7 +210,7 @@ def target(metavar: str, description: str, required: bool = True) -> Callable[[F
     )
 
 
-def model_format(default: str) -> Callable[[F], F]:
+def model_format(default: str, of: str = "MODEL") -> Callable[[F], F]:
     """The option ``--format``, which gives ``model_format``."""
     return click.option(
         "--format",
@@ -218,7 +218,7 @@ def model_format(default: str) -> Callable[[F], F]:
         metavar="NAME",
         callback=_format_name,
         shell_complete=_format_names,
-        help=f"Format of MODEL (default: {default}).",
+        help=f"Format of {of} (default: {default}).",
     )
 
 
@@ -233,13 +233,13 @@ def conversion(command: F) -> F:
     return command
 
 
-def open_target(target: str, source: str, *, force: bool, folder: bool) -> BinaryIO | None:
+def open_target(target: str, *sources: str, force: bool, folder: bool) -> BinaryIO | None:
     """Find out before the work whether an output can be written.
 
     Parameters
     ----------
-    target, source : str
-        Names as on the command line.
+    target, *sources : str
+        Names of the output and the inputs, as on the command line.
     force : bool
         Whether something at the target may be replaced.
     folder : bool
@@ -255,7 +255,7 @@ def open_target(target: str, source: str, *, force: bool, folder: bool) -> Binar
     if target == "-":
         return output.stdout()
     if os.path.lexists(target):
-        if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
+        if os.path.exists(target) and any(os.path.samefile(name, target) for name in filter(os.path.exists, sources)):
             raise FileExistsError(f"{target} is the input; write to another name")
         if os.path.isdir(target) and not folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)

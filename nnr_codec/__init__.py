@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .decoder.tools import Tool as Tool
     from .encoder.encode import TensorReport as TensorReport
     from .encoder.tune import Tuning as Tuning
+    from .decoder.update import Update as Update
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
     from .errors import EncodeError as EncodeError
@@ -75,6 +76,14 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .errors import PayloadError as PayloadError
     from .errors import TruncatedError as TruncatedError
     from .errors import UnsupportedError as UnsupportedError
+    from .federated.apply import apply_update as apply_update
+    from .federated.apply import identity as identity
+    from .federated.chain import chain_updates as chain_updates
+    from .federated.chain import squash_updates as squash_updates
+    from .federated.sparsify import ErrorFeedback as ErrorFeedback
+    from .federated.sparsify import sparsify as sparsify
+    from .federated.update import UpdateEncoder as UpdateEncoder
+    from .federated.update import encode_update as encode_update
     from .formats.nnef.rules import ModelFinding as ModelFinding
     from .formats.nnef.rules import ModelReport as ModelReport
     from .limits import Limits as Limits
@@ -107,10 +116,15 @@ _NAMES = {
     "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",
     "decoder.tools": "Tool",
+    "decoder.update": "Update",
     "encoder.encode": "TensorReport",
     "encoder.tune": "Tuning",
     "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
+    "federated.apply": "apply_update identity",
+    "federated.chain": "chain_updates squash_updates",
+    "federated.sparsify": "ErrorFeedback sparsify",
+    "federated.update": "UpdateEncoder encode_update",
     "formats.nnef.rules": "ModelFinding ModelReport",
     "limits": "Limits",
     "model": "Block Model Topology",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .bitstream.nodes import UnitNode
     from .bitstream.source import Bitstream
     from .conformance.report import Report
+    from .decoder.state import UpdateState
     from .decoder.tools import Tool
     from .difference import BitstreamDifference
     from .encoder.tune import Tuning
@@ -420,12 +421,16 @@ class UpdateDecoder(update.UpdateDecoder):
         self,
         *,
         limits: Limits | None = None,
+        like: Mapping[str, Any] | None = None,
+        state: UpdateState | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "source",
         topology: Given | None = None,
     ) -> None:
         super().__init__(
             limits=limits,
+            like=like,
+            state=state,
             topology_dimensions=topology_dimensions,
             wire=formats.wiring,
             dtype=dtype,

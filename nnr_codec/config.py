@@ -34,6 +34,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "row_skipping": False,
         "codebook": 0,
     },
+    "update": {"quality": 25.0},
+    "fl": {"quality": 12.0},
+    "3gpp-incremental": {
+        "quality": 25.0,
+        "profile": 1,
+        "choose_shift_parameters": True,
+        "row_skipping": True,
+        "scan_order": 1,
+        "codebook": 0,
+    },
 }
 
 #: Options of which a tensor obeys one: what the error may be; and those of a whole model, of which it has one.
@@ -204,6 +214,12 @@ class EncoderConfig(TensorOptions):
     performance : Performance or None
         What the model parameter set tells of the base model, of a validation result and of the effects of parameter
         reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
+    temporal_context_modeling, hist_dep_sig_prob : bool or None
+        Of updates: whether contexts look at the levels of the update before (10.3.4.2.2), and at whether there was one
+        other than 0 in any (10.2.1.4). None: where that saves bits. Without an update before they have no say.
+    nnr_pre : bool or None
+        Of updates: code residuals of the update before, quantized uniformly (9.2.4). None: where that takes fewer
+        bytes.
     """
 
     effort: int = 5
@@ -225,18 +241,22 @@ class EncoderConfig(TensorOptions):
     indexed_references: bool = False
     side_info: bool = True
     performance: ParameterSetElements | None = None
+    temporal_context_modeling: bool | None = None
+    hist_dep_sig_prob: bool | None = None
+    nnr_pre: bool | None = None
 
     @classmethod
     def preset(cls, name: str, **options: Any) -> EncoderConfig:
         """The options that go by a name, replaced by those given.
 
         ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit;
-        ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for.
+        ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for. Of updates: ``update``;
+        ``fl``, coarser, for senders that add what was lost to the next one; ``3gpp-incremental``.
         """
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
-        if any(options.get(goal) is not None for goal in MODEL_GOALS):
+        if options.get("exact") or any(options.get(goal) is not None for goal in MODEL_GOALS):
             preset = {option: value for option, value in preset.items() if option not in TENSOR_GOALS}
         return cls(**{**preset, **options})
 
@@ -256,6 +276,9 @@ class EncoderConfig(TensorOptions):
         for name in ("deflate_topology", "indexed_references", "side_info", "block", "fold_batchnorm", "local_scaling"):
             if not isinstance(getattr(self, name), bool):
                 raise EncodeError(f"{name} is true or false, not {getattr(self, name)!r}")
+        for name in ("temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise EncodeError(f"{name} is true, false or None, not {getattr(self, name)!r}")
         _check_whole("compressed_parameter_types", self.compressed_parameter_types)
         if self.compressed_parameter_types & ~BLOCK_TYPES:
             raise EncodeError(

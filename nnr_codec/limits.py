@@ -40,6 +40,9 @@ class Limits:
     expected : mapping of str to ndarray, or to (shape, dtype)
         The only tensors that a bitstream may hold, with their shapes and dtypes: the strongest limit where one knows
         them, as for an update of a model that is there. The model's own tensors will do.
+    expected_kinds : bool
+        Whether what is expected are updates of these tensors: of dtypes it only matters then whether they are floats,
+        and a tensor of one number stands for a scalar.
     """
 
     max_unit_bytes: int = (1 << 31) - 1
@@ -61,6 +64,7 @@ class Limits:
     max_archive_bytes: int = 64 << 30
     allow_trailing: bool = False
     expected: Mapping[str, Any] | None = None
+    expected_kinds: bool = False
 
     #: Larger than any size that fits a machine.
     NONE: ClassVar[int] = (1 << 63) - 1
@@ -71,6 +75,10 @@ class Limits:
         if self.expected is not None:
             schema = {name: _schema(tensor) for name, tensor in self.expected.items()}
             object.__setattr__(self, "expected", MappingProxyType(schema))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _limits, (values | {"expected": None if self.expected is None else dict(self.expected)},)
 
     @classmethod
     def names(cls) -> list[str]:
@@ -125,15 +133,34 @@ class Limits:
                 f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
             )
 
-    def check_expected(self, name: str, shape: tuple[int, ...] | None = None, dtype: str = "") -> None:
-        """Raise LimitError when ``expected`` has no such tensor; without a shape, none of that name."""
+    def check_expected(
+        self, name: str, shape: tuple[int, ...] | None = None, dtype: str = "", *, is_bits: bool = False
+    ) -> None:
+        """Raise LimitError when ``expected`` has no such tensor; without a shape, none of that name.
+
+        ``is_bits`` tells that integers are differences of the patterns of floats.
+        """
         if self.expected is None:
             return
         if name not in self.expected:
             raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected")
-        if shape is not None and self.expected[name] != (shape, dtype):
+        if shape is not None and not self._fits(self.expected[name], shape, dtype, is_bits):
             wanted, kind = self.expected[name]
             raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}")
+
+    def _fits(self, wanted: tuple[tuple[int, ...], str], shape: tuple[int, ...], dtype: str, is_bits: bool) -> bool:
+        if not self.expected_kinds:
+            return wanted == (shape, dtype)
+        from .dtypes import STORED_TYPES
+
+        is_float, wants_float = (STORED_TYPES[name].kind == "f" for name in (dtype, wanted[1]))
+        same_kind = is_float == wants_float or (is_bits and wants_float)
+        return same_kind and (shape or (1,)) == (wanted[0] or (1,))
+
+
+def _limits(values: dict[str, Any]) -> Limits:
+    """The copy of pickled limits."""
+    return Limits(**values)
 
 
 def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:

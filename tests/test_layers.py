@@ -36,7 +36,7 @@ LAYERS = {
     "federated": 3,
     "conformance": 3,
     "difference": 3,
-    "integrations": 3,
+    "integrations": 4,
     "report": 3,
     "runtime": 3,
     "formats": 3,
@@ -55,7 +55,8 @@ SIDEWAYS = {
     "files": {"limits"},
     "config": {"limits", "model"},
     "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
-    "federated": {"encoder", "decoder"},
+    "federated": {"encoder", "decoder", "conformance", "formats"},
+    "integrations": {"api"},
     "compare": {"model"},
     "conformance": {"decoder", "formats"},
     "difference": {"decoder"},

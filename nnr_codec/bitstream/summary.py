@@ -152,6 +152,9 @@ def _detail(unit: Unit) -> Iterator[str]:
         yield f"part {header.partial_data_counter}"
     if kind == NNR_NDU:
         yield from tools(unit.ndu)
+        if unit.ndu.parent_node_id_present_flag and "put_node_depth" in unit.ndu:
+            device_id = unit.ndu.device_id if "device_id" in unit.ndu else unit.ndu.parent_device_id
+            yield f"device {device_id}, depth {unit.ndu.put_node_depth}"
     elif kind == NNR_STR:
         yield f"profile {cast(NnrStartUnitHeader, header.detail).general_profile_idc}"
     elif kind == NNR_MPS:
@@ -164,6 +167,8 @@ def _detail(unit: Unit) -> Iterator[str]:
             for name, flag in (("updates", mps.mps_parent_signalling_enabled_flag), ("pre", mps.nnr_pre_flag))
             if flag
         )
+        if "base_model_id" in mps:
+            yield f"base {mps.base_model_id}"
     elif kind == NNR_LPS:
         lps = cast(NnrLayerParameterSetUnitPayload, payload)
         if "lps_qp_density" in lps:

@@ -158,7 +158,7 @@ def _where(stream: Stream, expected: tuple[TensorDigest, ...], name: str, tensor
 # ------------------------------------------------------------------------------------------------ decoders
 def by_library(case: Case) -> Iterator[Decoded]:
     """Decode with this library."""
-    state, before = UpdateState(), None
+    state, before = UpdateState(keep_digests=True), None
     for stream in case.streams:
         with NnrFile(
             stream.path,

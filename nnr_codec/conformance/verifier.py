@@ -15,10 +15,10 @@ from ..bitstream.units import Unit, UnitReader
 from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
 from ..decoder.decode import BitstreamParser
 from ..decoder.group import Group, is_first_edition
+from ..decoder.parents import node_key
 from ..decoder.pruning import PruningWarning
 from ..decoder.reconstruct import Rec, reconstruct
 from ..decoder.restore import Restorer
-from ..decoder.state import node_key
 from ..decoder.task import NduTask
 from ..errors import ElementError, LimitError, MissingDependencyError, MissingReferenceError, NnrError
 from ..limits import Budget, Limits

@@ -18,7 +18,8 @@ from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, MissingReferenceError, UnsupportedError
 from ..syntax.deepcabac import ArithmeticDecoder, Bin, QuantTensorSyntax, index_to_xy, quant_tensor, terminate
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from .state import Node, UpdateState, check_parent, node_key
+from .parents import Reference, refer
+from .state import UpdateState
 from .task import NduTask
 from .unit import located
 
@@ -106,11 +107,9 @@ def trace_bins(
         raise UnsupportedError(f"{task.label}: an NNR_PT_RAW_FLOAT payload has no bins (6.3.4.7)")
     if any(prod(part.dims) > MAX_PARAMETERS for part in task.parts):
         raise UnsupportedError(f"{task.label}: bins are told of tensors of at most {MAX_PARAMETERS:,} parameters")
-    key = node_key(header)
-    node = state.node(key) if state and key and header.parent_node_id_present_flag else None
     with located(task):
-        check_parent(header, node, task.names[0], False, state or UpdateState())
-        syntaxes = plain_syntaxes(task, first_edition, node)
+        reference = refer(header, task.names[0], False, (state or UpdateState()).fork())
+        syntaxes = plain_syntaxes(task, first_edition, reference)
     number = 0
 
     def count(part: Part, parameter: tuple[int, ...] | None, bin_: Bin) -> None:
@@ -144,7 +143,7 @@ def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[E
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         return []
     if len(task.parts) > 1:
-        check_parent(header, None, task.names[0], False, UpdateState())
+        refer(header, task.names[0], False, UpdateState())
     try:
         decoder = PayloadDecoder(task.payload, first_edition=first_edition)
         for part in task.parts:
@@ -175,16 +174,16 @@ def _flags(header: NnrCompressedDataUnitHeader, syntax: TensorSyntax, side: Tens
     return elements
 
 
-def plain_syntaxes(task: NduTask, first_edition: bool, node: Node | None) -> list[QuantTensorSyntax]:
+def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | None) -> list[QuantTensorSyntax]:
     """What the headers and the update before say about each part, for the plain implementation."""
     header, first = task.header, task.role == "h"  # the second tensor of a node that two units share
     is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
-    follows = node and header.temporal_context_modeling_flag and 0 < node.put_node_depth == header.put_node_depth - 1
+    temporal, history = (reference.co_loc, reference.history) if reference else (None, None)
     found = []
     for k, part in enumerate(task.parts, first):
         codebook = part.codebook
-        co_loc = node.levels[k : k + 1] if node and follows else ()
-        any_sig = node.any_sig[k : k + 1] if node else ()
+        co_loc = temporal.levels[k : k + 1] if temporal else ()
+        any_sig = history.any_sig[k : k + 1] if history else ()
         if any(array.shape != part.dims for array in (*co_loc, *any_sig)):
             raise MissingReferenceError(f"the updates before {task.names[0]!r} have not its shape (10.3.4.2.2)")
         found.append(

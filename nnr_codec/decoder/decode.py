@@ -49,9 +49,9 @@ from ..syntax.structures import (
 )
 from .group import Group
 from .info import TensorInfo, describe
+from .parents import node_key
 from .pruning import Pruning
 from .restore import Restoration, Restorer
-from .state import Key, node_key
 from .task import NduTask, data_format
 from .texts import Texts, inflate
 from .wiring import Wire, Wired, Wires
@@ -121,8 +121,9 @@ class BitstreamParser:
         self._unread = ""  # why the record is not understood
         self.pruning = Pruning()
         self.ignored: list[str] = []
+        self.stop: int | None = None  # where another bitstream begins, at which reading has ended
         self._vectors: set[str] = set()  # tensors of one dimension as coded, whatever a topology makes of them
-        self._keys: set[Key] = set()
+        self._keys: set[tuple[int, int]] = set()
         self._snapshot: Session | None = None  # of the last task
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
@@ -179,6 +180,7 @@ class BitstreamParser:
         """The units that carry tensors, in order; a G unit comes with its H unit."""
         for unit in self.reader:
             if self.starts_another(unit) and self.limits.allow_trailing:
+                self.stop = unit.offset
                 break
             yield from self.take(unit)
         self.finish()
@@ -402,7 +404,7 @@ class BitstreamParser:
                 codebook_array(part.codebook, self.limits)
         return task
 
-    def _add_key(self, key: Key, unit: Unit, names: list[str]) -> None:
+    def _add_key(self, key: tuple[int, int], unit: Unit, names: list[str]) -> None:
         """Note that there is a parameter of this key."""
         if key in self._keys and not (self._g and key == node_key(self._g.header)):
             why = f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -11,17 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ..constants import NNR_PT_FLOAT, NNR_PT_INT
-from ..errors import LimitError, MissingReferenceError, NnrError
+from ..errors import MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array
 from ..tensor.quant import add_update
 from .info import TensorInfo
+from .parents import Reference, refer
 from .reconstruct import Rec, reconstruct
-from .state import Arrays, Key, Node, UpdateState, check_parent, node_key
+from .state import Arrays, Digest, Key, Node, UpdateState
 from .task import NduTask
 from .unit import Check, Piece, UnitDecoder, complete, located
 
-Nodes = Mapping[Key, Node]
+#: What each unit of a group refers to.
+References = Sequence[Reference | None]
+
+
+class Left(NamedTuple):
+    """A node that is left to later updates, and what it continues."""
+
+    reference: Reference
+    node: Node
 
 
 class Group(NamedTuple):
@@ -76,18 +85,19 @@ class Group(NamedTuple):
             Give the Rec* tensors as coded: no recomposition, no scaling, no WeightUpdateCache.
         """
         self.charge(budget)
-        tensors, nodes = GroupDecoder(self, state, first_edition=first_edition, raw=raw).run()
-        self.commit(state, nodes)
+        tensors, left = GroupDecoder(self, self.references(state), first_edition=first_edition, raw=raw).run()
+        self.commit(state, left)
         return tensors
 
     def recs(self, *, state: UpdateState, budget: Budget, first_edition: bool = False, raw: bool = False) -> list[Rec]:
         """The Rec* tensors in coding order, with their integers; parameters as for :meth:`decode`."""
         self.charge(budget)
-        decoder = GroupDecoder(self, state, first_edition=first_edition, raw=raw, keep_levels=True)
+        references = self.references(state)
+        decoder = GroupDecoder(self, references, first_edition=first_edition, raw=raw, keep_levels=True)
         for piece in decoder.whole():
             piece()
         recs = decoder.recs()
-        self.commit(state, decoder.nodes())
+        self.commit(state, decoder.left())
         return recs
 
     def rows(
@@ -121,21 +131,28 @@ class Group(NamedTuple):
             some = UnitDecoder(task, first_edition=first_edition, keep_levels=False).rows(start, stop)
             if some is not None:
                 return some
-        whole = GroupDecoder(self, UpdateState(), first_edition=first_edition).run()[0][name]
+        references = self.references(UpdateState())
+        whole = GroupDecoder(self, references, first_edition=first_edition).run()[0][name]
         return np.take(whole, np.arange(start, stop), axis=axis)
 
-    def commit(self, state: UpdateState, nodes: Nodes) -> None:
+    def references(self, state: UpdateState) -> References:
+        """What each unit refers to; MissingReferenceError when an earlier update is needed and not there."""
+        return [self._reference(task, state) for task in self.tasks]
+
+    def _reference(self, task: NduTask, state: UpdateState) -> Reference | None:
+        residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
+        try:
+            return refer(task.header, task.names[0], residual, state)
+        except MissingReferenceError as error:
+            complete(error, task)
+            raise
+
+    def commit(self, state: UpdateState, left: Iterable[Left]) -> None:
         """Let ``state`` take over what decoding left."""
-        for key, node in nodes.items():
-            try:
-                state.put(key, node, self.limits)
-            except LimitError as error:
-                complete(error, self.tasks[-1])
-                raise
-        if state.keep_digests:
-            for task in self.tasks:
-                with located(task):
-                    state.add_payload(task.payload, self.limits)
+        for reference, node in left:
+            with located(self.tasks[-1]):
+                digests = tuple(Digest.of(task.payload) for task in self.tasks) if state.keep_digests else ()
+                state.put(reference.key, node._replace(digests=digests), self.limits, reference.used)
 
 
 class GroupDecoder:
@@ -144,8 +161,8 @@ class GroupDecoder:
     Parameters
     ----------
     group : Group
-    state : UpdateState
-        What earlier updates left; not changed.
+    references : sequence of Reference or None
+        What its units refer to; see Group.references.
     first_edition, raw
         As for :meth:`Group.decode`.
     keep_levels : bool
@@ -153,52 +170,40 @@ class GroupDecoder:
     check : callable, optional
         See UnitDecoder.
 
-    Raises MissingReferenceError when an earlier update is needed and not there.
+    Raises MissingReferenceError when an earlier update has another shape.
     """
 
     def __init__(
         self,
         group: Group,
-        state: UpdateState,
+        references: References,
         *,
         first_edition: bool,
         raw: bool = False,
         keep_levels: bool = False,
         check: Check | None = None,
     ) -> None:
+        self.references = references
         self._group, self._raw = group, raw
         self._memory: dict[Key, _Memory] = {}
         self._units: list[UnitDecoder] = []
-        for task in group.tasks:
-            header, key = task.header, node_key(task.header)
-            is_update = bool(header.parent_node_id_present_flag)
-            if not is_update:  # it refers to nothing, and is remembered as something to refer to
-                if key:
-                    self._memory.setdefault(key, _Memory(header.put_node_depth, None))
-                unit = UnitDecoder(task, first_edition=first_edition, keep_levels=keep_levels, check=check)
-                self._units.append(unit)
-                continue
+        for task, reference in zip(group.tasks, references, strict=True):
+            is_update = bool(task.header.parent_node_id_present_flag)
+            co_loc: Arrays = ()
+            any_sig: Arrays = ()
+            if reference:
+                memory = self._memory.setdefault(reference.key, _Memory(reference))
+                own = memory.own(task)
+                co_loc = reference.co_loc.levels[own] if reference.co_loc else ()
+                any_sig = reference.history.any_sig[own] if reference.history else ()
             with located(task):
-                before = state.node(key) if key else None
-                residual = bool(task.session.nnr_pre_flag and _is_predictable(task))
-                check_parent(header, before, task.names[0], residual, state)
-                co_loc: Arrays = ()
-                any_sig: Arrays = ()
-                if key:
-                    memory = self._memory.setdefault(key, _Memory(header.put_node_depth, before))
-                    before = before or Node(0)
-                    own = memory.own(task)
-                    follows = header.temporal_context_modeling_flag and (
-                        0 < before.put_node_depth == header.put_node_depth - 1
-                    )
-                    co_loc, any_sig = before.levels[own] if follows else (), before.any_sig[own]
                 self._units.append(
                     UnitDecoder(
                         task,
                         first_edition=first_edition,
                         co_loc=co_loc,
                         any_sig=any_sig,
-                        keep_levels=keep_levels or bool(key),
+                        keep_levels=keep_levels or bool(reference and is_update),
                         check=check,
                     )
                 )
@@ -211,7 +216,7 @@ class GroupDecoder:
         """Calls that decode the units in any order and in any threads; see UnitDecoder.pieces."""
         return [piece for unit in self._units for piece in unit.pieces()]
 
-    def run(self) -> tuple[dict[str, Array], Nodes]:
+    def run(self) -> tuple[dict[str, Array], list[Left]]:
         """The tensors by name, and what to remember of them, in one go."""
         task = self._group.tasks[0]
         if len(self._units) == 1 and not task.header.parent_node_id_present_flag:  # as in most bitstreams
@@ -221,42 +226,40 @@ class GroupDecoder:
             except Exception as error:
                 complete(error, task)
                 raise
-            return tensors, {key: memory.node() for key, memory in self._memory.items()} if self._memory else {}
+            return tensors, self.left() if self._memory else []
         for piece in self.whole():
             piece()
         return self.finish()
 
-    def finish(self) -> tuple[dict[str, Array], Nodes]:
+    def finish(self) -> tuple[dict[str, Array], list[Left]]:
         """The tensors by name, and what to remember of them, when all pieces are done."""
-        recs, nodes, first, last = self.recs(), self.nodes(), self._group.first, self._group.tasks[-1]
+        recs, left, first, last = self.recs(), self.left(), self._group.first, self._group.tasks[-1]
         with located(last):
-            return reconstruct(recs, last.header, first.names, first.dims, self._raw, first.outputs), nodes
+            return reconstruct(recs, last.header, first.names, first.dims, self._raw, first.outputs), left
 
     def recs(self) -> list[Rec]:
         """The Rec* tensors in coding order; to be asked for once, when all pieces are done."""
         found = []
-        for task, unit in zip(self._group.tasks, self._units, strict=True):
+        for task, reference, unit in zip(self._group.tasks, self.references, self._units, strict=True):
             recs = unit.recs()
-            if self._memory and (key := node_key(task.header)) and task.header.parent_node_id_present_flag:
+            if reference and task.header.parent_node_id_present_flag:
                 with located(task):
-                    self._remember(task, recs, self._memory[key])
+                    self._remember(task, recs, self._memory[reference.key])
             found += recs
         return found
 
-    def nodes(self) -> Nodes:
+    def left(self) -> list[Left]:
         """What to remember, after :meth:`recs`."""
-        nodes = {}
-        for key, memory in self._memory.items():
-            with located(self._group.tasks[-1]):
-                nodes[key] = memory.node()
-        return nodes
+        with located(self._group.tasks[-1]):
+            return [Left(memory.reference, memory.node()) for memory in self._memory.values()]
 
     def _remember(self, task: NduTask, recs: list[Rec], memory: _Memory) -> None:
         own = slice(len(memory.recs), len(memory.recs) + len(recs))
         memory.keep(recs)
         if not _is_predictable(task):
             return
-        cache = memory.before.updates[own] if memory.before and task.session.nnr_pre_flag else ()
+        before = memory.reference.cache
+        cache = before.updates[own] if before and task.session.nnr_pre_flag else ()
         update = _add(task, recs[0].values, cache)
         memory.updates.append(update.copy())  # the caller owns what is returned
         if not self._raw:
@@ -281,8 +284,7 @@ def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArra
 class _Memory:
     """What will be kept of one parameter."""
 
-    put_node_depth: int
-    before: Node | None
+    reference: Reference
     parts: int = 0
     recs: list[Rec] = field(default_factory=list)
     levels: list[npt.NDArray[np.int32]] = field(default_factory=list)
@@ -303,10 +305,11 @@ class _Memory:
 
     def node(self) -> Node:
         """The node that replaces the one before."""
-        if not self.before and not self.recs:
-            return Node(self.put_node_depth)
+        _, depth, name, history, cache, *_ = self.reference
+        if not self.recs:
+            return Node(depth, name=name)
         any_sig: Arrays = tuple(levels != 0 for levels in self.levels)
-        old = self.before.any_sig if self.before else ()
+        old = history.any_sig if history else ()
         if not any_sig:
             any_sig = old  # raw parameters have no levels, and history goes on (errata D4)
         elif old:
@@ -314,8 +317,8 @@ class _Memory:
                 raise MissingReferenceError("the updates of one parameter differ in shape (10.2.1.5)")
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
         # Nor do raw parameters touch WeightUpdateCache (7.3.4).
-        updates = tuple(self.updates) or (self.before.updates if self.before else ())
-        return Node(self.put_node_depth, tuple(self.levels), any_sig, updates)
+        updates = tuple(self.updates) or (cache.updates if cache else ())
+        return Node(depth, tuple(self.levels), any_sig, updates, name)
 
 
 def is_first_edition(groups: Iterable[Group]) -> bool:

@@ -19,15 +19,20 @@ from .decode import BitstreamParser
 from .deferred import Access, DeferredTensors, Part
 from .group import Group, is_first_edition
 from .info import TensorInfo
+from .lineage import Lineage, base_model_id, token
+from .parents import node_key
 from .restore import Restorer
 from .schedule import decode_groups
-from .state import UpdateState
+from .state import Device, UpdateState
 from .wiring import Wire
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..bitstream.source import Bitstream
+
+#: Bytes that are hashed at a time.
+_CHUNK = 1 << 20
 
 
 class NnrFile(Mapping[str, Array]):
@@ -81,6 +86,36 @@ class NnrFile(Mapping[str, Array]):
         """What the model parameter set tells of the network's performance, and of its base model (6.4.4.3)."""
         return Performance.of(self._reader.session.mps)
 
+    @property
+    def is_update(self) -> bool:
+        """Whether the bitstream represents an update (mps_parent_signalling_enabled_flag)."""
+        return bool(self._reader.session.mps_parent_signalling_enabled_flag)
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """The tensors that are no differences (parent_node_id_present_flag is 0)."""
+        tasks = ((name, task) for name, group in self._group_of.items() for task in group.tasks)
+        updates = {name for name, task in tasks if task.header.parent_node_id_present_flag}
+        parts = ((name, self._restoration.parts(info.same_as or name)) for name, info in self.info.items())
+        return frozenset(name for name, own in parts if updates.isdisjoint(own))
+
+    @property
+    def base_model_id(self) -> str | None:
+        """What the bitstream continues, as the sender says (6.4.4.3)."""
+        return base_model_id(self._reader.session.mps)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Which bitstream of its sender it is, where its base_model_id tells."""
+        return Lineage.parse(self.base_model_id or "")
+
+    @property
+    def device_ids(self) -> list[Device]:
+        """Whose units there are, and that of the lineage; None for units without ids."""
+        keys = (node_key(task.header) for group in self._open() for task in group.tasks)
+        found = dict.fromkeys(key[0] if key else None for key in keys)
+        return [*found] if self.lineage is None else [*(found | {self.lineage.device_id: None})]
+
     def performance_of(self, name: str) -> PerformanceMaps:
         """The performance maps that hold for an operation on the layer of one tensor alone (6.4.4.4)."""
         self._open()
@@ -121,7 +156,12 @@ class NnrFile(Mapping[str, Array]):
             As for :func:`nnr_codec.decode`.
         state : UpdateState, optional
             What earlier updates left; it takes over what later ones refer to, also where this fails half-way.
+
+        Raises MissingReferenceError also when the bitstream does not follow what ``state`` knows of its sender.
         """
+        lineage = self.lineage if state is not None and names is None else None
+        if state is not None and lineage:
+            lineage.check(state.lineages)
         names, groups = self._chosen(names, allow_missing, raw)
         budget, restorer = Budget(self._reader.limits), None
         if not raw:
@@ -139,6 +179,8 @@ class NnrFile(Mapping[str, Array]):
             jobs=jobs,
             executor=executor,
         )
+        if state is not None and lineage:
+            state.follow(lineage, self._token(lineage), self._reader.limits)
         if restorer is None:
             pruned = [name for name in tensors if name in self._parser.pruning.dimensions]
             return Model(tensors, self._topology_for(names), pruned=pruned)
@@ -147,6 +189,14 @@ class NnrFile(Mapping[str, Array]):
             if progress:
                 progress(name)
         return self._model({name: tensors[name] for name in self.info if name in tensors}, names)
+
+    def _token(self, lineage: Lineage) -> str:
+        """That of the bitstream after this one."""
+        source, digest = self._reader.source, lineage.digest()
+        stop = source.size if self._parser.stop is None else self._parser.stop
+        for start in range(0, stop, _CHUNK):
+            digest.update(source.view(start, min(start + _CHUNK, stop)))
+        return token(digest)
 
     @contextmanager
     def deferred(

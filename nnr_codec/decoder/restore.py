@@ -20,6 +20,10 @@ from ..sideinfo.record import RawCode, SideInfo, TensorRecord
 from ..tensor.quant import cast_floats
 from .info import TensorInfo
 
+#: Key and value of the metadata of updates whose integers are differences of the patterns of floats, where the tensor
+#: that they are added to is one of floats.
+UPDATE, BITS = "nnr_codec.update", "bits"
+
 #: What floats may be decoded to.
 DTYPES = ("source", "float16", "float32")
 
@@ -104,7 +108,8 @@ class Restoration:
 
     def _check_expected(self, name: str, shape: tuple[int, ...], type_: str) -> None:
         for one in (name, *self.ties.get(name, ())):
-            self._limits.check_expected(one, shape, self.decoded(type_))
+            is_bits = self.side.metadata.get(UPDATE) == BITS
+            self._limits.check_expected(one, shape, self.decoded(type_), is_bits=is_bits)
 
     def there(self, coded: Collection[str]) -> set[str]:
         """The tensors of the model that are complete with these of units."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import NnrError
 from ..limits import Budget, Limits
 from ..model import Array
-from .group import Group, GroupDecoder, Nodes
-from .state import UpdateState, node_key
+from .group import Group, GroupDecoder, Left, References
+from .state import UpdateState
 from .unit import Piece
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WINDOW = 1 << 26
 
 _NOTHING = cast(memoryview, b"")  # which can be pickled
 
-Result = tuple[dict[str, Array], Nodes]
+Result = tuple[dict[str, Array], list[Left]]
 #: Makes of a tensor of a unit, whose name and label are given, what is to be given of it.
 Deliver = Callable[[str, Array, str], Iterable[tuple[str, Array]]]
 
@@ -75,18 +75,22 @@ def decode_groups(
     groups, tensors = list(groups), dict[str, Array]()
     for group in groups:
         group.charge(budget)
+    state.begin()
     with ExitStack() as stack:
         results: Iterator[Result]
         if executor is None and jobs == 1:
-            results = (GroupDecoder(group, state, first_edition=first_edition, raw=raw).run() for group in groups)
+            results = (
+                GroupDecoder(group, group.references(state), first_edition=first_edition, raw=raw).run()
+                for group in groups
+            )
         else:
             from concurrent.futures import ThreadPoolExecutor  # with which comes logging
 
             pool = executor or stack.enter_context(ThreadPoolExecutor(jobs))
             schedule = stack.enter_context(_Schedule(pool))
             results = schedule.results(groups, state, first_edition, raw)
-        for group, (arrays, nodes) in zip(groups, results, strict=True):
-            group.commit(state, nodes)
+        for group, (arrays, left) in zip(groups, results, strict=True):
+            group.commit(state, left)
             for part in list(arrays):
                 array = arrays.pop(part)  # which is kept no longer than it takes to make another of it
                 given = deliver(part, array, group.label) if deliver else [(part, array)]
@@ -112,7 +116,9 @@ def decoded_ahead(
     state = UpdateState()
     with ExitStack() as stack:
         if executor is None and jobs == 1:
-            yield (GroupDecoder(group, state, first_edition=first_edition).run()[0] for group in groups)
+            yield (
+                GroupDecoder(group, group.references(state), first_edition=first_edition).run()[0] for group in groups
+            )
             return
         from concurrent.futures import ThreadPoolExecutor  # with which comes logging
 
@@ -211,9 +217,10 @@ class _Schedule:
     def _calls(self, index: int, group: Group, state: UpdateState, first_edition: bool, raw: bool) -> list[_Call]:
         """Calls of which one gives the result."""
         check = partial(self.check, index)
-        decoder = GroupDecoder(group, state, first_edition=first_edition, raw=raw, check=check)
+        references = group.references(state)
+        decoder = GroupDecoder(group, references, first_edition=first_edition, raw=raw, check=check)
         pieces = decoder.pieces()
-        whole = _Whole(self, index, decoder, partial(_portable, group, state, first_edition, raw), len(pieces))
+        whole = _Whole(self, index, decoder, partial(_portable, group, references, first_edition, raw), len(pieces))
         return [_Call(whole, piece, piece is pieces[0]) for piece in pieces]
 
 
@@ -259,19 +266,14 @@ def _nothing() -> None:
     """What the other pieces do in another process."""
 
 
-def _decode(group: Group, state: UpdateState, first_edition: bool, raw: bool) -> Result:
+def _decode(group: Group, references: References, first_edition: bool, raw: bool) -> Result:
     """What the first piece does there."""
-    return GroupDecoder(group, state, first_edition=first_edition, raw=raw).run()
+    return GroupDecoder(group, references, first_edition=first_edition, raw=raw).run()
 
 
-def _portable(group: Group, state: UpdateState, *options: bool) -> tuple[Any, ...]:
+def _portable(group: Group, references: References, *options: bool) -> tuple[Any, ...]:
     """Arguments of _decode that can be pickled: a copy of a group whose payloads are bytes, and what it refers to."""
-    limits, parents = replace(group.limits, expected=None), UpdateState()
-    for task in group.tasks:
-        key = node_key(task.header)
-        node = state.node(key) if key else None
-        if key and node:
-            parents.put(key, node, Limits.unlimited())
+    limits = replace(group.limits, expected=None)
     tasks = [
         replace(
             task,
@@ -282,4 +284,4 @@ def _portable(group: Group, state: UpdateState, *options: bool) -> tuple[Any, ..
         )
         for task in group.tasks
     ]
-    return Group(tuple(tasks), (), limits), parents, *options
+    return Group(tuple(tasks), (), limits), references, *options

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256, sha512
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..constants import ICNN_NDU_EXT
-from ..errors import MissingReferenceError
+from ..errors import ElementError
 from ..limits import Limits
-from ..syntax.structures import NnrCompressedDataUnitHeader
+from .lineage import Lineage, Position
 
-Key = tuple[int, int]
+if TYPE_CHECKING:
+    from ..bitstream.source import Bitstream
+
+#: device_id; None for units that have no ids.
+Device = int | None
+#: (device_id, parameter_id); (None, first topology_elem_id) of units that have no ids.
+Key = tuple[Device, int | str]
 Arrays = tuple[npt.NDArray[Any], ...]
+#: Shape and name of the :class:`~nnr_codec.dtypes.StoredType` of each tensor.
+Schema = Mapping[str, tuple[tuple[int, ...], str]]
 
-#: What a node and an array weigh beside their numbers, and a digest of a payload, roughly.
-NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES = 512, 256, 256
+#: What a node, an array, the digests of a payload, and a tensor or sender weigh beside their numbers, roughly.
+NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES, ENTRY_BYTES = 512, 256, 512, 256
 
-#: How many digests of earlier payloads are remembered, two for each; the oldest go first.
-MAX_DIGESTS = 1 << 17
+
+class Digest(NamedTuple):
+    """What names a payload."""
+
+    sha256: bytes
+    sha512: bytes
+
+    @classmethod
+    def of(cls, payload: memoryview) -> Digest:
+        """The digests of a payload."""
+        return cls(sha256(payload).digest(), sha512(payload).digest())
 
 
 class Node(NamedTuple):
@@ -29,112 +49,250 @@ class Node(NamedTuple):
     Parameters
     ----------
     put_node_depth : int
+        Where the unit has none: 0 for a base model, and one more than that of the parent.
     levels : tuple of ndarray of int32
         QuantParam of each tensor of the unit, row-major, in coding order; empty for a unit that is not an update.
     any_sig : tuple of ndarray of bool
         AnySigBeforeFlag of each tensor: whether any update so far had a level other than 0 there (errata D4, N8).
     updates : tuple of ndarray
         WeightUpdateCache (7.3.2, 7.3.3) of each tensor.
+    name : str
+        The first topology element of the unit.
+    digests : tuple of Digest
+        Of the payload of each unit, where the state keeps digests.
     """
 
     put_node_depth: int
     levels: tuple[npt.NDArray[np.int32], ...] = ()
     any_sig: tuple[npt.NDArray[np.bool_], ...] = ()
     updates: tuple[npt.NDArray[Any], ...] = ()
+    name: str = ""
+    digests: tuple[Digest, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """Bytes that the node keeps, those of its objects included."""
         arrays: Arrays = self.levels + self.any_sig + self.updates
-        return NODE_BYTES + sum([ARRAY_BYTES + array.nbytes for array in arrays])
+        own = NODE_BYTES + len(self.name) + DIGEST_BYTES * len(self.digests)
+        return own + sum([ARRAY_BYTES + array.nbytes for array in arrays])
+
+
+@dataclass
+class Sender:
+    """What is known of one device; of that which was there before the present bitstream, nothing changes.
+
+    Parameters
+    ----------
+    nodes : dict
+        By parameter_id, or by name.
+    schema : mapping
+        The tensors that its bitstreams had.
+    position : Position or None
+        How far its bitstreams were followed.
+    nbytes : int
+        Bytes of all this.
+    """
+
+    nodes: dict[int | str, Node] = field(default_factory=dict)
+    schema: Schema = field(default_factory=dict)
+    position: Position | None = None
+    nbytes: int = ENTRY_BYTES
 
 
 class UpdateState:
-    """Update trees by (device_id, parameter_id).
+    """Update trees by (device_id, parameter_id), and what else is known of devices.
 
-    Nodes are immutable, so :meth:`fork` is cheap: a bitstream is decoded against a fork, which replaces the state only
-    when all of it was decoded.
+    What is there is never changed, only replaced, so :meth:`fork` is cheap: a bitstream is decoded against a fork,
+    which replaces the state only when all of it was decoded. A bitstream sees what those before it left, and nothing
+    of its own.
+
+    When it would outgrow max_history_bytes, those devices are forgotten that were not used for the longest time.
 
     Parameters
     ----------
     keep_digests : bool
         Whether to remember payloads by their SHA-256 and SHA-512, for updates that name their parents so.
+    trusting : bool, optional
+        Whether such a parent need not be known where nothing else is needed of it; by default without digests.
     """
 
-    def __init__(self, *, keep_digests: bool = False) -> None:
-        self._nodes: dict[Key, Node] = {}
-        self._nbytes = 0  # of the nodes
+    def __init__(self, *, keep_digests: bool = False, trusting: bool | None = None) -> None:
         self.keep_digests = keep_digests
-        self._digests: dict[bytes, None] = {}  # of the payloads of the present bitstream, in order
-        self._earlier: dict[bytes, None] = {}  # of those before it
+        self.trusting = not keep_digests if trusting is None else trusting
+        self._senders: dict[Device, Sender] = {}  # the least recently used one first
+        self._nbytes = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A bitstream begins."""
+        self._before: Mapping[Device, Sender] = dict(self._senders)
+        self._written: dict[Device, set[int | str]] = {}  # by the present bitstream
+        self._index: dict[bytes, list[Key]] | None = None  # of their payloads, once one is looked for
 
     def fork(self) -> UpdateState:
-        """The state for another bitstream: independent, with the same nodes."""
-        other = UpdateState(keep_digests=self.keep_digests)
-        other._nodes, other._nbytes = dict(self._nodes), self._nbytes
-        other._earlier = dict.fromkeys([*(self._earlier | self._digests)][-MAX_DIGESTS:])
+        """The state for another bitstream: independent, with the same content."""
+        other = UpdateState(keep_digests=self.keep_digests, trusting=self.trusting)
+        other._senders, other._nbytes = dict(self._senders), self._nbytes
+        other.begin()
         return other
 
+    __copy__ = fork
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_before", "_written", "_index")}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self.begin()
+
     def __len__(self) -> int:
-        return len(self._nodes)
+        return sum(len(sender.nodes) for sender in self._senders.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept, those of objects included."""
+        return self._nbytes
+
+    @property
+    def device_ids(self) -> list[int]:
+        """The devices that something is known of, the least recently used one first."""
+        return [device for device in self._senders if device is not None]
+
+    @property
+    def senders(self) -> Mapping[Device, Sender]:
+        """What is known of each device, the least recently used one first; None: units without ids."""
+        return MappingProxyType(self._senders)
+
+    @property
+    def lineages(self) -> dict[int, Position]:
+        """How far the bitstreams of devices were followed."""
+        found = ((device, sender.position) for device, sender in self._senders.items())
+        return {device: position for device, position in found if device is not None and position}
 
     def node(self, key: Key) -> Node | None:
         """The last node of a parameter."""
-        return self._nodes.get(key)
+        sender = self._senders.get(key[0])
+        return sender.nodes.get(key[1]) if sender else None
 
-    def put(self, key: Key, node: Node, limits: Limits) -> None:
-        """Make ``node`` the last one of its parameter; LimitError when the state would outgrow max_history_bytes."""
-        old = self._nodes.get(key)
-        more = node.nbytes - (old.nbytes if old else 0)
-        self._check(more, limits)
-        self._nodes[key], self._nbytes = node, self._nbytes + more
+    def schema(self, device: Device) -> Schema:
+        """The tensors that the bitstreams of a device had."""
+        return self._senders[device].schema if device in self._senders else {}
 
-    def add_payload(self, payload: memoryview, limits: Limits) -> None:
-        """Remember a payload by its digests; LimitError as for :meth:`put`."""
-        self._check(2 * DIGEST_BYTES, limits)
-        self._digests |= dict.fromkeys([sha256(payload).digest(), sha512(payload).digest()])
+    # ------------------------------------------------------------------------------------------ for a bitstream
+    def before(self, key: Key) -> Node | None:
+        """The last node of a parameter that is of an earlier bitstream."""
+        sender = self._before.get(key[0])
+        return sender.nodes.get(key[1]) if sender else None
 
-    def _check(self, more: int, limits: Limits) -> None:
-        total = self._nbytes + DIGEST_BYTES * (len(self._earlier) + len(self._digests)) + more
-        if total > limits.max_history_bytes:
-            limits.check("max_history_bytes", total, "bytes kept for later updates")
+    def find(self, digest: bytes) -> Iterator[tuple[Key, Node]]:
+        """The parameters whose last node of an earlier bitstream has a payload of this digest."""
+        if self._index is None:
+            self._index = {}
+            for device, sender in self._before.items():
+                for parameter, node in sender.nodes.items():
+                    for each in node.digests:
+                        for known in each:
+                            self._index.setdefault(known, []).append((device, parameter))
+        for key in self._index.get(digest, ()):
+            if found := self.before(key):
+                yield key, found
 
-    def knows(self, digest: bytes) -> bool:
-        """Whether an earlier bitstream had a payload of this digest; also true where none was decoded here."""
-        return not self._earlier or digest in self._earlier
+    def put(self, key: Key, node: Node, limits: Limits, used: Iterable[Device] = ()) -> None:
+        """Make ``node`` the last one of its parameter; devices ``used`` were of use for it.
+
+        Raises
+        ------
+        LimitError
+            The present bitstream's devices alone outgrow max_history_bytes.
+        ElementError
+            The bitstream had a node of the parameter.
+        """
+        device, parameter = key
+        if parameter in self._written.get(device, ()):
+            raise ElementError(f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)")
+        for each in used:
+            self._use(each)
+        sender = self._write(device, limits)
+        self._written[device].add(parameter)
+        old = sender.nodes.get(parameter)
+        self._grow(sender, node.nbytes - (old.nbytes if old else 0), limits)
+        sender.nodes[parameter] = node
+
+    def remember(self, device: Device, schema: Schema, limits: Limits) -> None:
+        """Replace the tensors that the bitstreams of a device had; LimitError as for :meth:`put`."""
+        sender = self._write(device, limits)
+        self._grow(sender, _weight(schema) - _weight(sender.schema), limits)
+        sender.schema = dict(schema)
+
+    def follow(self, lineage: Lineage, token: str, limits: Limits) -> None:
+        """A bitstream was decoded, after which ``token`` comes; LimitError as for :meth:`put`."""
+        self.place(lineage.device_id, Position(lineage.number, token), limits)
+
+    def place(self, device: int, position: Position, limits: Limits) -> None:
+        """Say how far the bitstreams of a device were followed; LimitError as for :meth:`put`."""
+        self._write(device, limits).position = position
+
+    def forget(self, device_id: Device) -> None:
+        """Forget all that is known of a device, or (None) of units without ids; nothing if it is not known."""
+        sender = self._senders.pop(device_id, None)
+        if sender:
+            self._nbytes -= sender.nbytes
+        self._written.pop(device_id, None)
+
+    # ------------------------------------------------------------------------------------------
+    def _use(self, device: Device) -> None:
+        """Move a device to the end of those that may be forgotten."""
+        if device in self._senders:
+            self._senders[device] = self._senders.pop(device)
+
+    def _write(self, device: Device, limits: Limits) -> Sender:
+        """What the present bitstream may change."""
+        if device not in self._written:
+            self._written[device] = set()
+            old = self._senders.pop(device, None)
+            sender = replace(old, nodes=dict(old.nodes)) if old else Sender(nbytes=0)
+            self._senders[device] = sender
+            if not old:
+                self._grow(sender, ENTRY_BYTES, limits)
+        return self._senders[device]
+
+    def _grow(self, sender: Sender, more: int, limits: Limits) -> None:
+        while self._nbytes + more > limits.max_history_bytes:
+            device = next((device for device in self._senders if device not in self._written), -1)
+            if device == -1:
+                limits.check("max_history_bytes", self._nbytes + more, "bytes kept for later updates")
+            self.forget(device)
+        sender.nbytes += more
+        self._nbytes += more
+
+    # ------------------------------------------------------------------------------------------ files
+    def save(self, target: str | os.PathLike[str] | BinaryIO, *, overwrite: bool = False) -> None:
+        """Write all that is known to a file, or into one that is open; see :mod:`nnr_codec.decoder.statefile`.
+
+        Raises FileExistsError where there is one, unless ``overwrite`` is true, and OSError.
+        """
+        from .statefile import save_state
+
+        save_state(self, target, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, source: Bitstream, *, limits: Limits | None = None) -> UpdateState:
+        """The state of a file that :meth:`save` wrote.
+
+        Raises
+        ------
+        FormatError
+            It is no such file, or damaged.
+        LimitError
+            It holds more than max_history_bytes.
+        OSError
+            It cannot be read.
+        """
+        from .statefile import load_state
+
+        state: UpdateState = load_state(source, limits or Limits())
+        return state
 
 
-def check_parent(
-    header: NnrCompressedDataUnitHeader, before: Node | None, name: str, residual: bool, state: UpdateState
-) -> None:
-    """Raise MissingReferenceError when the update that this one continues was not the last one decoded (6.4.3.7).
-
-    The first update of a parameter continues a base model, which need not be known (errata N8). ``residual``: the unit
-    is coded predictively (9.2.4).
-    """
-    if not header.parent_node_id_present_flag or header.parent_node_id_type == ICNN_NDU_EXT:
-        return
-    for element, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
-        if element in header and not state.knows(getattr(header, element).to_bytes(size, "big")):
-            raise MissingReferenceError(f"{name!r} has a parent of another {element} than all that were decoded")
-    key = node_key(header)
-    if key is None:
-        if header.temporal_context_modeling_flag or residual:
-            raise MissingReferenceError(
-                f"{name!r} needs a parent that only a hash of its payload names; such parents are not kept"
-            )
-        return
-    if header.put_node_depth <= 1 or (before and before.put_node_depth == header.put_node_depth - 1):
-        return
-    found = f"the last known one has depth {before.put_node_depth}" if before else "none is known"
-    raise MissingReferenceError(
-        f"{name!r} is update {header.put_node_depth} of device_id {key[0]}, parameter_id {key[1]}; its parent has "
-        f"put_node_depth {header.put_node_depth - 1}, but {found} (6.4.3.7)"
-    )
-
-
-def node_key(header: NnrCompressedDataUnitHeader) -> Key | None:
-    """(device_id, parameter_id) of a unit that has them; device_id of the parent where only that is present."""
-    if "parameter_id" not in header.__dict__:
-        return None
-    return (header.device_id if "device_id" in header else header.parent_device_id), header.parameter_id
+def _weight(schema: Schema) -> int:
+    return sum(ENTRY_BYTES + len(name) for name in schema)

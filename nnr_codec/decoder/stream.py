@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ..bitstream.source import ChunkSource
 from ..bitstream.units import UnitReader
+from ..constants import NNR_MPS
 from ..errors import NnrError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
+from ..syntax.structures import NnrModelParameterSetUnitPayload
 from .decode import BitstreamParser
 from .group import Group
+from .lineage import Hash, Lineage, base_model_id, token
 from .restore import Restorer
 from .state import UpdateState
 from .wiring import Wire
@@ -66,6 +69,7 @@ class StreamDecoder:
         self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
         self._allow_missing, self._wire, self._dtype, self._given = allow_missing, wire, dtype, topology
         self._closed = False
+        self._position = 0  # up to where units were taken
         self._begin(None)
 
     def _begin(self, before: Topology | None) -> None:
@@ -74,6 +78,9 @@ class StreamDecoder:
         self._restorer: Restorer | None = None  # until there is a tensor, before which side information comes
         self._first_edition: bool | None = None  # not known yet
         self._held: list[Group] = []  # until it is known
+        self._lineage: Lineage | None = None
+        self._digest: Hash | None = None  # of the bitstream, where it has a lineage
+        self._start: bytearray | None = bytearray()  # of the bitstream, until that is known
         self._masked: list[_Coded] = []  # until all tensors are known that a mask runs over
 
     @property
@@ -131,13 +138,34 @@ class StreamDecoder:
 
     def _tensors(self) -> Iterator[tuple[str, Array]]:
         while unit := self._reader.next():
-            self._source.forget(self._reader.position)
             if self._parser.starts_another(unit):
                 yield from self._end()
                 self.state = self.state.fork()
                 self._begin(self._parser.context)
+            self._hash()
+            self._source.forget(self._reader.position)
             for group in self._parser.take(unit):
                 yield from self._decode(group)
+            if unit.header.nnr_unit_type == NNR_MPS:
+                self._follow(cast(NnrModelParameterSetUnitPayload, unit.payload))
+
+    def _hash(self) -> None:
+        """Take the bytes of a unit for the lineage."""
+        if self._digest:
+            self._digest.update(self._source.view(self._position, self._reader.position))
+        elif self._start is not None:
+            self._start += self._source.view(self._position, self._reader.position)
+            self._reader.limits.check("max_pending_bytes", len(self._start), "bytes before the NNR_MPS")
+        self._position = self._reader.position
+
+    def _follow(self, mps: NnrModelParameterSetUnitPayload) -> None:
+        """Check that the bitstream follows what was decoded of its sender."""
+        self._lineage = Lineage.parse(base_model_id(mps) or "")
+        if self._lineage and self._start is not None:
+            self._lineage.check(self.state.lineages)
+            self._digest = self._lineage.digest()
+            self._digest.update(bytes(self._start))
+        self._start = None
 
     def _end(self) -> Iterator[tuple[str, Array]]:
         """What is left to say of a bitstream at its end."""
@@ -150,6 +178,8 @@ class StreamDecoder:
         for name, tensor, label in self._masked:
             yield from self._restoring().take(name, self._parser.pruning.apply(name, tensor), label)
         yield from self._restoring().finish()
+        if self._lineage and self._digest:
+            self.state.follow(self._lineage, token(self._digest), self._reader.limits)
 
     def _restoring(self) -> Restorer:
         if self._restorer is None:

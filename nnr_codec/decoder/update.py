@@ -7,13 +7,18 @@ and variance come with the base model alone: their differences are not coded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from ..limits import Limits
+import numpy as np
+
+from ..dtypes import STORED_TYPES
+from ..errors import LimitError
+from ..limits import Budget, Limits
 from ..model import Array, Topology
 from .index import NnrFile
-from .state import UpdateState
+from .state import Schema, UpdateState
 from .wiring import Wire
 
 if TYPE_CHECKING:
@@ -22,12 +27,54 @@ if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
 
 
+class Update(dict[str, Array]):
+    """The tensors of a bitstream by name, most of them differences.
+
+    Parameters
+    ----------
+    tensors : mapping of str to ndarray
+    whole : iterable of str
+        Those that are no differences, but take the place of the tensors before (parent_node_id_present_flag is 0).
+    left_out : iterable of str
+        Those that the bitstream leaves out because they do not change: zeros.
+    base_model_id : str or None
+        What the bitstream continues, as the sender says.
+    metadata : mapping of str to str
+        Of the side information.
+    topology : Topology or None
+        Carried by the bitstream.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Array] | None = None,
+        *,
+        whole: Iterable[str] = (),
+        left_out: Iterable[str] = (),
+        base_model_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        topology: Topology | None = None,
+    ) -> None:
+        super().__init__(tensors or {})
+        self.whole, self.left_out = frozenset(whole), frozenset(left_out)
+        self.base_model_id, self.topology = base_model_id, topology
+        self.metadata = dict(metadata or {})
+
+
 class UpdateDecoder:
-    """Decodes one bitstream after another, keeping what later updates refer to.
+    """Decodes one bitstream after another, keeping what later updates refer to; not for several threads at once.
 
     Parameters
     ----------
     limits : Limits, optional
+        ``max_history_bytes`` bounds what is kept: before it is exceeded, the devices are forgotten of which no update
+        came for the longest time, and then their updates are missing their parents.
+    like : mapping of str to ndarray, or to anything else that has shape and dtype
+        The model that is updated. Nothing else may be in a bitstream: other names, shapes, and floats for integers or
+        the reverse are refused before anything is allocated. Tensors that a bitstream leaves out come back as zeros of
+        this shape and type; without ``like``, those that its sender's bitstreams had do.
+    state : UpdateState, optional
+        What earlier bitstreams left; it stays as it is.
     topology_dimensions : mapping of str to sequence of int, optional
         Dimensions of tensors whose units leave them out.
     dtype : str
@@ -38,26 +85,29 @@ class UpdateDecoder:
     Attributes
     ----------
     state : UpdateState
-        Changed only by bitstreams that decode as a whole.
+        Replaced by bitstreams that decode as a whole, and only by these.
     """
 
     def __init__(
         self,
         *,
         limits: Limits | None = None,
+        like: Mapping[str, Any] | None = None,
+        state: UpdateState | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         wire: Wire | None = None,
         dtype: str = "source",
         topology: Topology | None = None,
     ) -> None:
-        self.state = UpdateState(keep_digests=True)
-        self._limits, self._dimensions, self._dtype = limits, topology_dimensions, dtype
+        self.state = UpdateState(keep_digests=True) if state is None else state.fork()
+        limits = limits or Limits()
+        self._limits = limits if like is None else replace(limits, expected=like, expected_kinds=True)
+        self._like: Schema | None = None if like is None else dict(self._limits.expected or {})
+        self._dimensions, self._dtype = topology_dimensions, dtype
         self._wire, self._given = wire, topology
         self._before: Topology | None = None
 
-    def decode(
-        self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None
-    ) -> dict[str, Array]:
+    def decode(self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None) -> Update:
         """The tensors of one bitstream, by name: full tensors of a base model, differences of an update.
 
         Parameters
@@ -65,7 +115,8 @@ class UpdateDecoder:
         data : bytes-like, path or binary file
             A whole bitstream.
         raw : bool
-            Give the Rec* tensors as coded: no recomposition or scaling, and no WeightUpdateCache added (7.3.3).
+            Give the Rec* tensors as coded: no recomposition or scaling, no WeightUpdateCache added (7.3.3), and no
+            tensors that are left out.
         jobs, executor
             As for :func:`nnr_codec.decode`.
 
@@ -74,12 +125,64 @@ class UpdateDecoder:
         BitstreamError
             The bitstream is malformed, or asks for more than the limits permit.
         MissingReferenceError
-            The update that this one continues was not decoded here.
+            It is repeated, or out of order, or what it continues was not decoded here.
         """
         fork = self.state.fork()
         file = NnrFile(
             data, self._limits, self._dimensions, self._wire, self._dtype, topology=self._given, before=self._before
         )
         model = file.decode(raw=raw, state=fork, allow_missing=True, jobs=jobs, executor=executor)
+        tensors, zeros = dict(model.tensors), dict[str, Array]()
+        if not raw:
+            zeros = self._left_out(file, fork)
+            if self._like:
+                both = tensors | zeros
+                tensors = {name: both[name].reshape(self._like[name][0]) for name in self._like if name in both}
+            else:
+                tensors |= zeros
+        self._remember(file, fork)
+        update = Update(
+            tensors,
+            whole=file.whole,
+            left_out=zeros,
+            base_model_id=file.base_model_id,
+            metadata=file.side.metadata,
+            topology=model.topology,
+        )
         self.state, self._before = fork, file.context
-        return dict(model.tensors)
+        return update
+
+    def reset(self, device_id: int | None = None) -> None:
+        """Forget what was decoded of one device, or all; topologies stay."""
+        fork = self.state.fork()
+        for device in list(fork.senders) if device_id is None else [device_id]:
+            fork.forget(device)
+        self.state = fork
+
+    def _left_out(self, file: NnrFile, state: UpdateState) -> dict[str, Array]:
+        """Zeros for tensors that are not in an update (errata H4)."""
+        if not file.is_update:
+            return {}
+        schema: Schema = self._like or {}
+        if self._like is None:
+            for device in file.device_ids or state.senders:  # without units, it may be anybody's
+                schema = {**schema, **state.schema(device)}
+        budget, zeros = Budget(self._limits), dict[str, Array]()
+        for name, (shape, type_) in schema.items():
+            if name in file:
+                continue
+            stored = STORED_TYPES[type_ if self._dtype == "source" or STORED_TYPES[type_].kind != "f" else self._dtype]
+            budget.tensor(shape, stored.itemsize, f"{name!r}, which is left out")
+            try:
+                zeros[name] = np.zeros(shape, stored.dtype)
+            except MemoryError:
+                raise LimitError(f"there is not enough memory for {name!r}, which is left out") from None
+        return zeros
+
+    def _remember(self, file: NnrFile, state: UpdateState) -> None:
+        """Keep in mind which tensors there are of the senders."""
+        schema = {name: (info.shape, info.type) for name, info in file.info.items()}
+        for device in file.device_ids:
+            known = state.schema(device) if file.is_update else {}
+            if not known.items() >= schema.items():
+                state.remember(device, {**known, **schema}, self._limits)

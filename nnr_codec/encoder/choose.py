@@ -56,6 +56,8 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
     if not subject.array.size:
         empty = TensorRecord(subject.stored.name, subject.array.shape, index=index)
         return replace(subject.plan(NNR_PT_RAW_FLOAT), dims=subject.array.shape, record=empty)
+    if subject.is_update:
+        return _difference(subject)
     if subject.options.exact:
         return exact(subject)
     if subject.stored.kind != "f":
@@ -65,6 +67,17 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
         return exact_plain(subject) or exact(subject)
     if subject.options.exact is None and not in_block and subject.effort.glance:
         return _cheapest(subject, plan)
+    return plan
+
+
+def _difference(subject: Subject) -> TensorPlan:
+    """The plan of a difference: as the options say, or as float32, never with a code of side information."""
+    if subject.stored.kind != "f":
+        plan = next(plain(subject), None)
+    else:
+        plan = (None if subject.options.exact else _lossy(subject, in_block=False)) or _raw(subject)
+    if plan is None:
+        raise EncodeError(f"tensor {subject.name!r} differs by more than an update can say")
     return plan
 
 

@@ -18,8 +18,10 @@ from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .allocate import allocate
+from .contexts import refer
 from .fold import Prepared
 from .layout import UnitPlan, plan_units, side_info
+from .links import Link
 from .preamble import preamble
 from .quantize import contents
 from .schedule import Call, Pool, Reader
@@ -98,7 +100,8 @@ def _units(
     ids = [name for known in ids_of for name in known]
     references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
-    yield from preamble(model.topology, references, record, config, session, codebooks=codebooks)
+    links = prepared.links
+    yield from preamble(model.topology, references, record, config, session, codebooks=codebooks, links=links)
     index = {name: k for k, name in enumerate(references)}
     calls = []
     coded = [[*plan.tensors.values()] if known else [] for plan, known in zip(plans, ids_of, strict=True)]
@@ -108,7 +111,9 @@ def _units(
         names = tuple([tensor.name for tensor in tensors])
         own = {name: index[name] for name in known} if index else index
         jobs = pool.jobs if pool.is_large(cost, whole) else 1
-        calls.append(Call(_encoded, read, names, (plan, session, own, config.max_unit_size, statistics, jobs), cost))
+        link = links.of.get(plan.ids[0]) if links else None
+        arguments = (plan, session, own, config.max_unit_size, statistics, jobs, link)
+        calls.append(Call(_encoded, read, names, arguments, cost))
     for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
         if progress:
@@ -127,6 +132,7 @@ def _encoded(
     max_unit_size: int | None,
     statistics: bool,
     jobs: int,
+    link: Link | None,
 ) -> tuple[list[bytes], float, dict[str, TensorStatistics]]:
     """The units of a plan, their time, and statistics by tensor if wanted; the tensors are those that have one."""
     measured: dict[str, TensorStatistics] = {}
@@ -137,7 +143,7 @@ def _encoded(
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         wanted = measured if statistics else None
         # Threads share the session: units of tensors leave it as it is, since none has G without H.
-        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs)
+        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs, link)
         return units, time.perf_counter() - started, measured
     except EncodeError:
         raise
@@ -153,14 +159,17 @@ def encode_unit(
     max_unit_size: int | None = None,
     statistics: dict[str, TensorStatistics] | None = None,
     jobs: int = 1,
+    link: Link | None = None,
 ) -> list[bytes]:
     """The compressed data unit of one tensor or block, or its parts, and that of a tensor's other bits.
 
     ``arrays`` are the tensors by role; ``index`` is the reference list; ``statistics`` is filled, if there is one;
-    ``jobs`` threads code rows of blocks between entry points.
+    ``jobs`` threads code rows of blocks between entry points; ``link`` is that of a tensor of an update.
     """
-    header = _header(plan, index)
+    header = _header(plan, index, link.elements if link else {})
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
+        if link and link.is_residual:
+            raise EncodeError(f"tensor {plan.ids[0]!r} has no step, without which there are no residuals (7.3.4)")
         unit, _ = contents(plan.tensors["weight"], arrays["weight"], None)
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)
@@ -171,7 +180,8 @@ def encode_unit(
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
         unit, bits = contents(tensor, arrays[part.role], syntax)
-        coded.append(Part(tensor, unit, syntax))
+        known = Part(tensor, unit, syntax)
+        coded.append(refer(header, session, part, known, link) if link else known)
     tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)
     unary = header.cabac_unary_length_minus1 = tools.cabac_unary_length_minus1
     if statistics is not None:
@@ -200,11 +210,11 @@ def mapping(jobs: int) -> Iterator[Run]:
         yield threads.map
 
 
-def _header(plan: UnitPlan, index: Mapping[str, int]) -> NnrCompressedDataUnitHeader:
+def _header(plan: UnitPlan, index: Mapping[str, int], linked: Mapping[str, Any]) -> NnrCompressedDataUnitHeader:
     main = next(iter(plan.tensors.values()))
-    elements: dict[str, Any] = {}
+    elements: dict[str, Any] = {**linked}
     if main.data_format not in DEFAULT_FORMATS:
-        elements = {"nnr_decompressed_data_format_present_flag": 1, "nnr_decompressed_data_format": main.data_format}
+        elements |= {"nnr_decompressed_data_format_present_flag": 1, "nnr_decompressed_data_format": main.data_format}
     if main.payload_type != NNR_PT_RAW_FLOAT:
         elements |= {
             "cabac_unary_length_flag": 1,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
+from .links import Links
 
 #: What a block has beside its weight.
 MEMBERS = ("bias", "beta", "gamma", "mean", "var", "scale")
@@ -38,11 +39,14 @@ class Prepared:
         that the caller does not have are optional: only a unit that has one divides its weight by it.
     wiring : Wiring
         What decoders learn from the topology, as far as blocks are concerned.
+    links : Links or None
+        The tensors are those of an update.
     """
 
     model: Model
     restored: Model
     wiring: Wiring = field(default_factory=Wiring)
+    links: Links | None = None
 
     @property
     def scales(self) -> set[str]:
@@ -202,7 +206,9 @@ def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
     value = {member: array.astype(np.float64) for member, array in arrays.items()}
     epsilon = block.epsilon or 0.0
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
-        alpha = value["gamma"] / np.sqrt(value["var"] + epsilon)
+        # What is folded stays as it is: its variance is 1 - epsilon as the type holds it.
+        folded = arrays["var"] == arrays["var"].dtype.type(1 - epsilon)
+        alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]
         found = {
             member: np.asarray(values, np.float64).astype(arrays[member].dtype)

@@ -34,10 +34,10 @@ EXCERPT = 1 << 15
 LEAST = 2.0**-400
 
 
-def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> EncoderConfig:
+def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool, *, apart: bool = False) -> EncoderConfig:
     """The options with which every tensor has the quality, snr or max_error that is asked for.
 
-    Each snr and max_error is verified by quantizing the tensor as it will be; a tensor of which no step gives that is
+    ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by quantizing the tensor as it will be; a tensor of which no step gives that is
     kept bit for bit.
     """
     wanted = {name: config.for_tensor(name) for name in model.tensors}
@@ -46,7 +46,10 @@ def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool) -> Enc
         return config
     config = dense(config)
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
-    found = _quality_steps(by_quality, read_each(model, by_quality, read, pool, _energy, config))
+    energies = read_each(model, by_quality, read, pool, _energy, config)
+    found: dict[str, Options] = {}
+    for group in [[name] for name in by_quality] if apart else [[*by_quality]]:
+        found |= _quality_steps(by_quality, {name: energies[name] for name in group})
     others = [name for name in names if name not in by_quality]
     found |= read_each(model, others, read, pool, _settled, config, frozenset(block_members(model)))
     config = replace(config, quality=None, snr=None, max_error=None)

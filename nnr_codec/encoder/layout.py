@@ -34,6 +34,7 @@ from ..sideinfo.record import SideInfo, TensorRecord
 from .choose import choose, in_unit
 from .cost import code_bytes
 from .fold import Prepared, divided
+from .links import Links
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
 from .schedule import WINDOW, Call, Pool, Reader
 from .ties import ties
@@ -97,7 +98,7 @@ def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Po
     Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
     that is none.
     """
-    return list(_Layout(prepared.model, config, read, pool, prepared.wiring, prepared.scales).units())
+    return list(_Layout(prepared.model, config, read, pool, prepared.wiring, prepared.scales, prepared.links).units())
 
 
 def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
@@ -125,16 +126,21 @@ class _Place:
         See :class:`Subject`.
     room : int
         Likewise.
+    is_update : bool
+        Likewise.
     """
 
     name: str
     index: int
     bits_id: str | None
     room: int
+    is_update: bool
 
     def subject(self, array: Array, config: EncoderConfig, axis: int = 0) -> Subject:
         """The facts about the tensor, of which a dimension is coded first."""
-        return subject(self.name, array, config, self.bits_id, self.room, axis)
+        found = subject(self.name, array, config, self.bits_id, self.room, axis)
+        found.is_update = self.is_update
+        return found
 
 
 @dataclass(frozen=True)
@@ -200,6 +206,7 @@ class _Layout:
     pool: Pool
     wiring: Wiring
     scales: set[str]
+    links: Links | None
     taken: set[str] = field(init=False)
     room: float = field(init=False)
     recorded: bool = False  # whether any of them needs the record
@@ -211,7 +218,8 @@ class _Layout:
     def units(self) -> Iterator[UnitPlan]:
         """The units in order."""
         block_of = _blocks(self.model, self.wiring, self.scales)
-        tied = ties(self.model, self.config, {name: known.block for name, known in block_of.items()})
+        blocks = {name: known.block for name, known in block_of.items()}
+        tied = ties(self.model, self.config, blocks) if not self.links else {}  # differences have trees of their own
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, Call[_Planned]] = {}
         for name in places:
@@ -244,7 +252,8 @@ class _Layout:
         bits_id = f"{name}#bits"
         while bits_id in self.taken:
             bits_id = f"{bits_id[:-5]}##bits"
-        return _Place(name, index, bits_id if fits_name(bits_id) else None, int(self.room))
+        is_update = bool(self.links and self.links.is_update(name))
+        return _Place(name, index, bits_id if fits_name(bits_id) else None, int(self.room), is_update)
 
     def call(self, block: _Known | None, places: list[_Place]) -> Call[_Planned]:
         """What plans a block, or a tensor."""

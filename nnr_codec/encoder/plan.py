@@ -162,6 +162,8 @@ class Subject:
         Bytes that the tensor may take of the record.
     importance : Importance or None
         What the caller knows of its errors.
+    is_update : bool
+        The array is a difference, whose unit says all that is to be known of it.
     """
 
     name: str
@@ -172,6 +174,7 @@ class Subject:
     bits_id: str | None = None
     room: int = 0
     importance: Importance | None = None
+    is_update: bool = False
 
     @property
     def dims(self) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
     NnrUnitHeader,
 )
+from .links import Links
 
 #: What a record may take more than deflated: NNCodec 2.1.3 passes over private units only where they are strings.
 PLAIN_BYTES = 128
@@ -46,18 +47,19 @@ def preamble(
     session: Session,
     *,
     codebooks: bool = False,
+    links: Links | None = None,
 ) -> Iterator[bytes]:
     """The units before the tensors; without the topology where that is kept apart.
 
     ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
-    tensor has one.
+    tensor has one; ``links`` are those of an update.
 
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
     if config.topology == "external":
         topology = None
-    units = [*_units(topology, references, config, session, codebooks)]
+    units = [*_units(topology, references, config, session, codebooks, links)]
     if record:
         units.append(_side_info(record, config, session))
     for unit in units:
@@ -70,7 +72,12 @@ def preamble(
 
 
 def _units(
-    topology: Topology | None, references: Sequence[str], config: EncoderConfig, session: Session, codebooks: bool
+    topology: Topology | None,
+    references: Sequence[str],
+    config: EncoderConfig,
+    session: Session,
+    codebooks: bool,
+    links: Links | None,
 ) -> Iterator[bytes]:
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
@@ -81,6 +88,7 @@ def _units(
         mps_quantization_parameter=0,
         mps_topology_indexed_reference_flag=int(bool(references)),
         **(config.performance.elements() if config.performance else {}),
+        **(links.elements if links else {}),
     )
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), parameters, session)
     if topology:

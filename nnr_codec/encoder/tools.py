@@ -22,11 +22,15 @@ PROMISE = 0.0005
 
 
 class Part(NamedTuple):
-    """One tensor of a unit: its levels, int32 of shape ``plan.dims``, and what the unit's header says of them."""
+    """One tensor of a unit: its levels, int32 of shape ``plan.dims``, and what the unit's header says of them.
+
+    ``hist`` is its hist_dep_sig_prob_enabled_flag.
+    """
 
     plan: TensorPlan
     levels: npt.NDArray[Any]
     syntax: TensorSyntax
+    hist: int = 0
 
 
 class Choice(NamedTuple):
@@ -49,7 +53,10 @@ def choose_tools(parts: Sequence[Part], *, thorough: bool = False) -> Choice:
     The largest part decides on cabac_unary_length. Large tensors are sampled unless ``thorough``. Nothing depends on
     the machine.
     """
-    sides = [TensorSide(row_skip_enabled_flag=int(_skips_rows(part, thorough))) for part in parts]
+    sides = [
+        TensorSide(hist_dep_sig_prob_enabled_flag=part.hist, row_skip_enabled_flag=int(_skips_rows(part, thorough)))
+        for part in parts
+    ]
     largest = max(range(len(parts)), key=lambda k: parts[k].levels.size) if len(parts) > 1 else 0
     options = parts[largest].plan.options
     unary = options.cabac_unary_length_minus1

@@ -7,7 +7,7 @@ import signal
 from dataclasses import fields
 from pathlib import Path
 
-import click
+import click.shell_completion
 import pytest
 from nnr_cli import errors
 from nnr_cli.main import cli, run
@@ -24,7 +24,17 @@ OTHERS = {"--help", "--minilm", "--table"}
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in cli.commands)])
+def every_command(group: click.Group = cli) -> dict[str, click.Command]:
+    """All commands by their names, those of groups as in ``update apply``."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        found[name] = command
+        if isinstance(command, click.Group):
+            found |= {f"{name} {inner}": each for inner, each in every_command(command).items()}
+    return found
+
+
+@pytest.mark.parametrize("command", [[], *(name.split() for name in every_command())])
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help(capsys: Capture, command: list[str], option: str) -> None:
     result = call(capsys, *command, option)
@@ -32,7 +42,7 @@ def test_help(capsys: Capture, command: list[str], option: str) -> None:
     assert result.out.startswith(f"Usage: {' '.join(['nnr', *command])} [OPTIONS]")
     assert max(map(len, result.out.splitlines())) <= 100
     if command:
-        examples = re.findall(rf"^    nnr {command[0]} .+$", result.out, re.MULTILINE)
+        examples = re.findall(rf"^    .*nnr {' '.join(command)} .+$", result.out, re.MULTILINE)
         assert len(examples) >= 2
     else:
         assert all(f"\n  {name} " in result.out for name in cli.commands)
@@ -48,18 +58,26 @@ def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/steering.md", "docs/effort.md", "docs/reports.md", "docs/data-aware.md", "docs/nnef.md"],
+    [
+        "README.md",
+        "docs/steering.md",
+        "docs/effort.md",
+        "docs/reports.md",
+        "docs/data-aware.md",
+        "docs/nnef.md",
+        "docs/updates.md",
+    ],
 )
 def test_pages_name_options_that_there_are(page: str) -> None:
     options = {
         name: {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
-        for name, command in cli.commands.items()
+        for name, command in every_command().items()
     }
     every = set().union(*options.values())
     text = (ROOT / page).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("`python -m", "python -m", "pip "))]
     for line in lines:
-        for command, words in re.findall(r"\bnnr (\w+)\b([^`|]*)", line):
+        for command, words in re.findall(r"\bnnr (update \w+|\w+)\b([^`|]*)", line):
             if command in options:
                 for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"&&.*", "", words)):
                     assert option in options[command], line

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from nnr_cli.encode import PRESETS
+from nnr_cli.update import PRESETS as UPDATE_PRESETS
 
 import nnr_codec as nnr
 from nnr_codec.config import PRESETS as LIBRARY_PRESETS
@@ -84,7 +85,7 @@ def test_lossy_models_keep_types_and_shapes(typed: Path, capsys: Capture) -> Non
 
 
 def test_presets(npz: Path, capsys: Capture) -> None:
-    assert set(PRESETS) == set(LIBRARY_PRESETS)
+    assert {*PRESETS, *UPDATE_PRESETS} == set(LIBRARY_PRESETS)
     exact = nnr.encode(npz, exact=True)
     for options, expected in (
         (["--preset", "lossless"], exact),

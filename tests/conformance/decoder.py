@@ -43,7 +43,8 @@ def main(mode: str, source: str, folder: str, *before: str) -> None:
     tensors = {}
     try:
         for path in (*before, source):
-            tensors = decoder.decode(without_record(path) if mode == "plain" else Path(path))
+            update = decoder.decode(without_record(path) if mode == "plain" else Path(path))
+            tensors = {name: tensor for name, tensor in update.items() if name not in update.left_out}
     except nnr.NnrError as error:
         sys.exit(0 if mode == "lenient" else str(error))
     if mode == "silent":

@@ -11,6 +11,7 @@ from bitarray import bitarray
 from nnr_codec import Limits
 from nnr_codec.conformance.cases import read_case
 from nnr_codec.constants import (
+    ICNN_NDU_EXT,
     NNR_AGG_SLF,
     NNR_MPS,
     NNR_NDU,
@@ -461,6 +462,16 @@ def update(depth: int, **elements: object) -> bytes:
 @breaks("parent-depth")
 def parent_depth() -> Broken:
     return Broken(update(1), 2, [base(), update(1)])
+
+
+@breaks("update-order")
+def update_order() -> Broken:
+    def external(depth: int) -> bytes:
+        header = update_ndu("w", [1], depth, kind=NNR_PT_INT, parent_node_id_type=ICNN_NDU_EXT)
+        del header.parent_device_id
+        return start(mps_parent_signalling_enabled_flag=1).ndu(header, [1]).data
+
+    return Broken(external(2), 2, [external(2)])
 
 
 @breaks("parent-tensor")

@@ -24,6 +24,17 @@ def refused(data: bytes, error: type[E], match: str | None, *, unit: str = "", p
     return caught.value
 
 
+def contents(state: nnr.UpdateState) -> list[tuple[Any, ...]]:
+    """All that a state holds, in the order of its use, as something that can be compared."""
+    found: list[tuple[Any, ...]] = [(state.nbytes, state.keep_digests)]
+    for device, sender in state.senders.items():
+        found.append((device, sender.position, sender.nbytes, dict(sender.schema)))
+        for parameter, node in sender.nodes.items():
+            arrays = [[(a.dtype, a.shape, a.tobytes()) for a in k] for k in (node.levels, node.any_sig, node.updates)]
+            found.append((device, parameter, node.put_node_depth, node.name, node.digests, arrays))
+    return found
+
+
 def overwritten(data: bytes, name: str, value: int) -> bytes:
     """A copy with another value for the last syntax element called ``name``, which has a fixed number of bits."""
     places: list[tuple[int, int]] = []

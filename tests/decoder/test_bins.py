@@ -16,7 +16,7 @@ from nnr_codec.constants import NNR_PT_RAW_FLOAT
 from nnr_codec.decoder.bins import StopTracing, TensorBin, heads, trace_bins
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.group import is_first_edition
-from nnr_codec.decoder.state import node_key
+from nnr_codec.decoder.parents import node_key
 from nnr_codec.decoder.task import NduTask
 
 from ..builder import Bitstream, ndu

@@ -6,7 +6,7 @@ import pickle
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,12 +23,13 @@ from nnr_codec.decoder import unit as unit_module
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.group import GroupDecoder, is_first_edition
 from nnr_codec.decoder.schedule import decode_groups
-from nnr_codec.decoder.state import Node, UpdateState
+from nnr_codec.decoder.state import Device, Key, Node, UpdateState
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
 
 from ..builder import Bitstream, ndu, update_ndu
 from ..interop import ALL, Stream
+from .support import contents
 
 VECTORS = sorted((Path(__file__).resolve().parents[2] / "bitstream_vectors").glob("[!i]*/*/stream.nnr"))
 
@@ -102,10 +103,6 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
     groups = list(parser.groups())
     first_edition = parser.profile == 0 and is_first_edition(groups)
     return decode_groups(groups, Budget(Limits.strict()), first_edition=first_edition, state=state, **options)
-
-
-def contents(state: UpdateState) -> list[tuple[Any, ...]]:
-    return [(key, *map(repr, node._asdict().items())) for key, node in state._nodes.items()]
 
 
 @pytest.mark.usefixtures("_segments")
@@ -194,9 +191,9 @@ def test_the_state_is_changed_in_bitstream_order_by_the_caller() -> None:
             super().__init__()
             self.seen: list[tuple[Any, ...]] = []
 
-        def put(self, key: tuple[int, int], node: Node, limits: Limits) -> None:
+        def put(self, key: Key, node: Node, limits: Limits, used: Iterable[Device] = ()) -> None:
             self.seen.append((key, threading.current_thread()))
-            super().put(key, node, limits)
+            super().put(key, node, limits, used)
 
     stream = Bitstream().str_().mps(parent=1)
     for k in range(8):

@@ -118,9 +118,16 @@ def test_ids_of_the_parent_where_the_unit_has_none() -> None:
     ],
 )
 def test_other_parent_ids(parent: dict[str, int]) -> None:
+    """Without a state, the first update needs no parent; with one, a hash is verified."""
     header = update_ndu("w", DIMS, 1, **parent)
     del header.parent_device_id
-    np.testing.assert_array_equal(nnr.UpdateDecoder().decode(start().ndu(header, ROUNDS[1]).data)["w"], ROUNDS[1])
+    data = start().ndu(header, ROUNDS[1]).data
+    np.testing.assert_array_equal(nnr.decode(data)["w"], ROUNDS[1])
+    if parent["parent_node_id_type"] == 3:
+        np.testing.assert_array_equal(nnr.UpdateDecoder().decode(data)["w"], ROUNDS[1])
+    else:
+        with pytest.raises(nnr.MissingReferenceError, match="has a parent of another parent_node_payload_sha"):
+            nnr.UpdateDecoder().decode(data)
 
 
 # ------------------------------------------------------------------------------------------------ all or nothing

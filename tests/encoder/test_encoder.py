@@ -32,12 +32,6 @@ from ..builder import step_size
 ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(12)
 MATRIX = RNG.normal(0, 0.3, (40, 30)).astype("f4")
-SEED = RNG.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def _the_same_numbers_for_every_test() -> None:
-    RNG.bit_generator.state = SEED
 
 
 def headers(data: bytes) -> dict[str, NnrCompressedDataUnitHeader]:

@@ -48,7 +48,7 @@ def test_the_tensors_of_a_model_are_a_schema() -> None:
     ],
 )
 @pins("limits.py", "if name not in self.expected:")
-@pins("limits.py", "if shape is not None and self.expected[name] != (shape, dtype):")
+@pins("limits.py", "if shape is not None and not self._fits(self.expected[name], shape, dtype, is_bits):")
 def test_anything_else_is_refused(read: Read, change: dict[str, Any], match: str) -> None:
     schema = {name: tensor for name, tensor in (SCHEMA | change).items() if tensor}
     with pytest.raises(nnr.LimitError, match=match):
@@ -93,3 +93,22 @@ def test_pieces_and_parts_of_blocks_are_expected_by_their_own_names() -> None:
     data = start().ndu(ndu(["a", "b"], [3, 2], kind=NNR_PT_INT, **mapping), np.ones((3, 2))).data
     assert len(nnr.decode(data, limits=Limits(expected={"a": ((1, 2), "int32"), "b": ((2, 2), "int32")}))) == 2
     refused(data, nnr.LimitError, "'b'", limits=Limits(expected={"a": ((1, 2), "int32"), "b": ((3, 2), "int32")}))
+
+
+@pins("limits.py", "return same_kind and (shape or (1,)) == (wanted[0] or (1,))", "return True")
+@pytest.mark.parametrize(
+    ("wanted", "match"),
+    [
+        (((2, 3), "float16"), r"'w' is float32 \(3, 2\)"),
+        (((3, 2), "int8"), "'w' is float32"),
+        (None, "'w' is not one of"),
+    ],
+)
+def test_updates_of_other_tensors_are_refused(wanted: Any, match: str) -> None:
+    """Of the type it only matters whether it is one of floats."""
+    like = {"n": ((4,), "uint64"), "w": ((3, 2), "float64")}
+    expected = {name: np.empty(shape, dtype) for name, (shape, dtype) in like.items()}
+    assert list(nnr.UpdateDecoder(like=expected).decode(DATA)) == ["n", "w"]
+    other = {name: np.empty(*tensor) for name, tensor in (like | {"w": wanted}).items() if tensor}
+    with pytest.raises(nnr.LimitError, match=match):
+        nnr.UpdateDecoder(like=other).decode(DATA)

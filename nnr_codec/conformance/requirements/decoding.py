@@ -111,6 +111,8 @@ requirement(
     "What decoding needs is in the bitstream or supplied beside it: here, the parent of an update.",
     "needs a parent that only a hash",
     "but none is known",
+    "has temporal contexts of update",
+    "and so have .* devices",
 )
 requirement(
     "topology-fit",

@@ -35,6 +35,12 @@ PARENT_DEPTH = requirement(
     "put_node_depth is one more than that of the parent.",
     "but the last known one has depth",
 )
+requirement(
+    "update-order",
+    "6.4.3.7",
+    "put_node_depth rises from one update of a parameter of one device to the next.",
+    "and is repeated or out of order",
+)
 PARENT_TENSOR = requirement("parent-tensor", "6.4.3.7", "A tensor has the parameter_id of its parent.")
 PARENT_HASH = requirement(
     "parent-hash",

@@ -1,0 +1,135 @@
+"""Options of the encoder that several commands have: what the error may be, and how tensors are coded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import params
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+
+F = TypeVar("F", bound=Callable[..., None])
+LOSSLESS = "lossless"
+
+#: The options by the names that commands get them by.
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "qp_density": click.option(
+        "--qp-density",
+        type=click.IntRange(0, 7),
+        help="Steps of qp that double the step size, as a power of 2 (default 2).",
+    ),
+    "snr": click.option("--snr", type=float, metavar="DB", help="The least SNR that a tensor may have."),
+    "max_error": click.option(
+        "--max-error", type=float, metavar="E", help="The largest absolute error that a parameter may have."
+    ),
+    "target_size": click.option(
+        "--target-size",
+        type=params.Size(),
+        metavar="SIZE",
+        help="Size of the bitstream, such as 2.5MB or 300KiB: never more, and at most 1 % less.",
+    ),
+    "target_ratio": click.option(
+        "--target-ratio", type=float, metavar="R", help="The same, relative to the tensors, such as 0.1."
+    ),
+    "lossless": click.option("--lossless", is_flag=True, help="Short for --preset lossless."),
+    "dq": click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform."),
+    "scan_order": click.option(
+        "--scan-order",
+        type=click.IntRange(0, 4),
+        help="0: row by row (default); 1 to 4: blocks of 8, 16, 32, 64 with entry points.",
+    ),
+    "row_skipping": click.option(
+        "--row-skipping/--no-row-skipping", default=None, help="Code rows of zeros as one flag each."
+    ),
+    "max_unit_size": click.option(
+        "--max-unit-size",
+        type=click.IntRange(min=1),
+        metavar="BYTES",
+        help="Spread tensors over units of at most so many bytes (up to 255 each).",
+    ),
+    "side_info": click.option(
+        "--no-side-info",
+        "side_info",
+        is_flag=True,
+        flag_value=False,
+        default=None,
+        help="Refuse what needs side information, which other decoders skip: types, shapes and metadata unknown to "
+        "NNR.",
+    ),
+    "indexed_references": click.option(
+        "--index",
+        "--indexed-references",
+        "indexed_references",
+        is_flag=True,
+        default=None,
+        help="Name the tensors once, in a list.",
+    ),
+    "rules": click.option(
+        "--rule",
+        "rules",
+        multiple=True,
+        callback=params.rules,
+        metavar="GLOB:KEY=VALUE,...",
+        help="Options for the tensors whose names match; repeatable.",
+    ),
+    "effort": click.option(
+        "--effort",
+        type=click.IntRange(1, 9),
+        help="From fastest (1) to smallest (9), default 5; see docs/effort.md.",
+    ),
+    "rate": click.option(
+        "--rate",
+        type=click.FloatRange(0, 16),
+        help="Squared steps that a bit is worth when tensors are quantized; 0 for the least error. By --effort "
+        "otherwise.",
+    ),
+    "codebook": click.option(
+        "--codebook",
+        type=click.IntRange(0, 65_536),
+        metavar="SIZE",
+        help="Quantize to so many values at most, which suit each tensor; 0: never.",
+    ),
+    "jobs": click.option(
+        "-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same."
+    ),
+}
+
+
+def options(*names: str) -> Callable[[F], F]:
+    """The options of these names, in this order."""
+
+    def add(command: F) -> F:
+        for name in reversed(names):
+            command = _OPTIONS[name](command)
+        return command
+
+    return add
+
+
+def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any]) -> nnr.EncoderConfig:
+    """The options of the encoder that a preset, rules and options given (not None) stand for; UsageError for others."""
+    import nnr_codec as nnr
+
+    known = {"dependent_quantization" if name == "dq" else name: value for name, value in given.items()}
+    try:
+        config = nnr.EncoderConfig.preset(preset, **{name: v for name, v in known.items() if v is not None})
+    except nnr.EncodeError as error:
+        raise click.UsageError(as_options(str(error), given)) from None
+    for rule in rules:
+        try:
+            config = replace(config, rules=(*config.rules, rule))
+        except nnr.EncodeError as error:
+            raise click.UsageError(f"--rule {rule.pattern!r}: {error}") from None
+    return config
+
+
+def as_options(message: str, names: Iterable[str]) -> str:
+    """What is wrong with fields of the configuration, in the words of the command line."""
+    message = re.sub(r"\bexact(=True)?(?= keeps)", "--lossless", message)
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: "--" + found[0].replace("_", "-"), message)

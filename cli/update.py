@@ -1,0 +1,430 @@
+"""``nnr update``: what makes one model of another, as a bitstream; and models from such bitstreams."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+import click
+
+from . import coding, output, params
+from .coding import LOSSLESS
+from .diff import errors_told
+from .errors import one_line
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+    from nnr_codec.compare import ModelDifference
+
+F = TypeVar("F", bound=Callable[..., None])
+UPDATE = "update"
+PRESETS = (UPDATE, "fl", "3gpp-incremental", LOSSLESS)
+#: What says how much of an update may be lost; without any, nnr update squash loses nothing.
+GOALS = ("qp", "quality", "snr", "max_error", "target_size")
+
+
+@click.group(
+    short_help="Encode and apply updates of models.",
+    epilog="""\b
+Examples:
+  nnr update encode v2.safetensors --base v1.safetensors -o v2.nnr --lossless
+  nnr update apply v1.safetensors v2.nnr -o v2.safetensors
+  nnr update chain v1.safetensors v2.nnr v3.nnr v4.nnr -o v4.safetensors
+  nnr update squash v1.safetensors v2.nnr v3.nnr v4.nnr -o v1-to-v4.nnr
+""",
+)
+def update() -> None:
+    """Encode what makes one model of another, and apply it: see docs/updates.md."""
+
+
+def _codings(command: F) -> F:
+    """The options of the encoder that updates have."""
+    for option in (
+        coding.options("rules", "effort", "rate", "codebook", "jobs"),
+        coding.options("dq", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"),
+        coding.options("snr", "max_error", "target_size", "lossless"),
+        click.option(
+            "--quality",
+            type=float,
+            metavar="0..100",
+            help="About the SNR of each tensor's differences in dB (default 25); 6 more halve the step.",
+        ),
+        click.option(
+            "--preset",
+            type=click.Choice(PRESETS),
+            help="Options that go together. update: a quality of 25; fl: 12, for rounds of training that make up for "
+            "it; lossless: every bit; 3gpp-incremental: the tools that 3GPP S4-260200 asks of clients for updates.",
+        ),
+        coding.options("qp_density"),
+        click.option("--qp", type=int, help="Quantization parameter of differences: 4 less halve the error."),
+    ):
+        command = option(command)
+    return command
+
+
+# ------------------------------------------------------------------------------------------------ encode
+@update.command(
+    short_help="Encode what makes one model of another.",
+    epilog="""\b
+Examples:
+  nnr update encode new.nnef --base old.nnef -o new.nnr --check
+  nnr update encode new.npz --base old.npz -o new.nnr --quality 40
+  nnr update encode new.safetensors --base old.safetensors -o new.nnr --lossless
+  nnr update encode new.npz --base old.npz -o new.nnr --sparsity 0.9
+""",
+)
+@click.argument("new", type=params.FileName())
+@click.option("--base", required=True, type=params.FileName(), metavar="OLD", help="The model that is updated.")
+@params.target("UPDATE.nnr", "The bitstream")
+@_codings
+@click.option(
+    "--fold-batchnorm",
+    is_flag=True,
+    default=None,
+    help="Fold the batch normalizations of both models, so that half of their numbers need not be coded; nnr update "
+    "apply folds OLD then, too.",
+)
+@click.option(
+    "--sparsity",
+    type=click.FloatRange(0, 1),
+    metavar="R",
+    help="Leave this part of the parameters of matrices as they are in OLD: those that change least.",
+)
+@click.option("--structured", is_flag=True, help="With --sparsity: whole rows.")
+@params.model_format("by its content", of="NEW and OLD")
+@click.option(
+    "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
+)
+@params.limits
+@params.conversion
+def encode(
+    new: str,
+    base: str,
+    target: str,
+    model_format: str | None,
+    preset: str | None,
+    lossless: bool,
+    rules: tuple[nnr.Rule, ...],
+    jobs: int,
+    sparsity: float | None,
+    structured: bool,
+    check: bool,
+    limits: nnr.Limits,
+    force: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Encode what makes NEW of OLD (- for standard input) into an update of OLD, and of no other model.
+
+    Tensors that are the same take no bytes. Those that OLD does not have, or has with another shape or type, are coded
+    whole, as are those with changes that are not finite. Of integers every bit is kept.
+    """
+    import nnr_codec as nnr
+    from nnr_codec.federated.fold import fold
+
+    printer = output.Printer(quiet, verbose)
+    config = _config(preset, lossless, rules, options)
+    if structured and sparsity is None:
+        raise click.UsageError("--structured goes with --sparsity")
+    stream = params.open_target(target, new, base, force=force, folder=False)
+    started = time.perf_counter()
+    before, after = _models((base, new), (base, new), model_format, limits)
+    if config.fold_batchnorm:
+        before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
+    wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
+    data = nnr.encode_update(before, wanted, config, jobs=jobs)
+    _write(data, stream, target, force)
+    _tell(printer, new, target, after, data, time.perf_counter() - started)
+    if check:
+        printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")
+
+
+# ------------------------------------------------------------------------------------------------ apply
+@update.command(
+    short_help="Apply an update to the model that it is of.",
+    epilog="""\b
+Examples:
+  nnr update apply old.nnef new.nnr -o new.nnef
+  nnr update apply old.npz new.nnr -o new.safetensors
+  curl -s https://example.org/new.nnr | nnr update apply old.npz - -o new.npz
+""",
+)
+@click.argument("old", type=params.FileName())
+@click.argument("bitstream", type=params.FileName(), metavar="UPDATE")
+@params.target("NEW", "The model")
+@params.model_format("by its name, else that of OLD", of="NEW")
+@params.limits
+@params.conversion
+def apply(
+    old: str,
+    bitstream: str,
+    target: str,
+    model_format: str | None,
+    limits: nnr.Limits,
+    force: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Make a model of OLD and an UPDATE of it (- for standard input).
+
+    An update of another model is refused.
+    """
+    printer = output.Printer(quiet, verbose)
+    stream = params.open_target(target, old, bitstream, force=force, folder=True)
+    started = time.perf_counter()
+    (before,) = _models((old, bitstream), (old,), None, limits)
+    ((data, model),) = _links(before, old, (bitstream,), limits)
+    _details(printer, data)
+    _save(model, stream, target, model_format, force)
+    printer.note(
+        f"{old} + {bitstream} -> {target}: {output.tensors(len(model))} in {time.perf_counter() - started:.2f} s"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ chain
+@update.command(
+    short_help="Apply updates one after another.",
+    epilog="""\b
+Examples:
+  nnr update chain v1.npz v2.nnr v3.nnr v4.nnr
+  nnr update chain v1.npz v2.nnr v3.nnr v4.nnr -o v4.npz
+""",
+)
+@click.argument("base", type=params.FileName())
+@click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
+@params.target("NEW", "The model after the last one; without it updates are only checked", required=False)
+@params.model_format("by its name, else that of BASE", of="NEW")
+@params.limits
+@params.conversion
+def chain(
+    base: str,
+    updates: tuple[str, ...],
+    target: str | None,
+    model_format: str | None,
+    limits: nnr.Limits,
+    force: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Apply each UPDATE (one may be - for standard input) to what BASE and those before it make.
+
+    Each must be an update of just that model. Without NEW, a line is printed for BASE and for each UPDATE: the digest
+    of the model, by which the next one names it.
+    """
+    import nnr_codec as nnr
+
+    printer = output.Printer(quiet, verbose)
+    stream = params.open_target(target, base, *updates, force=force, folder=True) if target else None
+    started = time.perf_counter()
+    model = before = _models((base, *updates), (base,), None, limits)[0]
+    if not target:
+        click.echo(one_line(f"{base}: {nnr.identity(before)}"))
+    for name, (data, model) in zip(updates, _links(before, base, updates, limits), strict=True):
+        _details(printer, data)
+        if not target:
+            click.echo(one_line(f"{name}: {nnr.identity(model)}"))
+    if target:
+        _save(model, stream, target, model_format, force)
+        printer.note(
+            f"{base} + {_counted(updates)} -> {target}: {output.tensors(len(model))} "
+            f"in {time.perf_counter() - started:.2f} s"
+        )
+
+
+# ------------------------------------------------------------------------------------------------ squash
+@update.command(
+    short_help="Make one update of several.",
+    epilog="""\b
+Examples:
+  nnr update squash v1.npz v2.nnr v3.nnr v4.nnr -o v1-to-v4.nnr
+  nnr update squash v1.npz v2.nnr v3.nnr v4.nnr -o v1-to-v4.nnr --quality 30
+""",
+)
+@click.argument("base", type=params.FileName())
+@click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
+@params.target("NEW.nnr", "The update")
+@_codings
+@click.option(
+    "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
+)
+@params.limits
+@params.conversion
+def squash(
+    base: str,
+    updates: tuple[str, ...],
+    target: str,
+    preset: str | None,
+    lossless: bool,
+    rules: tuple[nnr.Rule, ...],
+    jobs: int,
+    check: bool,
+    limits: nnr.Limits,
+    force: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Make one update of BASE that does what each UPDATE after the other does (one may be - for standard input).
+
+    Unless --preset or a goal says otherwise, it makes the same model, bit for bit, so that later updates still apply.
+    """
+    import nnr_codec as nnr
+
+    printer = output.Printer(quiet, verbose)
+    chosen = preset or any(options[goal] is not None for goal in GOALS)
+    config = _config(preset, lossless or not chosen, rules, options)
+    stream = params.open_target(target, base, *updates, force=force, folder=False)
+    started = time.perf_counter()
+    before = _models((base, *updates), (base,), None, limits)[0]
+    after = before
+    for _, after in _links(before, base, updates, limits):  # noqa: B007  # the last one counts
+        pass
+    data = nnr.encode_update(before, after, config, jobs=jobs)
+    _write(data, stream, target, force)
+    if not (config.exact and all(rule.options.get("exact", True) for rule in config.rules)):
+        printer.warning(f"{target} makes another model than the updates do: what updates that one does not apply to it")
+    _tell(printer, f"{base} + {_counted(updates)}", target, after, data, time.perf_counter() - started)
+    if check:
+        printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")
+
+
+# ------------------------------------------------------------------------------------------------ options and files
+def _config(
+    preset: str | None, lossless: bool, rules: tuple[nnr.Rule, ...], options: dict[str, Any]
+) -> nnr.EncoderConfig:
+    """The options of the encoder."""
+    if lossless and preset not in (None, LOSSLESS):
+        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
+    return coding.configured(LOSSLESS if lossless else preset or UPDATE, rules, options)
+
+
+def _models(
+    inputs: tuple[str, ...], names: tuple[str, ...], model_format: str | None, limits: nnr.Limits
+) -> list[nnr.Model]:
+    """The models of these names; - is standard input, and only one of all inputs."""
+    import nnr_codec as nnr
+
+    if inputs.count("-") > 1:
+        raise click.UsageError("only one file can be standard input")
+    return [nnr.load(output.stdin() if name == "-" else name, format=model_format, limits=limits) for name in names]
+
+
+def _links(
+    model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits
+) -> Iterator[tuple[memoryview, nnr.Model]]:
+    """Each update and the model after it."""
+    from nnr_codec.bitstream.source import open_source
+    from nnr_codec.federated.chain import base_of, links
+
+    contents = []
+    for name in updates:
+        with output.source(name) as data:
+            source = open_source(data, limits)
+            contents.append(source.view(0, source.size))
+            base_of(contents[-1], limits)
+    names = ["standard input" if name == "-" else name for name in (base, *updates)]
+    yield from zip(contents, links(model, contents, names=names, limits=limits), strict=True)
+
+
+def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> None:
+    """Write a bitstream."""
+    from nnr_codec.files import output_file
+
+    if stream:
+        stream.write(data)
+        return
+    with output_file(target, overwrite=force) as file:
+        file.write(data)
+
+
+def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: str | None, force: bool) -> None:
+    """Write a model, whole or not at all: in the format that is asked for, or named, or else its own."""
+    import nnr_codec as nnr
+    from nnr_codec import formats
+
+    if stream:
+        with tempfile.TemporaryFile() as whole:
+            nnr.save(model, cast(BinaryIO, whole), format=model_format or model.format)
+            whole.seek(0)
+            shutil.copyfileobj(whole, stream)
+        return
+    if not model_format:
+        with suppress(nnr.FormatError):
+            model_format = formats.by_suffix(target).NAME
+    nnr.save(model, target, format=model_format or model.format, overwrite=force)
+
+
+def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> nnr.Model:
+    """The new model without the least changes of its matrices."""
+    import numpy as np
+
+    from nnr_codec.federated.difference import difference
+    from nnr_codec.federated.sparsify import sparsify
+
+    found = {name: difference(base[name], new[name]) for name in new if name in base.tensors}
+    changes = {name: one.array for name, one in found.items() if one.kind == "difference"}
+    kept = sparsify(changes, ratio, structured=structured)
+    tensors = {name: np.where(kept[name] != 0, new[name], base[name]) if name in kept else new[name] for name in new}
+    return replace(new, tensors=tensors)
+
+
+# ------------------------------------------------------------------------------------------------ printing
+def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
+    """What stands in an update for each tensor: its difference, or the whole of it."""
+    import nnr_codec as nnr
+
+    with nnr.open(data) as file:
+        return {name: ("whole" if name in file.whole else "difference", info) for name, info in file.info.items()}
+
+
+def _details(printer: output.Printer, data: bytes | memoryview) -> None:
+    """A line for each tensor when verbose."""
+    for name, (what, info) in _parts(data).items() if printer.verbose else ():
+        printer.detail(f"{name}: {what}, {info.nbytes:,} bytes, {info.bits_per_parameter:.2f} bits/parameter")
+
+
+def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, data: bytes, seconds: float) -> None:
+    """Sizes of a model and of its update, and how many tensors that has."""
+    from math import prod
+
+    from nnr_codec import formats
+
+    _details(printer, data)
+    kinds = [what for what, _ in _parts(data).values()]
+    described = [formats.described(model, name) for name in model]
+    before = sum(dtype.itemsize * prod(shape) for dtype, shape in described)
+    parameters = sum(prod(shape) for _, shape in described)
+    ratio = f" ({100 * len(data) / before:.2f} %, {8 * len(data) / parameters:.2f} bits/parameter)" if before else ""
+    printer.note(
+        f"{source} -> {target}: {before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "
+        f"{len(model) - len(kinds):,} unchanged, {kinds.count('difference'):,} as differences, "
+        f"{kinds.count('whole'):,} whole, in {seconds:.2f} s"
+    )
+
+
+def _checked(base: nnr.Model, new: nnr.Model, got: nnr.Model) -> str:
+    """How far an update leads from the model that it is to lead to."""
+    import nnr_codec as nnr
+
+    found = nnr.compare_models(new, got)
+    if found.same():
+        return "applies to the same tensors, bit for bit"
+    noises = [_noise(one) for one in (nnr.compare_models(base, new), found)]
+    ratio = f", SNR of the differences {10 * math.log10(noises[0] / noises[1]):.2f} dB" if all(noises) else ""
+    return f"{errors_told(found)}{ratio}"
+
+
+def _noise(found: ModelDifference) -> float:
+    """The sum of the squares by which floats differ."""
+    return math.fsum(one.noise for one in found.tensors.values() if not one.integers)
+
+
+def _counted(updates: tuple[str, ...]) -> str:
+    return f"{len(updates):,} update{'' if len(updates) == 1 else 's'}"

@@ -1,0 +1,197 @@
+"""What an update continues: its parent, and the parameter's own update before (ISO/IEC 15938-17:2024, 6.4.3.7)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID
+from ..errors import MissingReferenceError
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from .state import Device, Key, Node, UpdateState
+
+
+class Reference(NamedTuple):
+    """What one unit refers to, and becomes.
+
+    Parameters
+    ----------
+    key : Key
+        The parameter whose next node it is.
+    put_node_depth : int
+    name : str
+        Its first topology element.
+    history : Node or None
+        The node whose AnySigBeforeFlag goes on; None where history starts anew.
+    cache : Node or None
+        The node whose WeightUpdateCache residuals are added to; None where there is none.
+    co_loc : Node or None
+        The node whose levels temporal contexts look at; None without such contexts.
+    used : tuple of Device
+        The devices of all these and of the parent.
+    """
+
+    key: Key
+    put_node_depth: int
+    name: str
+    history: Node | None = None
+    cache: Node | None = None
+    co_loc: Node | None = None
+    used: tuple[Device, ...] = ()
+
+
+def node_key(header: NnrCompressedDataUnitHeader) -> tuple[int, int] | None:
+    """(device_id, parameter_id) of a unit that has them; device_id of the parent where only that is present."""
+    if "parameter_id" not in header.__dict__:
+        return None
+    return (header.device_id if "device_id" in header else header.parent_device_id), header.parameter_id
+
+
+def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState) -> Reference | None:
+    """What a unit refers to of earlier bitstreams; None for one that nothing can refer to.
+
+    An update of put_node_depth 1 continues a base model, which need not be known (errata N8); so does one whose parent
+    is in no bitstream. Both begin with an empty WeightUpdateCache, and the latter without a history.
+
+    Parameters
+    ----------
+    header : NnrCompressedDataUnitHeader
+    name : str
+        The first topology element of the unit.
+    residual : bool
+        Whether the unit is coded predictively (9.2.4).
+    state : UpdateState
+
+    Raises
+    ------
+    MissingReferenceError
+        The parent is not the last node of its parameter, or not known; or the update is not later than the last one of
+        its own parameter; or temporal contexts have no reference.
+    """
+    ids = node_key(header)
+    key: Key = ids or (None, name)
+    if not header.parent_node_id_present_flag:
+        depth = header.put_node_depth if ids else 0
+        return Reference(key, depth, name) if ids or state.keep_digests else None
+    external = header.parent_node_id_type == ICNN_NDU_EXT
+    used: tuple[Device, ...] = ()
+    if ids:
+        depth = header.put_node_depth
+        own = state.before(key)
+        if external:
+            pass
+        elif header.parent_node_id_type == ICNN_NDU_ID:
+            used = (_check_parent(header, name, ids, state),)
+        else:
+            used = _check_digest(header, name, ids, state)
+        if own and depth <= own.put_node_depth and max(depth, own.put_node_depth) > 1:
+            raise MissingReferenceError(
+                f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}, and is repeated or out of "
+                f"order: update {own.put_node_depth} was decoded (6.4.3.7)"
+            )
+    elif external:
+        if not state.keep_digests:
+            return None
+        depth, own = 1, None
+    else:
+        found = _find(header, name, residual, state)
+        if found is None:
+            return Reference(key, 1, name) if state.keep_digests else None
+        key, own = found
+        depth = own.put_node_depth + 1
+    co_loc = own if own and 0 < own.put_node_depth == depth - 1 else None
+    if header.temporal_context_modeling_flag and depth > 1 and not co_loc:
+        raise MissingReferenceError(
+            f"{name!r} has temporal contexts of update {depth - 1} of {_told(key)}, but {_known(own)} (10.3.4.2.2)"
+        )
+    return Reference(
+        key,
+        depth,
+        name,
+        history=None if external else own,
+        cache=None if external or depth <= 1 else own,
+        co_loc=co_loc if header.temporal_context_modeling_flag else None,
+        used=used,
+    )
+
+
+def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int, int], state: UpdateState) -> Device:
+    """The device of a parent that ids name, which has to be the last node of its parameter."""
+    depth, device = header.put_node_depth, header.parent_device_id
+    parent = state.before((device, ids[1]))
+    if depth > 1 and not (parent and parent.put_node_depth == depth - 1):
+        whose = f" and device_id {device}" if device != ids[0] else ""
+        raise MissingReferenceError(
+            f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}; its parent has "
+            f"put_node_depth {depth - 1}{whose}, but {_known(parent)} (6.4.3.7)"
+        )
+    return device
+
+
+def _check_digest(
+    header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int, int], state: UpdateState
+) -> tuple[Device, ...]:
+    """The device of a parent that a hash names; none where it is not known and need not be."""
+    element, digest = parent_digest(header)
+    own, depth = state.before(ids), header.put_node_depth
+    if own and any(digest in known for known in own.digests):
+        return (ids[0],)
+    for (device, parameter), node in state.find(digest):
+        if parameter == ids[1] or node.name == name:
+            return (device,)
+    if not state.trusting:
+        raise _unknown(name, element, digest)
+    if depth > 1:
+        raise MissingReferenceError(
+            f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}; its parent has {element} "
+            f"{digest.hex()}, but none is known (6.4.3.7)"
+        )
+    return ()
+
+
+def _find(
+    header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState
+) -> tuple[Key, Node] | None:
+    """The parent of a unit without ids; None where it is not known and need not be.
+
+    Small payloads may be those of many tensors, so the name counts as well.
+    """
+    element, digest = parent_digest(header)
+    own = state.before((None, name))
+    if own and any(digest in known for known in own.digests):
+        return (None, name), own
+    found = [(key, node) for key, node in state.find(digest) if node.name == name]
+    if len(found) > 1 and any(node.any_sig or node.updates for _, node in found):
+        raise MissingReferenceError(
+            f"{name!r} has a parent of {element} {digest.hex()}, and so have {len(found)} devices (6.4.3.7)"
+        )
+    if found:
+        return found[0]
+    if not state.trusting:
+        raise _unknown(name, element, digest)
+    if header.temporal_context_modeling_flag or residual:
+        raise MissingReferenceError(
+            f"{name!r} needs a parent that only a hash of its payload names, {element} {digest.hex()}; it is not known"
+        )
+    return None
+
+
+def parent_digest(header: NnrCompressedDataUnitHeader) -> tuple[str, bytes]:
+    """The syntax element that names the parent by a digest of its payload, and that."""
+    for element, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
+        if element in header:
+            return element, getattr(header, element).to_bytes(size, "big")
+    raise ValueError("no hash names the parent")
+
+
+def _unknown(name: str, element: str, digest: bytes) -> MissingReferenceError:
+    return MissingReferenceError(
+        f"{name!r} has a parent of another {element} than the last payload of its parameter, {digest.hex()} (6.4.3.7)"
+    )
+
+
+def _known(node: Node | None) -> str:
+    return f"the last known one has depth {node.put_node_depth}" if node else "none is known"
+
+
+def _told(key: Key) -> str:
+    return f"{key[1]!r}" if key[0] is None else f"device_id {key[0]}, parameter_id {key[1]}"

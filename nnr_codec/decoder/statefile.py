@@ -1,0 +1,240 @@
+"""An UpdateState as a file: what a server or client keeps when it ends, and goes on with.
+
+All numbers are little-endian; a *text* is its length in bytes (u32) and UTF-8; a *list* is its length (u32) and its
+entries. The same state gives the same bytes::
+
+    "NNRSTATE", version u32 (1), keep_digests u32
+    list of devices, the least recently used one first:
+        device_id i64 (-1: units without ids), number u64 (0: no lineage), token text
+        list of tensors: name text, type text, dimensions list of u64
+        list of nodes: parameter_id u64 (a text where there are no ids), name text, put_node_depth u64,
+            list of digests (32 bytes of SHA-256, 64 of SHA-512), lists of levels, any_sig and updates
+    SHA-256 of all before it
+
+An array is its type (u8, an index of TYPES), dimensions (list of u64) and its items; those of any_sig are bits, the
+first one in the highest bit of a byte. Nothing in a file is executed, and every count and size is checked before it
+costs memory or time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from math import prod
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..bitstream.source import open_source
+from ..dtypes import STORED_TYPES
+from ..errors import FormatError
+from ..files import output_file
+from ..limits import Limits
+from .lineage import Position
+from .state import Digest, Key, Node, Sender, UpdateState
+
+if TYPE_CHECKING:
+    from ..bitstream.source import Bitstream
+
+T = TypeVar("T")
+Array = npt.NDArray[Any]
+
+MAGIC, VERSION = b"NNRSTATE", 1
+
+#: Types of arrays by number.
+TYPES = tuple(map(np.dtype, ("<i4", "?", "<f4", "<f2", "<f8", "<i1", "<i2", "<i8")))
+LEVELS, FLAGS = TYPES[0], TYPES[1]
+
+_U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
+_DIGEST = sha256().digest_size
+
+
+def save_state(state: UpdateState, target: str | os.PathLike[str] | BinaryIO, *, overwrite: bool = False) -> None:
+    """Write a state to a file, which appears whole or not at all, or into a binary file that is open.
+
+    Raises FileExistsError where there is one, unless ``overwrite`` is true, and OSError.
+    """
+    if isinstance(target, (str, os.PathLike)):
+        with output_file(target, overwrite=overwrite) as file:
+            save_state(state, file)
+        return
+    digest = sha256()
+    for part in _written(state):
+        digest.update(part)
+        target.write(part)
+    target.write(digest.digest())
+
+
+def load_state(source: Bitstream, limits: Limits) -> UpdateState:
+    """The state that a file holds.
+
+    Raises
+    ------
+    FormatError
+        It is no such file, of another version, or damaged.
+    LimitError
+        It holds more than max_history_bytes.
+    OSError
+        It cannot be read.
+    """
+    opened = open_source(source, limits)
+    try:
+        limits.check("max_history_bytes", opened.size - len(MAGIC) - _DIGEST, "bytes of the state file")
+        data = opened.view(0, opened.size)
+        if bytes(data[: len(MAGIC)]) != MAGIC:
+            raise FormatError("this is no file of an update state")
+        body, digest = data[:-_DIGEST], data[-_DIGEST:]
+        if sha256(body).digest() != digest:
+            raise FormatError("the state file is damaged: its digest does not fit")
+        return _Reader(body[len(MAGIC) :], limits).state()
+    finally:
+        opened.close()
+
+
+# ------------------------------------------------------------------------------------------------ writing
+def _written(state: UpdateState) -> Iterator[bytes]:
+    yield MAGIC + _U32.pack(VERSION) + _U32.pack(state.keep_digests) + _U32.pack(len(state.senders))
+    for device, sender in state.senders.items():
+        yield _I64.pack(-1 if device is None else device)
+        yield from _sender(sender)
+
+
+def _sender(sender: Sender) -> Iterator[bytes]:
+    number, token = sender.position or Position(0, "")
+    yield _U64.pack(number) + _text(token) + _U32.pack(len(sender.schema))
+    for name, (shape, type_) in sender.schema.items():
+        yield _text(name) + _text(type_) + _dims(shape)
+    yield _U32.pack(len(sender.nodes))
+    for parameter, node in sender.nodes.items():
+        yield _text(parameter) if isinstance(parameter, str) else _U64.pack(parameter)
+        yield _text(node.name) + _U64.pack(node.put_node_depth) + _U32.pack(len(node.digests))
+        yield from (part for digest in node.digests for part in digest)
+        for arrays in (node.levels, node.any_sig, node.updates):
+            yield _U32.pack(len(arrays))
+            for array in arrays:
+                yield from _array(array)
+
+
+def _array(array: Array) -> Iterator[bytes]:
+    dtype = array.dtype.newbyteorder("<")
+    yield bytes([TYPES.index(dtype)]) + _dims(array.shape)
+    items = np.packbits(array) if dtype == FLAGS else np.ascontiguousarray(array, dtype)
+    yield items.tobytes()
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _U32.pack(len(data)) + data
+
+
+def _dims(shape: Sequence[int]) -> bytes:
+    return _U32.pack(len(shape)) + b"".join(map(_U64.pack, shape))
+
+
+# ------------------------------------------------------------------------------------------------ reading
+class _Reader:
+    """Takes a file's bytes in order; FormatError wherever they are not what :func:`save_state` writes."""
+
+    def __init__(self, data: memoryview, limits: Limits) -> None:
+        self.data, self.limits, self.position = data, limits, 0
+        self.nbytes = 0  # of all arrays
+
+    def state(self) -> UpdateState:
+        version = self.number(_U32)
+        if version != VERSION:
+            raise FormatError(f"the state file has version {version}; version {VERSION} is known")
+        state = UpdateState(keep_digests=bool(self.number(_U32)))
+        for _ in range(self.count(_I64.size)):
+            device = self.number(_I64)
+            if device in state.senders or (device == -1 and None in state.senders) or device < -1:
+                raise self.damaged(f"device {device}")
+            self.sender(state, None if device == -1 else device)
+        if self.position != len(self.data):
+            raise self.damaged("more than it should have")
+        state.begin()
+        return state
+
+    def sender(self, state: UpdateState, device: int | None) -> None:
+        number, token = self.number(_U64), self.text()
+        state.remember(device, dict(self.list(_U32.size * 3, self.tensor)), self.limits)
+        if number and device is None:
+            raise self.damaged("a lineage without a device")
+        if number and device is not None:
+            state.place(device, Position(number, token), self.limits)
+        for _ in range(self.count(_U64.size)):
+            parameter = self.text() if device is None else self.number(_U64)
+            key: Key = (device, parameter)
+            if state.node(key):
+                raise self.damaged(f"parameter {parameter!r} twice")
+            state.put(key, self.node(), self.limits)
+
+    def tensor(self) -> tuple[str, tuple[tuple[int, ...], str]]:
+        name, type_, shape = self.text(), self.text(), self.dims()
+        if type_ not in STORED_TYPES:
+            raise self.damaged(f"type {type_!r}")
+        return name, (shape, type_)
+
+    def node(self) -> Node:
+        name, depth = self.text(), self.number(_U64)
+        digests = self.list(_DIGEST, lambda: Digest(bytes(self.take(32)), bytes(self.take(64))))
+        levels = self.list(1, partial(self.array, (LEVELS,)))
+        any_sig = self.list(1, partial(self.array, (FLAGS,)))
+        updates = self.list(1, partial(self.array, (*TYPES[:1], *TYPES[2:])))
+        return Node(depth, tuple(levels), tuple(any_sig), tuple(updates), name, tuple(digests))
+
+    def array(self, types: Sequence[np.dtype[Any]]) -> Array:
+        index = self.take(1)[0]
+        if index >= len(TYPES) or TYPES[index] not in types:
+            raise self.damaged(f"an array of type {index}")
+        dtype, shape = TYPES[index], self.dims()
+        if min(shape, default=1) < 1:
+            raise self.damaged(f"an array of shape {shape}")
+        size = prod(shape)
+        self.nbytes += size * dtype.itemsize
+        self.limits.check("max_history_bytes", self.nbytes, "bytes of the state file's arrays")
+        if dtype == FLAGS:
+            packed = np.frombuffer(self.take(-(-size // 8)), np.uint8)
+            return np.unpackbits(packed, count=size).view(bool).reshape(shape)
+        items = np.frombuffer(self.take(size * dtype.itemsize), dtype)
+        return items.astype(dtype.newbyteorder("=")).reshape(shape)
+
+    # ------------------------------------------------------------------------------------------ parts
+    def take(self, size: int) -> memoryview:
+        if size > len(self.data) - self.position:
+            raise self.damaged("less than it should have")
+        self.position += size
+        return self.data[self.position - size : self.position]
+
+    def number(self, form: struct.Struct) -> int:
+        value: int = form.unpack(self.take(form.size))[0]
+        return value
+
+    def count(self, least: int) -> int:
+        """The length of a list whose entries have at least so many bytes."""
+        count = self.number(_U32)
+        if count * least > len(self.data) - self.position:
+            raise self.damaged(f"a list of {count:,}")
+        return count
+
+    def list(self, least: int, entry: Callable[[], T]) -> list[T]:
+        return [entry() for _ in range(self.count(least))]
+
+    def text(self) -> str:
+        try:
+            return str(self.take(self.number(_U32)), "utf-8")
+        except UnicodeDecodeError:
+            raise self.damaged("a text that is not UTF-8") from None
+
+    def dims(self) -> tuple[int, ...]:
+        shape = tuple(self.list(_U64.size, partial(self.number, _U64)))
+        self.limits.check("max_dims", len(shape), "number of dimensions")
+        if prod(extent for extent in shape if extent) > Limits.NONE // 8:
+            raise self.damaged(f"a shape {shape}")
+        return shape
+
+    def damaged(self, what: str) -> FormatError:
+        return FormatError(f"the state file has {what}, at byte {len(MAGIC) + self.position}")

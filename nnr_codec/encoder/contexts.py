@@ -1,0 +1,48 @@
+"""Whether contexts of an update look at earlier ones, by what that saves (10.2.1.4, 10.3.4.2.2)."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy.typing as npt
+
+from ..bitstream import payload
+from ..syntax import Session
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from .links import Link
+from .tools import Part, bits_of, choose_tools
+
+
+def refer(header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, coded: Part, link: Link) -> Part:
+    """A tensor of an update with the contexts that take the fewest bits; temporal_context_modeling_flag is set."""
+    if link.before is None:
+        return coded
+    co_loc = _of_shape(link.before.levels, coded.plan.dims)
+    any_sig = _of_shape(link.before.any_sig, coded.plan.dims) if coded.syntax.can_skip_rows else None
+    candidates = []
+    temporal, history = _flags(link.temporal_context_modeling, co_loc), _flags(link.hist_dep_sig_prob, any_sig)
+    for flag, hist in product(temporal, history):
+        header.temporal_context_modeling_flag = flag
+        syntax = payload.tensor_syntax(header, session, part, co_loc=co_loc if flag else None, any_sig=any_sig)
+        candidates.append((flag, coded._replace(syntax=syntax, hist=hist)))
+    header.temporal_context_modeling_flag, best = (
+        candidates[0] if len(candidates) == 1 else min(candidates, key=lambda candidate: _bits(candidate[1]))
+    )
+    return best
+
+
+def _of_shape(arrays: tuple[npt.NDArray[Any], ...], dims: tuple[int, ...]) -> npt.NDArray[Any] | None:
+    """What an earlier update left of a tensor; None where that is nothing, or of another one."""
+    return arrays[0] if len(arrays) == 1 and arrays[0].shape == dims and arrays[0].any() else None
+
+
+def _flags(wanted: bool | None, reference: npt.NDArray[Any] | None) -> tuple[int, ...]:
+    """The values of a flag that come into question."""
+    if reference is None or wanted is False:
+        return (0,)
+    return (1,) if wanted else (0, 1)
+
+
+def _bits(part: Part) -> float:
+    return bits_of([part], choose_tools([part], thorough=part.plan.options.thorough))

@@ -1,0 +1,63 @@
+"""How tensors of an update refer to earlier ones: parameter update trees (ISO/IEC 15938-17:2024, 6.4.3.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..decoder.state import Node
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the header of a tensor's unit says of its place in the tree.
+
+    Parameters
+    ----------
+    elements : mapping
+        Syntax elements of its compressed data unit header.
+    before : Node or None
+        The last node of the parameter, to which contexts may refer; None where nothing counts.
+    temporal_context_modeling, hist_dep_sig_prob : bool or None
+        Whether they do; None: where that saves bits.
+    is_residual : bool
+        nnr_pre_flag is about the tensor (9.2.4).
+    """
+
+    elements: Mapping[str, Any]
+    before: Node | None = None
+    temporal_context_modeling: bool | None = None
+    hist_dep_sig_prob: bool | None = None
+    is_residual: bool = False
+
+
+@dataclass(frozen=True)
+class Links:
+    """What makes a bitstream an update.
+
+    Parameters
+    ----------
+    of : dict of str to Link
+        By name; tensors without one take the place of the base's.
+    base_model_id : str
+    nnr_pre_flag : int
+        1: the tensors are residuals of the updates before (9.2.4).
+    """
+
+    of: Mapping[str, Link] = field(default_factory=dict)
+    base_model_id: str = ""
+    nnr_pre_flag: int = 0
+
+    @property
+    def elements(self) -> dict[str, Any]:
+        """Syntax elements of the model parameter set."""
+        elements: dict[str, Any] = {"mps_parent_signalling_enabled_flag": 1, "nnr_pre_flag": self.nnr_pre_flag}
+        if self.base_model_id:
+            elements |= {"base_model_id_present_flag": 1, "base_model_id": self.base_model_id}
+        return elements
+
+    def is_update(self, name: str) -> bool:
+        """Whether a tensor is the difference of two."""
+        link = self.of.get(name)
+        return bool(link and link.elements.get("parent_node_id_present_flag"))

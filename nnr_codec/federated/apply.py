@@ -1,0 +1,237 @@
+"""Models that come of a base and an update, and how an update says which base it is for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, overload
+
+import numpy as np
+
+from .. import formats
+from ..conformance.digest import TensorDigest, model_digest
+from ..decoder.index import NnrFile
+from ..decoder.restore import BITS, UPDATE
+from ..decoder.state import UpdateState
+from ..decoder.update import Update
+from ..dtypes import bit_patterns, stored_type
+from ..errors import EncodeError, FormatError, MissingReferenceError, locate
+from ..limits import Limits
+from ..model import Array, Model, Topology
+from .difference import add, fits
+from .fold import fold
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..bitstream.source import Bitstream
+
+    Source = str | os.PathLike[str] | BinaryIO | bytes | bytearray | memoryview
+
+#: What :func:`identity` says.
+_IDENTITY = re.compile("sha256:[0-9a-f]{64}")
+
+
+def identity(model: Model | Mapping[str, Array] | Source) -> str:
+    """What tells a model from all others: its digest, of the names, types, shapes and bits of its tensors.
+
+    Parameters
+    ----------
+    model : Model, mapping of str to ndarray, path or binary file
+
+    Returns
+    -------
+    str
+        ``sha256:`` and the 64 hexadecimal digits of ``nnr verify --digest``: base_model_id of updates (6.4.4.3).
+
+    Raises
+    ------
+    FormatError
+        A tensor has a type that no model has here, or the file is malformed.
+    """
+    entries = []
+    for name, tensor in _as_model(model).tensors.items():
+        try:
+            entries.append(TensorDigest.of(name, np.asarray(tensor)))
+        except FormatError as error:
+            locate(error, f"tensor {name!r}")
+            raise
+    return f"sha256:{model_digest(entries)}"
+
+
+@overload
+def apply_update(
+    base: Model | Source,
+    data: Bitstream | NnrFile | Mapping[str, Array],
+    *,
+    limits: Limits | None = None,
+    check: bool = True,
+    jobs: int = 1,
+    executor: Executor | None = None,
+) -> Model: ...
+@overload
+def apply_update(
+    base: Mapping[str, Array],
+    data: Bitstream | NnrFile | Mapping[str, Array],
+    *,
+    limits: Limits | None = None,
+    check: bool = True,
+    jobs: int = 1,
+    executor: Executor | None = None,
+) -> dict[str, Array]: ...
+def apply_update(
+    base: Model | Mapping[str, Array] | Source,
+    data: Bitstream | NnrFile | Mapping[str, Array],
+    *,
+    limits: Limits | None = None,
+    check: bool = True,
+    jobs: int = 1,
+    executor: Executor | None = None,
+) -> Model | dict[str, Array]:
+    """The model that comes of a base and an update.
+
+    Sums are made in float32 (float64 for float64) and rounded to the types of the base; integers wrap. Where the update
+    is of models with folded batch normalizations (8.2.1), as its base_model_id tells, the base is folded first.
+
+    Parameters
+    ----------
+    base : Model, mapping of str to ndarray, path or binary file
+        Not changed.
+    data : bytes-like, path or binary file; NnrFile; Update; or mapping of str to ndarray
+        The bitstream of an update that needs no earlier one, or what UpdateDecoder made of one that does; a mapping
+        holds differences.
+    limits : Limits, optional
+        What the bitstream may cost. Tensors of differences have the shapes of the base's in any case.
+    check : bool
+        Whether the base has to be the one that the update names; those of other software name none that is known here.
+    jobs, executor
+        As for :func:`nnr_codec.decode`.
+
+    Returns
+    -------
+    Model or dict of str to ndarray
+        A dict for a mapping. Tensors in the order of the base, then new ones; those that are the same are the base's
+        own. Topology and metadata are those of the update, where it has such, else those of the base.
+
+    Raises
+    ------
+    MissingReferenceError
+        The update is for another base, or continues an earlier one.
+    FormatError
+        It is no update, or a difference fits no tensor of the base; the message names it.
+    BitstreamError
+        The bitstream is malformed, or asks for more than the limits permit.
+    """
+    model = _as_model(base)
+    if isinstance(data, Mapping) and not isinstance(data, NnrFile):
+        change = _Change(data)
+        if isinstance(data, Update):
+            change = _Change(data, data.whole, data.base_model_id, data.metadata, data.topology)
+        model = _checked(model, change.base_model_id, check)
+    else:
+        file = data
+        if not isinstance(file, NnrFile):
+            file = NnrFile(file, limits, wire=formats.wiring, before=model.topology)
+        if not file.is_update:
+            raise FormatError("the bitstream holds a whole model, and no update of one")
+        model = _checked(model, file.performance.base_model_id, check)
+        whole = file.whole
+        for name, info in file.info.items():  # before there is memory for them
+            if name not in whole:
+                _check_shape(name, info.shape, model)
+        content = file.decode(state=UpdateState(), allow_missing=True, jobs=jobs, executor=executor)
+        change = _Change(content.tensors, whole, None, content.metadata, content.topology)
+    tensors = _sums(model, change)
+    if isinstance(base, Mapping):
+        return tensors
+    return replace(
+        model,
+        tensors=tensors,
+        topology=change.topology or model.topology,
+        metadata={**model.metadata, **{key: value for key, value in change.metadata.items() if key != UPDATE}},
+        aliases=_ties(model, tensors),
+    )
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What an update holds, wherever it comes from; see Update."""
+
+    tensors: Mapping[str, Array]
+    whole: frozenset[str] = frozenset()
+    base_model_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    topology: Topology | None = None
+
+
+def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
+    if isinstance(model, Model):
+        return model
+    return Model(model) if isinstance(model, Mapping) else formats.load(model)
+
+
+def _checked(base: Model, wanted: str | None, check: bool) -> Model:
+    """The base that an update is for: folded, where that is the one it names."""
+    if not check or wanted is None or not _IDENTITY.fullmatch(wanted):
+        return base
+    found = identity(base)
+    if found == wanted:
+        return base
+    try:
+        folded = fold(base)
+    except EncodeError:  # there is nothing to fold
+        folded = base
+    if folded is not base and identity(folded) == wanted:
+        return folded
+    raise MissingReferenceError(f"the update is for the model {wanted}; this one is {found}")
+
+
+def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:
+    """Raise FormatError unless a tensor of the base may have a difference of this shape."""
+    if name not in base.tensors:
+        raise FormatError(f"the update has a difference of tensor {name!r}, which is no tensor of the base")
+    _, known = formats.described(base, name)
+    if not fits(shape, known):
+        raise FormatError(f"the update has a difference of shape {shape} of tensor {name!r}, whose shape is {known}")
+
+
+def _sums(base: Model, change: _Change) -> dict[str, Array]:
+    """All tensors with the update."""
+    bits = change.metadata.get(UPDATE) == BITS
+    for name in change.tensors:
+        if name not in change.whole:
+            _check_shape(name, np.shape(change.tensors[name]), base)
+    tensors = dict(base.tensors)
+    for name, found in change.tensors.items():
+        array = np.asarray(found)
+        with np.errstate(invalid="ignore"):  # of a not-a-number that signals
+            changes = bool(array.any())
+        if name in change.whole:
+            tensors[name] = array
+        elif changes:
+            before = np.asarray(tensors[name])
+            try:
+                tensors[name] = add(before, array, "bits" if bits and _are_bits(before, array) else "difference")
+            except FormatError as error:
+                locate(error, f"tensor {name!r}")
+                raise
+    return tensors
+
+
+def _are_bits(base: Array, array: Array) -> bool:
+    """Whether a difference is one of bit patterns, if the update has such: it has integers for floats."""
+    kinds = [stored.kind if (stored := stored_type(one.dtype)) else "" for one in (base, array)]
+    return kinds in (["f", "i"], ["f", "u"])
+
+
+def _ties(base: Model, tensors: Mapping[str, Array]) -> dict[str, str]:
+    """The ties of the base that hold for these tensors, too."""
+    return {name: target for name, target in base.aliases.items() if _alike(tensors.get(name), tensors.get(target))}
+
+
+def _alike(one: Array | None, other: Array | None) -> bool:
+    if one is None or other is None or one.dtype.name != other.dtype.name or one.shape != other.shape:
+        return False
+    return one is other or np.array_equal(bit_patterns(one), bit_patterns(other))

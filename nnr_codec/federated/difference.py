@@ -1,0 +1,189 @@
+"""How a tensor differs from another one, and the sum of both.
+
+Differences stand for what an update says of a tensor: floats in float32 (float64 for float64), integers modulo the
+number of patterns of their type, and, where every bit counts, the distance of floats in the order of all patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..dtypes import StoredType, bit_patterns, stored_type
+from ..errors import FormatError
+from ..model import Array
+
+Kind = Literal["same", "difference", "bits", "whole"]
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
+
+#: Types of floats whose patterns, as integers, differ by what int32 holds.
+BITS = ("float16", "bfloat16", "float32")
+
+
+class Difference(NamedTuple):
+    """What makes one tensor of another.
+
+    Parameters
+    ----------
+    kind : str
+        ``"same"``: all bits are equal, the signs of zeros included. ``"difference"``: ``array`` is to be added.
+        ``"bits"``: floats that are so many neighbours apart. ``"whole"``: ``array`` takes the other one's place.
+    array : ndarray
+        Of the new tensor's shape. Zeros that take no memory, float32 or float64, or int32, where they are the same;
+        float32 or float64 differences of floats; int32 of integers and of bits; else the new tensor itself.
+    """
+
+    kind: Kind
+    array: Array
+
+
+def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Difference:
+    """What makes ``new`` of ``base``.
+
+    Parameters
+    ----------
+    base : ndarray or None
+        None where there is no such tensor yet.
+    new : ndarray
+        Of any type that models have here, in any byte order and layout.
+    lossless : bool
+        Whether every bit of floats counts.
+
+    Returns
+    -------
+    Difference
+        ``"whole"`` for another type or shape, for types without differences (booleans, integers of less than 8 bits),
+        where a difference is not finite, or exceeds int32, and for lossless float8 and float64.
+
+    Raises
+    ------
+    FormatError
+        No model here has tensors of the type.
+    """
+    stored = _stored(new)
+    if base is None or _stored(base) is not stored or base.shape != new.shape:
+        return Difference("whole", new)
+    before, after = bit_patterns(base), bit_patterns(new)
+    if np.array_equal(before, after):
+        return Difference("same", np.broadcast_to(np.zeros((), _work(stored)), new.shape))
+    kind: Kind = "difference"
+    found: Array | None = None
+    if stored.kind == "f" and not lossless:
+        found = _float_difference(base, new, before, after, _work(stored))
+    elif stored.kind == "f" and stored.name in BITS:
+        kind, found = "bits", _wrapped(_ordered(before), _ordered(after))
+    elif _counts(stored):
+        found = _wrapped(before, after)
+    return Difference("whole", new) if found is None else Difference(kind, found.reshape(new.shape))
+
+
+def add(base: Array, array: Array, kind: Kind) -> Array:
+    """The tensor that :func:`difference` was asked about, or one near it, where the difference was quantized.
+
+    Parameters
+    ----------
+    base : ndarray
+    array : ndarray
+        As many items as ``base`` has, in whatever shape; of ``"whole"`` anything.
+    kind : str
+        As in :class:`Difference`.
+
+    Returns
+    -------
+    ndarray
+        Of the type and shape of ``base``; ``base`` or ``array`` itself where that is the answer. Where ``array`` is 0,
+        or ``base`` is not finite, every bit is that of ``base``; other sums are made in float32 (float64 for float64)
+        and rounded to the type. Integers wrap.
+
+    Raises
+    ------
+    FormatError
+        Types or sizes do not go together, or a sum of a finite value is not finite.
+    """
+    if kind in ("same", "whole"):
+        return base if kind == "same" else array
+    stored, given = _stored(base), _stored(array)
+    if array.size != base.size:
+        raise FormatError(f"a difference of shape {array.shape} does not fit a tensor of shape {base.shape}")
+    integers = kind == "bits" or stored.kind != "f"
+    known = stored.name in BITS if kind == "bits" else stored.kind == "f" or _counts(stored)
+    if not known or (given.kind not in "iu" if integers else given.kind != "f"):
+        what = "of patterns " if kind == "bits" else ""
+        raise FormatError(f"a difference {what}in {given.name} cannot be added to {stored.name}")
+    if not integers:
+        return _float_sum(base, array, stored)
+    patterns = bit_patterns(base)
+    steps = np.ascontiguousarray(array).reshape(-1).astype(f"i{stored.itemsize}").view(stored.pattern)
+    total = _unordered(_ordered(patterns) + steps) if kind == "bits" else patterns + steps
+    return total.view(stored.dtype).reshape(base.shape)
+
+
+def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes differ at most in extents of 1: units hold scalars as [1], topologies vectors as [1, C]."""
+    extents, others = ([extent for extent in one if extent != 1] for one in (shape, other))
+    return extents == others
+
+
+def _stored(array: Array) -> StoredType:
+    stored = stored_type(array.dtype)
+    if stored is None:
+        raise FormatError(f"no model here has tensors of {array.dtype}")
+    return stored
+
+
+def _counts(stored: StoredType) -> bool:
+    """Whether the type's patterns are integers, all of a byte or more."""
+    return stored.kind in "iu" and stored.bits >= 8
+
+
+def _work(stored: StoredType) -> np.dtype[Any]:
+    """The type in which differences are made."""
+    return np.dtype(("f8" if stored.bits == 64 else "f4") if stored.kind == "f" else "i4")
+
+
+def _float_difference(
+    base: Array, new: Array, before: Patterns, after: Patterns, work: np.dtype[Any]
+) -> npt.NDArray[np.floating[Any]] | None:
+    """New minus base, 0 where their patterns are equal; None where it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found: npt.NDArray[np.floating[Any]] = np.array(new, work, order="C")
+        found -= base.astype(work, copy=False)
+    if not np.isfinite(found).all():
+        found.reshape(-1)[before == after] = 0
+    return found if np.isfinite(found).all() else None
+
+
+def _float_sum(base: Array, array: Array, stored: StoredType) -> Array:
+    work = _work(stored)
+    with np.errstate(over="ignore", invalid="ignore"):
+        added = np.ascontiguousarray(array, work).reshape(-1)
+        total: Array = np.add(base.astype(work, order="C", copy=False).reshape(-1), added).astype(stored.dtype)
+        finite = np.isfinite(base).reshape(-1)
+        # A sum with 0 may lose the sign of a zero; what becomes of a not-a-number depends on the machine.
+        np.copyto(total.view(stored.pattern), bit_patterns(base), where=(added == 0) | ~finite)
+        if not np.isfinite(total[finite]).all():
+            raise FormatError(f"base and difference add up to more than {stored.name} holds")
+    return total.reshape(base.shape)
+
+
+def _wrapped(before: Patterns, after: Patterns) -> npt.NDArray[np.int32] | None:
+    """The difference modulo the number of patterns, nearest to 0; None where int32 does not hold it."""
+    found = (after - before).view(f"i{before.itemsize}")
+    if found.itemsize == 8 and found.size and (found.min() < -(1 << 31) or found.max() >= 1 << 31):
+        return None
+    return found.astype(np.int32, copy=False)
+
+
+def _ordered(patterns: Patterns) -> Patterns:
+    """Patterns of floats so that neighbours differ by 1, modulo their number: -0.0 is next to 0.0."""
+    sign, number = 8 * patterns.itemsize - 1, patterns.dtype.type
+    found: Patterns = np.right_shift(patterns, number(sign))
+    found *= number((1 << sign) - 1)
+    found ^= patterns
+    return found
+
+
+_unordered = _ordered  # that is its own inverse

@@ -1,0 +1,459 @@
+"""Updates as bitstreams: of two models, or one after another with what was sent before (6.4.3.7, 9.2.4, 10.3.4.2.2).
+
+Clause numbers refer to ISO/IEC 15938-17:2024.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import formats
+from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
+from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512
+from ..decoder.lineage import Lineage
+from ..decoder.restore import BITS, UPDATE
+from ..decoder.state import Node, UpdateState
+from ..decoder.update import Update, UpdateDecoder
+from ..dtypes import stored_type
+from ..encoder.distortion import power
+from ..encoder.encode import encode_units
+from ..encoder.fold import Prepared
+from ..encoder.goals import settle
+from ..encoder.links import Link, Links
+from ..encoder.plan import native
+from ..encoder.schedule import Pool, Reader
+from ..errors import EncodeError
+from ..limits import Limits
+from ..model import Array, Model
+from .apply import identity
+from .difference import Difference, difference
+from .fold import fold
+from .sparsify import ErrorFeedback, sparsify
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..bitstream.performance import Performance
+    from ..bitstream.source import Bitstream
+
+    Source = str | os.PathLike[str] | BinaryIO | bytes | bytearray | memoryview
+
+#: How an update names the node that it continues (Table 8).
+PARENTS = {
+    "node": ICNN_NDU_ID,
+    "sha256": ICNN_NDU_PL_SHA256,
+    "sha512": ICNN_NDU_PL_SHA512,
+    "external": ICNN_NDU_EXT,
+}
+#: Magnitudes of differences in float64 that float32 holds, which may have to be.
+FLOAT32 = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
+#: Residuals are coded only where their squares add up to less than this part of those of the updates.
+PROMISE = 0.9
+#: By how many octaves the steps of uniform quantization are larger at the error of dependent quantization.
+UNIFORM = 0.8
+
+
+def encode_update(
+    base: Model | Mapping[str, Array] | Source,
+    new: Model | Mapping[str, Array] | Source,
+    config: EncoderConfig | None = None,
+    *,
+    lossless: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    **options: Any,
+) -> bytes:
+    """Encode what makes one model of another one.
+
+    Tensors that are the same are left out. Those that are new, or of another shape or type than the base's, and those
+    whose difference is not finite, are coded whole; of integers every bit is kept.
+
+    Parameters
+    ----------
+    base, new : Model, mapping of str to ndarray, path or binary file
+    config : EncoderConfig, optional
+        ``EncoderConfig.preset("update")`` by default. Goals are about the differences, and ``quality`` about each tensor
+        by itself; with ``fold_batchnorm`` the models have folded batch normalizations (8.2.1).
+    lossless : bool
+        Keep every bit of ``new``. Tensors with ``exact`` are kept so in any case.
+    jobs, executor, options
+        As for :func:`nnr_codec.encode`.
+
+    Returns
+    -------
+    bytes
+        Its base_model_id is :func:`nnr_codec.identity` of the base, which :func:`nnr_codec.apply_update` checks.
+
+    Raises
+    ------
+    EncodeError
+        A tensor of the base is missing in ``new``, or cannot be coded as asked.
+    FormatError
+        A model file is malformed.
+    """
+    settings = _settings(config, options)
+    before, after = _as_model(base), _as_model(new)
+    if settings.fold_batchnorm:
+        before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
+    if missing := [name for name in before.tensors if name not in after.tensors]:
+        raise EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot take it away")
+    exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
+    differences = _Differences(before.tensors, after.tensors, exact)
+    whole = {name for name, kind in differences.kinds.items() if kind == "whole"}
+    metadata = {key: value for key, value in after.metadata.items() if before.metadata.get(key) != value}
+    if "bits" in differences.kinds.values():
+        metadata[UPDATE] = BITS
+    in_memory = type(before.tensors) is dict and type(after.tensors) is dict
+    tensors = dict(differences) if in_memory else differences
+    link = Link({"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT})
+    links = Links({name: link for name in tensors if name not in whole}, identity(before))
+    topology = after.topology if after.topology != before.topology else None
+    model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "")
+    settings = _steps(model, whole, settings, lossless)
+    return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
+
+
+class _Differences(Mapping[str, Array]):
+    """What an update says of each tensor that it changes, made when it is asked for.
+
+    Parameters
+    ----------
+    base, new : mapping of str to ndarray
+    exact : set of str
+        The tensors of which every bit counts.
+
+    Attributes
+    ----------
+    kinds : dict of str to str
+        Of each tensor; see :class:`Difference`.
+    """
+
+    def __init__(self, base: Mapping[str, Array], new: Mapping[str, Array], exact: set[str]) -> None:
+        self._base, self._new, self._exact = base, new, exact
+        self.kinds: dict[str, str] = {}
+        for name in new:
+            kind, array = self._found(name)
+            if kind != "same" and (kind == "whole" or array.any()):
+                self.kinds[name] = kind
+
+    def _found(self, name: str) -> Difference:
+        before, after = np.asarray(self._base[name]) if name in self._base else None, np.asarray(self._new[name])
+        found = difference(before, after, lossless=name in self._exact)
+        if found.kind == "difference" and found.array.dtype == np.float64 and found.array.any():
+            largest = np.abs(found.array).max()
+            if not FLOAT32[0] <= largest <= FLOAT32[1]:
+                return Difference("whole", after)
+        return found
+
+    def __getitem__(self, name: str) -> Array:
+        kind, array = self._found(name)
+        return array if kind == "whole" else array.reshape(array.shape or 1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+class UpdateEncoder:
+    """Encodes one update after another, each with the help of those before it.
+
+    Parameters
+    ----------
+    config : EncoderConfig, optional
+        ``EncoderConfig.preset("update")`` by default.
+    device_id : int
+        Of the sender, in the headers of all tensors: small numbers take few bits.
+    parent : str
+        How an update names the one that it continues: ``"node"`` by device_id, parameter_id and put_node_depth;
+        ``"sha256"`` and ``"sha512"`` by that digest of each tensor's payload, 32 or 64 bytes; ``"external"`` not at
+        all, so that nothing of the ones before is used (Table 8).
+    base_model_id : str
+        What base_model_id says before the place of the bitstream among those of the sender.
+    error_feedback : bool
+        Add to each update what the one before lost.
+    sparsity : float, optional
+        The part of the parameters, 0..1, that is set to zero: the small ones of each tensor.
+    structured_sparsity : float, optional
+        Likewise, but rows of tensors, those of the least mean magnitude.
+    state : UpdateState, optional
+        What was sent before: that of an encoder, or of a decoder, which decoded all of this one's bitstreams.
+    names : iterable of str
+        Tensors in the order of their parameter_ids, where ``state`` is that of another encoder; others follow.
+    **options
+        Fields of EncoderConfig, replacing those of ``config``.
+
+    Attributes
+    ----------
+    state : UpdateState
+        What a decoder has that decoded the last bitstream.
+    decoded : Update
+        What it got of that.
+    feedback : ErrorFeedback or None
+        What is to be added to the next update.
+
+    It can be pickled. Raises EncodeError for options that updates cannot have.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig | None = None,
+        *,
+        device_id: int = 0,
+        parent: str = "node",
+        base_model_id: str = "",
+        error_feedback: bool = False,
+        sparsity: float | None = None,
+        structured_sparsity: float | None = None,
+        state: UpdateState | None = None,
+        names: Iterable[str] = (),
+        **options: Any,
+    ) -> None:
+        if parent not in PARENTS:
+            raise EncodeError(f"parent {parent!r}: there are {', '.join(PARENTS)}")
+        if device_id < 0:
+            raise EncodeError(f"device_id {device_id} is below 0")
+        for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
+            if part is not None and not (isfinite(part) and 0 <= part <= 1):
+                raise EncodeError(f"{name} {part} is outside 0..1")
+        self._config, self._device_id, self._parent = _settings(config, options), device_id, parent
+        if self._config.fold_batchnorm:
+            raise EncodeError("differences have no batch normalization to fold: fold the models (nnr_codec.folded)")
+        self._base_model_id = base_model_id
+        self._sparsity, self._structured_sparsity = sparsity, structured_sparsity
+        self._decoder = UpdateDecoder(limits=Limits.unlimited(), state=state)
+        self._ids: dict[str, int] = {name: parameter_id for parameter_id, name in enumerate(names)}
+        self._depths: dict[int, int] = {}  # the largest put_node_depth by parameter_id, for after reset()
+        self._anew = False
+        self.decoded = Update()
+        self.feedback = ErrorFeedback() if error_feedback else None
+
+    @property
+    def state(self) -> UpdateState:
+        """What a decoder has that decoded the last bitstream."""
+        return self._decoder.state
+
+    def encode(
+        self,
+        update: Mapping[str, Array],
+        *,
+        whole: Mapping[str, Array] | None = None,
+        performance: Performance | None = None,
+        jobs: int = 1,
+        executor: Executor | None = None,
+    ) -> bytes:
+        """Encode an update; tensors of zeros are left out.
+
+        Parameters
+        ----------
+        update : mapping of str to ndarray
+            Differences: floats, all finite, or integers that 32 bits hold.
+        whole : mapping of str to ndarray, optional
+            Tensors of any type that take the place of the base's.
+        performance : Performance, optional
+            Of the model with this update (6.4.4.3).
+        jobs, executor
+            As for :func:`nnr_codec.encode`.
+
+        Raises
+        ------
+        EncodeError
+            A tensor cannot be coded as asked; the encoder is as it was.
+        """
+        whole = dict(whole or {})
+        if both := update.keys() & whole.keys():
+            raise EncodeError(f"tensor {min(both)!r} is given as a difference and whole")
+        given = {name: _codable(name, array) for name, array in update.items()}
+        wanted = total = self.feedback.add(given) if self.feedback else given
+        if self._sparsity is not None:
+            wanted = sparsify(wanted, self._sparsity)
+        if self._structured_sparsity is not None:
+            wanted = sparsify(wanted, self._structured_sparsity, structured=True)
+        ids = dict(self._ids)
+        for name in (*wanted, *whole):
+            ids.setdefault(name, len(ids))
+        tensors = {name: array for name, array in wanted.items() if array.any()}
+        settings = replace(self._config, performance=performance) if performance else self._config
+        settings = _steps(Model({**tensors, **whole}), whole, settings, lossless=False)
+
+        def coded(tensors: Mapping[str, Array], settings: EncoderConfig, residuals: Mapping[str, Array]) -> bytes:
+            model = Model({**tensors, **residuals, **whole})
+            links = Links(
+                {name: self._link(name, ids[name], name in whole, name in residuals) for name in model},
+                str(self._lineage()),
+                int(bool(residuals)),
+            )
+            return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
+
+        data = coded(tensors, settings, {})
+        if residuals := self._residuals(tensors, ids):
+            try:
+                other = coded(tensors, _uniform(settings, tensors), residuals)
+            except EncodeError:  # residuals that no step suits
+                other = data
+            if settings.nnr_pre or len(other) < len(data):
+                data = other
+        self.decoded = self._decoder.decode(data)
+        if self.feedback:
+            self.feedback.keep(total, self.decoded)
+        self._ids, self._anew = ids, False
+        for parameter_id in ids.values():
+            if node := self.state.node((self._device_id, parameter_id)):
+                self._depths[parameter_id] = max(self._depths.get(parameter_id, 0), node.put_node_depth)
+        return data
+
+    def adopt(self, data: Bitstream) -> Update:
+        """Decode a base model's bitstream, as its receivers do: the next update may name its payloads by their hashes.
+
+        Raises what :meth:`UpdateDecoder.decode` raises.
+        """
+        return self._decoder.decode(data)
+
+    def reset(self) -> None:
+        """Let the next bitstream refer to nothing before it, as it has to where one was lost."""
+        position = self.state.lineages.get(self._device_id)
+        self.state.forget(self._device_id)
+        if position:
+            self.state.place(self._device_id, position, Limits.unlimited())
+        self._anew = True
+
+    # ------------------------------------------------------------------------------------------ the tree
+    def _lineage(self) -> Lineage:
+        """The place of the next bitstream."""
+        last = self.state.lineages.get(self._device_id)
+        token = last.token if last and not self._anew and self._parent != "external" else ""
+        return Lineage(self._base_model_id, self._device_id, last.number + 1 if last else 1, token)
+
+    def _link(self, name: str, parameter_id: int, is_whole: bool, is_residual: bool) -> Link:
+        """The place of a tensor in its tree."""
+        ids = {"node_id_present_flag": 1, "device_id": self._device_id, "parameter_id": parameter_id}
+        if is_whole:
+            return Link({**ids, "put_node_depth": 0} if self._parent != "external" else {})
+        update = {"parent_node_id_present_flag": 1, "parent_node_id_type": PARENTS[self._parent]}
+        if self._parent == "external":
+            return Link(update)
+        before = self.state.node((self._device_id, parameter_id))
+        depth = before.put_node_depth if before else self._depths.get(parameter_id, 0)
+        ids["put_node_depth"] = depth + 1
+        named = before or (None if depth else self.state.node((None, name)))  # of a base model
+        if self._parent == "node" and (before or not depth):
+            update["parent_device_id"] = self._device_id
+        elif named:
+            digest = getattr(named.digests[0], self._parent)
+            update[f"parent_node_payload_{self._parent}"] = int.from_bytes(digest, "big")
+        else:
+            update["parent_node_id_type"] = ICNN_NDU_EXT
+        config = self._config
+        return Link({**ids, **update}, before, config.temporal_context_modeling, config.hist_dep_sig_prob, is_residual)
+
+    def _residuals(self, tensors: Mapping[str, Array], ids: Mapping[str, int]) -> dict[str, Array]:
+        """What tensors differ by from the updates before, if that may be worth it (9.2.4); else nothing."""
+        config = self._config
+        if config.nnr_pre is False or config.target_size is not None or config.target_ratio is not None:
+            return {}
+        if self._parent == "external" or (config.dependent_quantization and not config.nnr_pre):
+            return {}
+        residuals, energies = {}, [0.0, 0.0]
+        for name, array in tensors.items():
+            cache = _cached(self.state.node((self._device_id, ids[name])), array)
+            if cache is None:
+                continue
+            residual = _minus(array, cache)
+            if residual is None:
+                return {}
+            residuals[name] = residual
+            if array.dtype.kind == "f":
+                energies = [energies[0] + _power(residual), energies[1] + _power(array)]
+        return residuals if config.nnr_pre or energies[0] < PROMISE * energies[1] else {}
+
+
+def _settings(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
+    """The options of updates; EncodeError for those that make no sense of them."""
+    settings = replace(config, **options) if config else EncoderConfig.preset("update", **options)
+    if settings.profile == 0:
+        raise EncodeError("profile 0 has no updates (6.3.3.7)")
+    if settings.block or settings.local_scaling:
+        raise EncodeError("differences are not coded in blocks")
+    if settings.nnr_pre and settings.dependent_quantization:
+        raise EncodeError("nnr_pre goes with uniform quantization (6.4.4.3): set dependent_quantization to False")
+    return settings
+
+
+def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
+    if isinstance(model, Model):
+        return model
+    return Model(model) if isinstance(model, Mapping) else formats.load(model)
+
+
+def _codable(name: str, array: Array) -> Array:
+    """A difference in a type that updates have, with at least one dimension."""
+    array = np.asarray(array)
+    stored = stored_type(array.dtype)
+    array = array.reshape(array.shape or 1)
+    if stored is None or (stored.kind != "f" and stored.kind not in "iu"):
+        raise EncodeError(f"tensor {name!r} has type {array.dtype}, in which there are no differences: give it whole")
+    if stored.kind == "f":
+        array = native(array if stored.name in ("float32", "float64") else array.astype(np.float32))
+        if not np.isfinite(array).all():
+            raise EncodeError(f"the update of tensor {name!r} is not finite: give it whole")
+        return array
+    if not _in_int32(array):
+        raise EncodeError(f"the update of tensor {name!r} exceeds 32 bits: give it whole")
+    return array.astype(np.int32)
+
+
+def _cached(node: Node | None, array: Array) -> Array | None:
+    """WeightUpdateCache of a tensor, if there is one of this shape and kind."""
+    updates = node.updates if node and node.put_node_depth else ()
+    return (
+        updates[0]
+        if len(updates) == 1 and updates[0].shape == array.shape and updates[0].dtype.kind == array.dtype.kind
+        else None
+    )
+
+
+def _power(array: Array) -> float:
+    floats: npt.NDArray[np.floating[Any]] = np.asarray(array, array.dtype)
+    return power(floats)
+
+
+def _minus(array: Array, cache: Array) -> Array | None:
+    """Array minus cache; None where the type does not hold it."""
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            found = np.subtract(array, cache, dtype=array.dtype)
+        return found if np.isfinite(found).all() else None
+    wide = np.subtract(array, cache, dtype=np.int64)
+    return wide.astype(np.int32) if _in_int32(wide) else None
+
+
+def _in_int32(array: Array) -> bool:
+    return not array.size or (int(array.min()) >= -(1 << 31) and int(array.max()) < 1 << 31)
+
+
+def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: bool) -> EncoderConfig:
+    """Options in which the goals of differences are steps, and tensors that are whole have those of whole models."""
+    usual: dict[str, Any] = {"exact": True} if lossless else {"qp": DEFAULT_STEP_EXPONENT << config.qp_density}
+    config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
+    with Pool() as pool:
+        return settle(model, config, Reader(model), pool, apart=True)
+
+
+def _uniform(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
+    """Uniform quantization of about the same error (6.4.4.3)."""
+    changed: dict[str, dict[str, Any]] = {}
+    for name in names:
+        options = config.for_tensor(name)
+        qp = options.step_qp(config.qp_density)
+        if options.dependent_quantization is not False:
+            qp = min(qp + int(UNIFORM * (1 << config.qp_density)), (1 << (5 + config.qp_density)) - 1)
+        changed[name] = {"qp": qp, "dependent_quantization": False}
+    return config.overridden(changed)

@@ -1,0 +1,198 @@
+"""States as files: what comes back, and what damaged and hostile files do."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.constants import NNR_PT_INT
+from nnr_codec.decoder.lineage import Position
+from nnr_codec.decoder.state import Digest, Node
+from nnr_codec.errors import NnrError
+from nnr_codec.limits import Limits
+
+from ..builder import ndu
+from .support import contents
+from .test_parents import DIMS, LEVELS, by_hash, decoded, external, line, start, two, update
+
+UNLIMITED = Limits.unlimited()
+
+
+def full() -> nnr.UpdateState:
+    """A state with everything that there may be."""
+    plain = start(parent=0).ndu(ndu("é", DIMS), LEVELS[1]).data
+    decoder = decoded(
+        two(0, 0, parent=0, kind=NNR_PT_INT),
+        two(1, 1, kind=NNR_PT_INT),
+        *line(3),
+        external(7, device=9, pre=1),
+        plain,
+        by_hash(plain, 2, name="é"),
+    )
+    return decoder.state
+
+
+def saved(state: nnr.UpdateState, path: Path) -> bytes:
+    state.save(path, overwrite=True)
+    return path.read_bytes()
+
+
+def sealed(content: bytes) -> bytes:
+    """With the digest that belongs to it."""
+    return content + hashlib.sha256(content).digest()
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    state, path = full(), tmp_path / "state"
+    data = saved(state, path)
+    for source in (path, str(path), data, io.BytesIO(data)):
+        loaded = nnr.UpdateState.load(source)
+        assert contents(loaded) == contents(state)
+        for sender in loaded.senders.values():
+            for node in sender.nodes.values():
+                assert all(array.flags.writeable for array in node.levels + node.any_sig + node.updates)
+    assert list(tmp_path.iterdir()) == [path]
+    assert saved(loaded, path) == data
+
+
+def test_it_goes_on(tmp_path: Path) -> None:
+    """Contexts, residuals, lineages and hashes are those of the state that was saved."""
+    path, made = tmp_path / "state", line(5)
+    decoded(update(1), *made[:4]).state.save(path)
+    decoder = nnr.UpdateDecoder(state=nnr.UpdateState.load(path))
+    np.testing.assert_array_equal(decoder.decode(update(2, pre=1, co_loc=LEVELS[1]))["w"], LEVELS[1] + LEVELS[2])
+    with pytest.raises(nnr.MissingReferenceError, match="is repeated"):
+        decoder.decode(made[3])
+    decoder.decode(made[4])
+    with pytest.raises(nnr.MissingReferenceError, match="has a parent of another"):
+        decoder.decode(by_hash(update(1), 3))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_empty_state(tmp_path: Path, keep: bool) -> None:
+    data = saved(nnr.UpdateState(keep_digests=keep), tmp_path / "state")
+    assert data == sealed(b"NNRSTATE" + struct.pack("<III", 1, keep, 0))
+    loaded = nnr.UpdateState.load(data)
+    assert (len(loaded), loaded.keep_digests, loaded.trusting) == (0, keep, not keep)
+
+
+def test_the_format(tmp_path: Path) -> None:
+    """Byte by byte, as the module describes it."""
+    state = nnr.UpdateState(keep_digests=True)
+    node = Node(3, name="w", digests=(Digest(bytes(range(32)), bytes(range(64))),))
+    node = node._replace(levels=(np.array([[1, -2]], np.int32),), any_sig=(np.array([[True, False]]),))
+    state.put((None, "w"), node._replace(updates=(np.array([[0.5, -1.0]], np.float16),)), UNLIMITED)
+    state.put((7, 5), Node(0, name="v"), UNLIMITED)
+    state.place(7, Position(2, "t" * 16), UNLIMITED)
+    state.remember(7, {"v": ((2, 0), "bfloat16")}, UNLIMITED)
+
+    def text(value: bytes) -> bytes:
+        return struct.pack("<I", len(value)) + value
+
+    shape = struct.pack("<IQQ", 2, 1, 2)
+    expected = b"NNRSTATE" + struct.pack("<III", 1, 1, 2)
+    expected += struct.pack("<qQ", -1, 0) + text(b"") + struct.pack("<II", 0, 1)
+    expected += text(b"w") + text(b"w") + struct.pack("<QI", 3, 1) + bytes(range(32)) + bytes(range(64))
+    expected += struct.pack("<IB", 1, 0) + shape + struct.pack("<ii", 1, -2)
+    expected += struct.pack("<IB", 1, 1) + shape + b"\x80"
+    expected += struct.pack("<IB", 1, 3) + shape + b"\x00\x38\x00\xbc"
+    expected += struct.pack("<qQ", 7, 2) + text(b"t" * 16)
+    expected += struct.pack("<I", 1) + text(b"v") + text(b"bfloat16") + struct.pack("<IQQ", 2, 2, 0)
+    expected += struct.pack("<IQ", 1, 5) + text(b"v") + struct.pack("<QIIII", 0, 0, 0, 0, 0)
+    assert saved(state, tmp_path / "state") == sealed(expected)
+    assert contents(nnr.UpdateState.load(sealed(expected))) == contents(state)
+
+
+def test_an_existing_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError):
+        full().save(path)
+    assert path.read_bytes() == b"mine"
+
+
+# ------------------------------------------------------------------------------------------------ damage
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"", "no file of an update state"),
+        (b"NNRSTATE", "damaged"),
+        (b"\x80\x04}." * 20, "no file of an update state"),
+        (sealed(b"NNRSTATE" + struct.pack("<II", 2, 0)), "has version 2; version 1 is known"),
+        (sealed(b"NNRSTATE" + struct.pack("<I", 1)), "less than it should have"),
+        (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 0) + b"x"), "more than it should have"),
+        (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 1 << 31)), "a list of 2,147,483,648"),
+    ],
+)
+def test_other_files(data: bytes, match: str) -> None:
+    with pytest.raises(nnr.FormatError, match=match):
+        nnr.UpdateState.load(data)
+
+
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
+    data = bytearray(saved(full(), tmp_path / "state"))
+    for k in range(0, len(data), 7):
+        data[k] ^= 4
+        with pytest.raises(nnr.FormatError):
+            nnr.UpdateState.load(bytes(data))
+        data[k] ^= 4
+    for size in range(0, len(data), 11):
+        with pytest.raises(nnr.FormatError):
+            nnr.UpdateState.load(bytes(data[:size]))
+    nnr.UpdateState.load(bytes(data))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hostile_files(seed: int, tmp_path: Path) -> None:
+    """Whatever a digest is right for: it loads, to a state that decoding can use, or is refused."""
+    data, pick = saved(full(), tmp_path / "state")[:-32], random.Random(seed)
+    limits, refused = Limits.strict(), 0
+    for _ in range(400):
+        content = bytearray(data)
+        for _ in range(pick.choice([1, 1, 2, 5])):
+            place = pick.randrange(8, len(content))
+            content[place : place + pick.choice([0, 1, 4, 8])] = pick.randbytes(pick.choice([0, 1, 4, 8]))
+            if pick.random() < 0.3:
+                content[place : place + 4] = pick.choice([b"\xff" * 4, b"\0" * 4, b"\xff\xff\xff\x7f", b"\1\0\0\0"])
+        try:
+            state = nnr.UpdateState.load(sealed(bytes(content)), limits=limits)
+        except NnrError:
+            refused += 1
+            continue
+        for last in (update(2, pre=1, co_loc=LEVELS[1]), two(2, 2, pre=1), line(4)[3]):
+            try:
+                nnr.UpdateDecoder(state=state, limits=limits).decode(last)
+            except NnrError:
+                continue
+    assert 100 < refused < 400
+
+
+def test_what_a_file_may_cost(tmp_path: Path) -> None:
+    """Its size is looked at before it is read, and of flags, which take a bit each, what they come to."""
+    state = full()
+    data = saved(state, tmp_path / "state")
+    nnr.UpdateState.load(data, limits=Limits(max_history_bytes=state.nbytes))
+    for most in (0, 100, len(data) - 41, state.nbytes - 1):
+        with pytest.raises(nnr.LimitError, match="max_history_bytes"):
+            nnr.UpdateState.load(data, limits=Limits(max_history_bytes=most))
+    count = 1 << 26
+    head = b"NNRSTATE" + struct.pack("<IIIqQIIIQIQI", 1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1, 0)
+    flags = sealed(head + struct.pack("<IIBIQ", 0, 1, 1, 1, count) + bytes(count // 8) + bytes(4))
+    nnr.UpdateState.load(flags)
+    with pytest.raises(nnr.LimitError, match="arrays"):
+        nnr.UpdateState.load(flags, limits=Limits(max_history_bytes=count - 1))
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(nnr.LimitError, match="bytes of the state file"):
+        nnr.UpdateState.load(path)
