@@ -64,6 +64,8 @@ class Update(dict[str, Array]):
 class UpdateDecoder:
     """Decodes one bitstream after another, keeping what later updates refer to; not for several threads at once.
 
+    Which device sends is what a bitstream says. Senders that need not trust each other have a decoder each.
+
     Parameters
     ----------
     limits : Limits, optional

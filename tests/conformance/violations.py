@@ -445,7 +445,9 @@ def unique_parameters() -> Broken:
 
 @breaks("parent-flag")
 def parent_flag() -> Broken:
-    return Broken(raw(start(mps_parent_signalling_enabled_flag=1), "w").data, 2)
+    header = update_ndu("w", [1], 0, kind=NNR_PT_RAW_FLOAT)
+    header.put_node_depth = 2
+    return Broken(start(mps_parent_signalling_enabled_flag=1).raw(header, [0.0]).data, 2)
 
 
 def base(name: str = "w") -> bytes:

@@ -7,16 +7,21 @@ import copy
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec.cabac_ext.kernel import TensorSide
 from nnr_codec.constants import ICNN_NDU_EXT, NNR_MPS, NNR_PT_FLOAT, NNR_PT_INT
+from nnr_codec.decoder import schedule
 from nnr_codec.decoder.lineage import Position
+from nnr_codec.decoder.state import ENTRY_BYTES, Node
 from nnr_codec.limits import Limits
 from nnr_codec.syntax.structures import (
     NnrModelParameterSetUnitHeader,
@@ -505,6 +510,59 @@ def test_decoders_share_what_they_begin_with() -> None:
     one.decode(update(2))
     assert contents(state) == content == contents(other.state)
     other.decode(update(2, 5))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("pplrwbu"), st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_what_is_kept_is_counted(steps: list[tuple[str, int, int]]) -> None:
+    """Whatever is put, replaced and forgotten; forks before stay as they were."""
+    before, limits = nnr.UpdateState(), Limits(max_history_bytes=6_000)
+    state = before.fork()
+    for step, device, k in steps:
+        content = contents(before)
+        try:
+            if step == "p":
+                state.put((device, k), Node(k, (np.ones(50 * k + 1, np.int32),), name="w" * k), limits)
+            elif step == "l":
+                state.place(device, Position(k + 1, ""), limits)
+            elif step == "r":
+                state.remember(device, {f"{j}": ((j,), "int8") for j in range(k)}, limits)
+            elif step == "w":
+                state.forget(device)
+            elif step == "u" and state.node((device, k)):
+                state.put((9, k), Node(k), limits, [device])
+            else:
+                before, content = state, contents(state)
+                state = state.fork()
+        except nnr.NnrError:
+            state = before.fork()
+        assert contents(before) == content or step == "b"
+        assert state.nbytes == sum(sender.nbytes for sender in state.senders.values()) <= 6_000
+        for sender in state.senders.values():
+            entries = sum(ENTRY_BYTES + len(name) for name in sender.schema)
+            assert sender.nbytes == ENTRY_BYTES + entries + sum(node.nbytes for node in sender.nodes.values())
+
+
+def test_what_is_left_does_not_depend_on_who_decodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nor the order in which devices are forgotten."""
+    monkeypatch.setattr(schedule, "SMALL", 0)
+    stream = start()
+    for k in range(8):
+        header = update_ndu(f"w{k}", DIMS, 1, parameter=k, device=7 - k, parent_device_id=7 - k)
+        stream.ndu(header, LEVELS[k])
+    last = start()
+    for k, device in enumerate([5, 2, 6]):
+        header = update_ndu(f"w{7 - device}", DIMS, 2, parameter=7 - device, device=9 + k, parent_device_id=device)
+        last.ndu(header, LEVELS[k])
+    files, limits = [], Limits(max_history_bytes=decoded(stream.data).state.nbytes)
+    for jobs in (1, 3):
+        decoder = nnr.UpdateDecoder(limits=limits)
+        for data in (stream.data, last.data):
+            decoder.decode(data, jobs=jobs)
+        decoder.state.save(tmp_path / f"{jobs}")
+        files.append((tmp_path / f"{jobs}").read_bytes())
+    assert files[0] == files[1]
+    assert {9, 10, 11} <= set(decoder.state.device_ids) and len(decoder.state.device_ids) < 11
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])

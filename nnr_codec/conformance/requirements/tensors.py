@@ -27,7 +27,8 @@ HEADER = "nnr_compressed_data_unit_header"
 PARENT_FLAG = requirement(
     "parent-flag",
     "6.4.3.7",
-    "parent_node_id_present_flag is 1 in a bitstream that represents an update (mps_parent_signalling_enabled_flag).",
+    "In a bitstream of updates (mps_parent_signalling_enabled_flag) a tensor with put_node_depth above 0 is one "
+    "(parent_node_id_present_flag 1).",
 )
 PARENT_DEPTH = requirement(
     "parent-depth",
@@ -71,8 +72,11 @@ EXACT = requirement("float-exact", "7.3.3", "Each value is a float of the format
 
 @each_unit(PARENT_FLAG, NNR_NDU)
 def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
-    if seen.session.mps_parent_signalling_enabled_flag and not seen.unit.ndu.parent_node_id_present_flag:
-        message = "the bitstream represents an update, and the tensor is none"
+    header = seen.unit.ndu  # tensors of depth 0, and without one, take the place of the base's
+    if not seen.session.mps_parent_signalling_enabled_flag or header.parent_node_id_present_flag:
+        return
+    if header.node_id_present_flag and header.put_node_depth:
+        message = f"the tensor is no update, and its put_node_depth is {header.put_node_depth}"
         yield Finding(message, f"{HEADER}.parent_node_id_present_flag")
 
 
