@@ -161,7 +161,7 @@ class NnrFile(Mapping[str, Array]):
         """
         lineage = self.lineage if state is not None and names is None else None
         if state is not None and lineage:
-            lineage.check(state.lineages)
+            state.expect(lineage)
         names, groups = self._chosen(names, allow_missing, raw)
         budget, restorer = Budget(self._reader.limits), None
         if not raw:

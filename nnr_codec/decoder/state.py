@@ -224,6 +224,26 @@ class UpdateState:
         self._grow(sender, _weight(schema) - _weight(sender.schema), limits)
         sender.schema = dict(schema)
 
+    def expect(self, lineage: Lineage) -> None:
+        """A bitstream of a sender begins; where it refers to nothing before it, the updates before it are forgotten.
+
+        Raises MissingReferenceError unless it follows what is known of its sender.
+        """
+        lineage.check(self.lineages)
+        if not lineage.token:
+            self.renew(lineage.device_id)
+
+    def renew(self, device: int) -> None:
+        """Forget the updates of a device, but neither its base model nor how far its bitstreams were followed."""
+        old = self._senders.get(device)
+        if old is None:
+            return
+        kept = {parameter: node for parameter, node in old.nodes.items() if not node.put_node_depth}
+        less = sum(node.nbytes for parameter, node in old.nodes.items() if parameter not in kept)
+        self._senders[device] = replace(old, nodes=kept, nbytes=old.nbytes - less)
+        self._nbytes -= less
+        self.begin()
+
     def follow(self, lineage: Lineage, token: str, limits: Limits) -> None:
         """A bitstream was decoded, after which ``token`` comes; LimitError as for :meth:`put`."""
         self.place(lineage.device_id, Position(lineage.number, token), limits)

@@ -162,7 +162,7 @@ class StreamDecoder:
         """Check that the bitstream follows what was decoded of its sender."""
         self._lineage = Lineage.parse(base_model_id(mps) or "")
         if self._lineage and self._start is not None:
-            self._lineage.check(self.state.lineages)
+            self.state.expect(self._lineage)
             self._digest = self._lineage.digest()
             self._digest.update(bytes(self._start))
         self._start = None
