@@ -19,7 +19,7 @@ from ..sideinfo.record import TensorRecord
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_values
 from .distinct import SHARE, sample
-from .exact import Cheapest, exact, exact_levels, exact_plain, plain
+from .exact import Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
 from .plan import FLOAT_FORMATS, Subject, TensorPlan
 from .steps import GLANCE
 from .weigh import least
@@ -74,10 +74,15 @@ def _difference(subject: Subject) -> TensorPlan:
     """The plan of a difference: as the options say, or as float32, never with a code of side information."""
     if subject.stored.kind != "f":
         plan = next(plain(subject), None)
+    elif subject.options.exact:
+        plan = _raw(subject) if raw_is_exact(subject) else None
     else:
-        plan = (None if subject.options.exact else _lossy(subject, in_block=False)) or _raw(subject)
+        plan = _lossy(subject, in_block=False) or _raw(subject)
     if plan is None:
-        raise EncodeError(f"tensor {subject.name!r} differs by more than an update can say")
+        most = "float32" if subject.stored.kind == "f" else "int32"
+        raise EncodeError(
+            f"the update of tensor {subject.name!r} is not what {most} holds: give it whole (7.3.2, 7.3.4)"
+        )
     return plan
 
 

@@ -98,7 +98,7 @@ def exact_plain(subject: Subject) -> TensorPlan | None:
 def plain(subject: Subject) -> Iterator[TensorPlan]:
     """Plans that every decoder understands."""
     if subject.stored.kind == "f":
-        if _raw_is_exact(subject):
+        if raw_is_exact(subject):
             yield subject.plan(NNR_PT_RAW_FLOAT)
         yield from exact_levels(subject)
     elif subject.bounds[0] >= -(1 << 31) and subject.bounds[1] < 1 << 31:
@@ -144,7 +144,7 @@ def _codes(subject: Subject) -> Iterator[Code]:
             yield PaletteCode(values, offset)
 
 
-def _raw_is_exact(subject: Subject) -> bool:
+def raw_is_exact(subject: Subject) -> bool:
     """Whether float32 holds all values; of other types not-a-numbers are left out, whose bits conversions change."""
     if subject.stored.name == "float32":
         return True

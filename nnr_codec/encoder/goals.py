@@ -37,8 +37,8 @@ LEAST = 2.0**-400
 def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool, *, apart: bool = False) -> EncoderConfig:
     """The options with which every tensor has the quality, snr or max_error that is asked for.
 
-    ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by quantizing the tensor as it will be; a tensor of which no step gives that is
-    kept bit for bit.
+    ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by
+    quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit.
     """
     wanted = {name: config.for_tensor(name) for name in model.tensors}
     names = [name for name, options in wanted.items() if not options.exact and _goal(options)]

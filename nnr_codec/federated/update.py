@@ -52,8 +52,12 @@ PARENTS = {
     "sha512": ICNN_NDU_PL_SHA512,
     "external": ICNN_NDU_EXT,
 }
+#: How many values of device_id decoders take, whatever their limits: those of Exp-Golomb codes of max_eg_bits.
+DEVICES = 1 << 32
 #: Magnitudes of differences in float64 that float32 holds, which may have to be.
 FLOAT32 = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
+#: What added to the largest bfloat16, or float32, is less than half of its last place.
+LOST = 2.0**96
 #: Residuals are coded only where their squares add up to less than this part of those of the updates.
 PROMISE = 0.9
 #: By how many octaves the steps of uniform quantization are larger at the error of dependent quantization.
@@ -79,8 +83,8 @@ def encode_update(
     ----------
     base, new : Model, mapping of str to ndarray, path or binary file
     config : EncoderConfig, optional
-        ``EncoderConfig.preset("update")`` by default. Goals are about the differences, and ``quality`` about each tensor
-        by itself; with ``fold_batchnorm`` the models have folded batch normalizations (8.2.1).
+        ``EncoderConfig.preset("update")`` by default. Goals are about the differences, and ``quality`` about each
+        tensor by itself; with ``fold_batchnorm`` the models have folded batch normalizations (8.2.1).
     lossless : bool
         Keep every bit of ``new``. Tensors with ``exact`` are kept so in any case.
     jobs, executor, options
@@ -105,12 +109,12 @@ def encode_update(
     if missing := [name for name in before.tensors if name not in after.tensors]:
         raise EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot take it away")
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
-    differences = _Differences(before.tensors, after.tensors, exact)
+    in_memory = type(before.tensors) is dict and type(after.tensors) is dict
+    differences = _Differences(before.tensors, after.tensors, exact, keep=in_memory)
     whole = {name for name, kind in differences.kinds.items() if kind == "whole"}
     metadata = {key: value for key, value in after.metadata.items() if before.metadata.get(key) != value}
     if "bits" in differences.kinds.values():
         metadata[UPDATE] = BITS
-    in_memory = type(before.tensors) is dict and type(after.tensors) is dict
     tensors = dict(differences) if in_memory else differences
     link = Link({"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT})
     links = Links({name: link for name in tensors if name not in whole}, identity(before))
@@ -121,13 +125,15 @@ def encode_update(
 
 
 class _Differences(Mapping[str, Array]):
-    """What an update says of each tensor that it changes, made when it is asked for.
+    """What an update says of each tensor that it changes, made when it is asked for unless it is kept.
 
     Parameters
     ----------
     base, new : mapping of str to ndarray
     exact : set of str
         The tensors of which every bit counts.
+    keep : bool
+        Whether to make all of them at once.
 
     Attributes
     ----------
@@ -135,32 +141,55 @@ class _Differences(Mapping[str, Array]):
         Of each tensor; see :class:`Difference`.
     """
 
-    def __init__(self, base: Mapping[str, Array], new: Mapping[str, Array], exact: set[str]) -> None:
+    def __init__(self, base: Mapping[str, Array], new: Mapping[str, Array], exact: set[str], *, keep: bool) -> None:
         self._base, self._new, self._exact = base, new, exact
         self.kinds: dict[str, str] = {}
+        self._kept: dict[str, Array] = {}
         for name in new:
-            kind, array = self._found(name)
-            if kind != "same" and (kind == "whole" or array.any()):
-                self.kinds[name] = kind
+            found = self._found(name)
+            if found.kind != "same" and (found.kind == "whole" or found.array.any()):
+                self.kinds[name] = found.kind
+                if keep:
+                    self._kept[name] = _coded(found)
 
     def _found(self, name: str) -> Difference:
         before, after = np.asarray(self._base[name]) if name in self._base else None, np.asarray(self._new[name])
         found = difference(before, after, lossless=name in self._exact)
-        if found.kind == "difference" and found.array.dtype == np.float64 and found.array.any():
-            largest = np.abs(found.array).max()
-            if not FLOAT32[0] <= largest <= FLOAT32[1]:
-                return Difference("whole", after)
-        return found
+        return Difference("whole", after) if _overflows(found, after) else found
 
     def __getitem__(self, name: str) -> Array:
-        kind, array = self._found(name)
-        return array if kind == "whole" else array.reshape(array.shape or 1)
+        return self._kept[name] if name in self._kept else _coded(self._found(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.kinds)
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+
+def _coded(found: Difference) -> Array:
+    """What is coded of a difference, which has at least one dimension."""
+    return found.array if found.kind == "whole" else found.array.reshape(found.array.shape or 1)
+
+
+def _overflows(found: Difference, new: Array) -> bool:
+    """Whether quantization may take a difference of floats, or the sum with it, out of its type."""
+    if found.kind != "difference" or found.array.dtype.kind != "f":
+        return False
+    largest = _largest(found.array)
+    if found.array.dtype == np.float64 and largest and not FLOAT32[0] <= largest <= FLOAT32[1]:
+        return True
+    if largest < LOST and new.dtype.name in ("bfloat16", "float32", "float64"):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = new.astype(found.array.dtype, copy=False)
+        total = np.asarray(_largest(values[np.isfinite(values)]) + largest)
+        return not np.isfinite(total.astype(new.dtype))
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude."""
+    return float(max(array.max(initial=0), -array.min(initial=0)))
 
 
 class UpdateEncoder:
@@ -185,9 +214,10 @@ class UpdateEncoder:
     structured_sparsity : float, optional
         Likewise, but rows of tensors, those of the least mean magnitude.
     state : UpdateState, optional
-        What was sent before: that of an encoder, or of a decoder, which decoded all of this one's bitstreams.
+        What was sent before: that of an encoder, or of a decoder, which decoded all of this one's bitstreams. It stays
+        as it is.
     names : iterable of str
-        Tensors in the order of their parameter_ids, where ``state`` is that of another encoder; others follow.
+        Tensors in the order of their parameter_ids; others follow. By default those of ``state``, with theirs.
     **options
         Fields of EncoderConfig, replacing those of ``config``.
 
@@ -219,18 +249,22 @@ class UpdateEncoder:
     ) -> None:
         if parent not in PARENTS:
             raise EncodeError(f"parent {parent!r}: there are {', '.join(PARENTS)}")
-        if device_id < 0:
-            raise EncodeError(f"device_id {device_id} is below 0")
+        if not isinstance(device_id, (int, np.integer)) or not 0 <= device_id < DEVICES:
+            raise EncodeError(f"device_id is a whole number from 0 to {DEVICES - 1}, not {device_id!r}")
+        if parent in ("sha256", "sha512") and state is not None and not state.keep_digests:
+            raise EncodeError(f"parent {parent!r}: the state has no digests; UpdateState(keep_digests=True) has")
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
                 raise EncodeError(f"{name} {part} is outside 0..1")
-        self._config, self._device_id, self._parent = _settings(config, options), device_id, parent
+        self._config, self._device_id, self._parent = _settings(config, options), int(device_id), parent
         if self._config.fold_batchnorm:
             raise EncodeError("differences have no batch normalization to fold: fold the models (nnr_codec.folded)")
         self._base_model_id = base_model_id
         self._sparsity, self._structured_sparsity = sparsity, structured_sparsity
         self._decoder = UpdateDecoder(limits=Limits.unlimited(), state=state)
-        self._ids: dict[str, int] = {name: parameter_id for parameter_id, name in enumerate(names)}
+        self._ids = {name: parameter_id for parameter_id, name in enumerate(names)}
+        if not self._ids and (sender := self.state.senders.get(self._device_id)):
+            self._ids = {node.name: number for number, node in sender.nodes.items() if isinstance(number, int)}
         self._depths: dict[int, int] = {}  # the largest put_node_depth by parameter_id, for after reset()
         self._anew = False
         self.decoded = Update()
@@ -279,7 +313,8 @@ class UpdateEncoder:
             wanted = sparsify(wanted, self._structured_sparsity, structured=True)
         ids = dict(self._ids)
         for name in (*wanted, *whole):
-            ids.setdefault(name, len(ids))
+            if name not in ids:
+                ids[name] = max(ids.values(), default=-1) + 1
         tensors = {name: array for name, array in wanted.items() if array.any()}
         settings = replace(self._config, performance=performance) if performance else self._config
         settings = _steps(Model({**tensors, **whole}), whole, settings, lossless=False)
@@ -287,7 +322,10 @@ class UpdateEncoder:
         def coded(tensors: Mapping[str, Array], settings: EncoderConfig, residuals: Mapping[str, Array]) -> bytes:
             model = Model({**tensors, **residuals, **whole})
             links = Links(
-                {name: self._link(name, ids[name], name in whole, name in residuals) for name in model},
+                {
+                    name: self._link(name, array, ids[name], name in whole, name in residuals)
+                    for name, array in model.tensors.items()
+                },
                 str(self._lineage()),
                 int(bool(residuals)),
             )
@@ -301,7 +339,7 @@ class UpdateEncoder:
                 other = data
             if settings.nnr_pre or len(other) < len(data):
                 data = other
-        self.decoded = self._decoder.decode(data)
+        self.decoded = self._decoder.decode(data, jobs=jobs, executor=executor)
         if self.feedback:
             self.feedback.keep(total, self.decoded)
         self._ids, self._anew = ids, False
@@ -319,10 +357,9 @@ class UpdateEncoder:
 
     def reset(self) -> None:
         """Let the next bitstream refer to nothing before it, as it has to where one was lost."""
-        position = self.state.lineages.get(self._device_id)
-        self.state.forget(self._device_id)
-        if position:
-            self.state.place(self._device_id, position, Limits.unlimited())
+        state = self.state.fork()
+        state.renew(self._device_id)
+        self._decoder.state = state
         self._anew = True
 
     # ------------------------------------------------------------------------------------------ the tree
@@ -332,7 +369,7 @@ class UpdateEncoder:
         token = last.token if last and not self._anew and self._parent != "external" else ""
         return Lineage(self._base_model_id, self._device_id, last.number + 1 if last else 1, token)
 
-    def _link(self, name: str, parameter_id: int, is_whole: bool, is_residual: bool) -> Link:
+    def _link(self, name: str, array: Array, parameter_id: int, is_whole: bool, is_residual: bool) -> Link:
         """The place of a tensor in its tree."""
         ids = {"node_id_present_flag": 1, "device_id": self._device_id, "parameter_id": parameter_id}
         if is_whole:
@@ -340,8 +377,9 @@ class UpdateEncoder:
         update = {"parent_node_id_present_flag": 1, "parent_node_id_type": PARENTS[self._parent]}
         if self._parent == "external":
             return Link(update)
-        before = self.state.node((self._device_id, parameter_id))
-        depth = before.put_node_depth if before else self._depths.get(parameter_id, 0)
+        last = self.state.node((self._device_id, parameter_id))
+        depth = last.put_node_depth if last else self._depths.get(parameter_id, 0)
+        before = last if last and _continues(last, array) else None
         ids["put_node_depth"] = depth + 1
         named = before or (None if depth else self.state.node((None, name)))  # of a base model
         if self._parent == "node" and (before or not depth):
@@ -410,14 +448,16 @@ def _codable(name: str, array: Array) -> Array:
     return array.astype(np.int32)
 
 
+def _continues(node: Node, array: Array) -> bool:
+    """Whether what a node keeps is of one tensor of this shape and kind, as its contexts and its cache have to be."""
+    kept: tuple[tuple[Array, ...], ...] = (node.levels, node.any_sig, node.updates)
+    alike = all(len(arrays) <= 1 and all(one.shape == array.shape for one in arrays) for arrays in kept)
+    return alike and all(update.dtype.kind == array.dtype.kind for update in node.updates)
+
+
 def _cached(node: Node | None, array: Array) -> Array | None:
     """WeightUpdateCache of a tensor, if there is one of this shape and kind."""
-    updates = node.updates if node and node.put_node_depth else ()
-    return (
-        updates[0]
-        if len(updates) == 1 and updates[0].shape == array.shape and updates[0].dtype.kind == array.dtype.kind
-        else None
-    )
+    return node.updates[0] if node and node.put_node_depth and node.updates and _continues(node, array) else None
 
 
 def _power(array: Array) -> float:

@@ -1,0 +1,1 @@
+"""The example as a Flower app: ``flwr run examples/federated`` (docs/flower.md)."""

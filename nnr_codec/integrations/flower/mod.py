@@ -1,0 +1,139 @@
+"""The client's side: a mod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+from ... import UpdateState, decode
+from ...config import EncoderConfig
+from ...errors import EncodeError, UnsupportedError
+from ...federated.update import UpdateEncoder
+from ...limits import Limits
+from ..rounds import Tensors, encode_reply
+from .records import KEY, VERSION, app, coded_record, mapped, payload_of, plain_record, refuse_masks, tensors_of
+
+
+class NNRMod:
+    """A mod that decodes the models a :class:`NNRStrategy` sends, and encodes the updates that a client replies with.
+
+    It stands first among the mods, so that the others see plain arrays. Without an NNRStrategy it does nothing.
+
+    Parameters
+    ----------
+    config : EncoderConfig, optional
+        How updates are coded.
+    preset : str
+        Of EncoderConfig, where ``config`` is not given.
+    sparsity, structured_sparsity : float, optional
+        As for :class:`nnr_codec.UpdateEncoder`.
+    error_feedback : bool
+        Add what quantization took from an update to the next one; it is kept in the client's ``Context.state``.
+    limits : Limits, optional
+        What decoding a model of the server may cost.
+    jobs : int
+        Threads for coding.
+    **options
+        Fields of EncoderConfig.
+
+    Raises EncodeError for options that updates cannot have.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig | None = None,
+        *,
+        preset: str = "fl",
+        sparsity: float | None = None,
+        structured_sparsity: float | None = None,
+        error_feedback: bool = True,
+        limits: Limits | None = None,
+        jobs: int = 1,
+        **options: Any,
+    ) -> None:
+        self._config = replace(config, **options) if config else EncoderConfig.preset(preset, **options)
+        self._options: dict[str, Any] = {
+            "error_feedback": error_feedback,
+            "sparsity": sparsity,
+            "structured_sparsity": structured_sparsity,
+        }
+        self._limits, self._jobs = limits, jobs
+        UpdateEncoder(self._config, **self._options)  # finds out now what is wrong with the options
+
+    def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        """Handle a message: decode, let the app work, encode.
+
+        Raises
+        ------
+        UnsupportedError
+            It is one of secure aggregation.
+        NnrError
+            The model cannot be decoded, or the update not be encoded. Flower makes an error reply of it.
+        """
+        refuse_masks(message.content)
+        if KEY not in message.content:
+            return call_next(message, context)
+        told = message.content[KEY]
+        if told["version"] != VERSION:
+            raise UnsupportedError(f"the server speaks version {told['version']} of this, and NNRMod version {VERSION}")
+        models: dict[str, Tensors] = {}
+        records: dict[str, Any] = {}
+        for name, record in message.content.array_records.items():
+            payload = payload_of(record)
+            if payload is None:
+                models[name] = tensors_of(record)
+            else:
+                models[name] = decode(payload, limits=self._limits, jobs=self._jobs).tensors
+                records[name] = plain_record(models[name])
+        content = mapped(message.content, records)
+        del content[KEY]
+        message.content = content
+        reply = call_next(message, context)
+        if "bases" not in told or reply.has_error():
+            return reply
+        refuse_masks(reply.content)
+        keys = dict(zip(told["records"], told["bases"], strict=True))
+        coded: dict[str, Any] = {}
+        for name, record in reply.content.array_records.items():
+            sent = name if name in keys else next(iter(keys))
+            if sent != name and len(keys) > 1:
+                raise EncodeError(f"ArrayRecord {name!r} of the reply is none of {', '.join(map(repr, keys))}")
+            coded[name] = coded_record(self._encoded(sent, keys[sent], models[sent], record, told, context.state))
+        reply.content = mapped(reply.content, coded)
+        return reply
+
+    def _encoded(self, name: str, key: str, base: Tensors, record: Any, told: Any, kept: Any) -> bytes:
+        """The update that an ArrayRecord makes of its base; what the next one needs goes to ``kept``."""
+        stateful = "token" in told
+        device_id = told["device_id"] if stateful else 0
+        state = self._state(f"{KEY}.state.{name}", device_id, told["token"], kept) if stateful else None
+        encoder = UpdateEncoder(
+            self._config,
+            device_id=device_id,
+            parent="node" if stateful else "external",
+            base_model_id=key,
+            state=state,
+            names=base,
+            **self._options,
+        )
+        place = f"{KEY}.residual.{name}"
+        if encoder.feedback and place in kept:
+            encoder.feedback.residual = tensors_of(kept[place])
+        payload = encode_reply(base, tensors_of(record), encoder, jobs=self._jobs)
+        if encoder.feedback:
+            kept[place] = plain_record(encoder.feedback.residual)
+        if stateful:
+            file = BytesIO()
+            encoder.state.save(file)
+            kept[f"{KEY}.state.{name}"] = app.ConfigRecord({"state": file.getvalue()})
+        return payload
+
+    def _state(self, place: str, device_id: int, token: str, kept: Any) -> UpdateState | None:
+        """What was sent before, if the server has the same; else None, and the next update refers to nothing."""
+        if not token or place not in kept:
+            return None
+        state = UpdateState.load(kept[place]["state"], limits=Limits.unlimited())
+        last = state.lineages.get(device_id)
+        return state if last and last.token == token else None

@@ -1,0 +1,462 @@
+"""The server's side: a strategy around another one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from ... import decode, encode
+from ...config import EncoderConfig
+from ...decoder.restore import UPDATE
+from ...decoder.update import UpdateDecoder
+from ...errors import FormatError
+from ...limits import Limits
+from ...model import Array
+from ..rounds import (
+    Base,
+    Bases,
+    Dropped,
+    Floats,
+    Reader,
+    RoundStatistics,
+    Tensors,
+    as_type,
+    decode_reply,
+    differ,
+    limits_for,
+    lineage_of,
+    minus,
+    one_line,
+    plus,
+    reader,
+)
+from .records import (
+    KEY,
+    VERSION,
+    app,
+    attribute,
+    coded_record,
+    common_form,
+    digest_of,
+    form_of,
+    log,
+    mapped,
+    payload_of,
+    plain_record,
+    refuse_masks,
+    stranger_reader,
+    stranger_tensors,
+    strategies,
+    tensors_of,
+    weight_of,
+)
+
+#: For how many rounds a model is kept, if replies to it are late.
+MOST_ROUNDS = 4
+#: Bytes of the tensors that are added up at the same time. Headers of replies are read again for each portion.
+PORTION = 1 << 24
+
+
+@dataclass
+class _Sent:
+    """A model as it is sent.
+
+    Parameters
+    ----------
+    source, record, wire : ArrayRecord
+        As the strategy gave it; as clients see it; and as it is sent.
+    base : Base
+    lost : mapping of str to ndarray
+        What quantization took from tensors.
+    """
+
+    source: Any
+    record: Any
+    wire: Any
+    base: Base
+    lost: Mapping[str, Floats] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is sent."""
+        return sum(len(array.data) for array in self.wire.values())
+
+
+@dataclass
+class _Sender:
+    """A client whose updates are coded with the help of those before them."""
+
+    device_id: int
+    decoder: UpdateDecoder | None = None
+
+    @property
+    def token(self) -> str:
+        """What an update that continues the last one must have; empty where that is not known."""
+        last = self.decoder.state.lineages.get(self.device_id) if self.decoder else None
+        return last.token if last else ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is known of those before."""
+        return self.decoder.state.nbytes if self.decoder else 0
+
+
+@dataclass
+class _Taken:
+    """A reply that was checked.
+
+    Parameters
+    ----------
+    reply : Message
+    records : dict of str to ArrayRecord
+        What it decodes to, unless tensors are added up one by one.
+    readers : list of tuple of Base and callable
+        What makes a function then that gives them by name.
+    raw, wire : int
+        Bytes as in RoundStatistics.
+    """
+
+    reply: Any
+    records: dict[str, Any] = field(default_factory=dict)
+    readers: list[tuple[Base, Callable[[], Reader]]] = field(default_factory=list)
+    raw: int = 0
+    wire: int = 0
+
+
+class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
+    """A strategy around another one: models go out as bitstreams, and updates of :class:`NNRMod` come in.
+
+    The inner strategy, which may be a wrapper itself, sees plain arrays of the names, order and types of the initial
+    ones. Replies that are malformed, or no update of what was sent to their client, are dropped and logged.
+
+    Parameters
+    ----------
+    strategy : Strategy
+    downlink : str, EncoderConfig or None
+        How models are coded: a preset's name, ``"lossless"`` among them, or options. What quantization takes from a
+        model the server adds again after the round, so that nothing is lost from round to round. None: models go out
+        as plain arrays, which clients without the mod can read.
+    stateful : bool
+        Updates are coded with the help of those before them, of the same client, as long as server and client agree
+        which these are; otherwise without. This takes some 10 bytes for each parameter and client, at most
+        ``max_history_bytes`` in all. Messages have one ArrayRecord.
+    streaming : bool
+        Add up the differences tensor by tensor, while all the rest stays compressed: the memory that this takes does
+        not depend on the number of clients. Only where the mean of :class:`~flwr.serverapp.strategy.FedAvg` is asked
+        for, and not with ``stateful``.
+    limits : Limits, optional
+        What decoding a reply may cost; by default what its model makes of :meth:`Limits.strict`.
+    jobs : int
+        Threads for coding.
+
+    Attributes
+    ----------
+    strategy : Strategy
+    statistics : dict of int to RoundStatistics
+        By round.
+
+    Raises
+    ------
+    ValueError
+        The inner strategy does not aggregate as FedAvg does, and cannot be streamed.
+    UnsupportedError
+        The inner strategy sends messages of secure aggregation.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        *,
+        downlink: str | EncoderConfig | None = "fine",
+        stateful: bool = False,
+        streaming: bool = False,
+        limits: Limits | None = None,
+        jobs: int = 1,
+    ) -> None:
+        if streaming and getattr(type(strategy), "aggregate_train", None) is not strategies.FedAvg.aggregate_train:
+            raise ValueError(f"streaming=True takes the mean as FedAvg does, which {type(strategy).__name__} does not")
+        if streaming and stateful:
+            raise ValueError("streaming=True decodes tensors one by one, which stateful=True does not allow")
+        self.strategy = strategy
+        self.statistics: dict[int, RoundStatistics] = {}
+        self._downlink = EncoderConfig.preset(downlink) if isinstance(downlink, str) else downlink
+        self._stateful, self._streaming = stateful, streaming
+        self._limits, self._jobs = limits, jobs
+        self._dtypes: dict[str, Any] = {}  # of the initial arrays
+        self._bases = Bases(MOST_ROUNDS)
+        self._sent: dict[int, _Sent] = {}  # by the ids of their ArrayRecords
+        self._model: _Sent | None = None  # what is trained
+        self._senders: dict[int, _Sender] = {}  # those heard of last stand last
+        self._usual: dict[bool, Any] = {}  # the form of replies, of training and of evaluation
+
+    def __repr__(self) -> str:
+        return f"NNRStrategy({self.strategy!r})"
+
+    def summary(self) -> None:
+        """Log what is coded how, and the summary of the inner strategy."""
+        models = "plain arrays" if self._downlink is None else "NNR"
+        options = "".join(f", {name}" for name in ("stateful", "streaming") if getattr(self, f"_{name}"))
+        log.info("\t├──> NNR: models as %s, updates as NNR%s", models, options)
+        self.strategy.summary()
+
+    # ------------------------------------------------------------------------------------------ downlink
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
+        """The messages of the inner strategy, with each of their models coded once."""
+        self._bases.trim(server_round)
+        self._model = self._opened(server_round, arrays)
+        messages = [*self.strategy.configure_train(server_round, self._model.record, config, grid)]
+        for message in messages:
+            self._encode(message, server_round, train=True)
+        return messages
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
+        """The messages of the inner strategy, with each of their models coded once."""
+        sent = self._opened(server_round, arrays)
+        messages = [*self.strategy.configure_evaluate(server_round, sent.record, config, grid)]
+        for message in messages:
+            self._encode(message, server_round, train=False)
+        return messages
+
+    def _statistics(self, server_round: int) -> RoundStatistics:
+        return self.statistics.setdefault(server_round, RoundStatistics())
+
+    def _opened(self, server_round: int, arrays: Any) -> _Sent:
+        """The model of a phase; it is coded already where it is that of the phase before."""
+        known = self._sent.get(id(arrays))
+        self._sent = {id(record): known for record in (known.source, known.record)} if known else {}
+        return self._send(arrays, server_round)
+
+    def _send(self, record: Any, server_round: int) -> _Sent:
+        """An ArrayRecord as it is sent, coded where it was not before."""
+        if sent := self._sent.get(id(record)):
+            return sent
+        started = time.perf_counter()
+        exact = self._restored(record)
+        if self._downlink is None:
+            plain = plain_record(exact)
+            sent = _Sent(record, plain, plain, Base(digest_of(plain), exact))
+        else:
+            payload = encode(exact, self._downlink, jobs=self._jobs)
+            found = decode(payload, limits=Limits.unlimited(), jobs=self._jobs).tensors
+            seen = {name: np.asarray(found[name]) for name in exact}
+            lost = {name: minus(exact[name], seen[name]) for name in exact if differ(exact[name], seen[name])}
+            base = Base(sha256(payload).hexdigest(), seen)
+            sent = _Sent(record, plain_record(seen), coded_record(payload), base, lost)
+        self._sent |= {id(record): sent, id(sent.record): sent}
+        self._statistics(server_round).encode_seconds += time.perf_counter() - started
+        return sent
+
+    def _encode(self, message: Any, server_round: int, *, train: bool) -> None:
+        """Code the models in a message, and tell the client what it needs to know of them."""
+        content, client, statistics = message.content, message.metadata.dst_node_id, self._statistics(server_round)
+        refuse_masks(content)
+        models = {name: self._send(record, server_round) for name, record in content.array_records.items()}
+        if not models:
+            return
+        told: dict[str, Any] = {"version": VERSION}
+        if train:
+            told |= {"records": [*models], "bases": [sent.base.key for sent in models.values()]}
+            for sent in models.values():
+                self._bases.expect(sent.base, client, server_round)
+            if self._stateful:
+                if len(models) > 1:
+                    raise ValueError(f"stateful=True takes one ArrayRecord in a message, not {len(models)}")
+                sender = self._senders.setdefault(client, _Sender(len(self._senders)))
+                told |= {"device_id": sender.device_id, "token": sender.token}
+        for sent in models.values():
+            statistics.downlink_raw += sent.base.nbytes
+            statistics.downlink_wire += sent.nbytes
+        content = mapped(content, {name: sent.wire for name, sent in models.items()})
+        content[KEY] = app.ConfigRecord(told)
+        message.content = content
+
+    def _restored(self, record: Any) -> dict[str, Array]:
+        """The tensors of an ArrayRecord in the types of the initial ones."""
+        tensors = tensors_of(record)
+        if not self._dtypes:
+            self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+        return {name: as_type(tensor, self._dtypes.get(name, tensor.dtype)) for name, tensor in tensors.items()}
+
+    # ------------------------------------------------------------------------------------------ uplink
+    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
+        """What the inner strategy makes of the replies that are sound, in the types of the initial arrays."""
+        statistics, started = self._statistics(server_round), time.perf_counter()
+        failed: list[Any] = []
+        taken: list[_Taken] = []
+        for reply in replies:
+            if reply.has_error():
+                failed.append(reply)
+                self._bases.failed(reply.metadata.src_node_id)
+            elif (found := self._checked(reply, statistics)) is not None:
+                taken.append(found)
+        alike = {id(reply) for reply in self._alike([item.reply for item in taken], statistics, train=True)}
+        taken = [item for item in taken if id(item.reply) in alike]
+        for item in taken:
+            statistics.replies += 1
+            statistics.uplink_raw += item.raw
+            statistics.uplink_wire += item.wire
+        statistics.decode_seconds += time.perf_counter() - started
+        if self._streaming:
+            return self._mean(taken, failed, statistics)
+        for item in taken:
+            item.reply.content = mapped(item.reply.content, item.records)
+        arrays, metrics = self.strategy.aggregate_train(server_round, [*(item.reply for item in taken), *failed])
+        if arrays is None:
+            return None, metrics
+        lost = self._model.lost if self._model else {}
+        tensors = {
+            name: plus(tensor, lost[name]) if name in lost else tensor
+            for name, tensor in self._restored(arrays).items()
+        }
+        return plain_record(tensors), metrics
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
+        """What the inner strategy makes of the replies whose metrics can be averaged."""
+        replies = [*replies]
+        sound = self._alike(
+            [reply for reply in replies if not reply.has_error()], self._statistics(server_round), train=False
+        )
+        failed = [reply for reply in replies if reply.has_error()]
+        return self.strategy.aggregate_evaluate(server_round, [*sound, *failed])
+
+    def _drop(self, reply: Any, reason: str, statistics: RoundStatistics) -> None:
+        node = reply.metadata.src_node_id
+        statistics.dropped.append(Dropped(node, reason))
+        log.warning("NNR: the reply of node %d is dropped: %s", node, reason)
+
+    def _checked(self, reply: Any, statistics: RoundStatistics) -> _Taken | None:
+        """The reply with what it decodes to; None where it is dropped."""
+        try:
+            return self._taken(reply)
+        except Exception as error:  # whatever a stranger sends, the others' round goes on
+            self._drop(reply, one_line(error), statistics)
+            return None
+
+    def _taken(self, reply: Any) -> _Taken:
+        """The reply with what it decodes to."""
+        client, due = reply.metadata.src_node_id, self._bases.due(reply.metadata.src_node_id)
+        taken, bases = _Taken(reply), []
+        records = reply.content.array_records
+        if due and not records:
+            raise FormatError("it has no ArrayRecord")
+        for name, record in records.items():
+            payload = payload_of(record)
+            if payload is not None:
+                base, tensors, read = self._decoded(payload, client)
+            elif due:
+                base = next((base for base in due if base.tensors.keys() == record.keys()), due[0])
+                tensors = stranger_tensors(record, base.tensors)
+                read = partial(stranger_reader, record, base.tensors)
+            else:
+                raise FormatError("no model was sent to this client, or it has answered already")
+            bases.append(base)
+            taken.raw += base.nbytes
+            taken.wire += sum(len(array.data) for array in record.values())
+            if self._streaming:
+                taken.readers.append((base, read))
+            else:
+                taken.records[name] = plain_record(tensors)
+        for base in bases:
+            base.answered(client)
+        return taken
+
+    def _decoded(self, payload: bytes, client: int) -> tuple[Base, Tensors, Callable[[], Reader]]:
+        """What a client's bitstream makes of which model; and how to get the same tensor by tensor."""
+        limits = self._limits or limits_for(base.tensors for base in self._bases.due(client))
+        lineage = lineage_of(payload, limits)
+        base = self._bases.find(lineage.base, client)
+        sender = self._senders.get(client) if self._stateful else None
+        if lineage.device_id != (sender.device_id if sender else 0):
+            raise FormatError(f"its device_id {lineage.device_id} is not that of this client")
+        decoder = sender.decoder if sender and lineage.token else None
+        if decoder is None:
+            decoder = UpdateDecoder(limits=limits, like=base.tensors)
+        tensors, update = decode_reply(payload, base.tensors, decoder)
+        if self._streaming and UPDATE in update.metadata:
+            raise FormatError("its differences are those of bit patterns, which have no mean")
+        if sender:
+            sender.decoder = decoder
+            self._senders[client] = self._senders.pop(client)
+            self._evict(sender)
+        return base, tensors, partial(reader, payload, base.tensors, limits, update.whole)
+
+    def _evict(self, latest: _Sender) -> None:
+        """Forget what is known of clients until the rest fits the limit.
+
+        First go those that were not heard of for longest; those that were told to continue what they sent keep it.
+        """
+        idle = [sender for client, sender in self._senders.items() if not self._bases.due(client)]
+        total = sum(sender.nbytes for sender in self._senders.values())
+        for sender in (*idle, latest):
+            if total > (self._limits or Limits()).max_history_bytes:
+                total -= sender.nbytes
+                sender.decoder = None
+
+    def _alike(self, replies: list[Any], statistics: RoundStatistics, *, train: bool) -> list[Any]:
+        """Those replies whose metrics can be averaged with those of the others; what others have differs."""
+        weighted_by, sound = attribute(self.strategy, "weighted_by_key"), []
+        if weighted_by is None:
+            return replies
+        for reply in replies:
+            try:
+                weight_of(reply.content, weighted_by)
+            except FormatError as error:
+                self._drop(reply, one_line(error), statistics)
+            else:
+                sound.append(reply)
+        usual = self._usual.get(train)
+        usual = self._usual[train] = common_form([form_of(reply.content) for reply in sound], usual)
+        alike = []
+        for reply in sound:
+            if form_of(reply.content) == usual:
+                alike.append(reply)
+            else:
+                self._drop(reply, "its records or metrics are not those of the other replies", statistics)
+        if alike and not any(weight_of(reply.content, weighted_by) for reply in alike):
+            for reply in alike:
+                self._drop(reply, f"no reply has any {weighted_by}", statistics)
+            return []
+        return alike
+
+    # ------------------------------------------------------------------------------------------ streaming
+    def _mean(self, taken: list[_Taken], failed: list[Any], statistics: RoundStatistics) -> tuple[Any, Any]:
+        """The weighted mean of all updates, added to the model; and the metrics as the inner strategy adds them up."""
+        log.info("aggregate_train: Received %s results and %s failures", len(taken), len(failed))
+        for reply in failed:
+            log.info("\t> Received error in reply from node %d: %s", reply.metadata.src_node_id, reply.error.reason)
+        if not taken or self._model is None:
+            return None, None
+        started, weighted_by = time.perf_counter(), self.strategy.weighted_by_key
+        taken = sorted(taken, key=lambda item: item.reply.metadata.src_node_id)  # sums of floats depend on the order
+        weights = [weight_of(item.reply.content, weighted_by) for item in taken]
+        total = sum(weights)
+        arrays = app.ArrayRecord()
+        for exact in self._portions(self._model.source):
+            means = {name: np.zeros(tensor.shape) for name, tensor in exact.items()}
+            for item, weight in zip(taken, weights, strict=True):
+                for base, opened in item.readers:
+                    read = opened()
+                    for name in means:
+                        means[name] += weight / total * minus(read(name), base.tensors[name])
+            for name, tensor in exact.items():
+                arrays[name] = app.Array(plus(tensor, means[name]))
+        statistics.decode_seconds += time.perf_counter() - started
+        metrics = self.strategy.train_metrics_aggr_fn([item.reply.content for item in taken], weighted_by)
+        return arrays, metrics
+
+    def _portions(self, record: Any) -> Iterator[dict[str, Array]]:
+        """Tensors of the model, some at a time: one, or as many as PORTION bytes hold."""
+        portion: dict[str, Array] = {}
+        for name, array in record.items():
+            if portion and sum(tensor.nbytes for tensor in portion.values()) + len(array.data) > PORTION:
+                yield portion
+                portion = {}
+            tensor = array.numpy()
+            portion[name] = as_type(tensor, self._dtypes.get(name, tensor.dtype))
+        yield portion

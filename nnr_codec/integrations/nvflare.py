@@ -1,0 +1,393 @@
+"""Filters that put models and their differences into NNR bitstreams between the sites of NVIDIA FLARE.
+
+>>> recipe.add_server_output_filter(NNREncode(), tasks=["train"])                        # doctest: +SKIP
+>>> recipe.add_client_input_filter(NNRDecode(), tasks=["train"])                         # doctest: +SKIP
+>>> recipe.add_client_output_filter(NNREncode(), tasks=["train"])                        # doctest: +SKIP
+>>> recipe.add_server_input_filter(NNRDecode(), tasks=["train"])                         # doctest: +SKIP
+
+docs/nvflare.md has the rest: what sites have to allow, options, and what is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
+from math import prod
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from .. import EncoderConfig, Limits, UpdateEncoder, encode, identity
+from .. import open as open_bitstream
+from ..dtypes import STORED_TYPES, stored_type
+from ..errors import EncodeError, FormatError, LimitError, MissingDependencyError
+from ..limits import Budget
+from ..model import Array
+from .rounds import as_type, one_line
+
+try:
+    from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+    from nvflare.apis.dxo_filter import DXOFilter
+    from nvflare.apis.filter import FilterChainType, FilterContextKey
+    from nvflare.apis.fl_constant import FLContextKey
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable, make_copy
+except ImportError:
+    raise MissingDependencyError("this needs the package nvflare: pip install 'nnr_codec[nvflare]'") from None
+
+KINDS = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
+#: In the data of a DXO: the bitstream; the types and shapes of differences that it does not tell; values that are no
+#: tensors; and whether the tensors are PyTorch's.
+BITSTREAM, TYPES, VALUES, TORCH = "nnr_codec", "types", "values", "torch"
+#: Types of values that are no tensors, which go beside the bitstream.
+PLAIN = (str, bool, int, float, type(None))
+#: Bitstreams that are kept for other receivers of the same tensors.
+KEPT = 4
+
+Content = dict[str, Any]
+Schema = dict[str, tuple[int, ...] | None]
+
+
+class _NNRFilter(DXOFilter):  # type: ignore[misc]  # nvflare is not looked at
+    """What both filters have in common: what they are given is left as it is."""
+
+    def __init__(self, kinds: list[DataKind] | None) -> None:
+        super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Filter all models of a shareable; NVFlare calls this."""
+        try:
+            dxo = from_shareable(shareable)
+        except ValueError:  # nothing that has a model
+            return shareable
+        if dxo.data_kind == DataKind.COLLECTION:  # whose members would be replaced in place
+            shareable = _own(dxo).update_shareable(make_copy(shareable))
+        return super().process(shareable, fl_ctx)
+
+    def add_to_fed_job(self, job: Any, ctx: Any, **kwargs: Any) -> None:
+        """Keep nnr_codec out of the code that a job carries, since sites have it installed; NVFlare calls this."""
+        job.set_app_packages(sorted({*job.job.app_packages, __name__.partition(".")[0]}))
+        super().add_to_fed_job(job, ctx, **kwargs)
+
+
+class NNREncode(_NNRFilter):
+    """Encodes models (DataKind.WEIGHTS) and differences (DataKind.WEIGHT_DIFF), on servers and clients.
+
+    Each DXO is replaced by a new one of the same kind. The same tensors, for any number of receivers and threads, are
+    encoded once. On a server, tensors keep the types in which they were first sent, where aggregation changed them.
+
+    Parameters
+    ----------
+    preset : str, optional
+        Of :meth:`nnr_codec.EncoderConfig.preset`; by default ``"default"`` for models, ``"update"`` for differences.
+    options : dict, optional
+        Fields of EncoderConfig, replacing those of the preset, such as ``{"qp": -32}``.
+    error_feedback : bool
+        Add to differences what those before lost. Only for what clients send.
+    sparsity : float, optional
+        The part of the parameters of differences, 0..1, that is set to zero: the small ones of each tensor.
+    jobs : int
+        Threads that encode.
+
+    Raises EncodeError for options that there are not, and, when it filters, for what cannot be coded: NVFlare answers a
+    task so with an error.
+    """
+
+    def __init__(
+        self,
+        preset: str | None = None,
+        options: dict[str, Any] | None = None,
+        error_feedback: bool = False,
+        sparsity: float | None = None,
+        jobs: int = 1,
+    ) -> None:
+        super().__init__(KINDS)
+        # Under the names of the parameters: NVFlare writes them into the configuration of a job.
+        self.preset, self.options, self.jobs = preset, options, jobs
+        self.error_feedback, self.sparsity = error_feedback, sparsity
+        self._lock = Lock()
+        self._encodings: dict[tuple[str, str], Future[tuple[bytes, Content]]] = {}
+        self._types: dict[str, np.dtype[Any]] = {}
+        self._settings = EncoderConfig.preset(preset or "default", **(options or {}))
+        self._update_settings = EncoderConfig.preset(preset or "update", **(options or {}))
+        self._feedback = self._update_encoder() if error_feedback else None
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
+        """A DXO with a bitstream in it; None for one that has it already."""
+        if BITSTREAM in dxo.data:
+            return None
+        arrays, values, is_torch = _tensors(dxo.data)
+        if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
+            if self.error_feedback:
+                raise EncodeError("error_feedback is for what clients send")
+            arrays = self._typed(arrays)
+            schema: Schema = {name: array.shape for name, array in arrays.items()} | dict.fromkeys(values)
+            fl_ctx.set_prop(_sent(fl_ctx), (schema, is_torch), private=True, sticky=True)
+        bitstream, types = self._once(_kind(dxo), arrays)
+        content: Content = {BITSTREAM: bitstream}
+        for key, value in ((TYPES, types), (VALUES, values), (TORCH, is_torch)):
+            if value:
+                content[key] = value
+        before = sum(array.nbytes for array in arrays.values())
+        self.log_info(
+            fl_ctx,
+            f"{_kind(dxo)}: {len(arrays)} tensors of {before:,} bytes in {len(bitstream):,}"
+            f" ({len(bitstream) / max(before, 1):.1%})",
+        )
+        return _new(dxo, content)
+
+    def _typed(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Tensors in the types in which they were sent first."""
+        with self._lock:
+            types = {name: self._types.setdefault(name, array.dtype) for name, array in arrays.items()}
+        return {name: as_type(array, types[name]) for name, array in arrays.items()}
+
+    def _once(self, kind: str, arrays: dict[str, Array]) -> tuple[bytes, Content]:
+        """The bitstream of tensors, and what it does not tell: that of another thread, where there is one."""
+        if self._feedback:
+            with self._lock:  # what is lost belongs to the next message
+                return self._encode(kind, arrays)
+        key = kind, identity(arrays)
+        with self._lock:
+            found = self._encodings.get(key)
+            encoding = found or self._encodings.setdefault(key, Future())
+            while len(self._encodings) > KEPT:
+                del self._encodings[next(iter(self._encodings))]
+        if not found:
+            try:
+                encoding.set_result(self._encode(kind, arrays))
+            except BaseException as error:
+                with self._lock:
+                    self._encodings.pop(key, None)
+                encoding.set_exception(error)
+        return encoding.result()
+
+    def _encode(self, kind: str, arrays: dict[str, Array]) -> tuple[bytes, Content]:
+        if kind == DataKind.WEIGHTS.value:
+            return encode(arrays, self._settings, jobs=self.jobs), {}
+        whole = {name: array for name, array in arrays.items() if not self._has_differences(name, array)}
+        differences = {name: array for name, array in arrays.items() if name not in whole}
+        encoder = self._feedback or self._update_encoder()
+        bitstream = encoder.encode(differences, whole=whole, jobs=self.jobs)
+        types: Content = {}
+        for name, array in arrays.items():
+            decoded = encoder.decoded.get(name)
+            if decoded is None or decoded.shape != array.shape or decoded.dtype.name != array.dtype.name:
+                types[name] = [array.dtype.name, list(array.shape)]
+        return bitstream, types
+
+    def _has_differences(self, name: str, array: Array) -> bool:
+        """Whether UpdateEncoder takes an array for differences, and keeps every bit where that is asked for."""
+        stored = stored_type(array.dtype)
+        if stored is None or stored.kind == "b" or stored.bits < 8:
+            return False
+        if stored.kind == "f":
+            return stored.name != "float64" or not self._update_settings.for_tensor(name).exact
+        return not array.size or (int(array.min()) >= -(1 << 31) and int(array.max()) < 1 << 31)
+
+    def _update_encoder(self) -> UpdateEncoder:
+        """One without anything before it: updates refer to no others."""
+        return UpdateEncoder(
+            self._update_settings, parent="external", error_feedback=self.error_feedback, sparsity=self.sparsity
+        )
+
+
+class NNRDecode(_NNRFilter):
+    """Restores what :class:`NNREncode` encoded, in the types and shapes that it had.
+
+    Parameters
+    ----------
+    limits : str or dict, optional
+        What a bitstream may cost: ``"strict"``, ``"unlimited"``, or fields of :class:`nnr_codec.Limits`.
+    like_sent : bool
+        Refuse tensors that the model for the task does not have, or not in this shape, and kinds of data that are
+        neither models nor metrics. Of replies to what an NNREncode of the same server encoded.
+    finite : bool
+        Refuse tensors that are not finite.
+    jobs : int
+        Threads that decode.
+
+    Whatever is wrong with a message, models without a bitstream included, is logged with the name of its sender and
+    raised, an :class:`nnr_codec.NnrError` as a rule: to NVFlare the task has failed, and there is nothing to aggregate.
+    """
+
+    def __init__(
+        self,
+        limits: str | dict[str, Any] | None = None,
+        like_sent: bool = True,
+        finite: bool = True,
+        jobs: int = 1,
+    ) -> None:
+        super().__init__(None)
+        self.limits, self.like_sent, self.finite, self.jobs = limits, like_sent, finite, jobs
+        self._limits = _limits(limits)
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
+        """A DXO with the tensors; None for other kinds of data."""
+        sent = fl_ctx.get_prop(_sent(fl_ctx)) if self.like_sent else None
+        try:
+            if dxo.data_kind in KINDS:
+                return _new(dxo, self._decode(dxo, sent))
+            if sent is None or dxo.data_kind == DataKind.METRICS:
+                return None
+            raise FormatError("a model was sent, and this is none")  # NVFlare would take it for one
+        except Exception as error:
+            peer = fl_ctx.get_peer_context()
+            sender = peer.get_identity_name() if isinstance(peer, FLContext) else "an unknown sender"
+            self.log_error(fl_ctx, f"{_kind(dxo)} of {sender} refused: {one_line(error)}")
+            raise
+
+    def _decode(self, dxo: DXO, sent: tuple[Schema, bool] | None) -> Content:
+        bitstream, types, values, is_torch = _content(dxo.data)
+        file = open_bitstream(bitstream, limits=self._limits)
+        declared = _declared(types, self._limits)
+        shapes: Schema = {name: shape for name, (_, shape) in declared.items()}
+        for name, info in file.info.items():
+            shape = declared[name][1] if name in declared else info.shape
+            if info.parameters != prod(shape):
+                raise FormatError(f"tensor {name!r} of shape {info.shape} cannot have shape {shape}")
+            shapes[name] = shape
+        if both := values.keys() & shapes.keys():
+            raise FormatError(f"{min(both)!r} is a tensor and a value")
+        shapes |= dict.fromkeys(values)
+        if sent:
+            _check_sent(shapes, is_torch, *sent)
+        tensors = file.decode(allow_missing=dxo.data_kind == DataKind.WEIGHT_DIFF, jobs=self.jobs).tensors
+        content: Content = {}
+        for name, array in tensors.items():
+            dtype, shape = declared.get(name, (array.dtype, array.shape))
+            content[name] = as_type(array.reshape(shape), dtype)
+        content |= {name: np.zeros(shape, dtype) for name, (dtype, shape) in declared.items() if name not in tensors}
+        if self.finite:
+            for name, value in {**content, **values}.items():
+                if isinstance(value, float | np.ndarray) and not np.isfinite(value).all():
+                    raise FormatError(f"tensor {name!r} is not finite")
+        if is_torch:
+            content = {name: _to_torch(array) for name, array in content.items()}
+        return {**content, **values}
+
+
+# ------------------------------------------------------------------------------------------ what DXOs hold
+def _new(dxo: DXO, content: Content) -> DXO:
+    """A DXO of the same kind with something else in it, and nothing that both share."""
+    meta = {key: value for key, value in (dxo.meta or {}).items() if key != MetaKey.FILTER_HISTORY}
+    return DXO(dxo.data_kind, data=content, meta=meta)  # NVFlare adds the history
+
+
+def _kind(dxo: DXO) -> str:
+    known = [kind.value for kind in DataKind if kind == dxo.data_kind]
+    return known[0] if known else "data of an unknown kind"
+
+
+def _own(dxo: DXO) -> DXO:
+    """A copy of a collection, the members that are none shared."""
+    if dxo.data_kind != DataKind.COLLECTION:
+        return dxo
+    return DXO(dxo.data_kind, data={key: _own(member) for key, member in dxo.data.items()}, meta=dxo.meta)
+
+
+def _sent(fl_ctx: FLContext) -> str:
+    """The property of a server that says what was sent for the task."""
+    return f"nnr_codec.sent.{fl_ctx.get_prop(FLContextKey.TASK_NAME)}"
+
+
+def _tensors(data: Mapping[str, Any]) -> tuple[dict[str, Array], Content, bool]:
+    """Tensors, what else there is, and whether the tensors are PyTorch's."""
+    arrays: dict[str, Array] = {}
+    values: Content = {}
+    kinds = set()
+    for name, value in data.items():
+        if isinstance(value, np.ndarray | np.generic):
+            kinds.add(False)
+            arrays[name] = np.asarray(value)
+        elif type(value).__module__.partition(".")[0] == "torch":
+            kinds.add(True)
+            arrays[name] = _from_torch(name, value)
+        elif isinstance(value, PLAIN):
+            values[name] = value
+        else:
+            raise EncodeError(f"{name!r} is no array and no tensor, but {type(value).__name__}")
+    if len(kinds) > 1:
+        raise EncodeError("some tensors are numpy's, and some PyTorch's")
+    return arrays, values, True in kinds
+
+
+def _content(data: Mapping[str, Any]) -> tuple[bytes, Content, Content, bool]:
+    """What NNREncode put into a DXO; FormatError when it did not."""
+    found = data.get(BITSTREAM), data.get(TYPES, {}), data.get(VALUES, {}), data.get(TORCH, False)
+    if BITSTREAM not in data:
+        raise FormatError("there is no bitstream: where this decodes, an NNREncode has to encode")
+    if data.keys() - {BITSTREAM, TYPES, VALUES, TORCH} or not all(
+        isinstance(part, kind) for part, kind in zip(found, (bytes, dict, dict, bool), strict=True)
+    ):
+        raise FormatError("what is beside the bitstream is not what NNREncode writes")
+    for name, value in found[2].items():
+        if not isinstance(name, str) or not isinstance(value, PLAIN):
+            raise FormatError(f"value {name!r} is {type(value).__name__}")
+    return found  # type: ignore[return-value]  # as was checked
+
+
+def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Types and shapes of differences; LimitError before they cost more than the limits permit."""
+    budget = Budget(limits)
+    declared = {}
+    for name, entry in types.items():
+        try:
+            dtype, extents = entry
+            stored, shape = STORED_TYPES[dtype], tuple(extents)
+        except (TypeError, ValueError, KeyError):
+            raise FormatError(f"tensor {name!r}: {entry!r:.80} is no type and shape") from None
+        if not all(type(extent) is int and extent >= 0 for extent in shape):
+            raise FormatError(f"tensor {name!r}: {shape!r:.80} is no shape")
+        budget.tensor(shape, stored.itemsize, f"tensor {name!r}")
+        declared[name] = stored.dtype, shape
+    return declared
+
+
+def _check_sent(shapes: Schema, is_torch: bool, schema: Schema, were_torch: bool) -> None:
+    """LimitError for a tensor that the model of the task does not have."""
+    for name, shape in shapes.items():
+        if name not in schema:
+            raise LimitError(f"tensor {name!r} is not one of the {len(schema)} that were sent")
+        if shape != schema[name]:
+            raise LimitError(f"tensor {name!r} has shape {shape}; what was sent has {schema[name]}")
+    if is_torch != were_torch:
+        raise LimitError(f"these are tensors of {'PyTorch' if is_torch else 'numpy'}; what was sent were not")
+
+
+def _limits(given: str | Mapping[str, Any] | None) -> Limits:
+    if given is None or isinstance(given, Mapping):
+        return Limits(**(given or {}))
+    if given not in ("strict", "unlimited"):
+        raise ValueError(f"limits {given!r}: there are 'strict' and 'unlimited', and fields of nnr_codec.Limits")
+    return Limits.strict() if given == "strict" else Limits.unlimited()
+
+
+# ------------------------------------------------------------------------------------------ tensors
+def _from_torch(name: str, tensor: Any) -> Array:
+    """A PyTorch tensor as an array, with the same memory where that is possible."""
+    stored = STORED_TYPES.get(str(tensor.dtype).rpartition(".")[2])
+    if stored is None:
+        raise EncodeError(f"tensor {name!r} has type {tensor.dtype}")
+    tensor = tensor.detach().cpu()
+    if stored.is_numpys:
+        array: Array = tensor.numpy()
+        return array
+    carrier = getattr(sys.modules["torch"], f"int{stored.bits}")
+    carried: Array = tensor.view(carrier).numpy().view(stored.dtype)
+    return carried
+
+
+def _to_torch(array: Array) -> Any:
+    """The opposite."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        raise MissingDependencyError("these are tensors of the package torch: pip install 'nnr_codec[torch]'") from None
+    stored = stored_type(array.dtype)
+    if stored is None or stored.is_numpys:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"i{stored.itemsize}")).view(getattr(torch, stored.name))

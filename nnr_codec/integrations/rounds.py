@@ -1,0 +1,310 @@
+"""What senders and receivers of updates do in a round of federated learning, whatever the framework.
+
+A round begins with a model that receivers keep as a base under a key. The update that a sender makes of it says that
+key in its base_model_id (:class:`~nnr_codec.decoder.lineage.Lineage`), with the sender's device_id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import open as open_bitstream
+from ..decoder.lineage import Lineage
+from ..decoder.update import Update, UpdateDecoder
+from ..dtypes import stored_type
+from ..errors import EncodeError, FormatError, LimitError, MissingReferenceError
+from ..federated.apply import apply_update
+from ..federated.difference import add, difference
+from ..federated.update import UpdateEncoder
+from ..limits import Limits
+from ..model import Array
+
+Tensors = Mapping[str, Array]
+Floats = npt.NDArray[np.float64]
+Reader = Callable[[str], Array]
+
+
+class Dropped(NamedTuple):
+    """A reply that took no part.
+
+    Parameters
+    ----------
+    sender : int
+        As the framework numbers it.
+    reason : str
+        One line.
+    """
+
+    sender: int
+    reason: str
+
+
+@dataclass
+class RoundStatistics:
+    """What one round took.
+
+    Parameters
+    ----------
+    downlink_raw, downlink_wire : int
+        Bytes of the tensors of the models that were sent, to each receiver counted; and of what was sent for them.
+    uplink_raw, uplink_wire : int
+        Likewise of the replies that were taken.
+    encode_seconds, decode_seconds : float
+        Of the server.
+    replies : int
+        How many were taken.
+    dropped : list of Dropped
+        Those that were not.
+    """
+
+    downlink_raw: int = 0
+    downlink_wire: int = 0
+    uplink_raw: int = 0
+    uplink_wire: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    replies: int = 0
+    dropped: list[Dropped] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Base:
+    """A model that was sent.
+
+    Parameters
+    ----------
+    key : str
+    tensors : mapping of str to ndarray
+        What its receivers have.
+    round : int
+        In which it was sent last.
+    waiting : Counter of int
+        How many replies are still to come, by sender.
+    """
+
+    key: str
+    tensors: Tensors
+    round: int = 0
+    waiting: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def answered(self, sender: int) -> None:
+        """Take note of a reply."""
+        self.waiting[sender] -= 1
+        self.waiting = +self.waiting
+
+
+class Bases:
+    """The models that replies are to come to, of the last ``rounds`` rounds at most."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._bases: dict[str, Base] = {}
+
+    def __len__(self) -> int:
+        return len(self._bases)
+
+    def expect(self, base: Base, sender: int, number: int) -> None:
+        """A reply to this model, which was sent in round ``number``."""
+        base = self._bases.setdefault(base.key, base)
+        base.round = number
+        base.waiting[sender] += 1
+
+    def due(self, sender: int) -> list[Base]:
+        """The models to which replies of this sender are to come, those sent last first."""
+        return [base for base in reversed(self._bases.values()) if base.waiting[sender] > 0]
+
+    def find(self, key: str, sender: int) -> Base:
+        """The model of this key; MissingReferenceError where no reply of the sender to it is to come."""
+        for base in self.due(sender):
+            if base.key == key:
+                return base
+        raise MissingReferenceError(
+            "the model that it updates was not sent to this client, or too long ago, or the client has answered already"
+        )
+
+    def failed(self, sender: int) -> None:
+        """No reply of this sender is to come to what was sent to it last."""
+        for base in self.due(sender)[:1]:
+            base.answered(sender)
+
+    def trim(self, number: int) -> None:
+        """Forget, before round ``number``, models to which no replies are to come, or were for too many rounds."""
+        kept = {key: base for key, base in self._bases.items() if base.waiting and base.round > number - self._rounds}
+        self._bases = kept
+
+
+def as_type(array: Array, dtype: npt.DTypeLike) -> Array:
+    """The array in another type: what averages of integers and booleans are rounded to.
+
+    Raises FormatError where it has no numbers.
+    """
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted:
+        return array
+    if stored_type(array.dtype) is None:
+        raise FormatError(f"no model here has tensors of {array.dtype}")
+    if wanted.kind not in "iub" or array.dtype.kind in "iub":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return array.astype(wanted)
+    wide = np.nan_to_num(array.astype(np.float64))
+    if wanted.kind == "b":
+        return wide >= 0.5
+    low, high = int(np.iinfo(wanted.name).min), int(np.iinfo(wanted.name).max)
+    highest = min(high, int(np.nextafter(high + 1.0, 0)))  # that of 64 bits is no float64
+    return np.clip(np.rint(wide), low, highest).astype(wanted)
+
+
+def check_finite(name: str, tensor: Array, base: Array) -> None:
+    """Raise FormatError for values that are not finite, where those of the base are."""
+    if tensor.dtype.kind in "iub":
+        return
+    bad = ~np.isfinite(tensor)
+    if bad.any() and bool((bad & np.isfinite(base)).any()):
+        raise FormatError(f"tensor {name!r} has values that are not finite")
+
+
+def limits_for(models: Iterable[Tensors]) -> Limits:
+    """What an update of one of these models may cost that a stranger sent."""
+    tensors = [tensor for model in models for tensor in model.values()]
+    items = sum(tensor.size for tensor in tensors)
+    largest = max((tensor.size for tensor in tensors), default=0)
+    return replace(
+        Limits.strict(),
+        max_unit_bytes=(1 << 16) + 16 * items,
+        max_units=1000 + 8 * len(tensors),
+        max_names=10_000 + 16 * len(tensors),
+        max_tensor_elements=max(largest, 1),
+        max_tensor_bytes=8 * max(largest, 1),
+        max_total_bytes=(1 << 16) + 32 * items,
+        max_pending_bytes=(1 << 16) + 32 * items,
+        max_history_bytes=(1 << 20) + 32 * items + 4096 * len(tensors),
+    )
+
+
+def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: int = 1) -> bytes:
+    """The update that makes ``new`` of ``base``, both of the same names.
+
+    Raises
+    ------
+    EncodeError
+        Names or shapes are not those of the base, or values are not finite.
+    """
+    if other := new.keys() ^ base.keys():
+        raise EncodeError(f"tensor {min(other)!r} is in one of the model and its update only")
+    update: dict[str, Array] = {}
+    whole: dict[str, Array] = {}
+    for name, before in base.items():
+        after = as_type(new[name], before.dtype)
+        if after.shape != before.shape:
+            raise EncodeError(f"tensor {name!r} of shape {before.shape} came back in shape {after.shape}")
+        try:
+            check_finite(name, after, before)
+        except FormatError as error:
+            raise EncodeError(str(error)) from None
+        kind, array = difference(before, after)
+        (whole if kind == "whole" else update)[name] = array
+    return encoder.encode(update, whole=whole, jobs=jobs)
+
+
+def lineage_of(payload: bytes, limits: Limits) -> Lineage:
+    """What a reply says of itself; FormatError where it says nothing."""
+    with open_bitstream(payload, limits=limits) as file:
+        text = file.performance.base_model_id
+    if text is None or (lineage := Lineage.parse(text)) is None:
+        raise FormatError("its base_model_id is not that of an update in a round")
+    return lineage
+
+
+def decode_reply(payload: bytes, base: Tensors, decoder: UpdateDecoder) -> tuple[dict[str, Array], Update]:
+    """The model that a reply makes of its base, in the order and types of the base, and the update.
+
+    Parameters
+    ----------
+    payload : bytes
+    base : mapping of str to ndarray
+    decoder : UpdateDecoder
+        With ``like=base``; its state changes only where the payload decodes.
+
+    Raises
+    ------
+    BitstreamError, MissingReferenceError, FormatError
+        As :meth:`UpdateDecoder.decode`; FormatError for values that are not finite.
+    """
+    update = decoder.decode(payload)
+    found = apply_update(base, update, check=False)
+    tensors: dict[str, Array] = {}
+    for name, before in base.items():
+        tensor = np.asarray(found[name])
+        if tensor.shape != before.shape or tensor.dtype != before.dtype:
+            raise LimitError(
+                f"tensor {name!r} is {tensor.dtype} {tensor.shape}; expected is {before.dtype} {before.shape}"
+            )
+        check_finite(name, tensor, before)
+        tensors[name] = tensor
+    return tensors, update
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line for a log, whoever wrote what it cites."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(char if char.isprintable() else "?" for char in text)[:300]
+
+
+# ------------------------------------------------------------------------------------------------ means
+def differ(a: Array, b: Array) -> bool:
+    """Whether any bits differ."""
+    return a.tobytes() != b.tobytes()
+
+
+def minus(new: Array, base: Array) -> Floats:
+    """By how much tensors of one type differ; 0 where that is not finite."""
+    if base.dtype.kind in "iub":
+        return np.asarray(new.astype(np.int64).reshape(base.shape) - base.astype(np.int64), np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = np.asarray(new.astype(np.float64).reshape(base.shape) - base.astype(np.float64))
+    found[~np.isfinite(found)] = 0
+    return found
+
+
+def plus(base: Array, difference: Floats) -> Array:
+    """A tensor and what is to be added to it, rounded once to its type."""
+    if base.dtype.kind not in "iu":
+        return np.asarray(as_type(base.astype(np.float64) + difference, base.dtype))
+    total = base.astype(np.int64) + np.rint(difference).astype(np.int64)
+    if base.dtype.itemsize < 8:
+        bounds = np.iinfo(base.dtype.name)
+        total = np.clip(total, bounds.min, bounds.max)
+    return np.asarray(total.astype(base.dtype))
+
+
+def reader(payload: bytes, base: Tensors, limits: Limits, whole: Set[str]) -> Reader:
+    """What gives the tensors, one at a time, that a bitstream makes of its base.
+
+    Parameters
+    ----------
+    payload : bytes
+        It was decoded before by :func:`decode_reply`, and stays compressed now.
+    base : mapping of str to ndarray
+    limits : Limits
+    whole : set of str
+        Which tensors take the base's place.
+    """
+    file = open_bitstream(payload, limits=limits)
+
+    def read(name: str) -> Array:
+        if name not in file:
+            return base[name]
+        return add(base[name], file[name], "whole" if name in whole else "difference")
+
+    return read
