@@ -233,13 +233,13 @@ class UpdateState:
         if not lineage.token:
             self.renew(lineage.device_id)
 
-    def renew(self, device: int) -> None:
-        """Forget the updates of a device, but neither its base model nor how far its bitstreams were followed."""
+    def renew(self, device: int, *, keep_base: bool = True) -> None:
+        """Forget the updates of a device, perhaps its base model too, but not how far its bitstreams were followed."""
         old = self._senders.get(device)
         if old is None:
             return
-        kept = {parameter: node for parameter, node in old.nodes.items() if not node.put_node_depth}
-        less = sum(node.nbytes for parameter, node in old.nodes.items() if parameter not in kept)
+        kept = {key: node for key, node in old.nodes.items() if keep_base and not node.put_node_depth}
+        less = sum(node.nbytes for key, node in old.nodes.items() if key not in kept)
         self._senders[device] = replace(old, nodes=kept, nbytes=old.nbytes - less)
         self._nbytes -= less
         self.begin()

@@ -358,7 +358,7 @@ class UpdateEncoder:
     def reset(self) -> None:
         """Let the next bitstream refer to nothing before it, as it has to where one was lost."""
         state = self.state.fork()
-        state.renew(self._device_id)
+        state.renew(self._device_id, keep_base=False)  # whose tensors may be in the one that was lost
         self._decoder.state = state
         self._anew = True
 
@@ -468,7 +468,7 @@ def _power(array: Array) -> float:
 def _minus(array: Array, cache: Array) -> Array | None:
     """Array minus cache; None where the type does not hold it."""
     if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             found = np.subtract(array, cache, dtype=array.dtype)
         return found if np.isfinite(found).all() else None
     wide = np.subtract(array, cache, dtype=np.int64)

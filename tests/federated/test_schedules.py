@@ -80,6 +80,8 @@ class Account:
             return rf"{who}.*\bnumber {number - 1}\b.*{re.escape(token)}"
         for unit in units(data):
             own = self.units.get(unit.key)
+            if own and own.is_update and not token:  # it does not count any more
+                own = None
             if not unit.is_update:
                 continue
             what = rf"device_id {unit.key[0]}.*parameter_id {unit.key[1]}\b"
@@ -95,6 +97,8 @@ class Account:
         device, number, token = lineage(data)
         follows = hashlib.sha256(token.encode() + data).digest()
         self.lineages[device] = (number, urlsafe_b64encode(follows)[:16].decode())
+        if not token:  # nothing before counts
+            self.units = {key: unit for key, unit in self.units.items() if key[0] != device or not unit.is_update}
         self.units |= {unit.key: unit for unit in units(data)}
 
 
@@ -370,3 +374,46 @@ def test_updates_of_a_base_model_that_was_sent(parent: str) -> None:
             assert content(decoder.state) == before
         else:
             decoder.decode(streams[0])
+
+
+@pytest.mark.parametrize("parent", ["node", "sha256", "sha512", "external"])
+def test_a_reset_names_no_tensor_that_was_sent_whole(parent: str) -> None:
+    """That one may be what was lost."""
+    encoder, decoder = nnr.UpdateEncoder(parent=parent), nnr.UpdateDecoder()
+    ones = np.ones((3, 4), "f4")
+    decoder.decode(encoder.encode({"v": ones}))
+    encoder.encode({"v": ones}, whole={"w": ones})
+    encoder.reset()
+    for update in ({"v": ones}, {"w": ones}, {"v": ones, "w": ones}):
+        got = decoder.decode(encoder.encode(update))
+        for name in update:
+            np.testing.assert_array_equal(got[name], encoder.decoded[name])
+
+
+@pytest.mark.parametrize("before", range(1, 4))
+def test_a_sender_that_was_restarted(before: int) -> None:
+    """It knows nothing of its updates, the receiver does: after a reset none of them counts."""
+    rng = np.random.default_rng(before)
+    lost, encoder = nnr.UpdateEncoder(), nnr.UpdateEncoder(hist_dep_sig_prob=True)
+    decoder, stream = nnr.UpdateDecoder(), nnr.StreamDecoder(allow_missing=True)
+
+    def update(*names: str) -> dict[str, np.ndarray]:
+        return {name: (rng.normal(0, 0.1, (5, 6)) * (rng.random((5, 6)) < 0.4)).astype("f4") for name in names}
+
+    for _ in range(before):
+        data = lost.encode(update("v", "w"))
+        decoder.decode(data)
+        stream.feed(data)
+    for number in range(1, before + 1):
+        with pytest.raises(nnr.MissingReferenceError, match=f"bitstream {number} of device_id 0 is repeated"):
+            decoder.decode(encoder.encode(update("v")))
+    encoder.reset()
+    for names in (["v"], ["v", "w"], ["w"], ["v", "w"]):
+        data = encoder.encode(update(*names))
+        got = decoder.decode(data)
+        for name in names:
+            np.testing.assert_array_equal(got[name], encoder.decoded[name])
+        assert nodes(decoder.state) == nodes(encoder.state)
+        stream.feed(data)
+    stream.finish()
+    assert nodes(stream.state) == nodes(encoder.state)

@@ -21,6 +21,8 @@ from nnr_codec.constants import (
 )
 from nnr_codec.errors import EncodeError, MissingReferenceError
 
+from .support import content
+
 Update = dict[str, np.ndarray[Any, Any]]
 
 
@@ -268,6 +270,48 @@ def test_3gpp_incremental_uses_the_tools_that_it_names() -> None:
 
 
 # ------------------------------------------------------------------------------------------ state
+@pytest.mark.parametrize(
+    "options", [{}, {"nnr_pre": True, "dependent_quantization": False}, {"parent": "sha256"}], ids=str
+)
+def test_a_tensor_of_another_shape_or_type_starts_anew(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(5)
+    floats, integers = rng.normal(0, 0.1, (20, 30)).astype(np.float32), rng.integers(-5, 5, (20, 30), np.int32)
+    encoder, decoder = nnr.UpdateEncoder(**options), nnr.UpdateDecoder()
+    steady = {"b": rng.normal(0, 0.1, 600).astype(np.float32)}
+    for depth, array in enumerate((floats, floats, floats.T, floats[:10], integers, integers, floats), 1):
+        data = encoder.encode({"w": array, **steady})
+        found = headers(data)
+        assert found["w"].put_node_depth == depth
+        if depth > 1:  # before it there is no payload that a hash could name
+            assert (found["w"].parent_node_id_type == ICNN_NDU_EXT) == (depth in (3, 4, 5, 7))
+            assert found["b"].parent_node_id_type != ICNN_NDU_EXT
+        decoded = decoder.decode(data)
+        assert all(np.array_equal(decoded[name], encoder.decoded[name]) for name in ("w", "b"))
+        assert decoded["w"].shape == array.shape
+    assert content(decoder.state) == content(encoder.state)
+
+
+def test_another_encoder_goes_on_from_a_state() -> None:
+    """Its names tell which parameter_ids tensors have, whatever order they come in."""
+    one, decoder = nnr.UpdateEncoder(device_id=3), nnr.UpdateDecoder()
+    first, second, third = rounds(3)
+    for update in (first, second):
+        decoder.decode(one.encode(update))
+    other = nnr.UpdateEncoder(device_id=3, state=decoder.state)
+    found = headers(data := other.encode({name: third[name] for name in sorted(third)} | {"new": np.ones(3)}))
+    assert {name: header.parameter_id for name, header in found.items()} == {"w": 0, "b": 1, "new": 2}
+    assert [found[name].put_node_depth for name in ("w", "b", "new")] == [3, 3, 1]
+    assert np.array_equal(decoder.decode(data)["w"], other.decoded["w"])
+
+
+def test_a_state_that_was_asked_for_stays_when_the_encoder_is_reset() -> None:
+    encoder = nnr.UpdateEncoder()
+    encoder.encode(next(rounds(1)))
+    before, known = encoder.state, content(encoder.state)
+    encoder.reset()
+    assert content(before) == known != content(encoder.state)
+
+
 def test_what_was_encoded_can_be_pickled_and_goes_on() -> None:
     encoder = nnr.UpdateEncoder(device_id=2, error_feedback=True, sparsity=0.5)
     first, second, third = rounds(3)
@@ -309,6 +353,9 @@ def test_sparsity_is_met(options: Mapping[str, float]) -> None:
     [
         ({"parent": "father"}, "father"),
         ({"device_id": -1}, "device_id"),
+        ({"device_id": 1 << 32}, "4294967295"),
+        ({"device_id": "1"}, "device_id"),
+        ({"parent": "sha512", "state": nnr.UpdateState()}, "has no digests"),
         ({"sparsity": 1.5}, "sparsity"),
         ({"sparsity": float("nan")}, "sparsity"),
         ({"structured_sparsity": -0.1}, "structured_sparsity"),
@@ -339,6 +386,24 @@ def test_options_that_updates_cannot_have(options: dict[str, Any], message: str)
 def test_differences_that_there_are_not(update: Update, message: str) -> None:
     with pytest.raises(EncodeError, match=message):
         nnr.UpdateEncoder().encode(update, whole={"w": np.ones(3, np.float32)})
+
+
+def test_exact_is_exact_or_refused() -> None:
+    """RAW_FLOAT is float32 (7.3.4)."""
+    encoder = nnr.UpdateEncoder(exact=True)
+    halves = np.arange(-9, 9) / 2
+    encoder.encode({"x": halves})
+    assert np.array_equal(encoder.decoded["x"], halves)
+    with pytest.raises(EncodeError, match="'x' is not what float32 holds: give it whole"):
+        encoder.encode({"x": halves / 3})
+
+
+def test_no_sum_leaves_the_type_of_the_base() -> None:
+    """What quantization adds to a difference may be more than float16 has room for."""
+    new = np.random.default_rng(1).uniform(0, 60000, (40, 40)).astype(np.float16)
+    new[0], base = 65504, {"x": (new / 2).astype(np.float16)}
+    data = nnr.encode_update(base, {"x": new}, quality=5.0)
+    assert np.isfinite(nnr.apply_update(base, data)["x"]).all()
 
 
 def test_an_update_takes_no_tensor_away() -> None:

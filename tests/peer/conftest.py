@@ -41,8 +41,13 @@ class Peer:
         data: bytes = self._ask("encode", packed(tensors), options)
         return data
 
+    def update(self, *differences: dict[str, Array], **options: Any) -> list[bytes]:
+        """Its bitstreams of several rounds of updates; ``history=True`` for history-dependent significance."""
+        data: list[bytes] = self._ask("update", [packed(tensors) for tensors in differences], options)
+        return data
+
     def decode(self, *data: bytes, **options: Any) -> list[dict[str, Array]]:
-        """Its tensors of each of several rounds."""
+        """Its tensors of each of several rounds, those that are zero missing; ``history=True`` where they have it."""
         return [unpacked(tensors) for tensors in self._ask("decode", list(data), options)]
 
     def _ask(self, verb: str, argument: Any, options: dict[str, Any]) -> Any:

@@ -272,3 +272,56 @@ def network_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
         "scan_order": int(rng.integers(0, 5)),
     }
     return nnr.Model(tensors, nnr.Topology("nnef", text.encode())), options
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Differences of several rounds, and what the encoder is told."""
+
+    differences: list[dict[str, Array]]
+    options: dict[str, Any]
+
+    @property
+    def history(self) -> bool:
+        """Whether NNCodec needs its tool for history."""
+        return bool(self.options.get("history") or self.options.get("hist_dep_sig_prob"))
+
+
+def differences(rng: np.random.Generator, model: dict[str, Array], count: int) -> list[dict[str, Array]]:
+    """Rounds of updates of some tensors, of which what changed before is likely to change again; some are zero."""
+    likely = {name: rng.random(values.shape) ** 2 for name, values in model.items()}
+    rows = {name: rng.random((len(values), *[1] * (values.ndim - 1))) < 0.8 for name, values in model.items()}
+    rounds: list[dict[str, Array]] = []
+    last = {name: np.zeros(values.shape) for name, values in model.items()}
+    for _ in range(count):
+        rounds.append({})
+        for name, values in model.items():
+            spread = 40.0 if values.dtype.kind == "i" else 0.03
+            fresh = rng.normal(0, spread, values.shape) * (rng.random(values.shape) < likely[name]) * rows[name]
+            last[name] = 0.5 * last[name] + fresh
+            is_zero = rng.random() < 0.2
+            rounds[-1][name] = (last[name] * (not is_zero)).astype(values.dtype)
+    return rounds
+
+
+def rounds_for_the_peer(seed: int, count: int) -> Rounds:
+    """What NNCodec is asked for, with and without each of the tools that look back."""
+    rng = np.random.default_rng([6, seed])
+    case = for_the_peer(seed)
+    options = case.options | {"tca": bool(seed & 1), "history": bool(seed & 2)}
+    if seed % 5 == 4:
+        options |= {"pre_signalling": True}
+    return Rounds(differences(rng, case.tensors, count), options)
+
+
+def rounds_for_our_encoder(seed: int, count: int) -> Rounds:
+    """Within errata M, and without the arithmetic of nnr_pre_flag, which NNCodec does not know (errata H6)."""
+    rng = np.random.default_rng([7, seed])
+    case = for_our_encoder(seed)
+    rules = [nnr.Rule(rule.pattern, **(rule.options | {"exact": False})) for rule in case.options["rules"]]
+    tools = {
+        name: (None, True, False)[int(rng.integers(3))] for name in ("temporal_context_modeling", "hist_dep_sig_prob")
+    }
+    options = case.options | tools | {"rules": tuple(rules), "nnr_pre": False, "device_id": int(rng.integers(4))}
+    options["base_model_id"] = ("", "m", "sha256:" + 64 * "0")[int(rng.integers(3))]
+    return Rounds(differences(rng, case.tensors, count), options)

@@ -2,7 +2,7 @@
 
 A request is a tuple (verb, argument, options), a reply a pair (whether it went well, result or message), each after its
 length in 8 bytes; arrays go as (type, shape, bytes), since the two sides have different numpy. Only NNCodec's public
-functions ``compress`` and ``decompress`` are called. Both ends are ours, so pickle is safe here.
+names ``compress``, ``decompress`` and ``HdspTool`` are used. Both ends are ours, so pickle is safe here.
 """
 
 from __future__ import annotations
@@ -28,18 +28,40 @@ def unpacked(tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> dict[str
     return {name: np.frombuffer(data, kind).reshape(shape).copy() for name, (kind, shape, data) in tensors.items()}
 
 
+def remembered(history: bool) -> dict[str, Any]:
+    """What either side of NNCodec keeps from one round to the next, as options of its functions."""
+    base = {"parameters": {}, "put_node_depth": {}, "device_id": 0, "parameter_id": {}}
+    rounds: dict[str, Any] = {"approx_param_base": base, "update_base_param": True}
+    if history:
+        from nncodec.nnc_core.hdsp.hdsp_tool import HdspTool
+
+        rounds["hdsp_tool"] = HdspTool(True)
+    return rounds
+
+
 def handle(compression: Any, verb: str, argument: Any, options: dict[str, Any]) -> Any:
-    """``encode`` tensors to bytes; ``decode`` a list of bitstreams (rounds, with state) to a list of tensors."""
+    """The answer to one request.
+
+    ``encode`` makes bytes of tensors, ``update`` a list of bitstreams of a list of them (rounds, with state), and
+    ``decode`` a list of tensors of a list of bitstreams (rounds, with state, if there are several). ``history``:
+    whether the state has history, too.
+    """
+    history = options.pop("history", False)
     if verb == "encode":
         return bytes(compression.compress(unpacked(argument), bitstream_path=None, return_bitstream=True, **options))
-    base = {"parameters": {}, "put_node_depth": {}, "device_id": 0, "parameter_id": {}}
-    rounds = {"approx_param_base": base, "update_base_param": True} if len(argument) > 1 else {}
+    several = history or len(argument) > 1 or verb == "update"
+    rounds = remembered(history) if several else {}
+    if verb == "update":
+        rounds |= {"bitstream_path": None, "return_bitstream": True, "compress_differences": True}
+        return [bytes(compression.compress(unpacked(tensors), **rounds, **options)) for tensors in argument]
+    if history:
+        rounds["return_hls"] = True  # otherwise it does not learn of what was significant
     results = []
     for data in argument:
         noise = io.StringIO()
         with contextlib.redirect_stdout(noise):
             tensors = compression.decompress(bytearray(data), **rounds, **options)
-        results.append(packed(tensors))
+        results.append(packed(tensors[0] if history else tensors))
     return results
 
 
