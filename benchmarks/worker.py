@@ -51,6 +51,16 @@ def theirs(tools: str) -> Codec:
     from importlib.metadata import version
 
     nnc = import_module("nncodec_peer").load()
+    history_of = import_module("nncodec.nnc_core.hdsp.hdsp_tool").HdspTool
+    state: dict[str, Any] = {}
+
+    def rounds(number: int, temporal: bool, history: bool, row_skipping: bool) -> dict[str, Any]:
+        """Options of a round of updates; the first begins with an empty state."""
+        if not number:
+            empty = {"parameters": {}, "put_node_depth": {}, "device_id": 0, "parameter_id": {}}
+            state.update(approx_param_base=empty, hdsp_tool=history_of(True) if history else None)
+        tools = {"tca": temporal, "row_skipping": row_skipping}
+        return {"compress_differences": True, "update_base_param": True, **tools, **state}
 
     def encode(tensors: dict[str, Any], o: dict[str, Any]) -> bytes:
         data: bytes = nnc.compress(
@@ -63,6 +73,7 @@ def theirs(tools: str) -> Codec:
             param_opt=o["choice"],
             lambda_scale=o["lambda_scale"],
             cabac_unary_length_minus1=o["unary"],
+            **(rounds(**o["update"]) if "update" in o else {}),
         )
         return data
 

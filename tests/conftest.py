@@ -6,6 +6,7 @@ import re
 from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +19,9 @@ from .shared import SHARED
 ALLOWED_SKIPS: tuple[str, ...] = (
     r"the package torch \(extra 'torch'\) is not installed",  # registries have builds for GPUs only, of gigabytes
 )
+
+#: States of random number generators, as the modules of tests made them, by module.
+SEEDS = pytest.StashKey[dict[str, Any]]()
 
 # A busy machine is no defect of the code.
 hypothesis.settings.register_profile("nnr_codec", deadline=None)
@@ -33,8 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Stop at once where every test would fail for the same reason."""
+    config.stash[SEEDS] = {}
     if find_spec("nnr_codec.cabac_ext.kernel") is None:
         raise pytest.UsageError(
             f"{Path(nnr_codec.__file__).parent} has no compiled extension: pip install -e '.[dev,clients]' builds it"
@@ -59,6 +64,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name, value in figures.items():
         number = f"{value:,}" if isinstance(value, int) else value
         terminalreporter.write_line(f"{name.removeprefix('figure: ')}: {number}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the RNG of a module give each test the same numbers, whichever tests ran before in this process."""
+    module = getattr(item, "module", None)
+    if rng := getattr(module, "RNG", None):
+        rng.bit_generator.state = item.config.stash[SEEDS].setdefault(module.__name__, rng.bit_generator.state)
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:

@@ -2,8 +2,8 @@
    it, over "zero" and "not zero". Costs are integers, so that plain and vector code, on any machine, decide alike.
 
    Values come in blocks. Bins cost what the counts of the blocks before have them cost. The context of sig_flag and
-   sign_flag depends on the level before (10.3.4.2.2), which the survivor of each state carries. The last NNR_DELAY
-   values of a block are decided with the next one. */
+   sign_flag depends on the level before (10.3.4.2.2), which the survivor of each state carries; that of sig_flag does not
+   in groups other than 0. The last NNR_DELAY values of a block are decided with the next one. */
 #ifndef NNR_TRELLIS_H
 #define NNR_TRELLIS_H
 
@@ -20,6 +20,7 @@ enum {
     NNR_ROOM = NNR_BLOCK + NNR_DELAY,
     NNR_CHUNK = 512,
     NNR_MAGNITUDES = 512, /* larger levels cost as many bits as this one */
+    NNR_GROUPS = 3,       /* of values, by what the context of their sig_flag looks at */
 };
 
 /* Costs are in 2^-14 of a squared step. A branch costs less than 2 NNR_CAP; eight of them and NNR_SPREAD stay below
@@ -39,13 +40,14 @@ static const uint8_t NNR_BEFORE[2][8] = {{0, 2, 4, 6, 7, 5, 3, 1}, {4, 6, 0, 2, 
 enum { NNR_NEGATIVE = 1, NNR_ABOVE = 2, NNR_NEAR_ZERO = 4, NNR_IS_ZERO = 8 };
 
 typedef struct {
-    int32_t zero[3][8];       /* sig_flag 0, by the level before (0 zero, 1 negative, 2 positive) and state */
-    int32_t nonzero[3][2][8]; /* sig_flag 1 and sign_flag, by the level before, sign and state */
+    /* by group, the level before (0 zero, 1 negative, 2 positive) and state */
+    int32_t zero[NNR_GROUPS][3][8];       /* sig_flag 0 */
+    int32_t nonzero[NNR_GROUPS][3][2][8]; /* sig_flag 1 and sign_flag, by sign as well */
     int32_t magnitude[2][NNR_MAGNITUDES + 2]; /* the other bins, by sign and magnitude */
 } NnrRates;
 
 typedef struct {
-    uint32_t kind[8][3][3]; /* by state, the level before, and the level */
+    uint32_t kind[NNR_GROUPS][8][3][3]; /* by group, state, the level before, and the level */
     uint32_t magnitude[2][NNR_MAGNITUDES + 1];
 } NnrCounts;
 
@@ -65,6 +67,7 @@ typedef struct {
     const float *x32;
     const double *x64;
     const float *weights;
+    const uint8_t *groups; /* of each value, below NNR_GROUPS; NULL: all 0 */
     int32_t *levels;
     double scale;
     int dq, plain, unary_length;
@@ -86,6 +89,9 @@ typedef struct {
     int32_t zero[NNR_CHUNK];
 } NnrTrellis;
 
+/* The group of value i of the buffers. */
+NNR_INLINE int nnr_group(const NnrTrellis *t, int i) { return t->groups ? t->groups[t->first + i] : 0; }
+
 /* ------------------------------------------------------------------------------------------------ rates */
 /* Bits of two bins in 2^-15, of which there have been n0 and n1; within what states of estimators have them cost. */
 static void nnr_bits(uint64_t n0, uint64_t n1, int32_t *bits0, int32_t *bits1)
@@ -104,34 +110,45 @@ static int32_t nnr_cost(const NnrTrellis *t, int64_t bits)
 /* What the counts have bins cost. */
 static void nnr_rates(NnrTrellis *t)
 {
-    int s, prev, sign, i, j, end, states = t->dq ? 8 : 1;
-    uint64_t near_[2][3][2] = {{{0}}}, signs[3][2];
-    uint64_t n, n0, n1, a, more, above = 0;
+    int s, prev, sign, i, j, p, g, end, states = t->dq ? 8 : 1, groups = t->groups ? NNR_GROUPS : 1;
+    uint64_t n, n0, n1, a, more, above = 0, signs[3][2];
     int64_t total[2];
     int32_t b0, b1, sign_bits[3][2];
     for (prev = 0; prev < 3; prev++) {
         signs[prev][0] = signs[prev][1] = 2;
-        for (s = 0; s < states; s++) {
-            const uint32_t *k = t->counts.kind[s][prev];
-            near_[s & 1][prev][0] += k[0];
-            near_[s & 1][prev][1] += k[1] + k[2];
-            signs[prev][0] += k[2];
-            signs[prev][1] += k[1];
-        }
+        for (g = 0; g < groups; g++)
+            for (s = 0; s < states; s++) {
+                const uint32_t *k = t->counts.kind[g][s][prev];
+                signs[prev][0] += k[2];
+                signs[prev][1] += k[1];
+            }
         nnr_bits(signs[prev][0], signs[prev][1], &sign_bits[prev][0], &sign_bits[prev][1]);
     }
-    for (prev = 0; prev < 3; prev++)
-        for (s = 0; s < states; s++) {
-            const uint32_t *k = t->counts.kind[s][prev];
-            /* Few counts lean on those of the states with the same quantizer. */
-            a = near_[s & 1][prev][0] + near_[s & 1][prev][1] + 2;
-            n0 = 256 * (uint64_t)k[0] + 256 * 8 * (near_[s & 1][prev][0] + 1) / a + 1;
-            n1 = 256 * ((uint64_t)k[1] + k[2]) + 256 * 8 * (near_[s & 1][prev][1] + 1) / a + 1;
-            nnr_bits(n0, n1, &b0, &b1);
-            t->rates.zero[prev][s] = nnr_cost(t, b0);
-            for (sign = 0; sign < 2; sign++)
-                t->rates.nonzero[prev][sign][s] = nnr_cost(t, b1 + sign_bits[prev][sign]);
-        }
+    for (g = 0; g < groups; g++) {
+        uint64_t own[8][3][2] = {{{0}}}, near_[2][3][2] = {{{0}}};
+        for (s = 0; s < states; s++)
+            for (prev = 0; prev < 3; prev++)
+                for (p = g ? 0 : prev; p < (g ? 3 : prev + 1); p++) { /* other groups make no difference */
+                    const uint32_t *k = t->counts.kind[g][s][p];
+                    own[s][prev][0] += k[0];
+                    own[s][prev][1] += (uint64_t)k[1] + k[2];
+                }
+        for (s = 0; s < states; s++)
+            for (prev = 0; prev < 3; prev++)
+                for (i = 0; i < 2; i++)
+                    near_[s & 1][prev][i] += own[s][prev][i];
+        for (prev = 0; prev < 3; prev++)
+            for (s = 0; s < states; s++) {
+                /* Few counts lean on those of the states with the same quantizer. */
+                a = near_[s & 1][prev][0] + near_[s & 1][prev][1] + 2;
+                n0 = 256 * own[s][prev][0] + 256 * 8 * (near_[s & 1][prev][0] + 1) / a + 1;
+                n1 = 256 * own[s][prev][1] + 256 * 8 * (near_[s & 1][prev][1] + 1) / a + 1;
+                nnr_bits(n0, n1, &b0, &b1);
+                t->rates.zero[g][prev][s] = nnr_cost(t, b0);
+                for (sign = 0; sign < 2; sign++)
+                    t->rates.nonzero[g][prev][sign][s] = nnr_cost(t, b1 + sign_bits[prev][sign]);
+            }
+    }
     for (sign = 0; sign < 2; sign++) {
         const uint32_t *h = t->counts.magnitude[sign];
         int32_t *cost = t->rates.magnitude[sign];
@@ -167,7 +184,7 @@ static void nnr_rates(NnrTrellis *t)
 /* Older counts count less. */
 static void nnr_fade(NnrCounts *c, int shift)
 {
-    uint32_t *n = &c->kind[0][0][0];
+    uint32_t *n = &c->kind[0][0][0][0];
     size_t i;
     for (i = 0; i < sizeof *c / sizeof *n; i++)
         n[i] -= n[i] >> shift;
@@ -380,15 +397,15 @@ NNR_INLINE void nnr_renorm(NnrFront *f)
 NNR_INLINE void nnr_step(NnrTrellis *t, NnrFront *f, int i, int at, int rated)
 {
     const NnrBranch *branch = t->branch + i;
-    int negative = t->flags[at] & NNR_NEGATIVE, s, nonzero = 0;
+    int negative = t->flags[at] & NNR_NEGATIVE, s, nonzero = 0, g = nnr_group(t, at);
     uint32_t choice = 0, more = 0;
     int32_t even[8], odd[8];
     for (s = 0; s < 8; s++) {
         int32_t sign = f->cost[s], zero;
         if (rated) {
             int prev = f->nonzero >> s & 1 ? f->sign : 0;
-            zero = f->cost[s] + t->rates.zero[prev][s] + t->zero[i];
-            sign += t->rates.nonzero[prev][negative][s];
+            zero = f->cost[s] + t->rates.zero[g][prev][s] + t->zero[i];
+            sign += t->rates.nonzero[g][prev][negative][s];
             even[s] = sign + branch->even[s & 1];
             more |= (uint32_t)(even[s] < zero) << 4 * s;
             even[s] = even[s] < zero ? even[s] : zero;
@@ -437,27 +454,28 @@ NNR_INLINE void nnr_forward_plain(NnrTrellis *t, NnrFront *f, int i, int at, int
 }
 
 #if NNR_HAVE_AVX2
-NNR_AVX2 NNR_INLINE void nnr_forward_avx2(NnrTrellis *t, NnrFront *f, int i, int at, int n, int rated)
+NNR_AVX2 NNR_INLINE void nnr_forward_avx2(NnrTrellis *t, NnrFront *f, int i, int at, int n, int rated, int grouped)
 {
     const __m256i into_even = _mm256_setr_epi32(0, 2, 4, 6, 7, 5, 3, 1);
     const __m256i into_odd = _mm256_setr_epi32(4, 6, 0, 2, 3, 1, 7, 5);
     const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     const __m256i spread = _mm256_set1_epi32(NNR_SPREAD);
-    const __m256i zero_after_zero = _mm256_loadu_si256((const __m256i *)t->rates.zero[0]);
+    const __m256i zero_after_zero = _mm256_loadu_si256((const __m256i *)t->rates.zero[0][0]);
     __m256i cost = _mm256_loadu_si256((const __m256i *)f->cost);
     __m256i nonzero = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(f->nonzero), lanes), lanes);
     int sign = f->sign;
     for (; i < n; i++) {
-        int negative = t->flags[at + i] & NNR_NEGATIVE;
+        int negative = t->flags[at + i] & NNR_NEGATIVE, g = grouped ? nnr_group(t, at + i) : 0;
         __m256i even = _mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)t->branch[i].even));
         __m256i odd = _mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)t->branch[i].odd));
         __m256i more, choice;
         if (rated) {
             __m256i zero = _mm256_blendv_epi8(
-                zero_after_zero, _mm256_loadu_si256((const __m256i *)t->rates.zero[sign]), nonzero);
+                grouped ? _mm256_loadu_si256((const __m256i *)t->rates.zero[g][0]) : zero_after_zero,
+                _mm256_loadu_si256((const __m256i *)t->rates.zero[g][sign]), nonzero);
             __m256i flags = _mm256_blendv_epi8(
-                _mm256_loadu_si256((const __m256i *)t->rates.nonzero[0][negative]),
-                _mm256_loadu_si256((const __m256i *)t->rates.nonzero[sign][negative]), nonzero);
+                _mm256_loadu_si256((const __m256i *)t->rates.nonzero[g][0][negative]),
+                _mm256_loadu_si256((const __m256i *)t->rates.nonzero[g][sign][negative]), nonzero);
             zero = _mm256_add_epi32(_mm256_add_epi32(zero, _mm256_set1_epi32(t->zero[i])), cost);
             even = _mm256_add_epi32(_mm256_add_epi32(flags, even), cost);
             odd = _mm256_add_epi32(_mm256_add_epi32(flags, odd), cost);
@@ -503,19 +521,20 @@ NNR_INLINE void nnr_search_plain(NnrTrellis *t, int at, int n, int rated)
 }
 
 #if NNR_HAVE_AVX2
-NNR_AVX2 NNR_INLINE void nnr_search_avx2(NnrTrellis *t, int at, int n, int rated)
+NNR_AVX2 NNR_INLINE void nnr_search_avx2(NnrTrellis *t, int at, int n, int rated, int grouped)
 {
     int i, m;
     for (; n > 0; at += m, n -= m) {
         m = n < NNR_CHUNK ? n : NNR_CHUNK;
         nnr_candidates_avx2(t, t->first + at, at, m, rated);
         i = nnr_careful(t, &t->front, at, m, rated);
-        nnr_forward_avx2(t, &t->front, i, at, m, rated);
+        nnr_forward_avx2(t, &t->front, i, at, m, rated, grouped);
     }
 }
 
-NNR_AVX2 static void nnr_search_avx2_rated(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 1); }
-NNR_AVX2 static void nnr_search_avx2_exact(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 0); }
+NNR_AVX2 static void nnr_search_avx2_grouped(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 1, 1); }
+NNR_AVX2 static void nnr_search_avx2_rated(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 1, 0); }
+NNR_AVX2 static void nnr_search_avx2_exact(NnrTrellis *t, int at, int n) { nnr_search_avx2(t, at, n, 0, 0); }
 #endif
 
 static void nnr_search_plain_rated(NnrTrellis *t, int at, int n) { nnr_search_plain(t, at, n, 1); }
@@ -561,9 +580,9 @@ NNR_INLINE void nnr_forward_uniform(NnrTrellis *t, NnrFront *f, int at, int n)
     const NnrRates *r = &t->rates;
     int i;
     for (i = 0; i < n; i++) {
-        int negative = t->flags[at + i], z, v;
-        int32_t a = f->cost[0] + r->zero[0][0], b = f->cost[1] + r->zero[f->sign][0];
-        int32_t c = f->cost[0] + r->nonzero[0][negative][0], d = f->cost[1] + r->nonzero[f->sign][negative][0];
+        int negative = t->flags[at + i], z, v, g = nnr_group(t, at + i);
+        int32_t a = f->cost[0] + r->zero[g][0][0], b = f->cost[1] + r->zero[g][f->sign][0];
+        int32_t c = f->cost[0] + r->nonzero[g][0][negative][0], d = f->cost[1] + r->nonzero[g][f->sign][negative][0];
         z = b < a;
         v = d < c;
         a = (z ? b : a) + t->zero[i];
@@ -638,7 +657,7 @@ static void nnr_count(NnrTrellis *t, int n)
     for (i = 0; i < n; i++) {
         int32_t level = levels[i], negative = level < 0, size = negative ? -level : level;
         int what = (level != 0) * 2 - negative;
-        t->counts.kind[t->path[i] & 7][prev][what]++;
+        t->counts.kind[nnr_group(t, i)][t->path[i] & 7][prev][what]++;
         t->counts.magnitude[negative][size < NNR_MAGNITUDES ? size : NNR_MAGNITUDES]++;
         prev = what;
     }
@@ -650,8 +669,10 @@ static void nnr_search(NnrTrellis *t, int at, int n)
     if (!t->dq)
         nnr_search_uniform(t, at, n);
 #if NNR_HAVE_AVX2
+    else if (!t->plain && !t->rate)
+        nnr_search_avx2_exact(t, at, n);
     else if (!t->plain)
-        t->rate ? nnr_search_avx2_rated(t, at, n) : nnr_search_avx2_exact(t, at, n);
+        t->groups ? nnr_search_avx2_grouped(t, at, n) : nnr_search_avx2_rated(t, at, n);
 #endif
     else
         t->rate ? nnr_search_plain_rated(t, at, n) : nnr_search_plain_exact(t, at, n);

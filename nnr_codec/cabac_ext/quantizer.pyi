@@ -20,6 +20,7 @@ def trellis(
     rate: float,
     cabac_unary_length_minus1: int = 10,
     weights: npt.NDArray[np.float32] | None = None,
+    groups: npt.NDArray[np.uint8] | None = None,
     passes: int = 1,
     plain: bool = False,
 ) -> None:
@@ -37,6 +38,9 @@ def trellis(
         fewest bits at equal error take 0.3 to 0.4 with dependent quantization, 0.1 to 0.13 without.
     weights : ndarray of float32 or None
         Importance of each value, 1 on average; taken as between 0 and 512.
+    groups : ndarray of uint8 or None
+        By what sig_flag is coded: 0, as without groups, by the level before; 1 and 2 by what an earlier update says of
+        the value, whatever that is.
     passes : int
         How often each block is searched, 1 to 100: after the first time with rates of its own levels.
     plain : bool

@@ -4,7 +4,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY as inf, NAN, rint
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 ctypedef fused real:
@@ -15,11 +15,13 @@ cdef extern from "_trellis.h" nogil:
     enum:
         NNR_BLOCK
         NNR_FIRST_BLOCK
+        NNR_GROUPS
     const double NNR_MAX_RATE
     ctypedef struct NnrTrellis:
         const float *x32
         const double *x64
         const float *weights
+        const uint8_t *groups
         int32_t *levels
         double scale
         int dq
@@ -41,11 +43,22 @@ cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
 
 
 def trellis(const real[::1] x not None, double step, int32_t[::1] levels not None, *, int dq_flag, double rate,
-            int cabac_unary_length_minus1=10, const float[::1] weights=None, int passes=1, bint plain=False):
+            int cabac_unary_length_minus1=10, const float[::1] weights=None, const uint8_t[::1] groups=None,
+            int passes=1, bint plain=False):
     cdef int64_t n = x.shape[0], done = 0, m, until
     cdef NnrTrellis *t
+    cdef int64_t i
+    cdef uint8_t largest = 0
     if levels.shape[0] != n or (weights is not None and weights.shape[0] != n):
         raise ValueError("x, levels and weights differ in length")
+    if groups is not None:
+        if groups.shape[0] != n:
+            raise ValueError("x and groups differ in length")
+        with nogil:
+            for i in range(n):
+                largest = max(largest, groups[i])
+        if largest >= NNR_GROUPS:
+            raise ValueError(f"a group of {largest}")
     if not 0 < step < inf or not 1 / step < inf:
         raise ValueError(f"a step of {step}")
     if not 0 <= rate <= NNR_MAX_RATE:
@@ -66,6 +79,9 @@ def trellis(const real[::1] x not None, double step, int32_t[::1] levels not Non
         t.x64 = &x[0]
     if weights is not None:
         t.weights = &weights[0]
+    t.groups = NULL
+    if groups is not None:
+        t.groups = &groups[0]
     t.levels = &levels[0]
     t.scale = 1 / step
     t.dq = dq_flag

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..bitstream import payload
+from ..cabac_ext import quantizer
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .links import Link
@@ -30,6 +32,28 @@ def refer(header: NnrCompressedDataUnitHeader, session: Session, part: payload.P
         candidates[0] if len(candidates) == 1 else min(candidates, key=lambda candidate: _bits(candidate[1]))
     )
     return best
+
+
+def groups_of(
+    header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, values: Part, link: Link
+) -> npt.NDArray[np.uint8] | None:
+    """What contexts will tell apart when values are quantized with a rate, in the trellis' groups, shape (n,).
+
+    ``values`` has them in the place of levels.
+    """
+    plan, before = values.plan, link.before
+    if before is None or not plan.rate or plan.codebook:
+        return None
+    floats: quantizer.Real = np.ascontiguousarray(values.levels, np.float64).reshape(-1)
+    rough = np.empty(floats.size, np.int32)
+    quantizer.uniform(floats, plan.step * (1 + plan.dq_flag), rough)
+    guess = refer(header, session, part, values._replace(levels=rough.reshape(plan.dims)), link)
+    if guess.hist:
+        return before.any_sig[0].reshape(-1).view(np.uint8)
+    if header.temporal_context_modeling_flag:
+        sizes = np.abs(before.levels[0]).reshape(-1)
+        return np.minimum(sizes, 2, dtype=np.int32).astype(np.uint8)
+    return None
 
 
 def _of_shape(arrays: tuple[npt.NDArray[Any], ...], dims: tuple[int, ...]) -> npt.NDArray[Any] | None:

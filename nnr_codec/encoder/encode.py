@@ -18,7 +18,7 @@ from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .allocate import allocate
-from .contexts import refer
+from .contexts import groups_of, refer
 from .fold import Prepared
 from .layout import UnitPlan, plan_units, side_info
 from .links import Link
@@ -179,7 +179,8 @@ def encode_unit(
     for part in parts(header, session):
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
-        unit, bits = contents(tensor, arrays[part.role], syntax)
+        groups = groups_of(header, session, part, Part(tensor, arrays[part.role], syntax), link) if link else None
+        unit, bits = contents(tensor, arrays[part.role], syntax, groups)
         known = Part(tensor, unit, syntax)
         coded.append(refer(header, session, part, known, link) if link else known)
     tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)

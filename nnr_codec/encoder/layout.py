@@ -219,7 +219,8 @@ class _Layout:
         """The units in order."""
         block_of = _blocks(self.model, self.wiring, self.scales)
         blocks = {name: known.block for name, known in block_of.items()}
-        tied = ties(self.model, self.config, blocks) if not self.links else {}  # differences have trees of their own
+        # Differences have trees of their own, unless the caller knows better.
+        tied = ties(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, Call[_Planned]] = {}
         for name in places:

@@ -21,10 +21,15 @@ TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
 Levels = npt.NDArray[np.int32]
 
 
-def contents(plan: TensorPlan, array: Array, syntax: TensorSyntax | None) -> tuple[Array, Array | None]:
+Groups = npt.NDArray[np.uint8]
+
+
+def contents(
+    plan: TensorPlan, array: Array, syntax: TensorSyntax | None, groups: Groups | None = None
+) -> tuple[Array, Array | None]:
     """The levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
 
-    ``syntax`` is that of the unit; None where it holds floats.
+    ``syntax`` is that of the unit; None where it holds floats. ``groups`` are those of the trellis, row-major.
     """
     if plan.divisor is not None:
         array = divided(array, plan.divisor, plan.shift)
@@ -36,10 +41,10 @@ def contents(plan: TensorPlan, array: Array, syntax: TensorSyntax | None) -> tup
     if plan.payload_type == NNR_PT_RAW_FLOAT:
         return array.astype(np.float32, copy=False).reshape(plan.dims), None
     assert syntax is not None
-    return quantize(plan, array, syntax), None
+    return quantize(plan, array, syntax, groups), None
 
 
-def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
+def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Groups | None = None) -> Levels:
     """The levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
     if plan.payload_type == NNR_PT_INT:
         return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
@@ -60,10 +65,11 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
         order = coding_order(syntax)
         in_order = np.empty_like(levels)
         weights = known.weights() if known else None
-        _trellis(plan, values[order], in_order, weights if weights is None else weights[order])
+        weights, groups = weights if weights is None else weights[order], groups if groups is None else groups[order]
+        _trellis(plan, values[order], in_order, weights, groups)
         levels[order] = in_order
     else:
-        _trellis(plan, values, levels, known.weights() if known else None)
+        _trellis(plan, values, levels, known.weights() if known else None, groups)
     if known and not (plan.dq_flag and plan.options.scan_order):  # whose states follow another order than rows
         unary = plan.options.cabac_unary_length_minus1
         known.improve(values, plan.step, levels, dq_flag=plan.dq_flag, rate=plan.rate, cabac_unary_length_minus1=unary)
@@ -72,7 +78,13 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax) -> Levels:
     return levels.reshape(plan.dims)
 
 
-def _trellis(plan: TensorPlan, values: quantizer.Real, levels: Levels, weights: npt.NDArray[np.float32] | None) -> None:
+def _trellis(
+    plan: TensorPlan,
+    values: quantizer.Real,
+    levels: Levels,
+    weights: npt.NDArray[np.float32] | None,
+    groups: Groups | None,
+) -> None:
     """Levels for values in coding order, whose errors have these weights."""
     quantizer.trellis(
         values,
@@ -82,6 +94,7 @@ def _trellis(plan: TensorPlan, values: quantizer.Real, levels: Levels, weights: 
         rate=plan.rate,
         cabac_unary_length_minus1=plan.options.cabac_unary_length_minus1,
         weights=weights,
+        groups=groups,
         passes=plan.passes,
     )
 

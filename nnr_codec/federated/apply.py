@@ -106,6 +106,7 @@ def apply_update(
         What the bitstream may cost. Tensors of differences have the shapes of the base's in any case.
     check : bool
         Whether the base has to be the one that the update names; those of other software name none that is known here.
+        Without it the base is taken as it is, and not folded.
     jobs, executor
         As for :func:`nnr_codec.decode`.
 
@@ -126,9 +127,9 @@ def apply_update(
     """
     model = _as_model(base)
     if isinstance(data, Mapping) and not isinstance(data, NnrFile):
-        change = _Change(data)
+        change = _Change(dict(data))
         if isinstance(data, Update):
-            change = _Change(data, data.whole, data.base_model_id, data.metadata, data.topology)
+            change = _Change(dict(data), data.whole, data.base_model_id, data.metadata, data.topology)
         model = _checked(model, change.base_model_id, check)
     else:
         file = data
@@ -142,7 +143,8 @@ def apply_update(
             if name not in whole:
                 _check_shape(name, info.shape, model)
         content = file.decode(state=UpdateState(), allow_missing=True, jobs=jobs, executor=executor)
-        change = _Change(content.tensors, whole, None, content.metadata, content.topology)
+        change = _Change(dict(content.tensors), whole, None, content.metadata, content.topology)
+        del content  # so that each difference is let go when it was added
     tensors = _sums(model, change)
     if isinstance(base, Mapping):
         return tensors
@@ -159,7 +161,7 @@ def apply_update(
 class _Change:
     """What an update holds, wherever it comes from; see Update."""
 
-    tensors: Mapping[str, Array]
+    tensors: dict[str, Array]
     whole: frozenset[str] = frozenset()
     base_model_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -198,26 +200,32 @@ def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:
 
 
 def _sums(base: Model, change: _Change) -> dict[str, Array]:
-    """All tensors with the update."""
+    """All tensors with the update, of whose tensors none is left."""
     bits = change.metadata.get(UPDATE) == BITS
     for name in change.tensors:
         if name not in change.whole:
             _check_shape(name, np.shape(change.tensors[name]), base)
-    tensors = dict(base.tensors)
-    for name, found in change.tensors.items():
-        array = np.asarray(found)
-        with np.errstate(invalid="ignore"):  # of a not-a-number that signals
-            changes = bool(array.any())
-        if name in change.whole:
-            tensors[name] = array
-        elif changes:
-            before = np.asarray(tensors[name])
-            try:
-                tensors[name] = add(before, array, "bits" if bits and _are_bits(before, array) else "difference")
-            except FormatError as error:
-                locate(error, f"tensor {name!r}")
-                raise
+    tensors: dict[str, Array] = {}
+    for name in [*base.tensors, *(name for name in change.tensors if name not in base.tensors)]:
+        if name not in change.tensors:
+            tensors[name] = base.tensors[name]
+            continue
+        array = np.asarray(change.tensors.pop(name))
+        tensors[name] = array if name in change.whole else _sum(name, base.tensors[name], array, bits)
     return tensors
+
+
+def _sum(name: str, base: Array, array: Array, bits: bool) -> Array:
+    """One tensor with its difference; ``bits``: the update has such of bit patterns."""
+    with np.errstate(invalid="ignore"):  # of a not-a-number that signals
+        if not array.any():
+            return base
+    before = np.asarray(base)
+    try:
+        return add(before, array, "bits" if bits and _are_bits(before, array) else "difference")
+    except FormatError as error:
+        locate(error, f"tensor {name!r}")
+        raise
 
 
 def _are_bits(base: Array, array: Array) -> bool:

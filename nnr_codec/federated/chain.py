@@ -125,10 +125,11 @@ def links(
     names = names or ["the base", *map(_name, updates, count(1))]
     contents = [_content(update, limits) for update in updates]
     model, decoder = base, UpdateDecoder(limits=limits, wire=formats.wiring)
+    found = ""  # the identity of the base, once it is asked for
     for k, content in enumerate(contents):
         try:
             lineage = Lineage.parse(base_of(content, limits))
-            if lineage and lineage.base.startswith(DIGEST) and lineage.base != (found := identity(base)):
+            if lineage and lineage.base.startswith(DIGEST) and lineage.base != (found := found or identity(base)):
                 raise MissingReferenceError(f"the update is for the model {lineage.base}; {names[0]} is {found}")
             model = apply_update(model, decoder.decode(content) if lineage else content, limits=limits)
         except MissingReferenceError as error:

@@ -119,9 +119,20 @@ def encode_update(
     link = Link({"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT})
     links = Links({name: link for name in tensors if name not in whole}, identity(before))
     topology = after.topology if after.topology != before.topology else None
-    model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "")
+    ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
+    model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)
     settings = _steps(model, whole, settings, lossless)
     return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
+
+
+def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]) -> dict[str, str]:
+    """The ties that hold for differences, too: those of both models, of tensors of which the same is coded."""
+    return {
+        name: target
+        for name, target in after.aliases.items()
+        if before.aliases.get(name) == target and name in kinds and kinds[name] == kinds.get(target)
+        if (name in exact) == (target in exact)
+    }
 
 
 class _Differences(Mapping[str, Array]):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nnr_codec.cabac_ext.kernel import PayloadEncoder, TensorSyntax
+from nnr_codec.cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax
 from nnr_codec.cabac_ext.quantizer import trellis
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
 
@@ -69,9 +69,37 @@ def test_plain_code_equals_vector_code(dtype: Any, dq_flag: int) -> None:
             rate=float(rng.choice([0, 0.01, 0.25, 3, 16])),
             dq_flag=dq_flag,
             weights=weights if rng.random() < 0.3 else None,
+            groups=rng.integers(0, 3, n).astype(np.uint8) if rng.random() < 0.5 else None,
             passes=int(rng.integers(1, 4)),
             cabac_unary_length_minus1=int(rng.choice([0, 1, 9, 10, 255])),
         )
+
+
+@each_quantizer
+def test_one_group_is_as_none(dq_flag: int) -> None:
+    x = samples(np.random.default_rng(dq_flag), 30_001, np.float32)
+    one = np.zeros(x.shape, np.uint8)
+    for rate in (0.0, 0.3):
+        levels = quantize(x, dq_flag=dq_flag, rate=rate, groups=one)
+        assert np.array_equal(levels, quantize(x, dq_flag=dq_flag, rate=rate))
+
+
+@each_quantizer
+def test_groups_take_fewer_bits_at_the_same_error(dq_flag: int) -> None:
+    """10.3.4.2.2: with AnySigBeforeFlag, contexts tell apart what has been zero in all updates."""
+    rng = np.random.default_rng(dq_flag)
+    before = rng.random((300, 200)) < 0.1
+    x = np.where(before, rng.laplace(0, 3, before.shape), rng.laplace(0, 0.2, before.shape)).astype(np.float32).ravel()
+    syntax = TensorSyntax(before.shape, dq_flag=dq_flag, parent_node_id_present_flag=1, any_sig=before)
+
+    def cost_of(groups: npt.NDArray[np.uint8] | None) -> float:
+        levels = quantize(x, dq_flag=dq_flag, rate=0.3, groups=groups)
+        c = PayloadEncoder()
+        c.quant_tensor(syntax, levels.reshape(before.shape), TensorSide(hist_dep_sig_prob_enabled_flag=1))
+        c.terminate()
+        return float(np.square(quantized(levels, dq_flag) - x).sum() + 0.3 * 8 * len(c.getvalue()))
+
+    assert cost_of(before.view(np.uint8).ravel()) < 0.99 * cost_of(None)
 
 
 # ------------------------------------------------------------------------------------------------ textbook
@@ -289,5 +317,9 @@ def test_arguments() -> None:
         trellis(x, 1.0, levels[:3], **good)
     with pytest.raises(ValueError, match="length"):
         trellis(x, 1.0, levels, weights=np.ones(3, np.float32), **good)
+    with pytest.raises(ValueError, match="length"):
+        trellis(x, 1.0, levels, groups=np.zeros(3, np.uint8), **good)
+    with pytest.raises(ValueError, match="group of 3"):
+        trellis(x, 1.0, levels, groups=np.array([0, 3, 0, 0], np.uint8), **good)
     with pytest.raises(ValueError):  # noqa: PT011 (a buffer of another type)
         trellis(x, 1.0, levels, weights=np.ones(4), **good)  # type: ignore[arg-type]

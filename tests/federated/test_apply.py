@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 
 import nnr_codec as nnr
+from nnr_codec import formats
 from nnr_codec.conformance.digest import TensorDigest, model_digest
 from nnr_codec.constants import ICNN_NDU_EXT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from nnr_codec.decoder.update import Update, UpdateDecoder
@@ -51,6 +53,21 @@ def test_a_mapping_of_differences() -> None:
     assert got["b"] is BASE["b"] and got["mask"] is BASE["mask"]
     for name, array in before.items():
         assert_identical(BASE[name], array)
+
+
+def test_a_model_that_stays_in_its_file_is_in_memory_once(tmp_path: Path) -> None:
+    """Not beside the differences, of which each is let go when it was added."""
+    shape, path = (100, 1000), tmp_path / "base.safetensors"
+    base = {f"w{k}": np.full(shape, k, "f4") for k in range(20)}
+    formats.save(Model(base), path)
+    data = encode_update(base, moved(base, 1.0))
+    apply_update(path, data)  # with which come modules
+    tracemalloc.start()
+    got = apply_update(path, data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(array.nbytes for array in got.tensors.values()) == 8_000_000
+    assert peak < 12_000_000
 
 
 def test_zeros_change_nothing() -> None:

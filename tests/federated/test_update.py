@@ -398,6 +398,22 @@ def test_exact_is_exact_or_refused() -> None:
         encoder.encode({"x": halves / 3})
 
 
+@pytest.mark.parametrize("options", [{}, {"lossless": True}], ids=str)
+def test_what_is_tied_is_coded_once(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(2)
+    one, other = (rng.standard_normal((40, 50)).astype(np.float32) for _ in range(2))
+    new = other if options else (one + other / 100).astype(np.float32)
+    models = [nnr.Model({"a": w, "b": w.copy(), "c": np.ones(3)}, aliases={"b": "a"}) for w in (one, new)]
+    data = nnr.encode_update(*models, **options)
+    assert len(data) < len(nnr.encode_update({"a": one}, {"a": new}, **options)) + 100
+    got = nnr.apply_update(models[0], data)
+    assert got.aliases == {"b": "a"}
+    assert np.array_equal(got.tensors["a"], got.tensors["b"])
+    assert not options or np.array_equal(got.tensors["b"], new)
+    apart = nnr.encode_update(models[0], nnr.Model({**models[1].tensors, "b": one * 2}), **options)
+    assert np.abs(nnr.apply_update(models[0], apart).tensors["b"] - one * 2).max() < 0.5
+
+
 def test_no_sum_leaves_the_type_of_the_base() -> None:
     """What quantization adds to a difference may be more than float16 has room for."""
     new = np.random.default_rng(1).uniform(0, 60000, (40, 40)).astype(np.float16)
