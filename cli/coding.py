@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -127,6 +128,12 @@ def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any])
         except nnr.EncodeError as error:
             raise click.UsageError(f"--rule {rule.pattern!r}: {error}") from None
     return config
+
+
+def idle_rules(config: nnr.EncoderConfig, model: nnr.Model) -> list[str]:
+    """What to tell of rules that match no tensor of a model."""
+    idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in model)]
+    return [f"rule {pattern!r} matches no tensor" for pattern in idle]
 
 
 def as_options(message: str, names: Iterable[str]) -> str:

@@ -81,8 +81,6 @@ def decode(
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
         printer.passed_over(file.ignored)
-        if update := output.update_of(file):
-            printer.warning(f"{bitstream} is {update}: these are differences; nnr update apply adds them to a model")
         if model_format == "nnef" and (file.topology is None or file.topology.format != "nnef"):
             raise nnr.FormatError(
                 "the bitstream carries no NNEF graph: give one with --topology, or write a .safetensors or .npz"
@@ -90,6 +88,11 @@ def decode(
         names = _matching(file, only) if only else None
         if names and len(names) < len(file) and model_format == "nnef":
             raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
+        if update := output.update_of(file):
+            command = "chain" if file.lineage else "apply"
+            printer.warning(
+                f"{bitstream} is {update}: these are differences; nnr update {command} adds them to a model"
+            )
         advance = stack.enter_context(printer.progress("decoding", len(names or file)))
 
         def note(name: str) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import os
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -161,11 +160,10 @@ def encode(
     source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits, strict=strict)
     if known is not None:
         config = replace(config, **data_of(nnr.load(known, format="npz", limits=limits)))
-    for rule in config.rules:
-        if not any(fnmatchcase(name, rule.pattern) for name in source):
-            printer.warning(f"rule {rule.pattern!r} matches no tensor")
-    if idle := idle_blocks(source, config):
+    for idle in coding.idle_rules(config, source):
         printer.warning(idle)
+    if useless := idle_blocks(source, config):
+        printer.warning(useless)
     if target is None or dry_run:
         estimated(nnr.estimate(source, config, jobs=jobs), as_json)
         return

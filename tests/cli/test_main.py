@@ -19,7 +19,7 @@ from .support import call
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Options that pages of the documentation name and that are of other programs, or of the group.
-OTHERS = {"--help", "--minilm", "--table"}
+OTHERS = {"--help", "--minilm", "--plot", "--table"}
 
 Capture = pytest.CaptureFixture[str]
 

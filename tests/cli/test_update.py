@@ -116,6 +116,7 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
         (["--lossless", "--fold-batchnorm"], "leaves nothing to choose for --fold-batchnorm"),
         (["--structured"], "--structured goes with --sparsity"),
         (["--sparsity", 1.5], "1.5 is not in the range"),
+        (["--sparsity", "nan"], "--sparsity is a finite number, not nan"),
         (["--preset", "default"], "'default' is not one of"),
         (["--rule", "a:snr=30", "--rule", "b:qp=1000"], "--rule 'b': qp 1000 is outside"),
         (["--block"], "No such option"),
@@ -343,6 +344,36 @@ def test_a_tensor_that_is_gone(versions: Path, capsys: Capture) -> None:
     assert not Path("d.nnr").exists()
 
 
+@pytest.mark.parametrize("command", [COMMANDS[2], COMMANDS[3]], ids=lambda command: command[1])
+def test_rules_that_match_nothing(versions: Path, capsys: Capture, command: list[str]) -> None:
+    result = call(capsys, *command, "d.nnr", "--rule", "a.*:exact=yes", "--rule", "b.*:exact=yes")
+    assert result.code == 0
+    assert result.err.startswith("nnr: warning: rule 'b.*' matches no tensor\n")
+    assert result.err.count("matches no tensor") == 1
+    assert call(capsys, *command, "d.nnr", "-qf", "--rule", "b.*:exact=yes").err == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "x.npz: not a model of a format that is read here (nnef, safetensors, npz)"),
+        (b"PK\x03\x04" + bytes(50), "x.npz"),
+        (None, "x.npz: No such file or directory"),
+    ],
+)
+def test_models_that_are_none(versions: Path, capsys: Capture, content: bytes | None, message: str) -> None:
+    if content is not None:
+        Path("x.npz").write_bytes(content)
+    before = sorted(os.listdir())
+    for command in COMMANDS:
+        for name in {"v1.npz", "v2.npz"}.intersection(command):
+            result = call(capsys, *["x.npz" if word == name else word for word in command], "out.npz")
+            assert (result.code, result.out) == (5 if content is None else 3, "")
+            assert result.err.startswith(f"nnr: error: {message}")
+            assert result.err.count("\n") == 1
+    assert sorted(os.listdir()) == before
+
+
 def test_limits(versions: Path, capsys: Capture) -> None:
     for command in COMMANDS[:3]:
         result = call(capsys, *command, "out.npz", "--limit", "max_units=2")
@@ -466,7 +497,13 @@ def test_decode_says_that_these_are_differences(versions: Path, messages: list[s
         "them to a model\n"
     )
     assert call(capsys, "decode", "v2.nnr", "-qfo", "out.npz").err == ""
-    assert "m1.nnr is update 1 of device 2 of release 7: these" in call(capsys, "decode", "m1.nnr", "-fo", "o.npz").err
+    assert call(capsys, "decode", "m1.nnr", "-fo", "o.npz").err.startswith(
+        "nnr: warning: m1.nnr is update 1 of device 2 of release 7: these are differences; nnr update chain adds them "
+        "to a model\n"
+    )
+    result = call(capsys, "decode", "v2.nnr", "-o", "out.nnef")
+    assert result.err.startswith("nnr: error: v2.nnr: the bitstream carries no NNEF graph")
+    assert result.err.count("\n") == 1
     nnr.encode_file("v1.npz", "whole.nnr")
     assert "update" not in call(capsys, "decode", "whole.nnr", "-fo", "out.npz").err
 
@@ -548,7 +585,9 @@ def test_commands_of_the_page_run(versions: Path, capsys: Capture, page: Path, h
         nnr.save(model(2), f"{name}.safetensors")
     if heading:
         Path("v2.nnr").unlink()
-    lines = [line.partition("#")[0] for text in examples("sh", page, heading) for line in text.splitlines()]
+    found = [line.partition("#")[0] for text in examples("sh", page, heading) for line in text.splitlines()]
+    lines = [line for line in found if not line.startswith(("pip install ", "python -m benchmarks."))]
+    assert all(line.startswith("nnr ") for line in lines)
     assert len(lines) >= least
     for line in lines:
         result = call(capsys, *shlex.split(line)[1:])
