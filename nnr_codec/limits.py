@@ -171,7 +171,10 @@ def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
 
     shape, dtype = (tensor.shape, tensor.dtype) if hasattr(tensor, "shape") else tensor
     name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)).rpartition(".")[2]
-    return tuple(int(extent) for extent in shape), name if name in STORED_TYPES else np.dtype(name).name
+    name = name if name in STORED_TYPES else np.dtype(name).name
+    if name not in STORED_TYPES:
+        raise ValueError(f"a tensor of {name} cannot be expected: no bitstream has such tensors")
+    return tuple(int(extent) for extent in shape), name
 
 
 class Budget:

@@ -121,6 +121,8 @@ def links(
 
     Raises what :func:`chain_updates` raises.
     """
+    if isinstance(updates, (str, os.PathLike, bytes, bytearray, memoryview)):
+        raise TypeError("updates are a list of bitstreams, not one of them")
     limits, updates = limits or Limits(), list(updates)
     names = names or ["the base", *map(_name, updates, count(1))]
     contents = [_content(update, limits) for update in updates]

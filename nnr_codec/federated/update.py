@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import formats
-from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
+from ..config import DEFAULT_STEP_EXPONENT, MODEL_GOALS, EncoderConfig
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512
 from ..decoder.lineage import Lineage
 from ..decoder.restore import BITS, UPDATE
@@ -103,6 +103,8 @@ def encode_update(
         A model file is malformed.
     """
     settings = _settings(config, options)
+    if lossless and (goals := [goal for goal in MODEL_GOALS if options.get(goal) is not None]):
+        raise EncodeError(f"lossless=True keeps every bit, which leaves nothing to choose for {goals[0]}")
     before, after = _as_model(base), _as_model(new)
     if settings.fold_batchnorm:
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)

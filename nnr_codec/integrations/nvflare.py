@@ -105,6 +105,8 @@ class NNREncode(_NNRFilter):
         jobs: int = 1,
     ) -> None:
         super().__init__(KINDS)
+        if jobs < 1:
+            raise EncodeError(f"jobs is {jobs}, which leaves nobody to work")
         # Under the names of the parameters: NVFlare writes them into the configuration of a job.
         self.preset, self.options, self.jobs = preset, options, jobs
         self.error_feedback, self.sparsity = error_feedback, sparsity
@@ -113,7 +115,8 @@ class NNREncode(_NNRFilter):
         self._types: dict[str, np.dtype[Any]] = {}
         self._settings = EncoderConfig.preset(preset or "default", **(options or {}))
         self._update_settings = EncoderConfig.preset(preset or "update", **(options or {}))
-        self._feedback = self._update_encoder() if error_feedback else None
+        encoder = self._update_encoder()  # finds out now what is wrong with the options
+        self._feedback = encoder if error_feedback else None
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         """A DXO with a bitstream in it; None for one that has it already."""

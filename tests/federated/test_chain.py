@@ -57,6 +57,12 @@ def test_a_chain_leads_to_the_last_model() -> None:
     assert nnr.identity(got) == nnr.identity(MODELS[-1])
 
 
+@pytest.mark.parametrize("one", [UPDATES[0], "update.nnr", Path("update.nnr")])
+def test_updates_are_several(one: Any) -> None:
+    with pytest.raises(TypeError, match="a list of bitstreams"):
+        nnr.chain_updates(MODELS[0], one)
+
+
 def test_each_model_on_the_way() -> None:
     for k, model in enumerate(links(MODELS[0], UPDATES), 1):
         assert nnr.compare_models(MODELS[k], model).same()

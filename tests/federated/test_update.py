@@ -422,6 +422,11 @@ def test_no_sum_leaves_the_type_of_the_base() -> None:
     assert np.isfinite(nnr.apply_update(base, data)["x"]).all()
 
 
+def test_lossless_leaves_nothing_to_choose() -> None:
+    with pytest.raises(EncodeError, match="quality"):
+        nnr.encode_update({"a": np.ones(3)}, {"a": np.zeros(3)}, lossless=True, quality=30)
+
+
 def test_an_update_takes_no_tensor_away() -> None:
     with pytest.raises(EncodeError, match="'b'"):
         nnr.encode_update({"a": np.ones(3), "b": np.ones(3)}, {"a": np.ones(3)})

@@ -758,6 +758,12 @@ def test_means_that_cannot_be_streamed() -> None:
     NNRStrategy(FedProx(proximal_mu=0.1), streaming=True)
 
 
+@pytest.mark.parametrize("make", [lambda: NNRMod(jobs=0), lambda: NNRStrategy(FedAvg(), jobs=0)])
+def test_somebody_has_to_work(make: Any) -> None:
+    with pytest.raises(ValueError, match="jobs"):
+        make()
+
+
 def peak(clients: int, streaming: bool) -> int:
     """Bytes at most that aggregating takes beside the replies, which all are the same."""
     start = {f"w{k}": np.random.default_rng(k).normal(size=(200, 250)).astype(np.float32) for k in range(8)}

@@ -55,6 +55,11 @@ def test_anything_else_is_refused(read: Read, change: dict[str, Any], match: str
         read(DATA, limits=Limits(expected=schema))
 
 
+def test_types_that_no_bitstream_has() -> None:
+    with pytest.raises(ValueError, match="complex64"):
+        Limits(expected={"w": ((3,), "complex64")})
+
+
 def test_an_empty_schema_expects_nothing() -> None:
     assert len(nnr.decode(start().data, limits=Limits(expected={}))) == 0
     refused(DATA, nnr.LimitError, "not one of the 0", limits=Limits(expected={}))

@@ -53,6 +53,8 @@ class NNRMod:
         jobs: int = 1,
         **options: Any,
     ) -> None:
+        if jobs < 1:
+            raise ValueError(f"jobs is {jobs}, which leaves nobody to work")
         self._config = replace(config, **options) if config else EncoderConfig.preset(preset, **options)
         self._options: dict[str, Any] = {
             "error_feedback": error_feedback,

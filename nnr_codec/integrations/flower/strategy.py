@@ -183,6 +183,8 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
             raise ValueError(f"streaming=True takes the mean as FedAvg does, which {type(strategy).__name__} does not")
         if streaming and stateful:
             raise ValueError("streaming=True decodes tensors one by one, which stateful=True does not allow")
+        if jobs < 1:
+            raise ValueError(f"jobs is {jobs}, which leaves nobody to work")
         self.strategy = strategy
         self.statistics: dict[int, RoundStatistics] = {}
         self._downlink = EncoderConfig.preset(downlink) if isinstance(downlink, str) else downlink
