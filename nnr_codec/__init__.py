@@ -61,9 +61,9 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
     from .decoder.tools import Tool as Tool
+    from .decoder.update import Update as Update
     from .encoder.encode import TensorReport as TensorReport
     from .encoder.tune import Tuning as Tuning
-    from .decoder.update import Update as Update
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
     from .errors import EncodeError as EncodeError

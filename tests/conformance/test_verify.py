@@ -62,8 +62,8 @@ ACCEPTABLE = {
 }
 
 #: Invalid vectors that break a rule twice, or two rules: two entry points, a part that says to be none, a record that
-#: is late as any topology is, a graph that is none and tells no dimensions, a name that is in no graph, an unknown parent
-#: that something is needed of.
+#: is late as any topology is, a graph that is none and tells no dimensions, a name that is in no graph, unknown parents
+#: of which something is needed.
 TWICE = {"NNR-NEG-133", "NNR-NEG-155", "NNR-SID-212", "NNR-NEG-185", "NNR-NEG-193", "NNR-NEG-194", "NNR-NEG-195"}
 
 #: What is not decoded any further, although other decoders may.
