@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "profile": 1,
         "choose_shift_parameters": True,
         "row_skipping": True,
-        "scan_order": 1,
+        "scan_order": 4,
         "codebook": 0,
     },
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from math import isfinite
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -324,10 +325,10 @@ class UpdateEncoder:
             wanted = sparsify(wanted, self._sparsity)
         if self._structured_sparsity is not None:
             wanted = sparsify(wanted, self._structured_sparsity, structured=True)
-        ids = dict(self._ids)
+        ids, following = dict(self._ids), count(max(self._ids.values(), default=-1) + 1)
         for name in (*wanted, *whole):
             if name not in ids:
-                ids[name] = max(ids.values(), default=-1) + 1
+                ids[name] = next(following)
         tensors = {name: array for name, array in wanted.items() if array.any()}
         settings = replace(self._config, performance=performance) if performance else self._config
         settings = _steps(Model({**tensors, **whole}), whole, settings, lossless=False)
