@@ -35,7 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "codebook": 0,
     },
     "update": {"quality": 25.0},
-    "fl": {"quality": 12.0},
+    "fl": {"quality": 12.0, "fine_vectors": False},
     "3gpp-incremental": {
         "quality": 25.0,
         "profile": 1,
@@ -251,7 +251,7 @@ class EncoderConfig(TensorOptions):
 
         ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit;
         ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for. Of updates: ``update``;
-        ``fl``, coarser, for senders that add what was lost to the next one; ``3gpp-incremental``.
+        ``fl``, coarser, vectors too, for senders that add what was lost to the next one; ``3gpp-incremental``.
         """
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")

@@ -49,6 +49,9 @@ KEPT = 4
 
 Content = dict[str, Any]
 Schema = dict[str, tuple[int, ...] | None]
+Types = dict[str, np.dtype[Any]]
+#: Shapes and types of what was sent, and whether the tensors were PyTorch's.
+Sent = tuple[Schema, Types, bool]
 
 
 class _NNRFilter(DXOFilter):  # type: ignore[misc]  # nvflare is not looked at
@@ -128,10 +131,11 @@ class NNREncode(_NNRFilter):
                 raise EncodeError("error_feedback is for what clients send")
             arrays = self._typed(arrays)
             schema: Schema = {name: array.shape for name, array in arrays.items()} | dict.fromkeys(values)
-            fl_ctx.set_prop(_sent(fl_ctx), (schema, is_torch), private=True, sticky=True)
-        bitstream, types = self._once(_kind(dxo), arrays)
+            types: Types = {name: array.dtype for name, array in arrays.items()}
+            fl_ctx.set_prop(_sent(fl_ctx), (schema, types, is_torch), private=True, sticky=True)
+        bitstream, declared = self._once(_kind(dxo), arrays)
         content: Content = {BITSTREAM: bitstream}
-        for key, value in ((TYPES, types), (VALUES, values), (TORCH, is_torch)):
+        for key, value in ((TYPES, declared), (VALUES, values), (TORCH, is_torch)):
             if value:
                 content[key] = value
         before = sum(array.nbytes for array in arrays.values())
@@ -207,7 +211,8 @@ class NNRDecode(_NNRFilter):
         What a bitstream may cost: ``"strict"``, ``"unlimited"``, or fields of :class:`nnr_codec.Limits`.
     like_sent : bool
         Refuse tensors that the model for the task does not have, or not in this shape, and kinds of data that are
-        neither models nor metrics. Of replies to what an NNREncode of the same server encoded.
+        neither models nor metrics; give tensors of narrower types those of the model. Of replies to what an NNREncode
+        of the same server encoded.
     finite : bool
         Refuse tensors that are not finite.
     jobs : int
@@ -243,7 +248,7 @@ class NNRDecode(_NNRFilter):
             self.log_error(fl_ctx, f"{_kind(dxo)} of {sender} refused: {one_line(error)}")
             raise
 
-    def _decode(self, dxo: DXO, sent: tuple[Schema, bool] | None) -> Content:
+    def _decode(self, dxo: DXO, sent: Sent | None) -> Content:
         bitstream, types, values, is_torch = _content(dxo.data)
         file = open_bitstream(bitstream, limits=self._limits)
         declared = _declared(types, self._limits)
@@ -257,13 +262,15 @@ class NNRDecode(_NNRFilter):
             raise FormatError(f"{min(both)!r} is a tensor and a value")
         shapes |= dict.fromkeys(values)
         if sent:
-            _check_sent(shapes, is_torch, *sent)
+            _check_sent(shapes, is_torch, sent)
         tensors = file.decode(allow_missing=dxo.data_kind == DataKind.WEIGHT_DIFF, jobs=self.jobs).tensors
         content: Content = {}
         for name, array in tensors.items():
             dtype, shape = declared.get(name, (array.dtype, array.shape))
             content[name] = as_type(array.reshape(shape), dtype)
         content |= {name: np.zeros(shape, dtype) for name, (dtype, shape) in declared.items() if name not in tensors}
+        if sent:
+            content = {name: _widened(array, sent[1][name]) for name, array in content.items()}
         if self.finite:
             for name, value in {**content, **values}.items():
                 if isinstance(value, float | np.ndarray) and not np.isfinite(value).all():
@@ -350,8 +357,9 @@ def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], 
     return declared
 
 
-def _check_sent(shapes: Schema, is_torch: bool, schema: Schema, were_torch: bool) -> None:
+def _check_sent(shapes: Schema, is_torch: bool, sent: Sent) -> None:
     """LimitError for a tensor that the model of the task does not have."""
+    schema, _, were_torch = sent
     for name, shape in shapes.items():
         if name not in schema:
             raise LimitError(f"tensor {name!r} is not one of the {len(schema)} that were sent")
@@ -370,6 +378,19 @@ def _limits(given: str | Mapping[str, Any] | None) -> Limits:
 
 
 # ------------------------------------------------------------------------------------------ tensors
+def _widened(array: Array, sent: np.dtype[Any]) -> Array:
+    """A tensor that has at least the type that was sent: sums take that of the first of them, and may not hold others.
+
+    Floats for integers stay floats.
+    """
+    stored, wanted = stored_type(array.dtype), stored_type(sent)
+    if stored is None or wanted is None:
+        return array
+    is_float, be_float = stored.kind == "f", wanted.kind == "f"
+    narrow = stored.bits < wanted.bits if is_float == be_float else be_float
+    return as_type(array, sent) if narrow else array
+
+
 def _from_torch(name: str, tensor: Any) -> Array:
     """A PyTorch tensor as an array, with the same memory where that is possible."""
     stored = STORED_TYPES.get(str(tensor.dtype).rpartition(".")[2])

@@ -101,7 +101,8 @@ class Base:
     def answered(self, sender: int) -> None:
         """Take note of a reply."""
         self.waiting[sender] -= 1
-        self.waiting = +self.waiting
+        if self.waiting[sender] <= 0:
+            del self.waiting[sender]
 
 
 class Bases:
@@ -116,7 +117,7 @@ class Bases:
 
     def expect(self, base: Base, sender: int, number: int) -> None:
         """A reply to this model, which was sent in round ``number``."""
-        base = self._bases.setdefault(base.key, base)
+        base = self._bases[base.key] = self._bases.pop(base.key, base)
         base.round = number
         base.waiting[sender] += 1
 
@@ -134,9 +135,11 @@ class Bases:
         )
 
     def failed(self, sender: int) -> None:
-        """No reply of this sender is to come to what was sent to it last."""
-        for base in self.due(sender)[:1]:
-            base.answered(sender)
+        """No reply of this sender is to come to the models that were sent to it last."""
+        due = self.due(sender)
+        for base in due:
+            if base.round == due[0].round:
+                base.answered(sender)
 
     def trim(self, number: int) -> None:
         """Forget, before round ``number``, models to which no replies are to come, or were for too many rounds."""

@@ -656,6 +656,24 @@ def test_a_repetition_changes_nothing(options: dict[str, Any]) -> None:
     assert "has answered already" in reasons[1][0]
 
 
+@KINDS
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_model_counts_once_in_a_reply(node: int, options: dict[str, Any]) -> None:
+    def changed(attack: Attack, honest: Message) -> RecordDict:
+        return RecordDict({**honest.content, "more": honest.content["arrays"]})
+
+    def outcome(change: Reply) -> tuple[Any, NNRStrategy]:
+        random.seed(0)
+        strategy = NNRStrategy(FedAvg(), **options)
+        apps: dict[int, Any] = {1: client(1), 2: client(2), node: Attack(change, node)}
+        return run(strategy, apps, rounds=1)[0], strategy
+
+    found, strategy = outcome(changed)  # one of two clients: its form is as usual as that of the other
+    assert [each.sender for each in strategy.statistics[1].dropped] == [node] and strategy.statistics[1].replies == 1
+    alone, _ = outcome(ATTACKS["garbage"][0])
+    assert same(tensors_of(found.arrays), tensors_of(alone.arrays))
+
+
 def test_a_second_reply_to_a_message_changes_nothing() -> None:
     class Twice(InProcessGrid):
         def send_and_receive(self, messages: Any, **options: Any) -> list[Message]:
@@ -866,6 +884,66 @@ def test_a_client_that_forgot() -> None:
     assert strategy.statistics[4].replies == 2
     size = sizes(grid, 1)
     assert size[2] < 0.5 * size[0] and size[3] > 0.9 * size[0] and size[4] < 0.5 * size[0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: ConfigRecord({"state": data[:-1] + bytes([data[-1] ^ 1])}),
+        lambda data: ConfigRecord({"state": b"NNRSTATE" + (2).to_bytes(4, "little") + data[12:]}),
+        lambda data: ConfigRecord({"state": b""}),
+        lambda data: ConfigRecord({"another": 1}),
+        lambda data: record({"state": np.zeros(3)}),
+    ],
+)
+def test_a_client_whose_state_is_damaged(damage: Callable[[bytes], Any], caplog: pytest.LogCaptureFixture) -> None:
+    def damaged(grid: Schedule) -> None:
+        state = grid.contexts[1].state
+        state[f"{KEY}.state.arrays"] = damage(state[f"{KEY}.state.arrays"]["state"])
+
+    strategy, grid = scheduled({4: damaged})
+    assert [statistics.replies for statistics in strategy.statistics.values()] == [2] * 5
+    size = sizes(grid, 1)
+    assert size[3] > 0.9 * size[0] and size[4] < 0.5 * size[0]
+    assert "is forgotten" in caplog.text
+
+
+def test_a_residual_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    place = f"{KEY}.residual.arrays"
+
+    def damaged(grid: Schedule) -> None:
+        grid.contexts[1].state[place] = ArrayRecord({"bias": Array("float32", (40,), "numpy.ndarray", b"x")})
+
+    grid, strategy = Schedule({1: client(1), 2: client(2)}, {2: damaged}), NNRStrategy(FedAvg())
+    strategy.start(grid, record(initial()), num_rounds=2)
+    assert strategy.statistics[2].replies == 2 and "is forgotten" in caplog.text
+    assert grid.contexts[1].state[place]["bias"].numpy().shape == (40,)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"version": 2},
+        {"records": ["arrays"], "bases": ["key"]},
+        {"version": 1, "records": ["other"], "bases": ["key"]},
+        {"version": 1, "records": [], "bases": []},
+        {"version": 1, "records": ["arrays"], "bases": []},
+        {"version": 1, "records": 5, "bases": 5},
+    ],
+)
+def test_a_server_that_tells_nonsense(told: dict[str, Any]) -> None:
+    grid = InProcessGrid({1: client(1, train=lambda tensors, node: pytest.fail("the client worked"))})
+    content = RecordDict({"arrays": coded(nnr.encode(floats())), KEY: ConfigRecord(told)})
+    replies = grid.send_and_receive([Message(content, 1, "train")])
+    assert replies[0].has_error() and not grid.contexts[1].state
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xa5" * 500, nnr.encode({"w": np.ones(500, np.float32)})[:-9]])
+def test_a_server_that_sends_garbage(payload: bytes) -> None:
+    grid = InProcessGrid({1: client(1)})
+    told = ConfigRecord({"version": 1, "records": ["arrays"], "bases": ["key"]})
+    replies = grid.send_and_receive([Message(RecordDict({"arrays": coded(payload), KEY: told}), 1, "train")])
+    assert replies[0].has_error() and not grid.contexts[1].state
 
 
 def test_a_server_that_forgot() -> None:

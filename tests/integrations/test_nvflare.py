@@ -336,6 +336,31 @@ def test_types_that_aggregation_changed(flare: SimpleNamespace, site: Callable[.
 
 
 @pytest.mark.nvflare
+@pytest.mark.parametrize("kind", ["WEIGHTS", "WEIGHT_DIFF"])
+@pytest.mark.parametrize(
+    ("sent", "given", "expected"),
+    [
+        ("f4", "f2", "f4"),
+        ("f4", "f4", "f4"),
+        ("f4", "f8", "f8"),
+        ("f4", "i8", "f4"),
+        ("f4", "?", "f4"),
+        ("i8", "?", "i8"),
+        ("i8", "i1", "i8"),
+        ("i8", "f4", "f4"),
+    ],
+)
+def test_types_that_sums_do_not_fit(
+    flare: SimpleNamespace, site: Callable[..., Any], sent: str, given: str, expected: str, kind: str
+) -> None:
+    """PyTorch adds to the first reply in place."""
+    on_task(flare, flare.NNREncode()).process(message(flare, {"w": np.zeros((4, 5), sent)}), site())
+    reply = message(flare, encoded(flare, {"w": np.ones((4, 5), given)}, kind), kind)
+    got = flare.from_shareable(on_result(flare, flare.NNRDecode()).process(reply, site(peer="site-1"))).data["w"]
+    assert got.dtype == expected and np.allclose(got, 1, atol=0.2)
+
+
+@pytest.mark.nvflare
 def test_error_feedback(flare: SimpleNamespace, site: Callable[..., Any]) -> None:
     rng = np.random.default_rng(3)
     trend = rng.normal(0, 0.01, (50, 40))

@@ -123,6 +123,21 @@ def test_the_same_model_in_two_rounds() -> None:
     assert bases.due(1) == []
 
 
+def test_a_model_that_is_sent_again() -> None:
+    bases, models = Bases(4), [Base(key, {}) for key in "ab"]
+    for number, sent in enumerate((models[0], models[1], models[0]), 1):
+        bases.expect(sent, 1, number)
+    assert bases.due(1) == models
+
+
+def test_a_failure_is_that_of_a_whole_message() -> None:
+    bases, models = Bases(4), [Base(key, {}) for key in "abc"]
+    for sent, number in zip(models, (1, 2, 2), strict=True):
+        bases.expect(sent, 1, number)
+    bases.failed(1)
+    assert bases.due(1) == models[:1]
+
+
 def test_a_reply() -> None:
     rng = np.random.default_rng(0)
     base = {"w": rng.normal(size=(30, 40)).astype("f4"), "n": np.array(3, "i8"), "flag": np.array([True])}

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 from ... import UpdateState, decode
 from ...config import EncoderConfig
-from ...errors import EncodeError, UnsupportedError
+from ...errors import EncodeError, FormatError, UnsupportedError
 from ...federated.update import UpdateEncoder
 from ...limits import Limits
-from ..rounds import Tensors, encode_reply
-from .records import KEY, VERSION, app, coded_record, mapped, payload_of, plain_record, refuse_masks, tensors_of
+from ..rounds import Tensors, encode_reply, one_line
+from .records import KEY, VERSION, app, coded_record, log, mapped, payload_of, plain_record, refuse_masks, tensors_of
+
+T = TypeVar("T")
 
 
 class NNRMod:
@@ -78,8 +80,8 @@ class NNRMod:
         if KEY not in message.content:
             return call_next(message, context)
         told = message.content[KEY]
-        if told["version"] != VERSION:
-            raise UnsupportedError(f"the server speaks version {told['version']} of this, and NNRMod version {VERSION}")
+        if (version := told.get("version")) != VERSION:
+            raise UnsupportedError(f"the server speaks version {version!r} of this, and NNRMod version {VERSION}")
         models: dict[str, Tensors] = {}
         records: dict[str, Any] = {}
         for name, record in message.content.array_records.items():
@@ -89,14 +91,16 @@ class NNRMod:
             else:
                 models[name] = decode(payload, limits=self._limits, jobs=self._jobs).tensors
                 records[name] = plain_record(models[name])
+        keys = dict(zip(told.get("records", []), told.get("bases", []), strict=True))
+        if not keys.keys() <= models.keys() or ("bases" in told and not keys):
+            raise FormatError("the server wants updates of models that it did not send")
         content = mapped(message.content, records)
         del content[KEY]
         message.content = content
         reply = call_next(message, context)
-        if "bases" not in told or reply.has_error():
+        if not keys or reply.has_error():
             return reply
         refuse_masks(reply.content)
-        keys = dict(zip(told["records"], told["bases"], strict=True))
         coded: dict[str, Any] = {}
         for name, record in reply.content.array_records.items():
             sent = name if name in keys else next(iter(keys))
@@ -121,8 +125,8 @@ class NNRMod:
             **self._options,
         )
         place = f"{KEY}.residual.{name}"
-        if encoder.feedback and place in kept:
-            encoder.feedback.residual = tensors_of(kept[place])
+        if encoder.feedback:
+            encoder.feedback.residual = _restored(place, kept, tensors_of) or {}
         payload = encode_reply(base, tensors_of(record), encoder, jobs=self._jobs)
         if encoder.feedback:
             kept[place] = plain_record(encoder.feedback.residual)
@@ -134,8 +138,19 @@ class NNRMod:
 
     def _state(self, place: str, device_id: int, token: str, kept: Any) -> UpdateState | None:
         """What was sent before, if the server has the same; else None, and the next update refers to nothing."""
-        if not token or place not in kept:
-            return None
-        state = UpdateState.load(kept[place]["state"], limits=Limits.unlimited())
-        last = state.lineages.get(device_id)
+        state = _restored(place, kept, _state_of) if token else None
+        last = state.lineages.get(device_id) if state else None
         return state if last and last.token == token else None
+
+
+def _state_of(record: Any) -> UpdateState:
+    return UpdateState.load(record["state"], limits=Limits.unlimited())
+
+
+def _restored(place: str, kept: Any, read: Callable[[Any], T]) -> T | None:
+    """What an update before left; None where there is nothing, or nothing that can be read."""
+    try:
+        return read(kept[place]) if place in kept else None
+    except Exception as error:  # a damaged file, or another version's: the client goes on without
+        log.warning("NNR: what was kept as %r is forgotten: %s", place, one_line(error))
+        return None

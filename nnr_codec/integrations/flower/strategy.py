@@ -343,10 +343,12 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
     def _taken(self, reply: Any) -> _Taken:
         """The reply with what it decodes to."""
         client, due = reply.metadata.src_node_id, self._bases.due(reply.metadata.src_node_id)
-        taken, bases = _Taken(reply), []
+        taken, bases = _Taken(reply), list[Base]()
         records = reply.content.array_records
         if due and not records:
             raise FormatError("it has no ArrayRecord")
+        if self._streaming and len(records) > 1:
+            raise FormatError(f"it has {len(records)} ArrayRecords, not one")
         for name, record in records.items():
             payload = payload_of(record)
             if payload is not None:
@@ -357,6 +359,8 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
                 read = partial(stranger_reader, record, base.tensors)
             else:
                 raise FormatError("no model was sent to this client, or it has answered already")
+            if bases.count(base) == base.waiting[client]:
+                raise FormatError(f"ArrayRecord {name[:64]!r} is another update of a model that it has one of already")
             bases.append(base)
             taken.raw += base.nbytes
             taken.wire += sum(len(array.data) for array in record.values())
