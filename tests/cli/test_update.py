@@ -90,7 +90,7 @@ def test_there_and_back(versions: Path, capsys: Capture) -> None:
         ([], {}),
         (["--preset", "update"], {}),
         (["--quality", 40], {"quality": 40}),
-        (["--preset", "fl", "--qp", -42], {"qp": -42}),
+        (["--preset", "fl", "--qp", -42], {"qp": -42, "fine_vectors": False}),
         (["--preset", "fl"], {"config": nnr.EncoderConfig.preset("fl")}),
         (["--preset", "3gpp-incremental"], {"config": nnr.EncoderConfig.preset("3gpp-incremental")}),
         (["--preset", "lossless"], {"config": EXACTLY}),
