@@ -44,11 +44,11 @@ class InProcessGrid(Grid):  # type: ignore[misc,unused-ignore]
     @property
     def run(self) -> Any:
         """There is none to tell of."""
-        raise NotImplementedError
+        raise AssertionError("no strategy asks for this")
 
     def create_message(self, *arguments: Any, **options: Any) -> Message:
         """Strategies make messages themselves."""
-        raise NotImplementedError
+        raise AssertionError("no strategy asks for this")
 
     def get_node_ids(self) -> list[int]:
         """All nodes, in the order of the apps."""
@@ -56,11 +56,11 @@ class InProcessGrid(Grid):  # type: ignore[misc,unused-ignore]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Strategies send and receive in one."""
-        raise NotImplementedError
+        raise AssertionError("no strategy asks for this")
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Strategies send and receive in one."""
-        raise NotImplementedError
+        raise AssertionError("no strategy asks for this")
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """The replies, in the order of the messages."""
