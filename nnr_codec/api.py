@@ -59,7 +59,7 @@ def save(
     model: Model | Mapping[str, Array], target: Target, *, format: str | None = None, overwrite: bool = False
 ) -> None:
     """Write a model file, whole or not at all; see :func:`nnr_codec.formats.save`."""
-    formats.save(_as_model(model), target, format=format, overwrite=overwrite)
+    formats.save(formats.as_model(model), target, format=format, overwrite=overwrite)
 
 
 def encode(
@@ -100,7 +100,7 @@ def encode(
         The model file is malformed.
     """
     settings = _config(config, options)
-    return b"".join(encode_units(_prepared(_as_model(model), settings), settings, jobs=jobs, executor=executor))
+    return b"".join(encode_units(_prepared(formats.as_model(model), settings), settings, jobs=jobs, executor=executor))
 
 
 def encode_file(
@@ -132,7 +132,7 @@ def encode_file(
     started = time.perf_counter()
     settings = _config(config, options)
     report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
-    prepared = _prepared(_as_model(source), settings)
+    prepared = _prepared(formats.as_model(source), settings)
 
     def note(tensor: TensorReport) -> None:
         if tensor.name not in prepared.restored.tensors:
@@ -179,7 +179,7 @@ def estimate(
     started = time.perf_counter()
     settings = _config(config, options)
     report = EncodeReport(source=_file_name(model), config=settings)
-    prepared = _prepared(_as_model(model), settings)
+    prepared = _prepared(formats.as_model(model), settings)
     with Pool(jobs, executor) as pool:
         report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
     for plan, size in tensors:
@@ -229,7 +229,7 @@ def tune(
     EncodeError
         No steps hold the score, or the options have a target.
     """
-    loaded, settings = _as_model(model), _config(config, options)
+    loaded, settings = formats.as_model(model), _config(config, options)
     prepared = _prepared(loaded, settings)
 
     def coded(settings: EncoderConfig) -> tuning.Coded:
@@ -250,7 +250,7 @@ def folded(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | 
     It is ``model`` unless ``fold_batchnorm`` or ``local_scaling`` change tensors, which leaves the outputs of the
     network what they are, up to rounding. Parameters and errors are those of :func:`encode`.
     """
-    return _prepared(_as_model(model), _config(config, options)).restored
+    return _prepared(formats.as_model(model), _config(config, options)).restored
 
 
 def decode(
@@ -627,9 +627,3 @@ def _prepared(model: Model, config: EncoderConfig) -> Prepared:
 
 def _file_name(source: Model | Mapping[str, Array] | Source) -> str:
     return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""
-
-
-def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
-    if isinstance(model, Model):
-        return model
-    return Model(model) if isinstance(model, Mapping) else formats.load(model)

@@ -42,9 +42,9 @@ def groups_of(
     ``values`` has them in the place of levels.
     """
     plan, before = values.plan, link.before
-    if before is None or not plan.rate or plan.codebook:
+    if before is None or not (before.levels or before.any_sig) or not plan.rate or plan.codebook:
         return None
-    floats: quantizer.Real = np.ascontiguousarray(values.levels, np.float64).reshape(-1)
+    floats: quantizer.Real = np.ascontiguousarray(values.levels).reshape(-1)
     rough = np.empty(floats.size, np.int32)
     quantizer.uniform(floats, plan.step * (1 + plan.dq_flag), rough)
     guess = refer(header, session, part, values._replace(levels=rough.reshape(plan.dims)), link)

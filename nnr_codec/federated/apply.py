@@ -52,7 +52,7 @@ def identity(model: Model | Mapping[str, Array] | Source) -> str:
         A tensor has a type that no model has here, or the file is malformed.
     """
     entries = []
-    for name, tensor in _as_model(model).tensors.items():
+    for name, tensor in formats.as_model(model).tensors.items():
         try:
             entries.append(TensorDigest.of(name, np.asarray(tensor)))
         except FormatError as error:
@@ -125,7 +125,7 @@ def apply_update(
     BitstreamError
         The bitstream is malformed, or asks for more than the limits permit.
     """
-    model = _as_model(base)
+    model = formats.as_model(base)
     if isinstance(data, Mapping) and not isinstance(data, NnrFile):
         change = _Change(dict(data))
         if isinstance(data, Update):
@@ -166,12 +166,6 @@ class _Change:
     base_model_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     topology: Topology | None = None
-
-
-def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
-    if isinstance(model, Model):
-        return model
-    return Model(model) if isinstance(model, Mapping) else formats.load(model)
 
 
 def _checked(base: Model, wanted: str | None, check: bool) -> Model:

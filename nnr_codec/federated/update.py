@@ -106,7 +106,7 @@ def encode_update(
     settings = _settings(config, options)
     if lossless and (goals := [goal for goal in MODEL_GOALS if options.get(goal) is not None]):
         raise EncodeError(f"lossless=True keeps every bit, which leaves nothing to choose for {goals[0]}")
-    before, after = _as_model(base), _as_model(new)
+    before, after = formats.as_model(base), formats.as_model(new)
     if settings.fold_batchnorm:
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
     if missing := [name for name in before.tensors if name not in after.tensors]:
@@ -437,12 +437,6 @@ def _settings(config: EncoderConfig | None, options: Mapping[str, Any]) -> Encod
     if settings.nnr_pre and settings.dependent_quantization:
         raise EncodeError("nnr_pre goes with uniform quantization (6.4.4.3): set dependent_quantization to False")
     return settings
-
-
-def _as_model(model: Model | Mapping[str, Array] | Source) -> Model:
-    if isinstance(model, Model):
-        return model
-    return Model(model) if isinstance(model, Mapping) else formats.load(model)
 
 
 def _codable(name: str, array: Array) -> Array:

@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
 
@@ -249,6 +249,15 @@ def load(
     limits = limits or Limits()
     with opened(source, limits) as file, _named(file):
         return _format_of(file, format).load(file, limits, strict=strict)
+
+
+def as_model(
+    model: Model | Mapping[str, Array] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+) -> Model:
+    """A model as it is, or of tensors by name, or of a file; raises what :func:`load` raises."""
+    if isinstance(model, Model):
+        return model
+    return Model(model) if isinstance(model, Mapping) else load(model)
 
 
 @contextlib.contextmanager
