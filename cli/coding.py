@@ -39,6 +39,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--target-ratio", type=float, metavar="R", help="The same, relative to the tensors, such as 0.1."
     ),
     "lossless": click.option("--lossless", is_flag=True, help="Short for --preset lossless."),
+    "fixed_point": click.option(
+        "--fixed-point",
+        type=click.Choice(["q7.8"]),
+        help="Floats become the nearest multiples of 1/256 within -128..127.996, of 16 bits each (see docs/formats.md); "
+        "what lies beyond is that limit, and a warning tells of it.",
+    ),
     "dq": click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform."),
     "scan_order": click.option(
         "--scan-order",
@@ -138,5 +144,5 @@ def idle_rules(config: nnr.EncoderConfig, model: nnr.Model) -> list[str]:
 
 def as_options(message: str, names: Iterable[str]) -> str:
     """What is wrong with fields of the configuration, in the words of the command line."""
-    message = re.sub(r"\bexact(=True)?(?= keeps)", "--lossless", message)
+    message = re.sub(r"\bexact(=True)?(?= keeps)|(?<=choose for )exact$", "--lossless", message)
     return re.sub(rf"\b({'|'.join(names)})\b", lambda found: "--" + found[0].replace("_", "-"), message)

@@ -28,7 +28,7 @@ Examples:
 )
 @click.argument("bitstream", type=params.FileName())
 @params.target("MODEL", "The model")
-@params.model_format("by its name")
+@params.model_format("by its name", "--to")
 @click.option(
     "--only", multiple=True, metavar="GLOB", help="Decode the tensors whose names match, and nothing else; repeatable."
 )
@@ -41,6 +41,7 @@ Examples:
 @click.option("--allow-missing", is_flag=True, help="Take a bitstream that lacks tensors which its topology names.")
 @params.topology("What the bitstream belongs to; in the place of the topology that it carries, if it does")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
+@params.resume
 @params.limits
 @params.conversion
 def decode(
@@ -52,6 +53,7 @@ def decode(
     allow_missing: bool,
     topology: str | None,
     jobs: int,
+    resume: bool,
     limits: nnr.Limits,
     force: bool,
     quiet: bool,
@@ -59,14 +61,15 @@ def decode(
 ) -> None:
     """Decode BITSTREAM (- for standard input) into a model.
 
-    The name of MODEL decides on its format: a folder (name.nnef), .tar, .tgz or .nnef.tgz for NNEF, .safetensors, or
-    .npz. Standard output gets a tar of NNEF when the bitstream carries an NNEF graph, safetensors when it says that
-    it was made of such a file, else an npz.
+    The name of MODEL decides on its format, unless --to says it (nnr formats lists names and endings). Standard output
+    gets the format of the graph that the bitstream carries (of NNEF a tar), or that which it was made of, where that
+    can be a stream; else an npz.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
 
     printer = output.Printer(quiet, verbose)
+    params.check_resume(resume, target)
     if target != "-" and not model_format:
         try:
             model_format = formats.by_suffix(target).NAME
@@ -81,13 +84,11 @@ def decode(
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
         printer.passed_over(file.ignored)
-        if model_format == "nnef" and (file.topology is None or file.topology.format != "nnef"):
-            raise nnr.FormatError(
-                "the bitstream carries no NNEF graph: give one with --topology, or write a .safetensors or .npz"
-            )
         names = _matching(file, only) if only else None
-        if names and len(names) < len(file) and model_format == "nnef":
-            raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
+        if model_format and formats.needs_topology(model_format):
+            formats.check_topology(model_format, file.topology)
+            if names and len(names) < len(file):
+                raise click.UsageError("--only leaves out tensors that a network needs; write a .safetensors or .npz")
         if update := output.update_of(file):
             command = "chain" if file.lineage else "apply"
             printer.warning(
@@ -109,6 +110,7 @@ def decode(
             names=names,
             allow_missing=allow_missing,
             jobs=jobs,
+            resume=resume,
         )
     infos = [file.info[name] for name in names or file]
     size = sum(info.parameters * info.dtype.itemsize for info in infos)

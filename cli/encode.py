@@ -34,6 +34,7 @@ Examples:
   nnr encode model.nnef -o model.nnr --target-size 2.5MB
   nnr encode model.nnef --preset small --dry-run
   nnr encode model.nnef -o model.nnr --fold-batchnorm --index --check
+  nnr encode model.nnef -o model.nnr --fixed-point q7.8 --fold-batchnorm
 
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dq, exact, scan_order, row_skipping,
@@ -57,7 +58,7 @@ Where several rules match a tensor, the last one wins.
     metavar="0..100",
     help="About the SNR of the weights in dB; 6 more halve the step (the default step has 40 to 55 in most networks).",
 )
-@coding.options("snr", "max_error", "target_size", "target_ratio", "lossless")
+@coding.options("snr", "max_error", "target_size", "target_ratio", "lossless", "fixed_point")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
 @coding.options("dq", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references")
 @click.option(
@@ -108,6 +109,7 @@ Where several rules match a tensor, the last one wins.
     metavar="FILE",
     help="Write what became of each tensor to a file.json or a file.html (see docs/reports.md); repeatable.",
 )
+@params.resume
 @click.option("--dry-run", is_flag=True, help="Write nothing, but print what each tensor would take, estimated.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @params.limits
@@ -124,6 +126,7 @@ def encode(
     known: str | None,
     rules: tuple[nnr.Rule, ...],
     reports: tuple[str, ...],
+    resume: bool,
     dry_run: bool,
     as_json: bool,
     limits: nnr.Limits,
@@ -134,8 +137,7 @@ def encode(
 ) -> None:
     """Compress MODEL into an NNR bitstream.
 
-    MODEL is an NNEF folder, its graph.nnef or an archive (.tar, .tgz), a .safetensors file or an .npz; - for standard
-    input.
+    MODEL is a file or folder of any format that nnr formats lists, told by its content; - for standard input.
     """
     import nnr_codec as nnr
 
@@ -151,6 +153,7 @@ def encode(
         raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
     if target is None and not dry_run:
         raise click.UsageError("Missing option '-o' / '--output'.")
+    params.check_resume(resume, None if dry_run else target)
     if target and os.path.realpath(target) in map(os.path.realpath, reports):
         raise click.UsageError(f"{target} cannot be both bitstream and report")
     for name in reports:
@@ -182,6 +185,7 @@ def encode(
             progress=note,
             jobs=jobs,
             statistics=bool(reports),
+            resume=resume,
         )
     if stream and kept:
         stream.write(kept.getvalue())
@@ -206,7 +210,7 @@ def idle_blocks(model: nnr.Model, config: nnr.EncoderConfig) -> str:
         return ""
     blocks = formats.wiring(model.topology).blocks if model.topology else ()
     if not blocks:
-        return "the model has no NNEF graph that tells of blocks: each tensor is coded by itself"
+        return "the model has no graph that tells of blocks: each tensor is coded by itself"
     if config.local_scaling and config.indexed_references and not any(block.scale for block in blocks):
         return "--index leaves out --local-scaling, whose scales would be no variables of the graph"
     return ""

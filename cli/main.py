@@ -17,7 +17,7 @@ import click
 
 from nnr_codec import __version__
 
-from . import bench, conformance, decode, diff, encode, errors, explain, extract, inspect, ls, update, verify
+from . import bench, conformance, decode, diff, encode, errors, explain, extract, formats, inspect, ls, update, verify
 
 EPILOG = """\b
 Exit codes: 0 fine, 1 "no" (violations, differences), 2 usage, 3 bad input,
@@ -40,6 +40,7 @@ cli.add_command(encode.encode)
 cli.add_command(decode.decode)
 cli.add_command(extract.extract)
 cli.add_command(ls.ls)
+cli.add_command(formats.formats)
 cli.add_command(bench.bench)
 cli.add_command(conformance.conformance)
 cli.add_command(diff.diff)

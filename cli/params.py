@@ -210,16 +210,33 @@ def target(metavar: str, description: str, required: bool = True) -> Callable[[F
     )
 
 
-def model_format(default: str, of: str = "MODEL") -> Callable[[F], F]:
-    """The option ``--format``, which gives ``model_format``."""
+def model_format(default: str, *names: str, of: str = "MODEL") -> Callable[[F], F]:
+    """The option ``--format``, or one of further names, which gives ``model_format``."""
     return click.option(
         "--format",
+        *names,
         "model_format",
         metavar="NAME",
         callback=_format_name,
         shell_complete=_format_names,
-        help=f"Format of {of} (default: {default}).",
+        help=f"Format of {of} (default: {default}); see nnr formats.",
     )
+
+
+def resume(command: F) -> F:
+    """The option ``--resume``."""
+    return click.option(
+        "--resume",
+        is_flag=True,
+        help="Keep what is done in a folder beside the output (its name and .parts) until all is: after an "
+        "interruption, the same command goes on from there.",
+    )(command)
+
+
+def check_resume(resume: bool, target: str | None) -> None:
+    """UsageError for an output beside which no folder can be."""
+    if resume and target in (None, "-"):
+        raise click.UsageError("--resume needs a file as the output")
 
 
 def conversion(command: F) -> F:

@@ -63,6 +63,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .decoder.tools import Tool as Tool
     from .decoder.update import Update as Update
     from .encoder.encode import TensorReport as TensorReport
+    from .encoder.fixed import Saturation as Saturation
+    from .encoder.fixed import SaturationWarning as SaturationWarning
     from .encoder.tune import Tuning as Tuning
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
@@ -76,6 +78,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .errors import PayloadError as PayloadError
     from .errors import TruncatedError as TruncatedError
     from .errors import UnsupportedError as UnsupportedError
+    from .errors import WorkerError as WorkerError
     from .federated.apply import apply_update as apply_update
     from .federated.apply import identity as identity
     from .federated.chain import chain_updates as chain_updates
@@ -118,9 +121,10 @@ _NAMES = {
     "decoder.tools": "Tool",
     "decoder.update": "Update",
     "encoder.encode": "TensorReport",
+    "encoder.fixed": "Saturation SaturationWarning",
     "encoder.tune": "Tuning",
     "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
-    "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError",
+    "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError WorkerError",
     "federated.apply": "apply_update identity",
     "federated.chain": "chain_updates squash_updates",
     "federated.sparsify": "ErrorFeedback sparsify",

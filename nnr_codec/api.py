@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -30,6 +30,7 @@ from .errors import FormatError
 from .files import output_file
 from .limits import Limits
 from .model import Array, Model, Topology, Wiring
+from .parts import Parts, parts_of
 from .report.encoded import EncodeReport, Witness
 from .syntax import Session
 
@@ -80,9 +81,11 @@ def encode(
         side-information record (docs/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
     jobs : int
-        Threads to use. The result is the same for any number.
+        Threads to use; of an executor, how many workers it has, where these are not as many as this machine has
+        processors. The result is the same for any number.
     executor : concurrent.futures.Executor, optional
-        Used in the place of threads of our own; of threads or of processes. The call must not come from one of its
+        Used in the place of threads of our own: of threads, of processes, of other machines (docs/executors.md). Of
+        models in files its workers get paths, and read the tensors themselves. The call must not come from one of its
         workers, which would wait for itself.
     **options
         Fields of EncoderConfig, replacing those of ``config``: ``exact=True`` keeps every bit.
@@ -98,6 +101,8 @@ def encode(
         A tensor cannot be coded as asked; the message names it.
     FormatError
         The model file is malformed.
+    WorkerError
+        The executor has lost the work on a tensor, or a worker does not find the model's file.
     """
     settings = _config(config, options)
     return b"".join(encode_units(_prepared(formats.as_model(model), settings), settings, jobs=jobs, executor=executor))
@@ -113,9 +118,12 @@ def encode_file(
     jobs: int = 1,
     executor: Executor | None = None,
     statistics: bool = False,
+    resume: bool = False,
     **options: Any,
 ) -> EncodeReport:
     """Encode a model into a file, unit by unit; the file appears whole or not at all.
+
+    Only some tensors at a time are in memory, if they are in a file.
 
     Parameters
     ----------
@@ -128,6 +136,10 @@ def encode_file(
         Called with a TensorReport after each tensor.
     statistics : bool
         Decode what is written, and measure what ``to_json``, ``to_html`` and ``save`` of the report need.
+    resume : bool
+        Keep finished units in a folder, ``target`` with ``.parts`` appended, until the file is there. After an
+        interruption the same call goes on from them; other tensors or options find nothing of theirs. The result is
+        the same. ``target`` has to be a path; FileExistsError for a folder of that name that is another one's.
     """
     started = time.perf_counter()
     settings = _config(config, options)
@@ -143,10 +155,12 @@ def encode_file(
         if progress:
             progress(tensor)
 
-    def write(file: BinaryIO) -> None:
+    def write(file: BinaryIO, parts: Parts | None) -> None:
         nonlocal started
         witness = Witness(prepared, report) if statistics else None
-        for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=statistics):
+        for unit in encode_units(
+            prepared, settings, note, jobs=jobs, executor=executor, statistics=statistics, parts=parts
+        ):
             report.nbytes += len(unit)
             file.write(unit)
             if witness:
@@ -155,11 +169,12 @@ def encode_file(
             witness.finish()
             started += witness.seconds
 
-    if isinstance(target, (str, os.PathLike)):
-        with output_file(target, overwrite=overwrite) as file:
-            write(file)
-    else:
-        write(target)
+    with _parts(target, resume) as parts:
+        if isinstance(target, (str, os.PathLike)):
+            with output_file(target, overwrite=overwrite) as file:
+                write(file, parts)
+        else:
+            write(target, parts)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -282,10 +297,9 @@ def decode(
     allow_missing : bool
         Whether tensors may be missing that the topology or the reference list names; an update may always lack some.
     jobs : int
-        Threads to use. The result is the same for any number.
+        As for :func:`encode`.
     executor : concurrent.futures.Executor, optional
-        Used in the place of threads of our own; of threads or of processes. The call must not come from one of its
-        workers, which would wait for itself.
+        Likewise; of a bitstream by its path, workers read units themselves.
     dtype : str
         ``"float32"`` or ``"float16"``: give floats of all types as this one; ElementError for a finite value that it
         cannot hold. ``"source"``: tensors are of the types that they had.
@@ -315,6 +329,8 @@ def decode(
         A profile or version of the side information that is not defined.
     MissingDependencyError
         A type that numpy does not have, and ``ml_dtypes`` is not installed (extra ``types``).
+    WorkerError
+        The executor has lost the work on a tensor, or a worker does not find the bitstream's file.
     """
     file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
     return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
@@ -331,6 +347,7 @@ def decode_file(
     allow_missing: bool = False,
     jobs: int = 1,
     executor: Executor | None = None,
+    resume: bool = False,
     **options: Any,
 ) -> None:
     """Decode an NNR bitstream into a model file, tensor by tensor; the file appears whole or not at all.
@@ -350,6 +367,8 @@ def decode_file(
         Which tensors; by default all.
     allow_missing, jobs, executor
         As for :func:`decode`.
+    resume : bool
+        As for :func:`encode_file`: keep decoded tensors until the model is there.
     **options
         Those of :func:`open`, unless ``data`` is open.
 
@@ -363,8 +382,9 @@ def decode_file(
             data = stack.enter_context(open(data, **options))
         elif options:
             raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
+        parts = stack.enter_context(_parts(target, resume))
         model = stack.enter_context(
-            data.deferred(progress, names=names, allow_missing=allow_missing, jobs=jobs, executor=executor)
+            data.deferred(progress, names=names, allow_missing=allow_missing, jobs=jobs, executor=executor, parts=parts)
         )
         if isinstance(target, (str, os.PathLike)):
             formats.save(model, target, format=format, overwrite=overwrite)
@@ -611,6 +631,15 @@ def _session(
 ) -> Session:
     """What the first unit sees."""
     return header_session(topology_dimensions, formats.wiring, limits, formats.topology_of(topology, limits=limits))
+
+
+def _parts(target: Target, resume: bool) -> AbstractContextManager[Parts | None]:
+    """What is kept of the work on a target, if anything is to be; ValueError for a target without a name."""
+    if not resume:
+        return nullcontext()
+    if not isinstance(target, (str, os.PathLike)):
+        raise ValueError("resume needs a path as the target, beside which parts are kept")
+    return parts_of(target, __version__)
 
 
 def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:

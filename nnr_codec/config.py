@@ -50,6 +50,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 TENSOR_GOALS = ("qp", "quality", "snr", "max_error")
 MODEL_GOALS = (*TENSOR_GOALS, "target_size", "target_ratio")
 
+#: Formats of fixed-point numbers, by name: bits of the fraction, and all bits.
+FIXED_POINT = {"q7.8": (8, 16)}
+
 #: What a block may have beside its weight: local scaling, batch normalization, bias.
 BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
 #: Where decoders find the topology.
@@ -79,10 +82,11 @@ class TensorOptions:
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform. None: by ``effort``.
     exact : bool or None
         True keeps a tensor bit for bit, in whichever way takes the fewest bytes; False quantizes floats with ``qp``.
-        None: float tensors with at least two extents above 1 are quantized with ``qp``; all others, such as biases and
-        normalizations, finely, with a step of 2**-9 of their root mean square, or less where small ones of them, none
-        negative, need it; at other ``qp`` than the default one less, or up to 4 times more. Those that
-        fewer bytes hold exactly, and values that cannot be quantized, are kept bit for bit.
+        None: float tensors with at least two extents above 1 are quantized with ``qp``; of the others, single numbers
+        are kept bit for bit, and the rest, such as biases and normalizations, is quantized finely, with a step of
+        2**-9 of their root mean square, or less where small ones of them, none negative, need it; at other ``qp`` than
+        the default one less, or up to 4 times more. Those that fewer bytes hold exactly, and values that cannot be
+        quantized, are kept bit for bit.
     scan_order : int or None
         0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points. None: rows, unless ``effort`` tries others.
     row_skipping : bool or None
@@ -194,6 +198,13 @@ class EncoderConfig(TensorOptions):
         of the topology. Not so weights with ``sensitivity`` or ``hessians``; nor, where it takes a new scale, those of
         float16, with ``codebook``, ``snr`` or ``max_error``, those that one unit cannot hold with it, or if names are
         in one list, which has labels of the topology alone (A.4). Implies ``block``.
+    fixed_point : str or None
+        ``"q7.8"``: each float is the nearest multiple of 2**-8, ties to the even one, of those that 16 bits hold:
+        -128..127.99609375, whatever its tensor and its type; floats come back as float32. What lies beyond is that
+        limit; a SaturationWarning tells of it. With ``fold_batchnorm`` weights are multiplied by what batch
+        normalizations scale by, so that these add an offset and nothing else. EncodeError for values that are not
+        finite, and together with anything else that decides on errors: goals, ``exact``, dependent quantization,
+        ``rate``, ``codebook`` (but 0), ``sensitivity``, ``hessians`` and ``local_scaling``, in rules and overrides too.
     compressed_parameter_types : int
         What may stand in a block beside its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI (8). Of the
         rest each tensor has a unit of its own; where that means nothing, as of local scaling, EncodeError.
@@ -234,6 +245,7 @@ class EncoderConfig(TensorOptions):
     block: bool = False
     fold_batchnorm: bool = False
     local_scaling: bool = False
+    fixed_point: str | None = None
     compressed_parameter_types: int = BLOCK_TYPES
     topology: str = TOPOLOGY[0]
     deflate_topology: bool = True
@@ -314,6 +326,18 @@ class EncoderConfig(TensorOptions):
             if not isinstance(options, Mapping):
                 raise EncodeError(f"overrides of {name!r} are a mapping of options, not {options!r}")
             self._check_replaced(defaults, Rule(name, **options).options)
+        self._check_fixed_point()
+
+    def _check_fixed_point(self) -> None:
+        """Check that nothing is asked for beside a fixed-point format that would decide on errors."""
+        if self.fixed_point is None:
+            return
+        if not isinstance(self.fixed_point, str) or self.fixed_point not in FIXED_POINT:
+            raise EncodeError(f"fixed_point is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
+        for options in (vars(self), *[rule.options for rule in self.rules], *self.overrides.values()):
+            for name, permitted in _DECIDING.items():
+                if options.get(name) not in permitted:
+                    raise EncodeError(f"fixed_point decides on all steps, which leaves nothing to choose for {name}")
 
     def _check_folding(self) -> None:
         """Check what changes tensors before they are coded."""
@@ -384,6 +408,16 @@ class EncoderConfig(TensorOptions):
                 before = {option: value for option, value in before.items() if option not in TENSOR_GOALS}
             overrides[name] = {**before, **options}
         return replace(self, overrides=overrides)
+
+
+#: Options that decide on errors, and what they may be where a fixed-point format does.
+_DECIDING: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys((*MODEL_GOALS, "exact", "sensitivity", "hessians"), (None,)),
+    "dependent_quantization": (None, False),
+    "rate": (None, 0),
+    "codebook": (None, 0),
+    "local_scaling": (None, False),
+}
 
 
 def _check_whole(name: str, value: object, optional: bool = False) -> None:

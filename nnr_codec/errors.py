@@ -112,3 +112,7 @@ class FormatError(NnrError, ValueError):
 
 class MissingDependencyError(FormatError, ImportError):
     """An optional package is needed; the message names the extra to install."""
+
+
+class WorkerError(NnrError, RuntimeError):
+    """Work that was handed to an executor did not come back, or its worker cannot read a file that it is about."""

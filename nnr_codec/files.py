@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,31 +45,67 @@ def output_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
     target = _locate(path)
     mode = _replaceable_file(target, overwrite)
     partial = _partial(target)
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(partial, flags, 0o666)
-    except OSError as error:
-        error.filename = os.fspath(path)  # the temporary name would tell the user nothing
-        raise
-    try:
-        with open(descriptor, "w+b") as file:
-            if mode is not None:
-                os.chmod(partial, mode)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+    with _created(partial, mode, path) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
         if overwrite:
             _replaceable_file(target, overwrite)
             os.replace(partial, target)
         else:
             _rename_new(partial, target)
         _sync_folder(target.parent)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def output_directory(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def output_files(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Callable[[str], BinaryIO]]:
+    """Yield a function that creates files in the folder of ``path``; all appear when the block ends without exception.
+
+    Parameters
+    ----------
+    path : path
+        The target. Its folder must exist. The function may create it by its own name, and others beside it: it takes
+        a plain file name, and returns a binary file, which may be closed before the end.
+    overwrite : bool
+        Whether existing files may be replaced; each new one gets the permissions of the old one.
+
+    They appear in the order of their creation, the target last. Where one of them cannot, the others are as they were.
+
+    Raises what :func:`output_file` raises, and FormatError for a name that is none, or is given twice.
+    """
+    target = _locate(path)
+    _replaceable_file(target, overwrite)
+    created: dict[Path, tuple[Path, BinaryIO]] = {}
+    with contextlib.ExitStack() as stack:
+
+        def create(name: str) -> BinaryIO:
+            if Path(name).name != name or "\0" in name:
+                raise FormatError(f"{name!r} is no name of a file beside {target.name!r}")
+            final = target.with_name(name)
+            if final in created:
+                raise FormatError(f"{name!r} would be written twice")
+            partial = _partial(final)
+            file = stack.enter_context(_created(partial, _replaceable_file(final, overwrite), final))
+            created[final] = partial, file
+            return file
+
+        yield create
+        for partial, file in created.values():
+            if not file.closed:
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+            else:
+                _sync_file(os.fspath(partial))
+        _place({final: partial for final, (partial, _) in created.items()}, target, overwrite)
+        _sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def output_directory(
+    path: str | os.PathLike[str], *, overwrite: bool = False, marker: str = "graph.nnef"
+) -> Iterator[Path]:
     """Yield an empty temporary folder that becomes ``path`` when the block ends without an exception.
 
     What stood at ``path`` is replaced whole: none of its files survive.
@@ -79,8 +115,10 @@ def output_directory(path: str | os.PathLike[str], *, overwrite: bool = False) -
     path : path
         The target. The folder that holds it must exist.
     overwrite : bool
-        Whether an existing file, symbolic link or folder may be replaced; a folder only when it is empty or holds a
-        ``graph.nnef``, so that a wrong argument does not cost a home directory.
+        Whether an existing file, symbolic link or folder may be replaced; a folder only when it is empty or holds the
+        file ``marker``, so that a wrong argument does not cost a home directory.
+    marker : str
+        What models of this format have.
 
     Raises
     ------
@@ -93,7 +131,7 @@ def output_directory(path: str | os.PathLike[str], *, overwrite: bool = False) -
         The system refuses; the target is as it was.
     """
     target = _locate(path)
-    mode = _replaceable_directory(target, overwrite)
+    mode = _replaceable_directory(target, overwrite, marker)
     partial = _partial(target)
     os.mkdir(partial)
     try:
@@ -105,7 +143,7 @@ def output_directory(path: str | os.PathLike[str], *, overwrite: bool = False) -
                 _sync_file(os.path.join(folder, name))
             _sync_folder(Path(folder))
         if overwrite and os.path.lexists(target):
-            _replaceable_directory(target, overwrite)
+            _replaceable_directory(target, overwrite, marker)
             _swap(partial, target)
         else:
             _rename_new_directory(partial, target)
@@ -126,6 +164,24 @@ def _locate(path: str | os.PathLike[str]) -> Path:
 def _partial(target: Path) -> Path:
     # Forty characters keep the name below 255 bytes whatever their encoding.
     return target.with_name(f"{target.name[:40]}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
+
+
+@contextlib.contextmanager
+def _created(partial: Path, mode: int | None, path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Yield a new file of this name, which is gone at the end if it still has it; ``path`` is what errors name."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(partial, flags, 0o666)
+    except OSError as error:
+        error.filename = os.fspath(path)  # the temporary name would tell the user nothing
+        raise
+    try:
+        with open(descriptor, "w+b") as file:
+            if mode is not None:
+                os.chmod(partial, mode)
+            yield file
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
@@ -151,7 +207,7 @@ def _replaceable_file(target: Path, overwrite: bool) -> int | None:
     return stat.S_IMODE(found.st_mode) & 0o777
 
 
-def _replaceable_directory(target: Path, overwrite: bool) -> int | None:
+def _replaceable_directory(target: Path, overwrite: bool, marker: str) -> int | None:
     """The permissions of the folder to replace; None when there is none."""
     found = _existing(target, overwrite)
     if found is None or not stat.S_ISDIR(found.st_mode):
@@ -160,9 +216,34 @@ def _replaceable_directory(target: Path, overwrite: bool) -> int | None:
     if target == here or target in here.parents:
         raise FileExistsError(f"{target} is the current directory or holds it; not replaced")
     names = os.listdir(target)
-    if names and "graph.nnef" not in names:
-        raise FileExistsError(f"{target} is a directory without a graph.nnef; not replaced")
+    if names and marker not in names:
+        raise FileExistsError(f"{target} is a directory without a {marker}; not replaced")
     return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _place(files: dict[Path, Path], target: Path, overwrite: bool) -> None:
+    """Give files their names, the target last; where one cannot have it, those before it are as they were."""
+    placed: list[tuple[Path, Path | None]] = []
+    try:
+        for final in sorted(files, key=lambda final: final == target):
+            aside = None
+            if overwrite and _existing(final, overwrite):
+                _replaceable_file(final, overwrite)
+                aside = _partial(final)
+                os.rename(final, aside)
+                placed.append((aside, final))
+            _rename_new(files[final], final)
+            placed.append((final, None))
+    except BaseException:
+        for path, back in reversed(placed):
+            if back is None:
+                path.unlink()
+            else:
+                os.rename(path, back)
+        raise
+    for path, back in placed:
+        if back is not None:
+            path.unlink()
 
 
 def _rename_new(partial: Path, target: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,8 @@ class Topology:
     Parameters
     ----------
     format : str
-        ``"nnef"`` for an NNEF 1.0 ``graph.nnef``; the empty string when nothing is known of the text.
+        As Table 4 has them: ``"nnef"`` for an NNEF 1.0 ``graph.nnef``, ``"onnx"``, ``"pytorch"``, ``"tensorflow"``; the
+        empty string for what has no number there, and is known by its content (NNR_TPL_UNREC).
     data : bytes
         The text, byte for byte.
     quantization : bytes or None
@@ -78,11 +81,14 @@ class Wiring:
         Which of them belong together.
     kinds : mapping of str to str
         The kinds of type that each may have, letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any, if not said.
+    ignores_case : bool
+        Names that differ in case alone are the same.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
+    ignores_case: bool = False
 
 
 @dataclass
@@ -123,3 +129,35 @@ class Model:
 
     def __getitem__(self, name: str) -> Array:
         return self.tensors[name]
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """Tensors that other processes can read by themselves, where they find the same files."""
+
+    def only(self, names: Sequence[str]) -> Mapping[str, Array]:
+        """The tensors of these names; pickled it takes little: paths, sizes and places, no array.
+
+        Of files it compares sizes and times of change, which are the same on every machine that shares them.
+        """
+
+
+@runtime_checkable
+class Described(Protocol):
+    """Tensors of which type and shape are known without reading them."""
+
+    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Type and shape of a tensor."""
+
+
+def only_of(tensors: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
+    """The tensors of these names for another process: where they are, or the arrays."""
+    return tensors.only(names) if isinstance(tensors, Portable) else {name: tensors[name] for name in names}
+
+
+def nbytes_of(tensors: Mapping[str, Array], name: str, unknown: int = 0) -> int:
+    """Bytes of a tensor; ``unknown`` for one that would have to be read for that."""
+    if isinstance(tensors, Described):
+        dtype, shape = tensors.described(name)
+        return math.prod(shape) * dtype.itemsize
+    return int(getattr(tensors[name], "nbytes", unknown)) if type(tensors) is dict else unknown

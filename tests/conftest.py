@@ -18,6 +18,7 @@ from .shared import SHARED
 #: Reasons for which a test may be skipped under ``--no-skips``, as regular expressions. Each needs a comment.
 ALLOWED_SKIPS: tuple[str, ...] = (
     r"the package torch \(extra 'torch'\) is not installed",  # registries have builds for GPUs only, of gigabytes
+    r"no libopenvx is installed",  # which no registry has
 )
 
 #: States of random number generators, as the modules of tests made them, by module.

@@ -23,6 +23,7 @@ LAYERS = {
     "dtypes": 0,
     "limits": 1,
     "model": 1,
+    "workers": 1,
     "compare": 1,
     "config": 1,
     "files": 1,
@@ -31,6 +32,7 @@ LAYERS = {
     "tensor": 1,
     "sideinfo": 1,
     "bitstream": 2,
+    "parts": 2,
     "encoder": 3,
     "decoder": 3,
     "federated": 3,
@@ -73,7 +75,7 @@ ONLY = {"formats": {"model", "errors", "dtypes", "limits", "files"}}
 COMMAND_LINE = {"click", "rich", "nnr_cli"}
 
 #: Optional packages, each for one module of nnr_codec.formats.
-OPTIONAL = {"torch": "pytorch", "onnx": "onnx", "tensorflow": "tensorflow", "nnef": "nnef"}
+OPTIONAL = {"torch": "pytorch", "h5py": "keras", "tensorflow": "tensorflow", "nnef": "nnef"}
 
 
 def module_of(path: Path) -> list[str]:
@@ -208,7 +210,7 @@ def test_the_command_line_may_import_what_it_needs() -> None:
 
 
 def test_importing_the_package_is_cheap() -> None:
-    heavy = ["click", "rich", "scipy", "nnr_cli", *OPTIONAL]
+    heavy = ["click", "rich", "scipy", "onnx", "openvino", "nnr_cli", *OPTIONAL]
     program = f"import sys, nnr_codec; print(*sorted(set({heavy}) & set(sys.modules)))"
     search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import mmap
 import os
 import stat
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from ..errors import TruncatedError
 from ..limits import Limits
+from ..workers import elsewhere
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,6 +47,9 @@ class Source(Protocol):
     def span(self, start: int, stop: int) -> memoryview | Span:
         """The same for later: bytes that a decoder may want."""
 
+    def portable(self) -> PathSource | None:
+        """Where other processes find the bytes; None where they do not."""
+
     def close(self) -> None:
         """Let go of the bytes; views that were handed out stay valid."""
 
@@ -53,7 +59,7 @@ class Span:
 
     __slots__ = ("_source", "_start", "_stop")
 
-    def __init__(self, source: Source, start: int, stop: int) -> None:
+    def __init__(self, source: Source | PathSource, start: int, stop: int) -> None:
         self._source, self._start, self._stop = source, start, stop
 
     def __len__(self) -> int:
@@ -63,24 +69,75 @@ class Span:
         """The bytes."""
         return self._source.view(self._start, self._stop)
 
+    def portable(self) -> Span | bytes:
+        """The same for another process: a range of a file that it opens, or the bytes."""
+        source = self._source if isinstance(self._source, PathSource) else self._source.portable()
+        return Span(source, self._start, self._stop) if source else bytes(self.view())
+
 
 class MemorySource:
-    """Bytes in memory, or mapped into it."""
+    """Bytes in memory, or mapped into it from a file, whose ``place`` is where other processes find them."""
 
     window, in_order = Limits.NONE, False
 
-    def __init__(self, data: memoryview) -> None:
-        self._data, self.size = data.toreadonly(), len(data)
+    def __init__(self, data: memoryview, place: PathSource | None = None) -> None:
+        self._data, self.size, self._place = data.toreadonly(), len(data), place
 
     def view(self, start: int, stop: int) -> memoryview:
         """See Source."""
         return self._data[start:stop]
 
-    peek = span = view
+    peek = view
+
+    def span(self, start: int, stop: int) -> memoryview | Span:
+        """See Source."""
+        return Span(self, start, stop) if self._place else self._data[start:stop]
+
+    def portable(self) -> PathSource | None:
+        """See Source."""
+        return self._place
 
     def close(self) -> None:
         """See Source."""
         self._data.release()
+
+
+class PathSource:
+    """A file by its path, which is opened for each view; it can be pickled.
+
+    Parameters
+    ----------
+    path : str
+    start : int
+        Where the bitstream begins.
+    state : tuple of int
+        Size and time of change of the file; WorkerError when a view finds others, or none.
+    """
+
+    def __init__(self, path: str, start: int, state: tuple[int, int]) -> None:
+        self._path, self._start, self._state = path, start, state
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], status: os.stat_result, start: int = 0) -> PathSource:
+        """A file that is open."""
+        state = status.st_size, status.st_mtime_ns
+        return cls(os.path.abspath(os.fspath(path)), start, state)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """See Source."""
+        with elsewhere(), open(self._path, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) != self._state:
+                raise OSError(errno.ESTALE, "it has another size or time of change", self._path)
+            content = bytearray(stop - start)
+            file.seek(self._start + start)
+            left = memoryview(content)
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise OSError(errno.EIO, "it has become shorter", self._path)
+                left = left[count:]
+        return memoryview(content).toreadonly()
 
 
 class FileSource:
@@ -110,6 +167,14 @@ class FileSource:
     def span(self, start: int, stop: int) -> Span:
         """See Source."""
         return Span(self, start, stop)
+
+    def portable(self) -> PathSource | None:
+        """See Source; None for what is not just a file of the system's with a name."""
+        raw = getattr(self._file, "raw", self._file)
+        if not isinstance(raw, io.FileIO) or not isinstance(raw.name, str) or not self._file.readable():
+            return None
+        status = os.fstat(raw.fileno())
+        return PathSource.of(raw.name, status, self._start) if stat.S_ISREG(status.st_mode) else None
 
     def close(self) -> None:
         """See Source."""
@@ -149,6 +214,9 @@ class ChunkSource:
 
     span = view
 
+    def portable(self) -> None:
+        """See Source."""
+
     def close(self) -> None:
         """See Source."""
         self._content.clear()
@@ -166,7 +234,8 @@ def open_source(data: Bitstream, limits: Limits) -> Source:
         with Path(data).open("rb") as file:
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_size:
-                return MemorySource(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+                mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return MemorySource(mapped, PathSource.of(data, status))
             return _read(file, limits)
     try:
         return MemorySource(_flat(cast("Buffer", data)))

@@ -139,6 +139,11 @@ class BitstreamParser:
         return self._texts.topology
 
     @property
+    def apart(self) -> str:
+        """The format of a topology that the bitstream says is kept apart; empty if it says nothing."""
+        return self._texts.apart
+
+    @property
     def context(self) -> Topology | None:
         """The topology that the tensors belong to, which may be that of the bitstreams before."""
         return self._wired.context(self.reader.session)
@@ -171,8 +176,9 @@ class BitstreamParser:
             return
         wanted = dict.fromkeys(owners.get(name, name) for name in names)
         complete = self.names.difference(owners, tensors) | self.restoration.there(self.info)
-        there = {name.casefold() for name in complete}  # spellings are one label (NNEF 1.0, 4.1.3)
-        missing = [name for name in wanted if name.casefold() not in there]
+        known = self.wires.known
+        there = {known(name) for name in complete}
+        missing = [name for name in wanted if known(name) not in there]
         if missing:
             raise IncompleteError(len(wanted), missing)
 

@@ -19,6 +19,7 @@ from ..limits import Budget
 from ..model import Array
 from .group import Group
 from .info import TensorInfo
+from .kept import Kept
 from .schedule import decoded_ahead
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class DeferredTensors(Mapping[str, Array]):
         Its end is that of this object's use of threads and files.
     first_edition, jobs, executor
         As for :func:`decode_groups`.
+    keep : callable, optional
+        Makes of the groups that will be decoded what keeps their tensors.
     progress : callable, optional
         Told each name, when its tensor is there for the first time.
     """
@@ -90,8 +93,10 @@ class DeferredTensors(Mapping[str, Array]):
         first_edition: bool,
         jobs: int = 1,
         executor: Executor | None = None,
+        keep: Callable[[Iterable[Group]], Kept] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
+        self._keep = keep
         self._infos, self._access, self._budget, self._stack = infos, access, budget, stack
         self._options: dict[str, Any] = {"first_edition": first_edition, "jobs": jobs, "executor": executor}
         self._progress, self._lock = progress, RLock()
@@ -159,7 +164,9 @@ class DeferredTensors(Mapping[str, Array]):
     def _find(self, part: str, wanted: tuple[str, ...]) -> bool:
         """Decode until a part is there; False when it does not come any more, after an error."""
         if self._decoded is None:
-            decoded = decoded_ahead(list(self._groups), **self._options)
+            groups = list(self._groups)
+            kept = self._keep(groups) if self._keep else None
+            decoded = decoded_ahead(groups, kept=kept, **self._options)
             self._decoded = self._stack.enter_context(decoded)
         while part not in self._kept:
             tensors = next(self._decoded, None)

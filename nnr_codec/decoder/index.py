@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from .decode import BitstreamParser
 from .deferred import Access, DeferredTensors, Part
 from .group import Group, is_first_edition
 from .info import TensorInfo
+from .kept import Kept
 from .lineage import Lineage, base_model_id, token
 from .parents import node_key
 from .restore import Restorer
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..bitstream.source import Bitstream
+    from ..parts import Parts
 
 #: Bytes that are hashed at a time.
 _CHUNK = 1 << 20
@@ -192,11 +195,24 @@ class NnrFile(Mapping[str, Array]):
 
     def _token(self, lineage: Lineage) -> str:
         """That of the bitstream after this one."""
-        source, digest = self._reader.source, lineage.digest()
+        digest = lineage.digest()
+        for chunk in self._chunks():
+            digest.update(chunk)
+        return token(digest)
+
+    def _chunks(self) -> Iterator[memoryview]:
+        """All bytes of the bitstream."""
+        source = self._reader.source
         stop = source.size if self._parser.stop is None else self._parser.stop
         for start in range(0, stop, _CHUNK):
-            digest.update(source.view(start, min(start + _CHUNK, stop)))
-        return token(digest)
+            yield source.view(start, min(start + _CHUNK, stop))
+
+    def _kept(self, parts: Parts, groups: Iterable[Group]) -> Kept:
+        """Where tensors of units are kept; what they follow from is the whole bitstream, and how it is read."""
+        digest = hashlib.sha256()
+        for chunk in self._chunks():
+            digest.update(chunk)
+        return Kept(parts, (digest.digest(), self._reading()), groups)
 
     @contextmanager
     def deferred(
@@ -207,11 +223,13 @@ class NnrFile(Mapping[str, Array]):
         allow_missing: bool = False,
         jobs: int = 1,
         executor: Executor | None = None,
+        parts: Parts | None = None,
     ) -> Iterator[Model]:
         """Yield what :meth:`decode` gives, but that tensors are decoded when they are asked for.
 
         So a model can be written that is larger than the memory: :func:`nnr_codec.decode_file` does it. What the
-        headers of all units tell is checked before. Parameters are those of :meth:`decode`.
+        headers of all units tell is checked before. Parameters are those of :meth:`decode`; with ``parts``, what units
+        hold is kept, and not decoded again.
         """
         names, groups = self._chosen(names, allow_missing)
         budget = Budget(self._reader.limits)
@@ -229,6 +247,7 @@ class NnrFile(Mapping[str, Array]):
                 first_edition=self._reading(),
                 jobs=jobs,
                 executor=executor,
+                keep=partial(self._kept, parts) if parts else None,
                 progress=progress,
             )
             yield self._model(tensors, names)
@@ -259,7 +278,7 @@ class NnrFile(Mapping[str, Array]):
             self._topology_for(names),
             metadata=dict(self.side.metadata),
             pruned=[name for name in tensors if (self.info[name].same_as or name) in dimensions],
-            format=self.side.format,
+            format=self.side.format or self._parser.apart,
             aliases={name: same for name in tensors if (same := self.info[name].same_as) and same in tensors},
         )
 

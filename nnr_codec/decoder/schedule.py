@@ -1,8 +1,7 @@
-"""Decoding many tensors, and the pieces of large ones, in order or in several threads or processes."""
+"""Decoding many tensors in order: in the calling thread, or in others, which share large ones, or in any executor."""
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,10 +10,13 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
+from ..bitstream.source import Span
 from ..errors import NnrError
 from ..limits import Budget, Limits
 from ..model import Array
-from .group import Group, GroupDecoder, Left, References
+from ..workers import Pool, end, workers_of
+from .group import Group, GroupDecoder, References
+from .kept import Kept, Result
 from .state import UpdateState
 from .unit import Piece
 
@@ -28,7 +30,6 @@ WINDOW = 1 << 26
 
 _NOTHING = cast(memoryview, b"")  # which can be pickled
 
-Result = tuple[dict[str, Array], list[Left]]
 #: Makes of a tensor of a unit, whose name and label are given, what is to be given of it.
 Deliver = Callable[[str, Array, str], Iterable[tuple[str, Array]]]
 
@@ -63,10 +64,10 @@ def decode_groups(
     progress : callable, optional
         Told each name of what is given, likewise.
     executor : concurrent.futures.Executor, optional
-        Takes the work. Threads share large tensors that have entry points; other processes, to which the work is
-        pickled, take whole ones. The call must not come from one of its own workers.
+        Takes the work. Threads share large tensors that have entry points; others take whole ones, see
+        :class:`nnr_codec.workers.Pool`. The call must not come from one of its own workers.
     jobs : int
-        Without an executor, this many threads are started.
+        Without an executor, this many threads are started; with one, how many workers it has.
 
     Raises the error that comes first in the bitstream; what is not begun then is cancelled, and the rest stops soon.
     """
@@ -83,12 +84,11 @@ def decode_groups(
                 GroupDecoder(group, group.references(state), first_edition=first_edition, raw=raw).run()
                 for group in groups
             )
-        else:
-            from concurrent.futures import ThreadPoolExecutor  # with which comes logging
-
-            pool = executor or stack.enter_context(ThreadPoolExecutor(jobs))
-            schedule = stack.enter_context(_Schedule(pool))
+        elif threads := _threads(executor, jobs, stack):
+            schedule = stack.enter_context(_Schedule(threads))
             results = schedule.results(groups, state, first_edition, raw)
+        else:
+            results = _handed_over(stack.enter_context(Pool(jobs, executor)), groups, state, first_edition, raw)
         for group, (arrays, left) in zip(groups, results, strict=True):
             group.commit(state, left)
             for part in list(arrays):
@@ -104,28 +104,49 @@ def decode_groups(
 
 @contextmanager
 def decoded_ahead(
-    groups: Sequence[Group], *, first_edition: bool, jobs: int = 1, executor: Executor | None = None
+    groups: Sequence[Group],
+    *,
+    first_edition: bool,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    kept: Kept | None = None,
 ) -> Iterator[Iterator[dict[str, Array]]]:
     """Yield an iterator over the tensors of each group, in this order, which are decoded when they are asked for.
 
     With several threads others are begun meanwhile, no more than these take, or WINDOW bytes. The groups have been
-    charged, and know of no earlier updates. Other parameters, results and errors are those of :func:`decode_groups`.
+    charged, and know of no earlier updates. What is ``kept`` is not decoded, and what is decoded is kept. Other
+    parameters, results and errors are those of :func:`decode_groups`.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, which leaves nobody to decode")
     state = UpdateState()
     with ExitStack() as stack:
+        results: Iterator[Result]
         if executor is None and jobs == 1:
-            yield (
-                GroupDecoder(group, group.references(state), first_edition=first_edition).run()[0] for group in groups
-            )
-            return
-        from concurrent.futures import ThreadPoolExecutor  # with which comes logging
+            results = (_one(group, state, first_edition, kept) for group in groups)
+        elif threads := _threads(executor, jobs, stack):
+            schedule = stack.enter_context(_Schedule(threads))
+            results = schedule.ahead(groups, state, first_edition, workers_of(jobs, executor), kept)
+        else:
+            results = _handed_over(stack.enter_context(Pool(jobs, executor)), groups, state, first_edition, False, kept)
+        yield (_given(group, result, kept) for group, result in zip(groups, results, strict=True))
 
-        workers = jobs if executor is None else os.cpu_count() or 1
-        pool = executor or stack.enter_context(ThreadPoolExecutor(jobs))
-        schedule = stack.enter_context(_Schedule(pool))
-        yield schedule.ahead(groups, state, first_edition, workers)
+
+def _given(group: Group, result: Result, kept: Kept | None) -> dict[str, Array]:
+    """The tensors of a group, which are kept if they are to be."""
+    tensors = result[0]
+    if kept:
+        kept.put(group, tensors)
+    return tensors
+
+
+def _threads(executor: Executor | None, jobs: int, stack: ExitStack) -> Executor | None:
+    """Threads of this process: our own, or the caller's, if that is what the executor has."""
+    from concurrent.futures import ThreadPoolExecutor  # with which comes logging
+
+    if executor is None:
+        return stack.enter_context(ThreadPoolExecutor(jobs))
+    return executor if isinstance(executor, ThreadPoolExecutor) else None
 
 
 class _Schedule:
@@ -143,9 +164,7 @@ class _Schedule:
     def __exit__(self, *_: object) -> None:
         """Nothing of it runs any more afterwards."""
         self.failed(-1)
-        from concurrent.futures import wait
-
-        wait([future for future in self._futures if not future.cancel()])
+        end(self._futures)
 
     def failed(self, index: int) -> None:
         """Let work for groups after this one end."""
@@ -181,10 +200,10 @@ class _Schedule:
             raise error
 
     def ahead(
-        self, groups: Sequence[Group], state: UpdateState, first_edition: bool, workers: int
-    ) -> Iterator[dict[str, Array]]:
-        """The tensors of each group, in order; see :func:`decoded_ahead`."""
-        begun: deque[tuple[list[_Call], list[Future[Result | None]]]] = deque()
+        self, groups: Sequence[Group], state: UpdateState, first_edition: bool, workers: int, kept: Kept | None
+    ) -> Iterator[Result]:
+        """What each group gives, in order; see :func:`decoded_ahead`."""
+        begun: deque[tuple[Sequence[Callable[[], Result | None]], list[Future[Result | None]]]] = deque()
         error: NnrError | None = None
         after = nbytes = 0  # up to where work has begun, and the bytes of what is begun and not given
         for index, group in enumerate(groups):
@@ -192,12 +211,16 @@ class _Schedule:
                 size = groups[after].nbytes
                 if after > index and nbytes + size > WINDOW and len(begun) > workers:
                     break
-                try:
-                    calls = self._calls(after, groups[after], state, first_edition, False)
-                except NnrError as raised:  # in its turn, if no group before fails
-                    error = raised
-                    break
+                calls: Sequence[Callable[[], Result | None]]
                 large = groups[after].cost >= SMALL
+                if kept and groups[after] in kept:
+                    calls, large = [partial(_one, groups[after], state, first_edition, kept)], False
+                else:
+                    try:
+                        calls = self._calls(after, groups[after], state, first_edition, False)
+                    except NnrError as raised:  # in its turn, if no group before fails
+                        error = raised
+                        break
                 futures = [self._executor.submit(call) for call in calls] if large else []
                 self._futures.update(futures)
                 begun.append(([] if large else calls, futures))
@@ -205,9 +228,9 @@ class _Schedule:
             if not begun and error:
                 raise error
             nbytes -= group.nbytes
-            yield self._result(*begun.popleft())[0]
+            yield self._result(*begun.popleft())
 
-    def _result(self, calls: list[_Call], futures: list[Future[Result | None]]) -> Result:
+    def _result(self, calls: Sequence[Callable[[], Result | None]], futures: list[Future[Result | None]]) -> Result:
         """What the calls give, or those of them that were handed over, which are forgotten."""
         found = [future.result() for future in futures] if futures else [call() for call in calls]
         self._futures.difference_update(futures)
@@ -220,8 +243,8 @@ class _Schedule:
         references = group.references(state)
         decoder = GroupDecoder(group, references, first_edition=first_edition, raw=raw, check=check)
         pieces = decoder.pieces()
-        whole = _Whole(self, index, decoder, partial(_portable, group, references, first_edition, raw), len(pieces))
-        return [_Call(whole, piece, piece is pieces[0]) for piece in pieces]
+        whole = _Whole(self, index, decoder, len(pieces))
+        return [_Call(whole, piece) for piece in pieces]
 
 
 @dataclass
@@ -231,18 +254,16 @@ class _Whole:
     schedule: _Schedule
     index: int
     decoder: GroupDecoder
-    portable: Callable[[], tuple[Any, ...]]
     left: int
     lock: Lock = field(default_factory=Lock)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """Does one piece. In another process, where pickling takes it, the first piece is the whole group."""
+    """Does one piece."""
 
     whole: _Whole
     piece: Piece
-    first: bool
 
     def __call__(self) -> Result | None:
         whole = self.whole
@@ -258,30 +279,73 @@ class _Call:
             whole.schedule.failed(whole.index)
             raise
 
+
+# ------------------------------------------------------------------------------------------------ other executors
+def _handed_over(
+    pool: Pool, groups: Sequence[Group], state: UpdateState, first_edition: bool, raw: bool, kept: Kept | None = None
+) -> Iterator[Result]:
+    """What each group gives, in order; whole groups are handed over."""
+    tasks: list[_Task] = []
+    for group in groups:
+        try:
+            tasks.append(_Task(group, group.references(state), first_edition, raw, kept))
+        except NnrError as error:  # in its turn, if no group before fails
+            tasks.append(_Task(group, (), first_edition, raw, kept, error))
+            break
+    return pool.results(tasks)
+
+
+class _Task:
+    """Decodes a group; in another process a copy of it, whose payloads are bytes, or where to read them."""
+
+    def __init__(
+        self,
+        group: Group,
+        references: References,
+        first_edition: bool,
+        raw: bool,
+        kept: Kept | None = None,
+        error: NnrError | None = None,
+    ) -> None:
+        self._group, self._references, self._options, self._kept = group, references, (first_edition, raw), kept
+        self._error = error
+        self.names, self.cost = [info.name for info in group.infos], group.nbytes
+        self.here = error is not None or (kept is not None and group in kept)
+
+    def __call__(self) -> Result:
+        if self._error is not None:
+            raise self._error
+        decode = partial(_decode, self._group, self._references, *self._options)
+        return self._kept.get(self._group, decode) if self._kept and self.here else decode()
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial, ((_decode, *self.whole.portable()) if self.first else (_nothing,))
+        return partial, (_decode, _portable(self._group), self._references, *self._options)
 
 
-def _nothing() -> None:
-    """What the other pieces do in another process."""
+def _one(group: Group, state: UpdateState, first_edition: bool, kept: Kept | None) -> Result:
+    """What a group gives, in the calling thread."""
+
+    def decode() -> Result:
+        return _decode(group, group.references(state), first_edition, False)
+
+    return kept.get(group, decode) if kept and group in kept else decode()
 
 
 def _decode(group: Group, references: References, first_edition: bool, raw: bool) -> Result:
-    """What the first piece does there."""
     return GroupDecoder(group, references, first_edition=first_edition, raw=raw).run()
 
 
-def _portable(group: Group, references: References, *options: bool) -> tuple[Any, ...]:
-    """Arguments of _decode that can be pickled: a copy of a group whose payloads are bytes, and what it refers to."""
+def _portable(group: Group) -> Group:
+    """A copy that can be pickled."""
     limits = replace(group.limits, expected=None)
     tasks = [
         replace(
             task,
             unit=replace(task.unit, content=b"", raw=_NOTHING),
-            spans=(bytes(task.payload),),
+            spans=tuple([span.portable() if isinstance(span, Span) else bytes(span) for span in task.spans]),
             session=replace(task.session, topology_dimensions={}, declared=None, topology=None),
             limits=limits,
         )
         for task in group.tasks
     ]
-    return Group(tuple(tasks), (), limits), references, *options
+    return Group(tuple(tasks), (), limits)

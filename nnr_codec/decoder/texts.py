@@ -31,6 +31,8 @@ class Texts:
     ----------
     topology : Topology or None
         Of the units so far, or the one given.
+    apart : str
+        The format of a topology that the bitstream says is kept apart (B.4); empty if it says nothing.
 
     Raises ElementError for data that is malformed, LimitError for more than the limits permit.
     """
@@ -38,13 +40,17 @@ class Texts:
     def __init__(self, budget: Budget, given: Topology | None = None) -> None:
         self._budget, self._given = budget, given
         self.topology = given
+        self.apart = ""
         self._quantization: dict[str, bytes] = {}
 
     def add_topology(self, header: NnrTopologyUnitHeader, payload: NnrTopologyUnitPayload) -> None:
         """Take in an NNR_TPL."""
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
         # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
-        if name is None or (name == "" and self.topology) or not payload.topology_data.rstrip(b"\0"):
+        if name is None or (name == "" and self.topology):
+            return
+        if not payload.topology_data.rstrip(b"\0"):
+            self.apart = name
             return
         data = self._data("topology", name, header.topology_compression_format, payload.topology_data)
         if data is not None and not self._given:

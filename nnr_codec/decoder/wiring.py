@@ -1,6 +1,6 @@
 """What a topology says of tensors: their shapes, and what becomes of those of blocks (7.3.5, 8.2.1, errata N5).
 
-Labels are equal that differ in case alone (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
+Labels of NNEF are equal that differ in case alone (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
 """
 
 from __future__ import annotations
@@ -67,21 +67,29 @@ PLAIN = Outputs()
 
 
 class Wires:
-    """A Wiring by label, whatever its case; never changed."""
+    """A Wiring by label, whatever its case where that has no meaning; never changed."""
 
     def __init__(self, wiring: Wiring) -> None:
         self.names = list(wiring.shapes)
-        self._shapes = {name.casefold(): shape for name, shape in wiring.shapes.items()}
-        self._kinds = {name.casefold(): kinds for name, kinds in wiring.kinds.items()}
+        self._ignores_case = wiring.ignores_case
+        self._shapes = {self.known(name): shape for name, shape in wiring.shapes.items()}
+        self._kinds = {self.known(name): kinds for name, kinds in wiring.kinds.items()}
         self._folds = {
-            _key(block.weight, block.gamma, block.beta): block
+            self._key(block.weight, block.gamma, block.beta): block
             for block in wiring.blocks
             if block.mean and block.var and block.epsilon is not None and isfinite(block.epsilon)
         }
 
     def shape(self, name: str) -> Shape | None:
         """The declared shape of a tensor; None where there is no such tensor."""
-        return self._shapes.get(name.casefold())
+        return self._shapes.get(self.known(name))
+
+    def known(self, name: str) -> str:
+        """What is equal for names of the same tensor."""
+        return name.casefold() if self._ignores_case else name
+
+    def _key(self, *names: str | None) -> tuple[str, ...]:
+        return tuple(self.known(name or "") for name in names)
 
     def outputs(
         self, header: NnrCompressedDataUnitHeader, parts: Sequence[Part], pruned: Mapping[str, Sequence[int]]
@@ -106,7 +114,7 @@ class Wires:
         # An update of alpha and delta is one of gamma and beta; it says nothing of mean and variance.
         if types != NNR_CPT_LS | NNR_CPT_BI or header.parent_node_id_present_flag:
             return {}
-        block = self._folds.get(_key(named.get("weight") or named["g"], named["ls"], named["bias"]))
+        block = self._folds.get(self._key(named.get("weight") or named["g"], named["ls"], named["bias"]))
         if block is None or block.epsilon is None:
             return {}
         values = {block.mean: 0.0, block.var: 1 - block.epsilon, block.bias: 0.0}
@@ -129,7 +137,7 @@ class Wires:
                 strangers.append(repr(name))
             elif _extents(declared) != _extents(shape):
                 shapes.append(f"{name!r} is {shape}, declared as {declared}")
-            elif STORED_TYPES[type_].kind not in self._kinds.get(name.casefold(), STORED_TYPES[type_].kind):
+            elif STORED_TYPES[type_].kind not in self._kinds.get(self.known(name), STORED_TYPES[type_].kind):
                 types.append(f"{name!r} is {type_}")
         found = [
             f"{len(names):,} of {len(tensors):,} tensors {what}: {_list(names)}"
@@ -205,10 +213,6 @@ def header_session(
     """The session of somebody who reads headers alone: a topology is read where these leave out dimensions."""
     declared = Declared(wire, limits or Limits(), given) if wire else None
     return Session(topology_dimensions or {}, declared=declared)
-
-
-def _key(*names: str | None) -> tuple[str, ...]:
-    return tuple((name or "").casefold() for name in names)
 
 
 def _extents(shape: Sequence[int]) -> list[int]:

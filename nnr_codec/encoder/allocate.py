@@ -96,7 +96,7 @@ def allocate(
     if config.target_size is not None:
         target = config.target_size
     else:
-        arrays = read_each(model, restored.tensors, read, pool, _nbytes)
+        arrays = read_each(restored.tensors, read, pool, _nbytes)
         target = int(config.target_ratio * sum(arrays.values()))  # type: ignore[operator]
     config = dense(replace(config, target_size=None, target_ratio=None))
     return _Search(model, config, read, pool, size, target).found()
@@ -284,7 +284,7 @@ class _Search:
             if name not in self.tied and all(getattr(options, goal) is None for goal in TENSOR_GOALS):
                 names.append(name)
         about = max(LEAST, min(EXCERPT, TOTAL // max(len(names), 1)))
-        found = read_each(self.model, names, self.read, self.pool, _curve, self.config, about, 1.0)
+        found = read_each(names, self.read, self.pool, _curve, self.config, about, 1.0)
         self.curves = {name: curve for name, curve in found.items() if curve}
         others = [curve.some.floats for curve in self.curves.values() if not curve.fine]
         self.usual = usual_qp((power(some), float(np.count_nonzero(some))) for some in others)
@@ -292,7 +292,7 @@ class _Search:
             curve.shift = DEFAULT_QP - self.usual
         given = {*(self.config.sensitivity or ()), *(self.config.hessians or ())}
         known = [name for name in self.curves if name in given]
-        for name, cost in scaled(read_each(self.model, known, self.read, self.pool, _cost, self.config)).items():
+        for name, cost in scaled(read_each(known, self.read, self.pool, _cost, self.config)).items():
             self.curves[name].weight *= cost
 
     def found(self) -> EncoderConfig:

@@ -20,6 +20,7 @@ from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_values
 from .distinct import SHARE, sample
 from .exact import Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
+from .fixed import fixed_plan
 from .plan import FLOAT_FORMATS, Subject, TensorPlan
 from .steps import GLANCE
 from .weigh import least
@@ -60,9 +61,13 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
         return _difference(subject)
     if subject.options.exact:
         return exact(subject)
+    if subject.config.fixed_point is not None and subject.stored.kind == "f":
+        return fixed_plan(subject, in_block)
     if subject.stored.kind != "f":
         return next(plain(subject), None) or exact(subject)
-    plan = _lossy(subject, in_block)
+    # A single number says how a network computes, as an epsilon or a bound does, rather than what it has learnt.
+    scalar = subject.is_fine and subject.array.size == 1 and not in_block
+    plan = next(exact_levels(subject), None) if scalar else _lossy(subject, in_block)
     if plan is None:
         return exact_plain(subject) or exact(subject)
     if subject.options.exact is None and not in_block and subject.effort.glance:

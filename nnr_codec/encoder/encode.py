@@ -20,6 +20,7 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from .allocate import allocate
 from .contexts import groups_of, refer
 from .fold import Prepared
+from .kept import Keeping
 from .layout import UnitPlan, plan_units, side_info
 from .links import Link
 from .preamble import preamble
@@ -30,6 +31,8 @@ from .tools import Part, choose_tools
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from ..parts import Parts
 
 DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.TENSOR_FLOAT32)
 
@@ -60,11 +63,13 @@ def encode_units(
     jobs: int = 1,
     executor: Executor | None = None,
     statistics: bool = False,
+    parts: Parts | None = None,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
+    With ``parts``, what is there of the same work is not done again; a reading more tells what that is.
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     model = prepared.model
@@ -79,15 +84,21 @@ def encode_units(
 
             return sum(map(len, _units(prepared, config, read, pool, note))), found
 
-        settled = allocate(model, config, read, pool, sizes, prepared.restored)
-        yield from _units(prepared, settled, read, pool, progress, statistics)
+        def settle() -> EncoderConfig:
+            return allocate(model, config, read, pool, sizes, prepared.restored)
+
+        if parts is None:
+            yield from _units(prepared, settle(), read, pool, progress, statistics)
+        else:
+            keeping = Keeping(pool, parts, model, read)
+            yield from _units(prepared, keeping.settled(config, settle), read, keeping, progress, statistics)
 
 
 def _units(
     prepared: Prepared,
     config: EncoderConfig,
     read: Reader,
-    pool: Pool,
+    pool: Pool | Keeping,
     progress: Progress | None,
     statistics: bool = False,
 ) -> Iterator[bytes]:
@@ -101,7 +112,8 @@ def _units(
     references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     links = prepared.links
-    yield from preamble(model.topology, references, record, config, session, codebooks=codebooks, links=links)
+    before = [*preamble(model, references, record, config, session, codebooks=codebooks, links=links)]
+    yield from before
     index = {name: k for k, name in enumerate(references)}
     calls = []
     coded = [[*plan.tensors.values()] if known else [] for plan, known in zip(plans, ids_of, strict=True)]
@@ -110,11 +122,11 @@ def _units(
     for plan, known, tensors, cost in zip(plans, ids_of, coded, costs, strict=True):
         names = tuple([tensor.name for tensor in tensors])
         own = {name: index[name] for name in known} if index else index
-        jobs = pool.jobs if pool.is_large(cost, whole) else 1
         link = links.of.get(plan.ids[0]) if links else None
-        arguments = (plan, session, own, config.max_unit_size, statistics, jobs, link)
-        calls.append(Call(_encoded, read, names, arguments, cost))
-    for plan, (units, taken, measured) in zip(plans, pool.results(calls), strict=True):
+        arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
+        calls.append(Call(_encoded, read, names, arguments, cost, hints))
+    results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
+    for plan, (units, taken, measured) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
         if progress:
             for tensor in plan.plans:
@@ -127,12 +139,12 @@ def _units(
 def _encoded(
     arrays: list[Array],
     plan: UnitPlan,
-    session: Session,
     index: Mapping[str, int],
     max_unit_size: int | None,
     statistics: bool,
-    jobs: int,
     link: Link | None,
+    session: Session,
+    jobs: int,
 ) -> tuple[list[bytes], float, dict[str, TensorStatistics]]:
     """The units of a plan, their time, and statistics by tensor if wanted; the tensors are those that have one."""
     measured: dict[str, TensorStatistics] = {}

@@ -48,7 +48,7 @@ def _estimated(
     ids = [name for unit in units for name in unit.all_ids]
     references = ids if config.indexed_references and len(ids) > 1 else []
     codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
-    before = sum(map(len, preamble(model.topology, references, record, config, Session(), codebooks=codebooks)))
+    before = sum(map(len, preamble(model, references, record, config, Session(), codebooks=codebooks)))
     plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
     found = pool.results(calls)

@@ -6,16 +6,16 @@ know of them it finds in the topology, or in the unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import EncoderConfig
 from ..errors import EncodeError
-from ..model import Array, Block, Model, Wiring
+from ..model import Array, Block, Described, Model, Wiring, only_of
 from .links import Links
 
 #: What a block has beside its weight.
@@ -100,6 +100,12 @@ class _Changed(Mapping[str, Array]):
         divisor, axis = self._divisors[name]
         return divided(np.asarray(tensor), divisor, axis)
 
+    def only(self, names: Sequence[str]) -> _Changed:
+        """See :class:`nnr_codec.model.Portable`."""
+        others = {name: self._others[name] for name in names if name in self._others}
+        divisors = {name: self._divisors[name] for name in names if name in self._divisors}
+        return _Changed(only_of(self._tensors, [name for name in names if name not in others]), others, divisors)
+
     def __contains__(self, name: object) -> bool:
         return name in self._others or name in self._tensors
 
@@ -110,11 +116,22 @@ class _Changed(Mapping[str, Array]):
         return len(self._names)
 
 
+class _ChangedDescribed(_Changed):
+    """The same, where type and shape are known of those that are not others."""
+
+    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """See :class:`nnr_codec.model.Described`."""
+        if name in self._others:
+            return self._others[name].dtype, self._others[name].shape
+        return cast(Described, self._tensors).described(name)
+
+
 def _changed(
     model: Model, others: Mapping[str, Array], divisors: Mapping[str, tuple[Floats, int]] | None = None
 ) -> Mapping[str, Array]:
     """The tensors of a model, in memory where they were."""
-    found = _Changed(model.tensors, others, divisors or {})
+    cls = _ChangedDescribed if isinstance(model.tensors, Described) else _Changed
+    found = cls(model.tensors, others, divisors or {})
     return dict(found) if type(model.tensors) is dict else found
 
 
@@ -157,8 +174,12 @@ def _may_change(names: list[str], model: Model, config: EncoderConfig) -> bool:
 
 # ------------------------------------------------------------------------------------------------ batch normalization
 def _folded(model: Model, config: EncoderConfig, wiring: Wiring) -> Model:
-    """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1)."""
+    """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
+
+    With a fixed-point format, weights are multiplied by alpha, and it is 1: neither is rounded before the other.
+    """
     others: dict[str, Array] = {}
+    divisors: dict[str, tuple[Floats, int]] = {}
     blocks, reasons = [], []
     for block in model.blocks:
         reason = _unfoldable(block, model, config, wiring)
@@ -167,11 +188,16 @@ def _folded(model: Model, config: EncoderConfig, wiring: Wiring) -> Model:
             blocks.append(block)
             continue
         others |= _alpha_delta(block, model)
+        if config.fixed_point is not None and block.gamma is not None:
+            alpha = others[block.gamma]
+            with np.errstate(divide="ignore"):
+                divisors[block.weight] = 1 / alpha.astype(np.float64).reshape(-1), block.axis
+            others[block.gamma] = np.ones_like(alpha)
         blocks.append(Block(block.weight, block.beta, scale=block.gamma, axis=block.axis, epsilon=block.epsilon))
     if not others:
-        why = reasons[0] if reasons else ": there is no NNEF graph that tells of one"
+        why = reasons[0] if reasons else ": there is no graph that tells of one"
         raise EncodeError(f"there is no batch normalization to fold{why}")
-    return replace(model, tensors=_changed(model, others), blocks=blocks)
+    return replace(model, tensors=_changed(model, others, divisors), blocks=blocks)
 
 
 def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> str:
@@ -194,6 +220,12 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     arrays = [np.asarray(model.tensors[name]) for name in names]
     if any(array.dtype.kind != "f" or array.shape != arrays[0].shape for array in arrays):
         return f"the tensors of {what} differ in shape, or are no floats"
+    if config.fixed_point is not None:  # the weight is multiplied by what normalizes
+        weight = np.asarray(model.tensors[block.weight])
+        if not _may_change([block.weight], model, config):
+            return f"{block.weight!r} is tied to another tensor"
+        if weight.dtype.kind != "f" or weight.shape[block.axis : block.axis + 1] != (arrays[0].size,):
+            return f"{block.weight!r} is of integers, or of another shape than the batch normalization"
     return ""
 
 

@@ -14,7 +14,7 @@ from ..model import Array, Model
 from .choose import choose, in_unit
 from .distortion import Distortion, distortion, power
 from .plan import Subject, subject
-from .schedule import WINDOW, Call, Pool, Reader
+from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]
 Result = TypeVar("Result")
@@ -46,12 +46,12 @@ def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool, *, apa
         return config
     config = dense(config)
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
-    energies = read_each(model, by_quality, read, pool, _energy, config)
+    energies = read_each(by_quality, read, pool, _energy, config)
     found: dict[str, Options] = {}
     for group in [[name] for name in by_quality] if apart else [[*by_quality]]:
         found |= _quality_steps(by_quality, {name: energies[name] for name in group})
     others = [name for name in names if name not in by_quality]
-    found |= read_each(model, others, read, pool, _settled, config, frozenset(block_members(model)))
+    found |= read_each(others, read, pool, _settled, config, frozenset(block_members(model)))
     config = replace(config, quality=None, snr=None, max_error=None)
     return config.overridden({name: options for name, options in found.items() if options})
 
@@ -81,13 +81,10 @@ def qp_of(step: float) -> int:
 
 
 def read_each(
-    model: Model, names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
+    names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
     """What a function gives of each tensor: of a list with the array, its name, and what else is given."""
-    known = model.tensors if type(model.tensors) is dict else {}
-    calls = [
-        Call(function, read, (name,), (name, *arguments), getattr(known.get(name), "nbytes", WINDOW)) for name in names
-    ]
+    calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
     return {call.names[0]: result for call, result in zip(calls, pool.results(calls), strict=True)}
 
 

@@ -33,10 +33,12 @@ from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import SideInfo, TensorRecord
 from .choose import choose, in_unit
 from .cost import code_bytes
+from .fixed import warn_saturated
 from .fold import Prepared, divided
+from .kept import Keeping
 from .links import Links
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
-from .schedule import WINDOW, Call, Pool, Reader
+from .schedule import Call, Pool, Reader
 from .ties import ties
 
 #: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
@@ -92,13 +94,17 @@ class UnitPlan:
         return (*self.ids, *[plan.record.bits for plan in plans if plan.record and plan.record.bits])
 
 
-def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> list[UnitPlan]:
+def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool | Keeping) -> list[UnitPlan]:
     """The units of a model in order; a block stands where the first of its tensors does.
 
     Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
-    that is none.
+    that is none. With a fixed-point format, a SaturationWarning tells what lies beyond its numbers.
     """
-    return list(_Layout(prepared.model, config, read, pool, prepared.wiring, prepared.scales, prepared.links).units())
+    layout = _Layout(prepared.model, config, read, pool, prepared.wiring, prepared.scales, prepared.links)
+    units = list(layout.units())
+    if config.fixed_point is not None:
+        warn_saturated([plan for unit in units for plan in unit.plans], config.fixed_point)
+    return units
 
 
 def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
@@ -203,7 +209,7 @@ class _Layout:
     model: Model
     config: EncoderConfig
     read: Reader
-    pool: Pool
+    pool: Pool | Keeping
     wiring: Wiring
     scales: set[str]
     links: Links | None
@@ -259,9 +265,7 @@ class _Layout:
     def call(self, block: _Known | None, places: list[_Place]) -> Call[_Planned]:
         """What plans a block, or a tensor."""
         names = tuple([place.name for place in places])
-        known = self.model.tensors if type(self.model.tensors) is dict else {}
-        cost = sum([getattr(known.get(name), "nbytes", WINDOW) for name in names])
-        return Call(_plan, self.read, names, (block, places, self.config), cost)
+        return Call(_plan, self.read, names, (block, places, self.config), self.read.nbytes(names))
 
     def checked(self, call: Call[_Planned], planned: _Planned) -> _Planned:
         """What was planned, or what has to be planned in its place, knowing what came before."""

@@ -73,6 +73,15 @@ class Tools:
     thorough: bool = False
 
 
+@dataclass(frozen=True)
+class FixedPoint:
+    """Numbers that are multiples of 2**-fraction, from ``least`` to ``most`` of it."""
+
+    fraction: int
+    least: int
+    most: int
+
+
 @dataclass(slots=True)  # frozen ones take four times as long to make, and there is one for each tensor
 class TensorPlan:
     """The decisions about one tensor.
@@ -111,6 +120,10 @@ class TensorPlan:
         first_tensor_dimension_shift: the dimension of the tensor that is coded first.
     divisor : ndarray or None
         What each index of that dimension is divided by before, shape (dims[0],).
+    fixed : FixedPoint or None
+        Levels are those of the nearest numbers of a format, whose step is ``step``.
+    saturated : (int, float) or None
+        How many values lie beyond these, and the largest of them; None for none.
     """
 
     name: str
@@ -131,6 +144,8 @@ class TensorPlan:
     record: TensorRecord | None = None
     shift: int = 0
     divisor: Array | None = field(default=None, compare=False)
+    fixed: FixedPoint | None = None
+    saturated: tuple[int, float] | None = None
 
     @property
     def code(self) -> Code | None:
@@ -228,11 +243,10 @@ class Subject:
 
     @property
     def data_format(self) -> DecompressedDataFormat:
-        """The one that is nearest to the type; profile 0 has two of 32 bits (7.2)."""
+        """The one that is nearest to the type; profile 0 has two of 32 bits (7.2), fixed-point numbers have one."""
         if self.stored.kind == "f":
-            return (
-                F.TENSOR_FLOAT32 if self.config.profile == 0 else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
-            )
+            wide = self.config.profile == 0 or self.config.fixed_point is not None
+            return F.TENSOR_FLOAT32 if wide else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
         return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
 
     def plan(self, payload_type: PayloadType, **changes: Any) -> TensorPlan:

@@ -20,7 +20,7 @@ from ..constants import (
     TOPOLOGY_FORMATS,
 )
 from ..errors import EncodeError
-from ..model import Topology
+from ..model import Model, Topology
 from ..sideinfo.record import STORAGE_FORMAT, SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
@@ -37,10 +37,12 @@ from .links import Links
 
 #: What a record may take more than deflated: NNCodec 2.1.3 passes over private units only where they are strings.
 PLAIN_BYTES = 128
+#: Formats of topologies of which a bitstream says that they are kept apart: Annex B asks for it, Annex A does not.
+ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 
 def preamble(
-    topology: Topology | None,
+    model: Model,
     references: Sequence[str],
     record: SideInfo,
     config: EncoderConfig,
@@ -49,7 +51,7 @@ def preamble(
     codebooks: bool = False,
     links: Links | None = None,
 ) -> Iterator[bytes]:
-    """The units before the tensors; without the topology where that is kept apart.
+    """The units before the tensors; where the topology is kept apart, at most one that says of which format (B.4).
 
     ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
     tensor has one; ``links`` are those of an update.
@@ -57,9 +59,7 @@ def preamble(
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
-    if config.topology == "external":
-        topology = None
-    units = [*_units(topology, references, config, session, codebooks, links)]
+    units = [*_units(model, references, config, session, codebooks, links)]
     if record:
         units.append(_side_info(record, config, session))
     for unit in units:
@@ -72,13 +72,15 @@ def preamble(
 
 
 def _units(
-    topology: Topology | None,
+    model: Model,
     references: Sequence[str],
     config: EncoderConfig,
     session: Session,
     codebooks: bool,
     links: Links | None,
 ) -> Iterator[bytes]:
+    topology = model.topology if config.topology == "carried" else None
+    apart = "" if topology else model.topology.format if model.topology else model.format
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
     parameters = NnrModelParameterSetUnitPayload(
@@ -93,6 +95,8 @@ def _units(
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), parameters, session)
     if topology:
         yield _topology(topology, config, session)
+    elif apart in ANNOUNCED:
+        yield _topology_unit(_storage_format(apart), NNR_PT_RAW, b"\0", session)
     if references:  # right after the topology (A.4)
         names = NnrTopologyUnitPayload(topology_elem_id_list=list(references))
         header = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST)
@@ -105,7 +109,10 @@ def _topology(topology: Topology, config: EncoderConfig, session: Session) -> by
     if not topology.data.strip(b"\0"):
         raise EncodeError("a topology of no bytes, or of zeros, says that there is none (B.4): leave it out")
     storage = _storage_format(topology.format)
-    compression, data = _carried(topology.data, storage, "topology", config)
+    return _topology_unit(storage, *_carried(topology.data, storage, "topology", config), session)
+
+
+def _topology_unit(storage: int, compression: int, data: bytes, session: Session) -> bytes:
     header = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
     payload = NnrTopologyUnitPayload(topology_data=data)
     return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
@@ -118,9 +125,7 @@ def _side_info(record: SideInfo, config: EncoderConfig, session: Session) -> byt
         compression, data = NNR_DFL, deflated
     else:
         compression, data = NNR_PT_RAW, text + b"\0"
-    header = NnrTopologyUnitHeader(topology_storage_format=STORAGE_FORMAT, topology_compression_format=compression)
-    payload = NnrTopologyUnitPayload(topology_data=data)
-    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
+    return _topology_unit(STORAGE_FORMAT, compression, data, session)
 
 
 def _quantization(name: str, text: bytes, config: EncoderConfig, session: Session) -> bytes:

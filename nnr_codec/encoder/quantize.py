@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import codebook_values
 from .distinct import chunks
 from .fold import divided
-from .plan import TensorPlan
+from .plan import FixedPoint, TensorPlan
 
 TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
 Levels = npt.NDArray[np.int32]
@@ -48,6 +50,11 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Group
     """The levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
     if plan.payload_type == NNR_PT_INT:
         return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
+    if plan.fixed:
+        levels = fixed_levels(array, plan.fixed)
+        if plan.codebook:
+            _to_indices(levels, plan.codebook)
+        return levels.reshape(plan.dims)
     # Values that the format does not hold would come to levels that it does not hold (7.3.3).
     dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
     values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
@@ -76,6 +83,22 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Group
     if plan.codebook:
         _to_indices(levels, plan.codebook)
     return levels.reshape(plan.dims)
+
+
+def fixed_levels(array: Array, form: FixedPoint) -> Levels:
+    """The levels of the nearest numbers of a fixed-point format, flat."""
+    flat = array.reshape(-1)
+    levels = np.empty(flat.size, np.int32)
+    for part, some in zip(chunks(levels), chunks(flat), strict=True):
+        part[:] = multiples(some, form).clip(form.least, form.most)
+    return levels
+
+
+def multiples(values: npt.NDArray[Any], form: FixedPoint) -> npt.NDArray[np.float64]:
+    """Finite values as multiples of 2**-fraction, rounded to nearest, ties to even; infinite where float64 ends."""
+    with np.errstate(over="ignore"):
+        found: npt.NDArray[np.float64] = np.rint(np.ldexp(values.astype(np.float64), form.fraction))
+    return found
 
 
 def _trellis(

@@ -1,17 +1,16 @@
-"""Model formats: which there are, and loading and saving by name, content or suffix.
+"""Model formats: loading and saving by name, content or suffix, and what format modules share.
 
-A format is a module listed in :data:`_MODULES` that has what :class:`Format` asks for; modules are imported when they
-are first needed. On reading the content decides, on writing the suffix.
+On reading the content decides, on writing the suffix; :mod:`.registry` knows which formats there are.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import stat
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
@@ -20,58 +19,66 @@ from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Array, Model, Topology, Wiring
+from .others import FormatWarning
+from .registry import (
+    Format,
+    GraphFormat,
+    Reading,
+    StreamFormat,
+    TopologyFormat,
+    Writing,
+    by_suffix,
+    check_topology,
+    get,
+    names,
+    needs_topology,
+    of_topology,
+    reading,
+    recognise,
+    require,
+    writing,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: Format names and their modules, in the order in which content is tried.
-_MODULES = {"nnef": ".nnef", "safetensors": ".safetensors", "npz": ".npz"}
+__all__ = [
+    "Deferred",
+    "Format",
+    "FormatWarning",
+    "GraphFormat",
+    "Reading",
+    "StreamFormat",
+    "TopologyFormat",
+    "Writing",
+    "announce",
+    "as_model",
+    "by_suffix",
+    "check_topology",
+    "described",
+    "fill",
+    "get",
+    "lacks_type",
+    "load",
+    "names",
+    "needs_topology",
+    "of_topology",
+    "opened",
+    "opened_file",
+    "reading",
+    "recognise",
+    "require",
+    "save",
+    "spooled",
+    "state",
+    "topology_of",
+    "warn_of_loss",
+    "wiring",
+    "writing",
+]
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 1 << 20
-
-
-class FormatWarning(UserWarning):
-    """Something in a model file or model that the reader or writer leaves out."""
-
-
-class Format(Protocol):
-    """What a format module offers."""
-
-    #: The short name, as for ``--format``.
-    NAME: str
-    #: The endings of file names it writes, in lower case.
-    SUFFIXES: tuple[str, ...]
-    #: One line for a list of formats.
-    DESCRIPTION: str
-
-    def recognise(self, source: Path | BinaryIO) -> bool:
-        """Whether the content is of this format; a file object is read from its start. Raises OSError only."""
-
-    def load(self, source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-        """Read a model; a file object (seekable) is not needed any more when this returns.
-
-        With ``strict`` nothing is left out: FormatError instead of a FormatWarning.
-        """
-
-    def save(self, model: Model, path: Path, *, overwrite: bool) -> None:
-        """Write a model to a path, whole or not at all."""
-
-
-@runtime_checkable
-class StreamFormat(Protocol):
-    """A format that can also be written to a stream."""
-
-    def write(self, model: Model, file: BinaryIO) -> None:
-        """Write a model to a binary file that need not be seekable."""
-
-
-@runtime_checkable
-class TopologyFormat(Protocol):
-    """A format whose topology can be read without the tensors."""
-
-    def load_topology(self, source: Path | BinaryIO, limits: Limits) -> Topology:
-        """Read a model's topology; of a file object (seekable) from its start."""
 
 
 @runtime_checkable
@@ -98,45 +105,24 @@ def described(model: Model, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return model.tensors[name].dtype, model.tensors[name].shape
 
 
-def names() -> tuple[str, ...]:
-    """The names of all formats."""
-    return tuple(_MODULES)
+def warn_of_loss(model: Model, what: str, *kept: str) -> None:
+    """Warn (FormatWarning) of what a model has and ``what``, as a file of some format, does not keep.
 
-
-def get(name: str) -> Format:
-    """The format called ``name``; FormatError when there is none."""
-    if name not in _MODULES:
-        raise FormatError(f"no model format is called {name!r}; there are {', '.join(_MODULES)}")
-    return cast(Format, importlib.import_module(_MODULES[name], __name__))
-
-
-def recognise(source: Path | BinaryIO) -> Format | None:
-    """The format of a file, directory or seekable file object by its content; None when no format claims it."""
-    for name in _MODULES:
-        module = get(name)
-        if module.recognise(source):
-            return module
-    return None
-
-
-def by_suffix(path: str | os.PathLike[str]) -> Format:
-    """The format that a name asks for; FormatError, with a list of what can be written, when it asks for none."""
-    name = Path(path).name.lower()
-    for module in map(get, _MODULES):
-        if name.endswith(module.SUFFIXES):
-            return module
-    known = "; ".join(f"{module.NAME}: {' '.join(module.SUFFIXES)}" for module in map(get, _MODULES))
-    raise FormatError(f"the name {name!r} does not say which model format to write; known endings are {known}")
+    Besides the tensors, that may be the "topology", the "metadata" and the "ties"; ``kept`` are those that it keeps.
+    """
+    has = {"topology": model.topology is not None, "metadata": bool(model.metadata), "ties": bool(model.aliases)}
+    lost = [f"the {name}" for name, there in has.items() if there and name not in kept]
+    if lost:
+        keeps = f"tensors and {' and '.join(kept)}" if kept else "the tensors only"
+        copies = " (of tied tensors each is written)" if "the ties" in lost else ""
+        warnings.warn(f"{what} keeps {keeps}, not {' and '.join(lost)}{copies}", FormatWarning, stacklevel=5)
 
 
 def wiring(topology: Topology) -> Wiring:
     """What a topology says of its tensors; nothing when its format does not tell, or its text cannot be read."""
-    if topology.format != "nnef":
-        return Wiring()
-    from .nnef import wiring as of_nnef
-
+    module = of_topology(topology)
     try:
-        return of_nnef(topology.data)
+        return module.wiring(topology) if module else Wiring()
     except (FormatError, LimitError):
         return Wiring()
 
@@ -151,10 +137,8 @@ def topology_of(
     if source is None:
         return None
     if isinstance(source, Topology):
-        if source.format == "nnef":
-            from .nnef import wiring as of_nnef
-
-            of_nnef(source.data)
+        if module := of_topology(source):
+            module.wiring(source)
         return source
     what, topology = "the model", None
     if isinstance(source, Model):
@@ -162,12 +146,23 @@ def topology_of(
     else:
         limits = limits or Limits()
         with opened(source, limits) as file, _named(file) as what:
-            module = _format_of(file, None)
-            if isinstance(module, TopologyFormat):
-                topology = module.load_topology(file, limits)
+            form = _format_of(file, None)
+            if isinstance(form, TopologyFormat):
+                topology = form.load_topology(file, limits)
     if topology is None:
         raise FormatError(f"{what} has no topology; give a graph.nnef, or a model that has one")
     return topology
+
+
+@contextlib.contextmanager
+def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """A binary file: of a path, or the one given, at its start."""
+    if isinstance(source, Path):
+        with open(source, "rb") as file:
+            yield file
+    else:
+        source.seek(0)
+        yield source
 
 
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
@@ -285,11 +280,11 @@ def opened(
             yield spool
 
 
-def _format_of(source: Path | BinaryIO, format: str | None) -> Format:
+def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
     """The format that is asked for, or else the one that the content has."""
-    module = get(format) if format else recognise(source)
+    module = reading(format) if format else recognise(source)
     if module is None:
-        raise FormatError(f"not a model of a format that is read here ({', '.join(_MODULES)})")
+        raise FormatError("not a model of a format that is read here (nnr formats lists them)")
     return module
 
 
@@ -319,8 +314,8 @@ def save(
     target : path or binary file
         A path, whose suffix decides on the format, or a file object, as standard output.
     format : str, optional
-        The name of the format. By default a file object gets a tar of NNEF when the model has an NNEF graph,
-        safetensors when it came from there, else npz.
+        The name of the format. By default a file object gets that of the model's topology (of an NNEF graph a tar), or
+        that which the model came from, where it can be written to a stream; else npz.
     overwrite : bool
         Whether something at the path may be replaced.
 
@@ -333,11 +328,17 @@ def save(
     """
     if isinstance(target, (str, os.PathLike)):
         path = Path(target)
-        module = get(format) if format else by_suffix(path)
+        module = writing(format) if format else by_suffix(path)
         module.save(model, path, overwrite=overwrite)
         return
-    nnef = model.topology is not None and model.topology.format == "nnef"
-    module = get(format or ("nnef" if nnef else "safetensors" if model.format == "safetensors" else "npz"))
-    if not isinstance(module, StreamFormat):
-        raise FormatError(f"{module.NAME} cannot be written to a stream")
-    module.write(model, target)
+    chosen = get(format or _stream_format(model))
+    if not isinstance(chosen, StreamFormat):
+        raise FormatError(f"{chosen.NAME} cannot be written to a stream")
+    chosen.write(model, target)
+
+
+def _stream_format(model: Model) -> str:
+    """The format of a model for which none is asked: that of its topology, or that which it came from, or npz."""
+    of_graph = of_topology(model.topology) if model.topology else None
+    known = [of_graph.NAME] if of_graph else [model.format] if model.format in names() else []
+    return next((name for name in known if isinstance(get(name), StreamFormat)), "npz")

@@ -6,14 +6,15 @@ reproducible: stored without compression, without time and owner. Of a model onl
 
 from __future__ import annotations
 
-import math
-import re
+import contextlib
+import os
 import struct
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 
@@ -21,23 +22,70 @@ from ..errors import FormatError, NnrError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, lacks_type
+from . import FormatWarning, lacks_type, state, warn_of_loss
+from .npy import Header, is_plain, read_header
 
 NAME = "npz"
 SUFFIXES = (".npz",)
-DESCRIPTION = "NumPy archive of plain arrays, without topology"
+DESCRIPTION = "NumPy archive of plain arrays"
+READS = "an .npz, compressed or not"
 
 _SUFFIX = ".npy"
-_MAGIC = b"\x93NUMPY"
-_MAX_HEADER = 1 << 16
 _CHUNK = 1 << 20
+_LOCAL_SIZE = 30  # of what precedes a member, without its name and what is added to that
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
 # Deflate cannot expand by more (RFC 1951: 258 bytes for two bits).
 _MAX_EXPANSION = 1032
-_ENTRY = re.compile(r"""\s*['"](\w+)['"]\s*:\s*(?:['"]([^'"]*)['"]|(True|False)|\(([0-9, ]*)\))\s*(?:,|$)""")
-_PLAIN = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32))")
 # What zipfile raises on damaged archives, encrypted members and members of unknown compression.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, OverflowError)
+
+
+class LazyTensors(Mapping[str, Array]):
+    """Arrays that are read from their archive at each access; their headers have been checked before.
+
+    An access raises FormatError when the archive is not what it was, or damaged, OSError when it cannot be read.
+    """
+
+    def __init__(
+        self, path: Path, opened: tuple[int, ...], members: Mapping[str, tuple[zipfile.ZipInfo, Header]]
+    ) -> None:
+        self._path, self._opened, self._members = path, opened, members
+
+    def __getitem__(self, name: str) -> Array:
+        info, header = self._members[name]
+        what = f"{self._path}: array {name!a}"
+        with open(self._path, "rb") as file, _damaged():
+            if state(file)[-len(self._opened) :] != self._opened:
+                raise FormatError(f"{self._path} has changed since the model was opened")
+            file.seek(info.header_offset)
+            # Without the directory of the archive, which is read once.
+            lengths = struct.unpack_from("<2H", file.read(_LOCAL_SIZE), _LOCAL_SIZE - 4)
+            file.seek(sum(lengths), os.SEEK_CUR)
+            with cast(IO[bytes], zipfile.ZipExtFile(file, "r", info)) as member:
+                read_header(member, what)
+                return _read_items(member, header, what)
+
+    def only(self, names: Sequence[str]) -> LazyTensors:
+        """The arrays of these names for another process; the archive is known again by size and time of change."""
+        members = {name: self._members[name] for name in names}
+        return LazyTensors(self._path.absolute(), self._opened[-2:], members)
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Nothing is to be prepared."""
+
+    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Type and shape of an array, without reading it."""
+        header = self._members[name][1]
+        return header.dtype.newbyteorder("="), header.shape
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 def recognise(source: Path | BinaryIO) -> bool:
@@ -52,7 +100,7 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read all arrays of an archive, in its order and in the machine's byte order.
+    """Read an archive, its arrays in its order and in the machine's byte order; of a path they are read on access.
 
     Members that are no ``.npy`` are named in one FormatWarning, or in a FormatError if ``strict``.
 
@@ -64,32 +112,35 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         It asks for more than the limits permit; sizes in the archive are not trusted.
     """
     budget = Budget(limits)
+    headers: dict[str, tuple[zipfile.ZipInfo, Header]] = {}
     tensors: dict[str, Array] = {}
+    lazy: LazyTensors | None = None
     others: list[str] = []
-    try:
-        with zipfile.ZipFile(source) as archive:
-            limits.check("max_names", len(archive.infolist()), "members of the archive")
-            for info in archive.infolist():
-                # The name as it is stored: zipfile cuts the other one at NUL.
-                member = info.orig_filename
-                limits.check("max_name_bytes", len(member), "bytes of a name in the archive")
-                if not member.endswith(_SUFFIX):
-                    others.append(member)
-                    continue
-                name = member.removesuffix(_SUFFIX)
-                if name in tensors:
-                    raise FormatError(f"the archive has two arrays {name!a}")
-                budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
-                tensors[name] = _read_member(archive, info, budget, f"array {name!a}")
-    except NnrError:
-        raise
-    except (*_ZIP_ERRORS, ValueError) as error:
-        raise FormatError(f"not a zip archive, or a damaged one: {error}") from error
+    with _damaged(), zipfile.ZipFile(source) as archive:
+        limits.check("max_names", len(archive.infolist()), "members of the archive")
+        for info in archive.infolist():
+            # The name as it is stored: zipfile cuts the other one at NUL.
+            member = info.orig_filename
+            limits.check("max_name_bytes", len(member), "bytes of a name in the archive")
+            if not member.endswith(_SUFFIX):
+                others.append(member)
+                continue
+            name = member.removesuffix(_SUFFIX)
+            if name in headers:
+                raise FormatError(f"the archive has two arrays {name!a}")
+            budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
+            with archive.open(info) as member_file:
+                headers[name] = info, _checked_header(member_file, info, budget, f"array {name!a}")
+                if not isinstance(source, Path):
+                    tensors[name] = _read_items(member_file, headers[name][1], f"array {name!a}")
+        if isinstance(source, Path):
+            assert archive.fp
+            lazy = LazyTensors(source, state(archive.fp), headers)
     if others and strict:
         raise FormatError(f"members that are no arrays: {others[:8]!a}")
     if others:
         warnings.warn(f"members that are no arrays are left out: {others[:8]!a}", FormatWarning, stacklevel=3)
-    return Model(tensors, format=NAME)
+    return Model(tensors if lazy is None else lazy, format=NAME)
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
@@ -102,7 +153,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 def write(model: Model, file: BinaryIO) -> None:
     """Write the tensors of a model to a file that need not be seekable, one at a time.
 
-    A model with a topology or metadata loses them, with a FormatWarning.
+    A model with a topology, metadata or ties loses them, with a FormatWarning.
 
     Raises
     ------
@@ -114,10 +165,7 @@ def write(model: Model, file: BinaryIO) -> None:
 
 
 def _warn_of_loss(model: Model) -> None:
-    lost = [what for what in ("topology", "metadata") if getattr(model, what)]
-    if lost:
-        message = f"an npz archive keeps the tensors only, not the {' and '.join(lost)}"
-        warnings.warn(message, FormatWarning, stacklevel=4)
+    warn_of_loss(model, "an npz archive")
 
 
 def _write(model: Model, file: BinaryIO) -> None:
@@ -125,7 +173,7 @@ def _write(model: Model, file: BinaryIO) -> None:
         for name in model:
             info = _member(name)
             array = np.asanyarray(model.tensors[name])
-            if not _PLAIN.fullmatch(array.dtype.str):
+            if not is_plain(array.dtype):
                 raise lacks_type(f"tensor {name!a}", array.dtype, NAME)
             # Sizes are not known before, and readers expect one layout: always with 64-bit fields.
             with archive.open(info, "w", force_zip64=True) as member:
@@ -147,20 +195,36 @@ def _member(name: str) -> zipfile.ZipInfo:
     return info
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget, what: str) -> Array:
+@contextlib.contextmanager
+def _damaged() -> Iterator[None]:
+    """Turn what reading a damaged archive raises into FormatError."""
+    try:
+        yield
+    except NnrError:
+        raise
+    except (*_ZIP_ERRORS, ValueError) as error:
+        raise FormatError(f"not a zip archive, or a damaged one: {error}") from error
+
+
+def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> Header:
+    """The header of an array, which fits its member and the budget."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{what}: compression method {info.compress_type}; only deflate is read")
-    with archive.open(info) as member:
-        shape, dtype, fortran_order, header_size = _read_header(member, what)
-        budget.tensor(shape, dtype.itemsize, what)
-        size = math.prod(shape) * dtype.itemsize
-        # An array is allocated only for what the archive can hold.
-        if header_size + size != info.file_size or info.file_size > info.compress_size * _MAX_EXPANSION:
-            raise FormatError(f"{what}: {info.file_size} bytes; header and items need {header_size + size}")
-        array: Array = np.empty(shape[::-1] if fortran_order else shape, dtype)
-        _fill(member, array, what)
-    array = array.astype(dtype.newbyteorder("="), copy=False)
-    return array.T if fortran_order else array
+    header = read_header(member, what)
+    budget.tensor(header.shape, header.dtype.itemsize, what)
+    size = header.size + header.nbytes
+    # An array is allocated only for what the archive can hold.
+    if size != info.file_size or info.file_size > info.compress_size * _MAX_EXPANSION:
+        raise FormatError(f"{what}: {info.file_size} bytes; header and items need {size}")
+    return header
+
+
+def _read_items(member: IO[bytes], header: Header, what: str) -> Array:
+    """The array whose header has been read."""
+    array: Array = np.empty(header.shape[::-1] if header.fortran_order else header.shape, header.dtype)
+    _fill(member, array, what)
+    array = array.astype(header.dtype.newbyteorder("="), copy=False)
+    return array.T if header.fortran_order else array
 
 
 def _fill(member: IO[bytes], array: Array, what: str) -> None:
@@ -175,47 +239,3 @@ def _fill(member: IO[bytes], array: Array, what: str) -> None:
     # The checksum is compared at the end of the member.
     if member.read(1):
         raise FormatError(f"{what}: bytes after the items")
-
-
-def _read_header(member: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[np.generic], bool, int]:
-    """Shape, dtype, whether in Fortran order, and bytes of the header (NumPy's format 1.0 to 3.0)."""
-    prefix = member.read(8)
-    if prefix[:6] != _MAGIC or prefix[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-        raise FormatError(f"{what}: not a .npy file of version 1.0, 2.0 or 3.0")
-    layout = struct.Struct("<H" if prefix[6] == 1 else "<I")
-    (length,) = layout.unpack(member.read(layout.size))
-    if length > _MAX_HEADER:
-        raise FormatError(f"{what}: a header of {length} bytes")
-    header = member.read(length)
-    match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
-    fields = _fields(match[1]) if match and len(header) == length else {}
-    if fields.keys() != {"descr", "fortran_order", "shape"}:
-        raise FormatError(f"{what}: the header is not that of a plain array")
-    if not _PLAIN.fullmatch(fields["descr"]):
-        raise FormatError(f"{what}: dtype {fields['descr'][:40]!a}; only numbers and booleans are read, never objects")
-    shape = tuple(_extent(digits, what) for digits in fields["shape"].split(",") if digits.strip())
-    try:
-        dtype = np.dtype(fields["descr"])
-    except TypeError as error:
-        raise FormatError(f"{what}: this machine has no dtype {fields['descr']}") from error
-    return shape, dtype, fields["fortran_order"] == "True", len(prefix) + layout.size + length
-
-
-def _fields(text: str) -> dict[str, str]:
-    """The entries of the header's dict; empty when it has anything but a string, a truth value and a tuple."""
-    fields: dict[str, str] = {}
-    position = 0
-    while position < len(text) and (match := _ENTRY.match(text, position)):
-        key, *values = match.groups()
-        if key in fields:
-            return {}
-        fields[key] = next(value for value in values if value is not None)
-        position = match.end()
-    return fields if not text[position:].strip() else {}
-
-
-def _extent(digits: str, what: str) -> int:
-    digits = digits.strip()
-    if not digits.isdigit() or len(digits) > 19:
-        raise FormatError(f"{what}: extent {digits[:40]!a}")
-    return int(digits)

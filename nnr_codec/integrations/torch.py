@@ -1,4 +1,4 @@
-"""What errors in the parameters of a PyTorch module cost, from some of its inputs.
+"""PyTorch modules as models and back, and what errors in their parameters cost, from some of their inputs.
 
 >>> sensitivities, hessians = sensitivity(module, loader)                               # doctest: +SKIP
 >>> nnr_codec.encode(tensors, target_ratio=0.1, sensitivity=sensitivities, hessians=hessians)       # doctest: +SKIP
@@ -18,6 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import MissingDependencyError
+from ..formats.pytorch import from_module, load_state
+
+__all__ = ["from_module", "load_state", "sensitivity"]
 
 Sensitivities = dict[str, npt.NDArray[np.float32]]
 Hessians = dict[str, npt.NDArray[np.float64]]

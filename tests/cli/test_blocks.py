@@ -141,7 +141,7 @@ def test_nothing_to_fold(capsys: Capture) -> None:
     np.savez("w.npz", w=np.eye(3))
     result = call(capsys, "encode", "w.npz", "-o", "m.nnr", "--fold-batchnorm")
     assert result.code
-    assert "there is no batch normalization to fold: there is no NNEF graph that tells of one" in result.err
+    assert "there is no batch normalization to fold: there is no graph that tells of one" in result.err
 
 
 @pytest.mark.parametrize("arguments", [["--block"], ["--local-scaling"], ["--preset", "3gpp-full"]])
@@ -149,7 +149,7 @@ def test_no_blocks(capsys: Capture, arguments: list[str]) -> None:
     np.savez("w.npz", w=np.eye(3))
     result = call(capsys, "encode", "w.npz", "-o", "m.nnr", *arguments)
     assert result.code == 0
-    assert "warning: the model has no NNEF graph that tells of blocks" in result.err
+    assert "warning: the model has no graph that tells of blocks" in result.err
     assert Path("m.nnr").read_bytes() == nnr.encode("w.npz")
 
 

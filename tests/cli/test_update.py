@@ -356,7 +356,7 @@ def test_rules_that_match_nothing(versions: Path, capsys: Capture, command: list
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "x.npz: not a model of a format that is read here (nnef, safetensors, npz)"),
+        (b"", "x.npz: not a model of a format that is read here (nnr formats lists them)"),
         (b"PK\x03\x04" + bytes(50), "x.npz"),
         (None, "x.npz: No such file or directory"),
     ],
@@ -502,7 +502,7 @@ def test_decode_says_that_these_are_differences(versions: Path, messages: list[s
         "to a model\n"
     )
     result = call(capsys, "decode", "v2.nnr", "-o", "out.nnef")
-    assert result.err.startswith("nnr: error: v2.nnr: the bitstream carries no NNEF graph")
+    assert result.err.startswith("nnr: error: v2.nnr: there is no nnef graph")
     assert result.err.count("\n") == 1
     nnr.encode_file("v1.npz", "whole.nnr")
     assert "update" not in call(capsys, "decode", "whole.nnr", "-fo", "out.npz").err

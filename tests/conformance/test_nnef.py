@@ -94,7 +94,8 @@ def test_a_list_after_a_unit_that_decoders_pass_over() -> None:
 )
 def test_a_list_after_another_topology_unit(between: Callable[[Bitstream], Bitstream]) -> None:
     found = told(raw(between(carried()).reference_list("w", "W"), "w").data)
-    assert [rule for rule, *_ in found] == ["nnef-list-consecutive"]
+    # Of another topology, which takes the place of the graph, "W" is another tensor.
+    assert [rule for rule, *_ in found if rule != "complete"] == ["nnef-list-consecutive"]
 
 
 def test_lists_without_a_graph_stand_where_they_like() -> None:

@@ -7,7 +7,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -199,10 +199,11 @@ def test_progress_is_told_once() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ memory
-class Waiting(Executor):
+class Waiting(ThreadPoolExecutor):
     """Runs what it is given when a result is asked for, and counts what it has."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.given = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -219,7 +220,7 @@ class Waiting(Executor):
 def test_no_more_is_begun_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_module, "SMALL", 0)
     monkeypatch.setattr(schedule_module, "WINDOW", 3 * 400)
-    monkeypatch.setattr(schedule_module.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     pool = Waiting()
     with nnr.open(many(12)) as file, file.deferred(executor=pool) as model:
         assert pool.given == 0
@@ -228,7 +229,7 @@ def test_no_more_is_begun_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch
             assert pool.given == min(k + 3, 12)
     pool = Waiting()
     monkeypatch.setattr(schedule_module, "WINDOW", 0)
-    monkeypatch.setattr(schedule_module.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     with nnr.open(many(12)) as file, file.deferred(executor=pool) as model:
         assert model["t0"].size
         assert pool.given == 5  # one for each worker, and the one that was waited for

@@ -34,10 +34,11 @@ from .support import contents
 VECTORS = sorted((Path(__file__).resolve().parents[2] / "bitstream_vectors").glob("[!i]*/*/stream.nnr"))
 
 
-class Sorted(Executor):
-    """Runs what it is given when a result is asked for: the latest first, and nothing twice."""
+class Sorted(ThreadPoolExecutor):
+    """Runs what it is given when a result is asked for: the latest first, and nothing twice. It has no threads."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -65,7 +66,8 @@ class Pickling(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(pickle.loads(pickle.dumps(fn))(*args, **kwargs))
+            function, given, named = pickle.loads(pickle.dumps((fn, args, kwargs)))
+            future.set_result(pickle.loads(pickle.dumps(function(*given, **named))))
         except nnr.NnrError as error:
             future.set_exception(pickle.loads(pickle.dumps(error)))
         return future

@@ -352,7 +352,7 @@ def without(*names: str) -> Model:
         (
             Model({"w": np.eye(3)}),
             {},
-            "there is no batch normalization to fold: there is no NNEF graph that tells of one",
+            "there is no batch normalization to fold: there is no graph that tells of one",
         ),
         (without("bn.gamma"), {}, "to fold: the block of 'conv.weight' has no batch normalization"),
         (

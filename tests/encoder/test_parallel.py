@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec import workers as schedule_module
 from nnr_codec.config import EncoderConfig
 from nnr_codec.encoder import encode as encode_module
 from nnr_codec.encoder import layout as layout_module
-from nnr_codec.encoder import schedule as schedule_module
 from nnr_codec.encoder.encode import encode_units
 from nnr_codec.encoder.fold import prepare
 from nnr_codec.model import Array, Block, Model, Wiring
@@ -189,7 +189,7 @@ def test_nothing_goes_on_after_the_caller_stops() -> None:
 
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_nobody_to_encode(jobs: int) -> None:
-    with pytest.raises(ValueError, match="nobody to encode"):
+    with pytest.raises(ValueError, match="nobody to work"):
         nnr.encode({"w": np.ones(3, "f4")}, jobs=jobs)
 
 

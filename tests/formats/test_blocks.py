@@ -50,7 +50,7 @@ def graph(body: str, fragments: str = "", outputs: str = "y") -> bytes:
 
 
 def found(body: str, fragments: str = "", outputs: str = "y") -> list[Block]:
-    return list(nnef.wiring(graph(body, fragments, outputs)).blocks)
+    return list(nnef.wiring(Topology("nnef", graph(body, fragments, outputs))).blocks)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_what_is_deep_or_long_is_no_obstacle() -> None:
 
 def test_wiring() -> None:
     text = graph("y = conv(x, w, b); v = variable(shape = [3, 4], label = 'M');")
-    wiring = nnef.wiring(text)
+    wiring = nnef.wiring(Topology("nnef", text))
     assert list(wiring.shapes) == list(_VARIABLES)
     assert wiring.shapes == {name: tuple(shape) for name, shape in _VARIABLES.items()}
     assert wiring.blocks == (Block("w", bias="b"),)
@@ -268,7 +268,7 @@ def test_wiring() -> None:
     assert formats.wiring(Topology("", text)) == Wiring()
     assert formats.wiring(Topology("nnef", text[:-1])) == Wiring()
     with pytest.raises(FormatError):
-        nnef.wiring(text[:-1])
+        nnef.wiring(Topology("nnef", text[:-1]))
 
 
 @needs_shared
@@ -287,7 +287,7 @@ def test_wiring() -> None:
 def test_models(model: str, blocks: int, normalized: int) -> None:
     """Every variable of these networks is found to belong to a block."""
     assert SHARED is not None
-    wiring = nnef.wiring((SHARED / "models" / model / "graph.nnef").read_bytes())
+    wiring = nnef.wiring(Topology("nnef", (SHARED / "models" / model / "graph.nnef").read_bytes()))
     assert len(wiring.blocks) == blocks
     assert sum(block.mean is not None and block.epsilon == 1e-5 for block in wiring.blocks) == normalized
     names = [

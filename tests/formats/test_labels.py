@@ -20,7 +20,7 @@ from nnr_codec.limits import Limits
 
 from .support import assert_same, dat, graph_text, nnef_model, tree, write_folder
 
-_ATTACKS = [
+ATTACKS = [
     "",
     "/",
     "//",
@@ -119,7 +119,7 @@ _HARMLESS = ["w", "conv1/filter", "a.b-c_D/0", "layer.0.weight", "...a", ".hidde
 _HARMLESS += ["console/comm", "com", "com10", "lpt", "auxiliary/x", "x.aux", "x-con"]
 
 
-@pytest.mark.parametrize("label", _ATTACKS, ids=ascii)
+@pytest.mark.parametrize("label", ATTACKS, ids=ascii)
 def test_attacks_are_refused(label: str) -> None:
     for function in (label_path, portable_path):
         with pytest.raises(FormatError):
@@ -143,7 +143,7 @@ def test_one_leading_slash_is_dropped() -> None:
     assert label_path("/net/w") == "net/w.dat"
 
 
-def _escapes(path: str) -> str:
+def escapes(path: str) -> str:
     """Which rule of which system a path breaks, written from their manuals and not from the code; empty if none."""
     for module, separators in ((posixpath, "/"), (ntpath, r"[/\\]")):
         components = re.split(separators, path)
@@ -182,16 +182,16 @@ def _escapes(path: str) -> str:
     ],
 )
 def test_the_rules_of_the_systems_find_what_they_forbid(path: str, system: str) -> None:
-    assert _escapes(path).startswith(system)
+    assert escapes(path).startswith(system)
 
 
-@pytest.mark.parametrize("label", [*_ATTACKS, *_PORTABLE, *_HARMLESS], ids=ascii)
+@pytest.mark.parametrize("label", [*ATTACKS, *_PORTABLE, *_HARMLESS], ids=ascii)
 def test_no_portable_path_breaks_a_rule_of_a_system(label: str) -> None:
     try:
         path = portable_path(label)
     except FormatError:
         return
-    assert not _escapes(path)
+    assert not escapes(path)
 
 
 _LABELS = st.text(st.characters(codec="utf-8"), max_size=40) | st.from_regex(
@@ -208,7 +208,7 @@ def test_no_label_escapes(label: str) -> None:
         return
     assert plain == label.removeprefix("/") + ".dat"
     assert path_label(plain) == path_label(portable) == label.removeprefix("/")
-    assert not _escapes(portable)
+    assert not escapes(portable)
     # As it is, it may be unfit for Windows; it leaves its folder nowhere.
     for module in (posixpath, ntpath):
         assert not module.isabs(plain)

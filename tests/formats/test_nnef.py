@@ -230,7 +230,7 @@ def test_tensor_without_variable_is_left_out() -> None:
 
 @pytest.mark.parametrize("topology", [None, Topology("", b""), Topology("onnx", b"x")])
 def test_model_without_graph(topology: Topology | None, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"no NNEF graph .* save it as \.safetensors or \.npz"):
+    with pytest.raises(FormatError, match=r"no nnef graph.* write a \.safetensors or \.npz"):
         formats.save(Model({"a": np.zeros(1)}, topology), tmp_path / "m.nnef")
     assert list(tmp_path.iterdir()) == []
 

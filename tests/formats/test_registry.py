@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -16,21 +18,81 @@ import pytest
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.limits import Limits
-from nnr_codec.model import Model
+from nnr_codec.model import Model, Topology
 
 from .support import Pipe, assert_same, minimal, nnef_model, regular, tar_bytes, write_folder
 
+ROOT = Path(__file__).resolve().parents[2]
+#: In the order in which content is tried.
+NAMES = (
+    *("skriptnd", "nnef", "safetensors", "keras", "tensorflow", "pytorch", "npz", "onnx", "npy", "gguf", "openvino"),
+    "openvx",
+)
+#: Packages that nothing imports before it is needed.
+HEAVY = ("torch", "h5py", "tensorflow", "onnx", "onnxruntime", "openvino", "gguf", "safetensors", "ml_dtypes")
+
 
 def test_formats() -> None:
-    assert formats.names() == ("nnef", "safetensors", "npz")
+    assert formats.names() == NAMES
     for name in formats.names():
         module = formats.get(name)
         assert name == module.NAME
         assert module.DESCRIPTION
-        assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in module.SUFFIXES)
-        assert isinstance(module, formats.StreamFormat)
-    with pytest.raises(FormatError, match=r"no model format is called 'pickle'; there are nnef, safetensors, npz"):
+        assert all("." in suffix and suffix == suffix.lower() for suffix in module.SUFFIXES)
+        assert bool(module.READS) == isinstance(module, formats.Reading)
+        assert bool(module.SUFFIXES) == isinstance(module, formats.Writing)
+        assert isinstance(module, formats.Reading | formats.Writing)
+        assert not hasattr(module, "TOPOLOGY") or isinstance(module, formats.GraphFormat)
+        assert not getattr(module, "NEEDS_TOPOLOGY", False) or isinstance(module, formats.GraphFormat)
+    with pytest.raises(
+        FormatError, match=r"no model format is called 'pickle'; there are skriptnd, nnef, safetensors,"
+    ):
         formats.get("pickle")
+
+
+def test_no_two_formats_have_the_same_ending() -> None:
+    endings = [suffix for name in formats.names() for suffix in formats.get(name).SUFFIXES]
+    assert len(set(endings)) == len(endings)
+
+
+def test_what_is_needed_is_in_an_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name in formats.names():
+        module = formats.get(name)
+        if needs := getattr(module, "NEEDS", ()):
+            assert set(needs) <= {re.split(r"[^\w-]", package)[0] for package in extras[getattr(module, "EXTRA", "")]}
+
+
+def test_formats_that_only_read_or_write(tmp_path: Path) -> None:
+    np.savez(tmp_path / "m.npz", w=np.zeros(3))
+    with pytest.raises(FormatError, match="openvx models cannot be read"):
+        formats.load(tmp_path / "m.npz", format="openvx")
+    with pytest.raises(FormatError, match="gguf models cannot be written"):
+        formats.save(Model({}), tmp_path / "m", format="gguf")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if getattr(formats.get(name), "NEEDS_TOPOLOGY", False)])
+def test_what_cannot_be_written_without_a_topology(name: str, tmp_path: Path) -> None:
+    """One error for all, and nothing is written."""
+    for topology in (None, Topology("", b"of no known kind"), Topology("pytorch", b"another one")):
+        with pytest.raises(FormatError, match=rf"there is no {name} \w+, without which that format cannot be written"):
+            formats.save(Model({"w": np.zeros((2, 3))}, topology), tmp_path / "m", format=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """Neither by the modules of all formats, nor to tell files apart."""
+    code = (
+        "import sys, io, nnr_codec.formats as f\n"
+        "for name in f.names(): f.get(name)\n"
+        "first = sorted(set(sys.argv[1:]) & set(sys.modules))\n"
+        "heads = b'', b'PK\\3\\4', b'\\x89HDF\\r\\n\\x1a\\n', b'GGUF', b'<?xml?>', b'\\x08\\x08:\\x02'\n"
+        "for data in heads:\n"
+        "    f.recognise(io.BytesIO(data))\n"
+        "print(first, sorted(set(sys.argv[1:]) & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *HEAVY], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[] []"
 
 
 def test_modules_are_imported_when_needed() -> None:
@@ -64,16 +126,18 @@ def test_suffix_decides_on_writing(name: str, expected: str, tmp_path: Path) -> 
     assert module is None if expected == "npz" else module is formats.get(expected)
 
 
-@pytest.mark.parametrize("name", ["m", "m.onnx", "m.nnef.zip", "nnef"])
+@pytest.mark.parametrize("name", ["m", "m.onnx.gz", "m.nnef.zip", "nnef"])
 def test_unknown_suffix_lists_what_can_be_written(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"nnef: \.nnef .*\.tgz.*; safetensors: \.safetensors; npz: \.npz$"):
+    with pytest.raises(
+        FormatError, match=r"nnef: \.nnef .*\.tgz.*; safetensors: \.safetensors .*; npz: \.npz; onnx: \.onnx"
+    ):
         formats.save(Model({}), tmp_path / name)
     formats.save(Model({}), tmp_path / name, format="npz")
     assert (tmp_path / name).read_bytes()[:2] == b"PK"
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    known = r"not a model of a format that is read here \(nnef, safetensors, npz\)"
+    known = r"not a model of a format that is read here \(nnr formats lists them\)"
     for name, data in (("empty", b""), ("text", b"hello"), ("zeros", bytes(2000))):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(FormatError, match=f"{name}: {known}"):

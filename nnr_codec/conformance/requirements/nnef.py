@@ -18,6 +18,7 @@ from ...constants import (
     TOPOLOGY_FORMATS,
 )
 from ...errors import FormatError, LimitError, NnrError
+from ...model import Topology
 from ...syntax.structures import NnrQuantizationUnitHeader, NnrTopologyUnitHeader, NnrTopologyUnitPayload
 from .registry import Checked, Finding, Seen, at_end, requirement
 
@@ -150,7 +151,7 @@ def _is_graph(text: bytes) -> bool:
     from ...formats.nnef import wiring
 
     try:
-        return bool(wiring(text).shapes)
+        return bool(wiring(Topology("nnef", text)).shapes)
     except (FormatError, LimitError):
         return False
 

@@ -143,11 +143,20 @@ def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
             yield Finding(f"{count} is 0", f"{part}.{count}")
 
 
+_NO_TOPOLOGY = (NNR_TPL_PRUN, NNR_TPL_REFLIST)
+
+
 @at_end(TOPOLOGY_CARRIAGE)
 def topology_carriage(checked: Checked) -> Iterator[Finding]:
-    formats = [_topology(seen).topology_storage_format for seen in checked.of(NNR_TPL)]
-    carried = any(value not in (NNR_TPL_PRUN, NNR_TPL_REFLIST) and value < 128 for value in formats)
-    may_be = carried or any(value >= 128 for value in formats)  # what others keep there
+    found = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format not in _NO_TOPOLOGY]
+    # A zero says that the topology is kept apart (B.4), but others write it with flag 1; what others keep from 128 on
+    # may be one.
+    may_be = bool(found)
+    carried = any(
+        _topology(seen).topology_storage_format < 128
+        and _payload(seen).topology_data.strip(b"\0")
+        for seen in found
+    )
     for seen in checked.of(NNR_MPS):
         flag = cast(NnrModelParameterSetUnitPayload, seen.unit.structure).topology_carriage_flag
         if not carried <= flag <= may_be:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
 from ...errors import FormatError, LimitError, NnrError
 from ...limits import Limits
+from ...model import Topology
 
 if TYPE_CHECKING:
     from ...bitstream.units import Unit
@@ -169,7 +170,7 @@ class Checked:
         from ...formats.nnef import wiring
 
         try:
-            return list(wiring(self.texts["topology"]).shapes) if self.texts else None
+            return list(wiring(Topology("nnef", self.texts["topology"])).shapes) if self.texts else None
         except FormatError:
             return None
 

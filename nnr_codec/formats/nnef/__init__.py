@@ -13,11 +13,11 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from ...errors import FormatError
 from ...files import output_directory, output_file
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology, Wiring
-from .. import FormatWarning, announce, described
+from .. import FormatWarning, announce, check_topology, described
 from .blocks import find_blocks
 from .container import Container, is_container, open_container
 from .graph import Variable, parse_graph, with_shapes
@@ -38,7 +38,10 @@ from .tensorfile import HEADER_SIZE, Header, header_of, read_data, read_header, 
 
 NAME = "nnef"
 SUFFIXES = (".nnef", ".nnef.tar", ".nnef.tgz", ".tar", ".tgz", ".tar.gz")
-DESCRIPTION = "Khronos NNEF 1.0: a directory, a tar or a gzipped tar; reads the text of a graph too"
+DESCRIPTION = "Khronos NNEF 1.0"
+READS = "a directory, a tar or a gzipped tar; the graph.nnef of one, or alone"
+TOPOLOGY = NAME
+NEEDS_TOPOLOGY = True
 
 #: Whose file names folders are written with.
 SYSTEM = os.name
@@ -68,6 +71,21 @@ class LazyTensors(Mapping[str, Array]):
             if read_header(stream, size, path) != header:
                 raise FormatError(f"{path} has changed since the model was opened")
             return read_data(stream, header, path)
+
+    def only(self, names: Sequence[str]) -> Mapping[str, Array]:
+        """The tensors of these names for another process, which reads them by itself where it can."""
+        files = {name: self._files[name] for name in names}
+        container = self._container.only([path for path, _ in files.values()])
+        return LazyTensors(container, files) if container else {name: self[name] for name in names}
+
+    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Type and shape of a tensor, from its header where that tells."""
+        header = self._files[name][1]
+        dtype = self[name].dtype if header.dtype.kind == "b" and not header.is_packed else header.dtype
+        return dtype, header.shape
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LazyTensors, (self._container, self._files)
 
     def __contains__(self, label: object) -> bool:
         return label in self._files
@@ -177,15 +195,21 @@ def write(model: Model, file: BinaryIO) -> None:
     write_tar(file, _outputs(model))
 
 
-def wiring(graph: bytes) -> Wiring:
+def owns(topology: Topology) -> bool:
+    """Whether a topology of the format :data:`TOPOLOGY` is a ``graph.nnef``: what is called so is one (Annex A)."""
+    return True
+
+
+def wiring(topology: Topology) -> Wiring:
     """What a ``graph.nnef`` says of its variables, by label in its first spelling; FormatError if it is malformed."""
-    read = parse_graph(graph, Limits())
+    read = parse_graph(topology.data, Limits())
     variables = {variable.label: variable for variable in read.variables}
     first = {label: variables[label] for label in _spellings(read.variables)}
     return Wiring(
         {label: variable.shape for label, variable in first.items()},
         find_blocks(read),
         {label: _KINDS[variable.dtype] for label, variable in first.items()},
+        ignores_case=True,
     )
 
 
@@ -247,11 +271,8 @@ def _listed(names: list[str]) -> str:
 def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
     """Check a model and return its files in the order of their paths; the tensors follow as they are asked for."""
     topology = model.topology
-    if topology is None or topology.format != NAME:
-        raise FormatError(
-            "the model has no NNEF graph and cannot be saved as NNEF: decode it with its graph (topology=, --topology),"
-            " or save it as .safetensors or .npz"
-        )
+    check_topology(NAME, topology)
+    assert topology is not None
     # The text is the caller's own by now.
     graph, text = parse_graph(topology.data, Limits.unlimited()), topology.data
     if shapes := {name.casefold(): described(model, name)[1] for name in model.pruned if name in model.tensors}:

@@ -62,6 +62,9 @@ class Container(Protocol):
         A path that is absent, or no regular file, raises FormatError. One such iteration may be under way at a time.
         """
 
+    def only(self, paths: Iterable[str]) -> Container | None:
+        """These members for another process; None where it cannot read them."""
+
 
 def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
     """The container at a path or in a seekable file.
@@ -77,11 +80,11 @@ def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
     """
     container: Container
     if isinstance(source, Path) and source.is_dir():
-        container = _Directory(source, limits)
+        container = Directory(source, limits)
     elif _is_tar(source) or not _is_text(source):
         container = _Tar(source, limits)
     elif isinstance(source, Path) and source.name == GRAPH:
-        container = _Directory(source.parent, limits, text_only=True)
+        container = Directory(source.parent, limits, text_only=True)
     else:
         container = _Text(source, limits)
     if GRAPH not in container.texts:
@@ -140,12 +143,19 @@ class _Text:
             raise FormatError(f"{path} is missing")
         yield from ()
 
+    def only(self, paths: Iterable[str]) -> None:
+        """See Container."""
 
-class _Directory:
-    def __init__(self, root: Path, limits: Limits, *, text_only: bool = False) -> None:
+
+class Directory:
+    """A folder with these ``texts``, where they are present; ``text_only`` as :class:`Container` has it."""
+
+    def __init__(
+        self, root: Path, limits: Limits, *, text_only: bool = False, texts: tuple[str, ...] = (GRAPH, QUANT)
+    ) -> None:
         self.root, self.text_only, self._limits = root, text_only, limits
         self.texts: dict[str, bytes] = {}
-        for name, stream, size in self.members(name for name in (GRAPH, QUANT) if os.path.lexists(root / name)):
+        for name, stream, size in self.members(name for name in texts if os.path.lexists(root / name)):
             limits.check("max_topology_bytes", size, f"bytes of {name}")
             self.texts[name] = stream.read(size)
 
@@ -168,6 +178,38 @@ class _Directory:
         for path in paths:
             with _open_below(self.root, path) as stream:
                 yield path, stream, os.fstat(stream.fileno()).st_size
+
+    def only(self, paths: Iterable[str]) -> Container:
+        """See :class:`Container`."""
+        return _Files(self.root, paths)
+
+
+class _Files:
+    """Files of a folder, which are known again by size and time of change."""
+
+    text_only = False
+
+    def __init__(self, root: Path, paths: Iterable[str]) -> None:
+        self.root, self.texts = root.absolute(), dict[str, bytes]()
+        self.states: dict[str, tuple[int, ...]] = {}
+        for path in paths:
+            with _open_below(root, path) as stream:
+                self.states[path] = state(stream)[-2:]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(self.states)
+
+    def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
+        for path in paths:
+            os.stat(self.root / path)  # where it is missing, that tells the whole path
+            with _open_below(self.root, path) as stream:
+                if state(stream)[-2:] != self.states[path]:
+                    raise FormatError(f"{self.root / path} has changed since the model was opened")
+                yield path, stream, self.states[path][0]
+
+    def only(self, paths: Iterable[str]) -> Container:
+        return _Files(self.root, paths)
 
 
 def _open_below(root: Path, path: str) -> io.BufferedReader:
@@ -206,7 +248,7 @@ class _Tar:
     text_only = False
 
     def __init__(self, source: Path | BinaryIO, limits: Limits) -> None:
-        self.source = source
+        self.source: Path | BinaryIO = source
         with _gzip_errors(), _stream(source) as (stream, plain):
             if not plain or not isinstance(source, Path):
                 self.source = spooled(stream, limits, "bytes of the archive")
@@ -225,11 +267,21 @@ class _Tar:
         # Forward, as disks like it.
         wanted.sort(key=lambda item: item[1].offset)
         with _opened(self.source) as file:
-            if self._state(file) != self.state:
+            if self._state(file)[-len(self.state) :] != self.state:
                 raise FormatError("the archive has changed since it was opened")
             for path, member in wanted:
                 file.seek(member.offset)
                 yield path, cast(Stream, file), member.size
+
+    def only(self, paths: Iterable[str]) -> Container | None:
+        """See Container; the archive is known again by size and time of change."""
+        if not isinstance(self.source, Path):
+            return None
+        part = object.__new__(_Tar)
+        part.source, part.texts, part.state = self.source.absolute(), {}, self.state[-2:]
+        part.index = {path: self.index[path] for path in paths}
+        part.files = tuple(part.index)
+        return part
 
     def _state(self, file: BinaryIO) -> tuple[int, ...]:
         """Of a file that others can get at."""

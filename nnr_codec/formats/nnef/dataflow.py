@@ -38,6 +38,17 @@ PARAMETERS = {
     "add": ("x", "y"),
     "mul": ("x", "y"),
     "transpose": ("input", "axes"),
+    "external": ("shape",),
+    **dict.fromkeys(("copy", "relu", "sigmoid", "tanh", "softplus", "abs", "sqr", "sqrt"), ("x",)),
+    "clamp": ("x", "a", "b"),
+    "softmax": ("x", "axes"),
+    **dict.fromkeys(("max_pool", "avg_pool"), ("input", "size", "border", "padding", "stride", "dilation")),
+    "mean_reduce": ("input", "axes"),
+    "local_response_normalization": ("input", "size", "alpha", "beta", "bias"),
+    "reshape": ("input", "shape", "axis_start", "axis_count"),
+    **dict.fromkeys(("squeeze", "unsqueeze"), ("input", "axes")),
+    "concat": ("values", "axis"),
+    "pad": ("input", "padding", "border", "value"),
 }
 _OPERATORS = {"+": "add", "*": "mul"}
 
@@ -56,6 +67,8 @@ class Value:
     ----------
     operation : str
         One of :data:`PARAMETERS`, or empty.
+    called : str
+        The operation or operator as it is written; empty where the expression is none, or is not followed.
     inputs : dict of str to Value
         The arguments of such an operation by parameter.
     items : list of Value, or None
@@ -68,6 +81,7 @@ class Value:
     """
 
     operation: str = ""
+    called: str = ""
     inputs: dict[str, Value] = field(default_factory=dict)
     items: list[Value] | None = None
     constant: bool | int | float | str | None = None
@@ -79,14 +93,35 @@ class _TooMuchError(Exception):
     """Fragments call fragments without end, or without need."""
 
 
-def follow(graph: Graph) -> list[Value]:
-    """The operations of a graph, in the order of the text; none where fragments make it too large."""
+@dataclass(frozen=True)
+class Flow:
+    """What a graph computes.
+
+    Parameters
+    ----------
+    operations : list of Value
+        Those that are followed, in the order of the text.
+    names : dict of str to Value
+        What the identifiers of the graph stand for at its end.
+    """
+
+    operations: list[Value]
+    names: Mapping[str, Value]
+
+
+def flow(graph: Graph) -> Flow:
+    """What a graph computes; nothing where fragments make it too large."""
     follower = _Follower(graph)
     try:
-        follower.run(graph)
+        names = follower.run(graph)
     except _TooMuchError:
-        return []
-    return follower.operations
+        return Flow([], {})
+    return Flow(follower.operations, names)
+
+
+def follow(graph: Graph) -> list[Value]:
+    """The operations of a graph, in the order of the text; none where fragments make it too large."""
+    return flow(graph).operations
 
 
 _Names = dict[str, Value]
@@ -101,11 +136,12 @@ class _Follower:
         self.unknown = Value()
         self.inlined_nodes = 0
 
-    def run(self, graph: Graph) -> None:
+    def run(self, graph: Graph) -> _Names:
         names: _Names = {}
         self.body(graph.document.graph.body, names, 0)
         for result in graph.document.graph.results:
             self.lose(result, names)
+        return names
 
     def body(self, assignments: tuple[Assignment, ...], names: _Names, depth: int) -> None:
         for assignment in assignments:
@@ -122,9 +158,9 @@ class _Follower:
             for part, item in zip(target.items, items, strict=True):
                 self.assign(part, item, names)
 
-    def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None) -> Value:
+    def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None, called: str = "") -> Value:
         """A value that is computed from others."""
-        value = Value(operation, dict(inputs or {}))
+        value = Value(operation, called, dict(inputs or {}))
         for used in value.inputs.values():
             used.users.append(value)
         if operation:
@@ -159,7 +195,7 @@ class _Follower:
                 result = self.value(first, names, depth + 1)
                 for operator, operand in zip(operators, others, strict=True):
                     pair = {"x": result, "y": self.value(operand, names, depth + 1)}
-                    result = self.new(_OPERATORS.get(operator, ""), pair)
+                    result = self.new(_OPERATORS.get(operator, ""), pair, operator)
                 return result
             case Invocation():
                 return self.call(expression, names, depth)
@@ -190,7 +226,7 @@ class _Follower:
         if fragment:
             return self.inlined(fragment, bound, depth)
         understood = known and not any(name.isdigit() for name in bound)
-        return self.new(operation if understood else "", bound)
+        return self.new(operation if understood else "", bound, operation)
 
     def inlined(self, fragment: Fragment, names: _Names, depth: int) -> Value:
         """What a fragment gives for the values of its parameters."""

@@ -67,6 +67,9 @@ _VENDORS = {0x5452: "tract"}
 # The item type that is written, by the kind of the dtype and the data type of the graph.
 _WRITTEN = {(_ITEM_TYPES[code].kind, _ITEM_TYPES[code].data_type): code for code in range(0x06)}
 
+#: The data type that arrays of a kind have where no graph says another one.
+DATA_TYPES = {"f": "scalar", "i": "integer", "u": "integer", "b": "logical"}
+
 
 @dataclass(frozen=True)
 class Header:
@@ -233,15 +236,16 @@ def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> A
     return read_data(file, header, name)
 
 
-def header_of(array: Array, data_type: str, name: str, fields: str | None = None) -> Header:
+def header_of(array: Array, data_type: str | None, name: str, fields: str | None = None) -> Header:
     """The header that an array is written with for a variable of a data type.
 
     Parameters
     ----------
     array : ndarray
         Of any byte order.
-    data_type : str
-        ``scalar``, where integers are quantized values, ``integer`` or ``logical``, which is written with 1 bit each.
+    data_type : str or None
+        ``scalar``, where integers are quantized values, ``integer`` or ``logical``, which is written with 1 bit each;
+        None where no graph tells: that of ``fields``, or else :data:`DATA_TYPES`.
     name : str
         What errors call the file.
     fields : str, optional
@@ -259,8 +263,8 @@ def header_of(array: Array, data_type: str, name: str, fields: str | None = None
     if header is None or not header.holds(array.dtype):
         if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             raise lacks_type(name, array.dtype, "nnef")
-        header = _written(array.shape, array.dtype.newbyteorder("="), data_type)
-    if header.data_type != data_type:
+        header = _written(array.shape, array.dtype.newbyteorder("="), data_type or DATA_TYPES[array.dtype.kind])
+    if data_type is not None and header.data_type != data_type:
         raise FormatError(
             f"{name}: {_ITEM_TYPES[header.item_type].name} is {header.data_type} data; the variable is {data_type}"
         )

@@ -75,6 +75,9 @@ class _Texts:
         """Nothing."""
         yield from ()
 
+    def only(self, paths: Iterable[str]) -> None:
+        """Nothing."""
+
 
 class _Validator:
     def __init__(self, container: Container, limits: Limits) -> None:

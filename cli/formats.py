@@ -1,0 +1,75 @@
+"""``nnr formats``: the model formats that there are, and what to install for those that need more."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import output
+
+if TYPE_CHECKING:
+    from nnr_codec.formats import Format
+
+
+@click.command(
+    short_help="List the model formats, and what to install for them.",
+    epilog="""\b
+Examples:
+  nnr formats
+  nnr formats --json | python -m json.tool
+""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def formats(as_json: bool) -> None:
+    """List the model formats that are read and written here, those that other packages add among them.
+
+    A model is told by its content when it is read, by its ending when it is written; --format and --to take names.
+    """
+    rows = [row_of(module) for module in known()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    output.table(
+        ("name", "what it is", "read", "written", "ready"),
+        (
+            (
+                row["name"],
+                row["description"],
+                row["reads"] or "no",
+                " ".join(row["suffixes"]) or ("a folder" if row["writes"] else "no"),
+                row["install"] or "yes",
+            )
+            for row in rows
+        ),
+        right=(),
+        fold=("what it is", "read", "written", "ready"),
+    )
+
+
+def known() -> list[Format]:
+    """All formats that can be used; others are warned of."""
+    from nnr_codec.formats import registry
+
+    return list(registry.every())
+
+
+def row_of(module: Format) -> dict[str, Any]:
+    """What is told of a format."""
+    from importlib.util import find_spec
+
+    from nnr_codec.formats import Reading, Writing
+
+    missing = [name for name in getattr(module, "NEEDS", ()) if find_spec(name) is None]
+    extra = getattr(module, "EXTRA", "")
+    install = f"pip install 'nnr_codec[{extra}]'" if extra else f"pip install {' '.join(missing)}"
+    return {
+        "name": module.NAME,
+        "description": module.DESCRIPTION,
+        "reads": module.READS if isinstance(module, Reading) else "",
+        "writes": isinstance(module, Writing),
+        "suffixes": list(module.SUFFIXES),
+        "needs": missing,
+        "install": install if missing else "",
+    }

@@ -1,0 +1,355 @@
+"""GGUF files, which llama.cpp and others run: versions 2 and 3, little-endian. They are read only.
+
+Tensors of F32, F16, BF16, F64, I8, I16, I32 and I64 are read as they are. Q8_0, blocks of 32 int8 with a float16 as
+their scale, is read as the float32 products, which are exact. Other types are refused by name. Shapes are in the usual
+order, the last extent that of adjacent items; GGUF has them reversed.
+
+A key ``k`` of the file is in the metadata as ``gguf:k``: a string as it is, a number, boolean or array as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..dtypes import STORED_TYPES
+from ..errors import FormatError, MissingDependencyError
+from ..limits import Budget, Limits
+from ..model import Array, Model
+from . import FormatWarning, fill, opened_file, state
+from .lazy import Entry, LazyTensors
+
+NAME = "gguf"
+SUFFIXES = ()
+DESCRIPTION = "GGUF: tensors and metadata of llama.cpp"
+READS = "a .gguf file of F32, F16, BF16, F64, I8 to I64 and Q8_0"
+
+#: How the names of a file's keys begin in a model's metadata.
+PREFIX = "gguf:"
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_ALIGNMENT, _DEFAULT = "general.alignment", 32
+_MAX_DEPTH = 4  # of arrays in arrays
+_MAX_DIMS = 32
+_MAX_SIZE = (1 << 63) - 1
+_CHUNK = 1 << 15  # blocks at a time
+
+#: Types of values by number: numpy's names, but for strings and arrays.
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_NUMBERS = {
+    0: "u1",
+    1: "i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "u1",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+#: Types of tensors that are read as they are.
+_PLAIN = {
+    0: "float32",
+    1: "float16",
+    24: "int8",
+    25: "int16",
+    26: "int32",
+    27: "int64",
+    28: "float64",
+    30: "bfloat16",
+}
+_Q8_0, _BLOCK, _BLOCK_BYTES = 8, 32, 34
+#: The others, for messages.
+_REFUSED = {
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+    40: "NVFP4",
+    41: "Q1_0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks(Entry):
+    """A tensor of Q8_0: in each block a float16 and 32 int8."""
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        blocks = self.nbytes // _BLOCK_BYTES
+        products = np.empty((blocks, _BLOCK), np.float32)
+        data = np.empty((min(blocks, _CHUNK), _BLOCK_BYTES), np.uint8)
+        file.seek(self.start)
+        for first in range(0, blocks, _CHUNK):
+            part = data[: blocks - first]
+            fill(file, part, what)
+            scales = part[:, :2].copy().view("<f2").astype(np.float32)
+            with np.errstate(invalid="ignore"):  # of an infinite scale
+                np.multiply(part[:, 2:].view(np.int8), scales, out=products[first : first + _CHUNK])
+        return products.reshape(self.shape)
+
+
+# ------------------------------------------------------------------------------------------------ reading
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this begins as a GGUF file does."""
+    if isinstance(source, Path) and not source.is_file():
+        return False
+    with opened_file(source) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read a file, its tensors in the order of its list; of a path they are read on access.
+
+    Values of keys that are no Unicode text are left out, and those with which the metadata would take more than half of
+    max_side_info_bytes; a FormatWarning names them, or a FormatError if ``strict``.
+
+    Raises
+    ------
+    FormatError
+        The file is malformed, of another version or big-endian, has a tensor of a type that is not read, or tensors
+        that overlap or lie outside of it; or ``ml_dtypes`` is needed and not installed (MissingDependencyError).
+    LimitError
+        It asks for more than the limits permit; what precedes the tensors may have max_topology_bytes.
+    """
+    with opened_file(source) as file:
+        budget = Budget(limits)
+        reader = _Reader(file, budget)
+        metadata, entries, left_out = _read(reader, budget)
+        if left_out:
+            message = f"values of these keys are left out: {', '.join(ascii(key[:80]) for key in left_out[:8])}"
+            message += f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+            if strict:
+                raise FormatError(message)
+            warnings.warn(message, FormatWarning, stacklevel=3)
+        if isinstance(source, Path):
+            return Model(LazyTensors([(source, state(file))], entries), metadata=metadata, format=NAME)
+        tensors = {name: entry.read(file, f"tensor {name[:80]!a}") for name, entry in entries.items()}
+    return Model(tensors, metadata=metadata, format=NAME)
+
+
+class _Reader:
+    """Reads what precedes the tensors: nothing behind the end of the file, and no more than the limits permit."""
+
+    def __init__(self, file: BinaryIO, budget: Budget) -> None:
+        self.size = file.seek(0, os.SEEK_END)
+        budget.charge("max_archive_bytes", self.size, "bytes of the file")
+        self.at = file.seek(0)
+        self._file, self._limits = file, budget.limits
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        self.need(count)
+        self.at += count
+        self._limits.check("max_topology_bytes", self.at, "bytes of keys and the list of tensors")
+        return self._file.read(count)
+
+    def need(self, count: int) -> None:
+        """Raise FormatError where there are less bytes left."""
+        if count > self.size - self.at:
+            raise FormatError(f"at byte {self.at:,}: the file ends, and {count:,} bytes should follow")
+
+    def u32(self) -> int:
+        """The next number of 4 bytes."""
+        return int.from_bytes(self.take(4), "little")
+
+    def u64(self) -> int:
+        """The next number of 8 bytes."""
+        return int.from_bytes(self.take(8), "little")
+
+    def string(self) -> bytes:
+        """The next string."""
+        return self.take(self.u64())
+
+    def name(self, what: str) -> str:
+        """The next string, which is a name."""
+        count = self.u64()
+        self._limits.check("max_name_bytes", count, f"bytes of the name of a {what}")
+        name = self.take(count)
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"the name {name[:80]!r} of a {what} is not Unicode text") from None
+
+
+def _read(reader: _Reader, budget: Budget) -> tuple[dict[str, str], dict[str, Entry], list[str]]:
+    """Metadata, tensors, and the keys that are left out."""
+    if reader.take(4) != _MAGIC:
+        raise FormatError("not a GGUF file")
+    version = reader.u32()
+    if version & 0xFFFF == 0 and version:
+        raise FormatError("a big-endian GGUF file; only little-endian ones are read")
+    if version not in _VERSIONS:
+        raise FormatError(f"GGUF version {version}; versions 2 and 3 are read")
+    tensors, keys = reader.u64(), reader.u64()
+    budget.charge("max_names", tensors, "tensors of the file")
+    budget.charge("max_names", keys, "keys of the file")
+    metadata, left_out, alignment = _metadata(reader, keys, budget.limits.max_side_info_bytes // 2)
+    infos = dict(_infos(reader, tensors))
+    if len(infos) < tensors:
+        raise FormatError("two tensors have the same name")
+    start = -(-reader.at // alignment) * alignment
+    entries = {name: _entry(name, *info, start, alignment, budget) for name, info in infos.items()}
+    _check_places(entries, reader.size)
+    return metadata, entries, left_out
+
+
+# ------------------------------------------------------------------------------------------------ keys
+def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], list[str], int]:
+    """Keys and their values, those that are left out, and the alignment."""
+    metadata: dict[str, str] = {}
+    left_out: list[str] = []
+    alignment, known = _DEFAULT, set[str]()
+    for _ in range(count):
+        key = reader.name("key")
+        if key in known:
+            raise FormatError(f"the key {key[:80]!a} is there twice")
+        known.add(key)
+        type = reader.u32()
+        value = _value(reader, type, room)
+        if value is None:
+            left_out.append(key)
+            continue
+        if key == _ALIGNMENT:
+            if type != 4 or value <= 0 or value & (value - 1):
+                raise FormatError(f"{_ALIGNMENT} is not a power of two of type uint32")
+            alignment = value
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        # As the record of side information would have it.
+        room -= (size := len(json.dumps(text)) + len(json.dumps(PREFIX + key)))
+        if room < 0:
+            room += size
+            left_out.append(key)
+        else:
+            metadata[PREFIX + key] = text
+    return metadata, left_out, alignment
+
+
+def _value(reader: _Reader, type: int, room: int, depth: int = 0) -> Any:
+    """The value of a key, all of which is read; None for what is no text, or takes more room as JSON."""
+    if type == _STRING:
+        return _decoded(reader.string())
+    if type == _ARRAY:
+        return _array(reader, room, depth)
+    if type not in _NUMBERS:
+        raise FormatError(f"at byte {reader.at:,}: a value of type {type}, which is none")
+    return _numbers(reader, type, 1)[0]
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _numbers(reader: _Reader, type: int, count: int) -> list[Any]:
+    dtype = np.dtype(_NUMBERS[type])
+    numbers: Array = np.frombuffer(reader.take(count * dtype.itemsize), dtype)
+    if type == _BOOL:
+        if np.any(numbers.view(np.uint8) > 1):
+            raise FormatError(f"at byte {reader.at:,}: a boolean is neither 0 nor 1")
+        numbers = numbers.view(np.bool_)
+    return list(numbers.tolist())
+
+
+def _array(reader: _Reader, room: int, depth: int) -> list[Any] | None:
+    if depth == _MAX_DEPTH:
+        raise FormatError(f"at byte {reader.at:,}: arrays in arrays, more than {_MAX_DEPTH} deep")
+    type, count = reader.u32(), reader.u64()
+    if type in _NUMBERS:
+        if 2 * count <= room:
+            return _numbers(reader, type, count)
+        reader.take(count * np.dtype(_NUMBERS[type]).itemsize)
+        return None
+    if type not in (_STRING, _ARRAY):
+        raise FormatError(f"at byte {reader.at:,}: an array of type {type}, which is none")
+    reader.need(8 * count)
+    values, complete = [], 3 * count <= room
+    for _ in range(count):
+        value = _value(reader, type, room, depth + 1)
+        complete = complete and value is not None
+        if complete:
+            values.append(value)
+    return values if complete else None
+
+
+# ------------------------------------------------------------------------------------------------ tensors
+def _infos(reader: _Reader, count: int) -> Iterator[tuple[str, tuple[tuple[int, ...], int, int]]]:
+    """Name, and shape, type and offset of each tensor."""
+    for _ in range(count):
+        name = reader.name("tensor")
+        dims = reader.u32()
+        if dims > _MAX_DIMS:
+            raise FormatError(f"tensor {name[:80]!a}: {dims:,} dimensions")
+        shape = tuple(reader.u64() for _ in range(dims))[::-1]
+        yield name, (shape, *struct.unpack("<IQ", reader.take(12)))
+
+
+def _entry(
+    name: str, shape: tuple[int, ...], type: int, offset: int, start: int, alignment: int, budget: Budget
+) -> Entry:
+    """A tensor, checked on its own; ``start`` is where tensors begin."""
+    what = f"tensor {name[:80]!a}"
+    if type not in _PLAIN and type != _Q8_0:
+        known = _REFUSED.get(type, f"of number {type}")
+        raise FormatError(
+            f"{what}: type {known} is not read; there are F32, F16, BF16, F64, I8, I16, I32, I64 and Q8_0"
+        )
+    stored = STORED_TYPES[_PLAIN.get(type, "float32")]
+    elements = budget.tensor(shape, stored.itemsize, what)
+    if math.prod(filter(None, shape)) * stored.itemsize > _MAX_SIZE:
+        raise FormatError(f"{what}: shape {shape} is larger than any array")
+    if offset % alignment:
+        raise FormatError(f"{what}: its offset {offset:,} is no multiple of {alignment}")
+    try:
+        _ = stored.dtype
+    except MissingDependencyError as error:
+        error.args = (f"{what}: {error}",)
+        raise
+    if type != _Q8_0:
+        return Entry(stored.name, shape, start + offset, elements * stored.itemsize)
+    if not shape or shape[-1] % _BLOCK:
+        raise FormatError(f"{what}: of shape {list(shape)}, which is not made of blocks of {_BLOCK}")
+    return _Blocks(stored.name, shape, start + offset, elements // _BLOCK * _BLOCK_BYTES)
+
+
+def _check_places(entries: dict[str, Entry], size: int) -> None:
+    """Tensors lie in the file, and do not overlap."""
+    at = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
+        if entry.start < at:
+            raise FormatError(f"tensor {name[:80]!a}: its bytes overlap with another tensor's")
+        at = entry.start + entry.nbytes
+        if at > size:
+            raise FormatError(f"tensor {name[:80]!a}: the file has {size:,} bytes; {at:,} are needed")

@@ -1,0 +1,234 @@
+"""``.keras`` archives and folders: the members around the weights, and where the weights are."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from ...errors import FormatError, NnrError
+from ...limits import Budget, Limits
+from .. import opened_file, spooled
+from ..beside import as_metadata, check_names, files, from_metadata, opened
+
+CONFIG = "config.json"
+METADATA = "metadata.json"
+WEIGHTS = "model.weights.h5"
+#: The order in which Keras writes; others follow.
+USUAL = (METADATA, CONFIG, WEIGHTS)
+_ASSETS = "assets/"
+
+_FORMAT = "keras"
+_ORDER = "keras:order"
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+# What zipfile raises on damaged archives, encrypted members and members of unknown compression.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    OverflowError,
+    ValueError,
+)
+
+
+@dataclass
+class Part:
+    """The weights of a model, and what is beside them.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        Where the HDF5 file is.
+    start, size : int
+        Its place there.
+    path : Path or None
+        Of that file, if it has one.
+    config : bytes or None
+        The configuration, if it is beside the weights.
+    metadata : dict of str to str
+        All other members.
+    left_out : list of str
+        Files of a folder that are no part of a model.
+    """
+
+    file: BinaryIO
+    start: int
+    size: int
+    path: Path | None = None
+    config: bytes | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder has the files of a model."""
+    return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
+
+
+def is_archive(file: BinaryIO) -> bool:
+    """Whether a file is an archive with the members of a model."""
+    file.seek(0)
+    if file.read(2) != b"PK":
+        return False
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+    except _ZIP_ERRORS:
+        return False
+    return CONFIG in names and any(name.startswith("model.weights.") for name in names)
+
+
+@contextmanager
+def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[Part]:
+    """The parts of an archive or a folder, or an HDF5 file alone; raises FormatError, LimitError, OSError."""
+    with ExitStack() as stack:
+        if isinstance(source, Path) and source.is_dir():
+            yield _of_folder(source, limits, budget, stack)
+            return
+        file = stack.enter_context(opened_file(source))
+        size = file.seek(0, os.SEEK_END)
+        limits.check("max_archive_bytes", size, "bytes of the file")
+        part = Part(file, 0, size)
+        if is_archive(file):
+            try:
+                part = _of_archive(file, limits, budget, stack)
+            except NnrError:
+                raise
+            except _ZIP_ERRORS as error:
+                raise FormatError(f"a damaged archive: {error}") from error
+        if part.file is file and isinstance(source, Path):
+            part.path = source
+        yield part
+
+
+def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -> Part:
+    """What Keras writes without an archive; files that are no part of that are left out."""
+    found = dict(files(folder, limits))
+    if CONFIG not in found or WEIGHTS not in found:
+        raise FormatError(f"a folder without {CONFIG} or {WEIGHTS}")
+    file = stack.enter_context(opened(found.pop(WEIGHTS)))
+    size = file.seek(0, os.SEEK_END)
+    limits.check("max_archive_bytes", size, "bytes of the file")
+    part = Part(file, 0, size, folder / WEIGHTS)
+    for name, path in found.items():
+        if name in (CONFIG, METADATA) or name.startswith(_ASSETS):
+            with opened(path) as beside:
+                _add(part, name, os.fstat(beside.fileno()).st_size, beside, budget)
+        else:
+            part.left_out.append(name)
+    return part
+
+
+def _of_archive(file: BinaryIO, limits: Limits, budget: Budget, stack: ExitStack) -> Part:
+    archive = stack.enter_context(zipfile.ZipFile(file))
+    infos = _infos(archive, limits, budget)
+    if WEIGHTS not in infos:
+        raise FormatError(f"an archive without {WEIGHTS}; weights of other formats are not read")
+    part = _weights(file, archive, infos[WEIGHTS], limits, stack)
+    for name, info in infos.items():
+        if name != WEIGHTS:
+            with archive.open(info) as member:
+                _add(part, name, info.file_size, member, budget)
+    if list(infos) != _ordered(list(infos)):
+        part.metadata[_ORDER] = json.dumps(list(infos))
+    return part
+
+
+def _add(part: Part, name: str, size: int, file: IO[bytes], budget: Budget) -> None:
+    """Take in what is beside the weights."""
+    limit = "max_topology_bytes" if name == CONFIG else "max_side_info_bytes"
+    budget.charge(limit, size, f"bytes beside {WEIGHTS}")
+    data = file.read(size + 1)
+    if len(data) != size:
+        raise FormatError(f"{name[:80]!a} is not of the size that it says")
+    if name == CONFIG:
+        part.config = data
+        return
+    key, text = as_metadata(_FORMAT, name, data)
+    part.metadata[key] = text
+
+
+def _infos(archive: zipfile.ZipFile, limits: Limits, budget: Budget) -> dict[str, zipfile.ZipInfo]:
+    """The members by name, which has been checked; folders have none."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    budget.charge("max_names", len(archive.infolist()), "members of the archive")
+    for info in archive.infolist():
+        name = info.orig_filename
+        limits.check("max_name_bytes", len(name.encode("utf-8", "surrogateescape")), "bytes of a name in the archive")
+        if info.is_dir() and not info.file_size:
+            continue
+        if name in found:
+            raise FormatError(f"the archive has {name[:80]!a} twice")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise FormatError(f"{name[:80]!a}: compression method {info.compress_type}; only deflate is read")
+        budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
+        found[name] = info
+    check_names(list(found))
+    return found
+
+
+def _weights(file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits, stack: ExitStack) -> Part:
+    """The weights where they are, or a copy of them if they are deflated."""
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        with archive.open(info) as member:
+            spool = stack.enter_context(spooled(cast(BinaryIO, member), limits, f"bytes of {WEIGHTS}"))
+        return Part(spool, 0, spool.seek(0, os.SEEK_END))
+    file.seek(info.header_offset)
+    head = file.read(_LOCAL_HEADER.size)
+    if len(head) != _LOCAL_HEADER.size or head[:4] != b"PK\3\4":
+        raise FormatError(f"{WEIGHTS} is not where the archive says")
+    _, name, extra = _LOCAL_HEADER.unpack(head)
+    start = info.header_offset + _LOCAL_HEADER.size + name + extra
+    if start + info.file_size > file.seek(0, os.SEEK_END) or info.file_size != info.compress_size:
+        raise FormatError(f"{WEIGHTS} is larger than the archive")
+    return Part(file, start, info.file_size)
+
+
+def _ordered(names: list[str]) -> list[str]:
+    """The usual order."""
+    return [*(name for name in USUAL if name in names), *sorted(name for name in names if name not in USUAL)]
+
+
+def members(metadata: Mapping[str, str], config: bytes) -> dict[str, bytes | None]:
+    """What to write into an archive, in order; None for the weights. FormatError for metadata that are malformed."""
+    beside = from_metadata(_FORMAT, metadata)
+    if CONFIG in beside or WEIGHTS in beside:
+        raise FormatError(f"metadata has {CONFIG} or {WEIGHTS}, which the topology and the tensors are")
+    found: dict[str, bytes | None] = {**beside, CONFIG: config, WEIGHTS: None}
+    order = _ordered(list(found))
+    if _ORDER in metadata:
+        try:
+            order = json.loads(metadata[_ORDER])
+        except (ValueError, RecursionError):
+            order = []
+        if (
+            not isinstance(order, list)
+            or any(type(name) is not str for name in order)
+            or sorted(order) != sorted(found)
+        ):
+            raise FormatError(f"metadata {_ORDER!r} does not list the members")
+    return {name: found[name] for name in order}
+
+
+def write(members: Mapping[str, bytes | None], weights: BinaryIO, file: BinaryIO) -> None:
+    """Write an archive, without times and compression, to a file that need not be seekable."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)
+            info.create_system = 3
+            info.external_attr = 0o644 << 16
+            source = weights if data is None else io.BytesIO(data)
+            with archive.open(info, "w", force_zip64=data is None) as member:
+                while chunk := source.read(1 << 20):
+                    member.write(chunk)

@@ -1,0 +1,145 @@
+"""The attributes of HDF5 files as metadata: JSON by path, in which a text stands for itself.
+
+Other values are lists of a type, a shape and the values. Types are ``utf8`` and ``ascii`` for texts of variable length,
+``utf8:8`` and ``ascii:8`` for those of 8 bytes, and numpy's for numbers (``<f8``, ``|b1``), whose values are the bytes
+in hexadecimal digits. A shape is null where an attribute has no value. The values of the configuration of the model are
+null: the topology is that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import STORED_TYPES
+from ...errors import FormatError
+from .hdf5 import Attribute
+from .messages import Type, text_of
+
+_KEY = "keras:hdf5"
+_CONFIG = "model_config"
+_TEXT = re.compile(r"(utf8|ascii)(?::([1-9][0-9]{0,4}))?")
+_NUMBER = re.compile(r"[<>|](?:b1|[iu][1248]|f[248])")
+_MAX_BYTES = 64_000  # of an attribute in the header of its object
+_MAX_RANK = 32
+
+
+def configuration(attributes: Mapping[str, Mapping[str, Attribute]]) -> bytes | None:
+    """The text of the root's model_config, if there is one."""
+    found = attributes.get("", {}).get(_CONFIG)
+    if found is None or not isinstance(found.values, list) or found.shape != ():
+        return None
+    return found.values[0].encode("utf-8")
+
+
+def to_metadata(attributes: Mapping[str, Mapping[str, Attribute]], has_config: bool) -> dict[str, str]:
+    """The attributes of a file, and its empty groups; ``has_config`` says that the configuration is elsewhere."""
+    found: dict[str, dict[str, Any]] = {}
+    own = None if has_config else configuration(attributes)
+    for path, values in attributes.items():
+        found[path] = {name: _plain(value) for name, value in values.items()}
+        if path == "" and own is not None:
+            kind = _plain(values[_CONFIG])
+            found[path][_CONFIG] = ["utf8" if isinstance(kind, str) else kind[0], [], None]
+    return {_KEY: json.dumps(found, ensure_ascii=False, separators=(",", ":"))} if found else {}
+
+
+def _plain(value: Attribute) -> Any:
+    if value.type.kind == "number":
+        kind, order = STORED_TYPES[value.type.stored].dtype, ">" if value.type.big_endian else "<"
+        return [kind.newbyteorder(order).str, _list(value.shape), bytes(value.values).hex()]  # type: ignore[arg-type]
+    if value.type.kind == "texts" and value.type.utf8 and value.shape == ():
+        return value.values[0]
+    kind_name = "utf8" if value.type.utf8 else "ascii"
+    size = f":{value.type.size}" if value.type.kind == "text" else ""
+    return [kind_name + size, _list(value.shape), value.values]
+
+
+def _list(shape: tuple[int, ...] | None) -> list[int] | None:
+    return None if shape is None else list(shape)
+
+
+def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str, dict[str, Attribute]]:
+    """The attributes to write; ``config`` is the topology. FormatError for metadata that are malformed."""
+    if _KEY not in metadata:
+        return {}
+    try:
+        groups = json.loads(metadata[_KEY])
+    except (ValueError, RecursionError):
+        groups = None
+    if not isinstance(groups, dict) or not all(isinstance(values, dict) for values in groups.values()):
+        raise FormatError(f"metadata {_KEY!r} are no attributes by path")
+    found: dict[str, dict[str, Attribute]] = {}
+    for path, values in groups.items():
+        what = f"metadata {_KEY!r}, {path[:80]!a}"
+        found[path] = {
+            name: _attribute(name, value, config if path == "" else None, what) for name, value in values.items()
+        }
+    return found
+
+
+def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attribute:
+    what = f"{what}, attribute {name[:80]!a}"
+    if not name or not is_text(name):
+        raise FormatError(f"{what}: that is no name")
+    kind, shape, values = ["utf8", [], [value]] if isinstance(value, str) else _three(value, what)
+    if values is None and name == _CONFIG and config is not None and shape == []:
+        values = [text_of(config, what)]
+    if not isinstance(kind, str) or not (shape is None or _is_shape(shape)):
+        raise FormatError(f"{what}: neither a text, nor type, shape and values")
+    count = 0 if shape is None else math.prod(shape)
+    extents = None if shape is None else tuple(shape)
+    if match := _TEXT.fullmatch(kind):
+        type_ = Type("text" if match[2] else "texts", int(match[2] or 16), utf8=match[1] == "utf8")
+        if not isinstance(values, list) or len(values) != count or not all(is_text(text) for text in values):
+            raise FormatError(f"{what}: not as many texts as the shape says")
+        if match[2] and any(len(text.encode()) > type_.size for text in values):
+            raise FormatError(f"{what}: a text of more than {type_.size} bytes")
+    elif _NUMBER.fullmatch(kind):
+        dtype = np.dtype(kind)
+        type_ = Type("number", dtype.itemsize, dtype.name, kind[0] == ">")
+        values = _bytes(values)
+        if values is None or len(values) != count * dtype.itemsize:
+            raise FormatError(f"{what}: not as many numbers as the shape says")
+    else:
+        raise FormatError(f"{what}: the type {kind[:40]!a} is unknown")
+    if count * type_.size > _MAX_BYTES:
+        raise FormatError(f"{what}: {count * type_.size:,} bytes; an attribute has at most {_MAX_BYTES:,}")
+    return Attribute(type_, extents, values)
+
+
+def _three(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise FormatError(f"{what}: neither a text, nor type, shape and values")
+    return value
+
+
+def _is_shape(shape: Any) -> bool:
+    return (
+        isinstance(shape, list)
+        and len(shape) <= _MAX_RANK
+        and all(type(extent) is int and 0 <= extent <= _MAX_BYTES for extent in shape)
+    )
+
+
+def is_text(text: Any) -> bool:
+    """Whether this is Unicode text without zero bytes."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _bytes(values: Any) -> bytes | None:
+    try:
+        return bytes.fromhex(values) if isinstance(values, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,363 @@
+"""Reading the structure of HDF5 files: which datasets and attributes there are, and where the items are.
+
+The HDF5 library is made for files that one trusts: of 8,000 files with a few changed bytes, its version 2.0 crashed on
+two and never came back from four. So this reads the structures itself: those of HDF5's earliest version, which h5py,
+and so Keras, write unless told otherwise. Links other than hard ones, external files, virtual datasets, and filters
+other than gzip and shuffle are refused. Nothing of the file is read twice as structure, which bounds the work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from ...dtypes import STORED_TYPES
+from ...errors import FormatError
+from ...limits import Budget, Limits
+from .messages import (
+    ATTRIBUTE,
+    DATASPACE,
+    DATATYPE,
+    EXTERNAL_FILES,
+    FILTERS,
+    IGNORED,
+    LATER,
+    LAYOUT,
+    SYMBOL_TABLE,
+    UNDEFINED,
+    Fields,
+    Layout,
+    Message,
+    RawAttribute,
+    Type,
+    attribute,
+    dataspace,
+    datatype,
+    filters,
+    layout,
+    messages,
+    text_of,
+)
+from .tensors import Chunk, Stored
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: The attribute by which Keras marks opaque items as bfloat16.
+BFLOAT16 = ("dtype", "bfloat16")
+
+_SUPERBLOCK = 96
+_MAX_SIZE = (1 << 63) - 1
+_TREE_HEAD, _SNOD_ENTRY = 24, 40
+_KNOWN = {DATASPACE, DATATYPE, FILTERS, LAYOUT, SYMBOL_TABLE}
+_LATER = (
+    "its structures are those of HDF5 1.8 and later, or it has links to other places; what h5py writes by itself is "
+    "read (libver='earliest')"
+)
+_HARD = (0, 1)  # cache types of symbol table entries; 2 is a soft link
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute: texts, or the bytes of numbers.
+
+    Parameters
+    ----------
+    type : Type
+    shape : tuple of int or None
+        None for an attribute that has a type and no value.
+    values : list of str, or bytes
+    """
+
+    type: Type
+    shape: tuple[int, ...] | None
+    values: list[str] | bytes
+
+
+@dataclass
+class Contents:
+    """What a file has.
+
+    Parameters
+    ----------
+    tensors : dict of str to Stored
+        By path, without a slash before it, in the order of the file.
+    attributes : dict of str to dict of str to Attribute
+        Of each group and dataset that has some, and of each group that has nothing at all.
+    ties : dict of str to str
+        Datasets that are another one.
+    left_out : list of str
+        Attributes of types that are not read.
+    """
+
+    tensors: dict[str, Stored] = field(default_factory=dict)
+    attributes: dict[str, dict[str, Attribute]] = field(default_factory=dict)
+    ties: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def read(file: BinaryIO, base: int, size: int, limits: Limits, budget: Budget) -> Contents:
+    """The contents of the file of ``size`` bytes that begins at ``base`` of another one.
+
+    Raises FormatError when it is malformed or has structures that are not read, LimitError.
+    """
+    return _Reader(file, base, size, limits, budget).contents()
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, base: int, size: int, limits: Limits, budget: Budget) -> None:
+        self._file, self._base, self._size = file, base, size
+        self._limits, self._budget = limits, budget
+        self._spent = 0
+        self._heaps: dict[int, dict[int, bytes]] = {}
+
+    def _read(self, address: int, count: int) -> bytes:
+        """A part of a structure. A sound file has each of its bytes in one of them at most."""
+        if address > self._size or count > self._size - address:
+            raise FormatError(f"a structure of {count:,} bytes at {address:,} is outside of the HDF5 file")
+        self._spent += count
+        if self._spent > self._size:
+            raise FormatError("the structures of the HDF5 file overlap")
+        self._file.seek(self._base + address)
+        data = self._file.read(count)
+        if len(data) != count:
+            raise FormatError("the HDF5 file has become shorter while it was read")
+        return data
+
+    def contents(self) -> Contents:
+        found = Contents()
+        paths: dict[int, str] = {}  # of the objects so far
+        waiting = [(self._root(), "")]
+        while waiting:
+            address, path = waiting.pop()
+            if address not in paths:
+                paths[address] = path
+                waiting.extend(reversed(self._object(address, path, found)))
+            elif paths[address] in found.tensors:
+                found.ties[path] = paths[address]
+                found.tensors[path] = found.tensors[paths[address]]
+            else:
+                raise FormatError(f"{path[:80]!a} is the group {paths[address][:80]!a}; no group may have two names")
+        return found
+
+    def _root(self) -> int:
+        """The address of the root group."""
+        fields = Fields(self._read(0, min(_SUPERBLOCK, self._size)), "the superblock of the HDF5 file")
+        if fields.bytes(8) != SIGNATURE:
+            raise FormatError("not an HDF5 file")
+        version = fields.number(1)
+        if version not in (0, 1):
+            raise FormatError(f"an HDF5 file with a superblock of version {version}: {_LATER}")
+        fields.bytes(4)
+        if (fields.number(1), fields.number(1)) != (8, 8):
+            raise FormatError("an HDF5 file whose addresses or lengths have not 8 bytes")
+        fields.bytes(1 + 2 + 2 + 4 + (4 if version else 0))
+        base = fields.number(8)
+        fields.bytes(16)
+        if base or fields.number(8) != UNDEFINED:
+            raise FormatError("an HDF5 file with a user block or a driver's data is not read")
+        fields.bytes(8)
+        return fields.number(8)
+
+    # -------------------------------------------------------------------------------------------- objects
+    def _object(self, address: int, path: str, found: Contents) -> list[tuple[int, str]]:
+        """Take in a group or a dataset; what a group has: addresses and paths."""
+        what = f"{path[:80]!a} of the HDF5 file" if path else "the root of the HDF5 file"
+        head = Fields(self._read(address, 16), what)
+        if head.number(1) != 1:
+            raise FormatError(f"{what}: {_LATER}")
+        head.bytes(1)
+        count = head.number(2)
+        head.bytes(4)
+        blocks = [(address + 16, head.number(4))]
+        parts: dict[int, Message] = {}
+        attributes: dict[str, Attribute] = {}
+        for message in messages(count, blocks, self._read, what):
+            if message.type == ATTRIBUTE:
+                self._attribute(message, what, attributes, found)
+            elif message.type in LATER:
+                raise FormatError(f"{what}: {_LATER}")
+            elif message.type == EXTERNAL_FILES:
+                raise FormatError(f"{what}: its items are in other files, which are not read")
+            elif message.type not in IGNORED and (message.type in parts or message.type not in _KNOWN):
+                raise FormatError(f"{what}: a message of type {message.type} that is unknown, or there twice")
+            else:
+                parts[message.type] = message
+        children: list[tuple[int, str]] = []
+        if LAYOUT in parts:
+            found.tensors[path] = self._dataset(parts, attributes, what)
+            if found.tensors[path].type == "bfloat16":
+                del attributes[BFLOAT16[0]]  # the tensor tells
+        elif SYMBOL_TABLE in parts:
+            children = [(target, f"{path}/{name}" if path else name) for target, name in self._links(parts, path, what)]
+        else:
+            raise FormatError(f"{what}: neither a group nor a dataset")
+        if attributes or not (children or LAYOUT in parts):
+            found.attributes[path] = attributes
+        return children
+
+    def _links(self, parts: dict[int, Message], path: str, what: str) -> list[tuple[int, str]]:
+        """The addresses and names of what a group has."""
+        fields = parts[SYMBOL_TABLE].fields(what)
+        tree, heap = fields.number(8), fields.number(8)
+        names, links = self._names(heap, what), []
+        for node, _ in self._tree(tree, 0, 8, what):
+            fields = Fields(self._read(node, 8), what)
+            if fields.bytes(5)[:4] != b"SNOD":
+                raise FormatError(f"{what}: damaged")
+            fields.bytes(1)
+            entries = fields.number(2)
+            fields = Fields(self._read(node + 8, entries * _SNOD_ENTRY), what)
+            self._budget.charge("max_names", entries, "objects and attributes of the HDF5 file")
+            for _ in range(entries):
+                start, target, kind = fields.number(8), fields.number(8), fields.number(4)
+                fields.bytes(20)
+                name = text_of(names[start:].partition(b"\0")[0] if start < len(names) else b"", what)
+                if kind not in _HARD or target == UNDEFINED:
+                    raise FormatError(f"{what}: {name[:80]!a} is a link to another place; only hard links are read")
+                if name in ("", ".") or "/" in name:
+                    raise FormatError(f"{what}: {name[:80]!a} is no name")
+                size = len(path.encode()) + 1 + len(name.encode())
+                self._limits.check("max_name_bytes", size, f"bytes of a path in {what}")
+                links.append((target, name))
+        if len({name for _, name in links}) < len(links):
+            raise FormatError(f"{what}: it has the same name twice")
+        return links
+
+    def _names(self, address: int, what: str) -> bytes:
+        """The names of a group: its local heap."""
+        fields = Fields(self._read(address, 32), what)
+        if fields.bytes(8) != b"HEAP\0\0\0\0":
+            raise FormatError(f"{what}: damaged")
+        size = fields.number(8)
+        fields.bytes(8)
+        return self._read(fields.number(8), size)
+
+    def _tree(self, address: int, kind: int, key: int, what: str, level: int = 255) -> Iterator[tuple[int, bytes]]:
+        """What the leaves of a B-tree point at, each with the key before it, of ``key`` bytes."""
+        waiting = [(address, level, b"")]
+        while waiting:
+            address, level, before = waiting.pop()
+            if level < 0:
+                yield address, before
+                continue
+            fields = Fields(self._read(address, _TREE_HEAD), what)
+            if fields.bytes(4) != b"TREE" or fields.number(1) != kind:
+                raise FormatError(f"{what}: damaged")
+            own, entries = fields.number(1), fields.number(2)
+            if own > level:
+                raise FormatError(f"{what}: damaged")
+            fields = Fields(self._read(address + _TREE_HEAD, entries * (key + 8)), what)
+            nodes = [(fields.bytes(key), fields.number(8)) for _ in range(entries)]
+            waiting.extend((target, own - 1, before) for before, target in reversed(nodes))
+
+    # -------------------------------------------------------------------------------------------- datasets
+    def _dataset(self, parts: dict[int, Message], attributes: dict[str, Attribute], what: str) -> Stored:
+        """A dataset as a tensor, whose items all lie in the file."""
+        if DATATYPE not in parts or DATASPACE not in parts:
+            raise FormatError(f"{what}: a dataset without type or shape")
+        kind = datatype(parts[DATATYPE].fields(what), what)
+        shape = dataspace(parts[DATASPACE].fields(what), what)
+        mark = attributes.get(BFLOAT16[0])
+        stored = kind.stored
+        if (kind.kind, kind.size) == ("opaque", 2) and mark and mark.values == [BFLOAT16[1]]:
+            stored = "bfloat16"
+        if not stored or shape is None:
+            raise FormatError(f"{what}: not numbers or booleans of a type that is read")
+        elements = self._budget.tensor(shape, kind.size, what)
+        if math.prod(filter(None, shape)) * kind.size > _MAX_SIZE:
+            raise FormatError(f"{what}: shape {shape} is larger than any array")
+        _ = STORED_TYPES[stored].dtype  # which may need ml_dtypes
+        place, nbytes = layout(parts[LAYOUT].fields(what), len(shape), what), elements * kind.size
+        pipeline = filters(parts[FILTERS].fields(what), what) if FILTERS in parts else ()
+        if pipeline and place.chunk is None:
+            raise FormatError(f"{what}: filters without chunks")
+        if place.chunk is not None:
+            chunks = self._chunks(place, shape, kind.size, pipeline, what)
+            return Stored(stored, shape, 0, nbytes, 0, kind.big_endian, None, place.chunk, chunks)
+        if place.inline is not None or not nbytes:
+            inline = (place.inline or b"")[:nbytes]
+            if len(inline) != nbytes:
+                raise FormatError(f"{what}: {len(inline)} bytes; {stored} of shape {shape} has {nbytes}")
+            return Stored(stored, shape, 0, nbytes, 0, kind.big_endian, inline)
+        if place.address == UNDEFINED:
+            raise FormatError(f"{what}: it has no items, which nobody has written")
+        if place.size != nbytes or place.address > self._size - nbytes:
+            raise FormatError(
+                f"{what}: {place.size:,} bytes, or outside of the file; {stored} of shape {shape} has {nbytes:,}"
+            )
+        return Stored(stored, shape, self._base + place.address, nbytes, 0, kind.big_endian)
+
+    def _chunks(
+        self, place: Layout, shape: tuple[int, ...], itemsize: int, pipeline: tuple[int, ...], what: str
+    ) -> tuple[Chunk, ...]:
+        """The chunks of a dataset, each once."""
+        chunk = place.chunk or ()
+        nbytes = math.prod(chunk) * itemsize
+        self._limits.check("max_tensor_bytes", nbytes, f"{what}: bytes of a chunk")
+        counts = [-(-extent // part) for extent, part in zip(shape, chunk, strict=True)]
+        self._budget.charge("max_names", math.prod(counts), f"{what}: chunks")
+        key = 8 + 8 * (len(shape) + 1)
+        found: dict[tuple[int, ...], Chunk] = {}
+        for address, before in () if place.address == UNDEFINED else self._tree(place.address, 1, key, what):
+            fields = Fields(before, what)
+            size, mask = fields.number(4), fields.number(4)
+            at = tuple(fields.number(8) for _ in shape)
+            inside = all(
+                not offset % part and offset < extent for offset, part, extent in zip(at, chunk, shape, strict=True)
+            )
+            if not inside or at in found or address > self._size - size or mask >= 1 << len(pipeline):
+                raise FormatError(f"{what}: a chunk at {at} that does not fit, or is there twice")
+            used = tuple(number for place, number in enumerate(pipeline) if not mask >> place & 1)
+            found[at] = Chunk(at, self._base + address, size, used)
+        if len(found) != math.prod(counts):
+            raise FormatError(f"{what}: {len(found)} of {math.prod(counts)} chunks; the others nobody has written")
+        return tuple(found[at] for at in sorted(found))
+
+    # -------------------------------------------------------------------------------------------- attributes
+    def _attribute(self, message: Message, what: str, into: dict[str, Attribute], found: Contents) -> None:
+        self._budget.charge("max_names", 1, "objects and attributes of the HDF5 file")
+        raw = attribute(message.fields(what), what)
+        if raw.name in into or not raw.name:
+            raise FormatError(f"{what}: an attribute without a name, or there twice")
+        if raw.type.kind in ("other", "opaque"):
+            found.left_out.append(f"{raw.name[:80]!a} of {what}")
+            return
+        into[raw.name] = Attribute(raw.type, raw.shape, self._values(raw, f"{what}, attribute {raw.name[:80]!a}"))
+
+    def _values(self, raw: RawAttribute, what: str) -> list[str] | bytes:
+        if raw.type.kind == "number":
+            return raw.data
+        size = raw.type.size
+        items = [raw.data[at : at + size] for at in range(0, len(raw.data), size)]
+        if raw.type.kind == "texts":
+            items = [self._in_heap(item, what) for item in items]
+        texts = [text_of(item.rstrip(b"\0"), what) for item in items]
+        if any("\0" in text for text in texts):
+            raise FormatError(f"{what}: a text with a zero byte")
+        return texts
+
+    def _in_heap(self, reference: bytes, what: str) -> bytes:
+        """What a reference to the global heap stands for."""
+        fields = Fields(reference, what)
+        length, address, index = fields.number(4), fields.number(8), fields.number(4)
+        self._budget.charge("max_topology_bytes", length, "texts of attributes")
+        if not length or address in (0, UNDEFINED):
+            return b""
+        if address not in self._heaps:
+            self._heaps[address] = dict(self._collection(address, what))
+        item = self._heaps[address].get(index, b"")
+        if len(item) < length:
+            raise FormatError(f"{what}: a text of {length} bytes is not where it should be")
+        return item[:length]
+
+    def _collection(self, address: int, what: str) -> Iterator[tuple[int, bytes]]:
+        head = Fields(self._read(address, 16), what)
+        if head.bytes(8) != b"GCOL\1\0\0\0":
+            raise FormatError(f"{what}: the heap of its texts is damaged")
+        fields = Fields(self._read(address + 16, max(head.number(8) - 16, 0)), what)
+        while fields.left >= 16 and (index := fields.number(2)):
+            fields.bytes(6)
+            size = fields.number(8)
+            yield index, fields.bytes(size)
+            fields.align()

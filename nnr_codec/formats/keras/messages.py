@@ -1,0 +1,286 @@
+"""What the messages of HDF5's object headers say: shapes, types, layouts, filters and attributes.
+
+The names are those of the HDF5 File Format Specification, version 3.0. All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ...errors import FormatError
+
+#: An address where there is nothing.
+UNDEFINED = (1 << 64) - 1
+
+DATASPACE = 0x0001
+DATATYPE = 0x0003
+LAYOUT = 0x0008
+EXTERNAL_FILES = 0x0007
+FILTERS = 0x000B
+ATTRIBUTE = 0x000C
+CONTINUATION = 0x0010
+SYMBOL_TABLE = 0x0011
+#: NIL, fill values, comments, times, group and reference counts: nothing of them matters here.
+IGNORED = {0x0000, 0x0004, 0x0005, 0x000A, 0x000D, 0x000E, 0x0012, 0x0016}
+#: Of files for HDF5 1.8 and later, and of groups with external links.
+LATER = {0x0002, 0x0006, 0x0015}
+
+_SHARED = 0x02
+_DEFLATE, _SHUFFLE = 1, 2
+_MAX_RANK = 32
+# Exponent and mantissa of the IEEE floats, by size: exponent location and size, mantissa size, bias.
+_FLOATS = {2: (10, 5, 10, 15), 4: (23, 8, 23, 127), 8: (52, 11, 52, 1023)}
+
+
+class Fields:
+    """Reads numbers and bytes one after another; FormatError at the end of the data."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data, self._what, self.at = data, what, 0
+
+    def bytes(self, count: int) -> bytes:
+        """The next bytes."""
+        end = self.at + count
+        if end > len(self._data):
+            raise FormatError(f"{self._what}: it ends {end - len(self._data)} bytes early")
+        part = self._data[self.at : end]
+        self.at = end
+        return part
+
+    def number(self, count: int) -> int:
+        """An unsigned number of so many bytes."""
+        return int.from_bytes(self.bytes(count), "little")
+
+    def align(self, count: int = 8) -> None:
+        """Pass over bytes to a multiple."""
+        self.at += -self.at % count
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not been read."""
+        return len(self._data) - self.at
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of an object header: its type, its flags and its data."""
+
+    type: int
+    flags: int
+    data: bytes
+
+    def fields(self, what: str) -> Fields:
+        """The data to read; FormatError where they lie somewhere else."""
+        if self.flags & _SHARED:
+            raise FormatError(f"{what}: shared messages (committed types) are not read")
+        return Fields(self.data, what)
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of HDF5's.
+
+    Parameters
+    ----------
+    kind : str
+        ``number``, ``text`` (of a fixed size), ``texts`` (of variable length), ``opaque``, or ``other``.
+    size : int
+        Bytes of one item.
+    stored : str
+        Of numbers, the name of the StoredType.
+    big_endian : bool
+    utf8 : bool
+        Of texts: the character set, which otherwise is ASCII.
+    """
+
+    kind: str
+    size: int
+    stored: str = ""
+    big_endian: bool = False
+    utf8: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the items of a dataset are.
+
+    Parameters
+    ----------
+    address, size : int
+        Of the items together, or the address of the index of chunks.
+    inline : bytes or None
+        The items themselves.
+    chunk : tuple of int or None
+        The extents of a chunk.
+    """
+
+    address: int = UNDEFINED
+    size: int = 0
+    inline: bytes | None = None
+    chunk: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class RawAttribute:
+    """An attribute as it stands in the header; variable-length texts are references to a heap."""
+
+    name: str
+    type: Type
+    shape: tuple[int, ...] | None
+    data: bytes
+
+
+def text_of(data: bytes, what: str) -> str:
+    """Bytes as Unicode text."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise FormatError(f"{what}: {data[:40]!r} is not UTF-8") from None
+
+
+def dataspace(fields: Fields, what: str) -> tuple[int, ...] | None:
+    """The extents; None where there are no items (a null dataspace)."""
+    version, rank, flags = fields.number(1), fields.number(1), fields.number(1)
+    if version not in (1, 2) or rank > _MAX_RANK:
+        raise FormatError(f"{what}: a dataspace of version {version} with {rank} dimensions")
+    kind = fields.number(1)
+    if version == 1:
+        fields.bytes(4)
+    shape = tuple(fields.number(8) for _ in range(rank))
+    if flags & 1:
+        fields.bytes(8 * rank)  # the largest extents
+    return None if version == 2 and kind == 2 else shape
+
+
+def datatype(fields: Fields, what: str) -> Type:
+    """The type, of which other than numbers, booleans, texts and opaque items only the size is read."""
+    head, bits, size = fields.number(1), fields.number(3), fields.number(4)
+    kind, version = head & 15, head >> 4
+    if version not in (1, 2, 3):
+        raise FormatError(f"{what}: a datatype of version {version}")
+    if not size:
+        raise FormatError(f"{what}: a datatype of no bytes")
+    if kind in (0, 1):
+        return _number(kind, bits, size, fields)
+    if kind == 3:
+        return Type("text", size, utf8=bits >> 4 & 15 == 1)
+    if kind == 5:
+        return Type("opaque", size)
+    if kind == 8:
+        return _enumeration(bits & 0xFFFF, size, version, fields, what)
+    if kind == 9 and bits & 15 == 1 and size == 16:
+        return Type("texts", size, utf8=bits >> 8 & 15 == 1)
+    return Type("other", size)
+
+
+def _number(kind: int, bits: int, size: int, fields: Fields) -> Type:
+    big_endian, offset, precision = bool(bits & 1), fields.number(2), fields.number(2)
+    if offset or precision != 8 * size:
+        return Type("other", size)
+    if kind == 0:
+        name = f"{'' if bits & 8 else 'u'}int{precision}"
+        return Type("number", size, name, big_endian) if size in (1, 2, 4, 8) else Type("other", size)
+    exponent, exponent_size, mantissa, mantissa_size = (fields.number(1) for _ in range(4))
+    found = exponent, exponent_size, mantissa_size, fields.number(4)
+    plain = mantissa == 0 and bits >> 4 & 3 == 2 and bits >> 8 & 0xFF == precision - 1 and not bits & 0x40
+    if not plain or _FLOATS.get(size) != found:
+        return Type("other", size)
+    return Type("number", size, f"float{precision}", big_endian)
+
+
+def _enumeration(count: int, size: int, version: int, fields: Fields, what: str) -> Type:
+    """Booleans, which h5py writes as an enumeration of bytes; nothing else."""
+    base, names = datatype(fields, what), []
+    if count != 2 or base.size != 1 or size != 1:
+        return Type("other", size)
+    for _ in range(count):
+        name = b""
+        while (one := fields.bytes(1)) != b"\0":
+            name += one
+        if version < 3:
+            fields.bytes(-(len(name) + 1) % 8)
+        names.append(name)
+    values = list(fields.bytes(count))
+    return Type("number", 1, "bool") if (names, values) == ([b"FALSE", b"TRUE"], [0, 1]) else Type("other", size)
+
+
+def layout(fields: Fields, rank: int, what: str) -> Layout:
+    """Where the items are."""
+    version, kind = fields.number(1), fields.number(1)
+    if version != 3:
+        raise FormatError(f"{what}: its layout (version {version}) is one of those that are not read, as virtual ones")
+    if kind == 0:
+        return Layout(inline=fields.bytes(fields.number(2)))
+    if kind == 1:
+        return Layout(fields.number(8), fields.number(8))
+    if kind != 2:
+        raise FormatError(f"{what}: its layout has the unknown class {kind}")
+    dimensions = fields.number(1)
+    address = fields.number(8)
+    chunk = tuple(fields.number(4) for _ in range(dimensions))[:-1]
+    if len(chunk) != rank or not rank or 0 in chunk:
+        raise FormatError(f"{what}: chunks of {chunk} in {rank} dimensions")
+    return Layout(address, chunk=chunk)
+
+
+def filters(fields: Fields, what: str) -> tuple[int, ...]:
+    """The filters of chunks in the order in which they were applied: 1 deflate, 2 shuffle."""
+    version, count = fields.number(1), fields.number(1)
+    if version not in (1, 2):
+        raise FormatError(f"{what}: a filter pipeline of version {version}")
+    if version == 1:
+        fields.bytes(6)
+    found = []
+    for _ in range(count):
+        number = fields.number(2)
+        length = fields.number(2) if version == 1 or number >= 256 else 0
+        fields.bytes(2)
+        values = fields.number(2)
+        fields.bytes(length + (-length % 8 if version == 1 else 0))
+        fields.bytes(4 * values + (4 if version == 1 and values % 2 else 0))
+        if number not in (_DEFLATE, _SHUFFLE) or number in found:
+            raise FormatError(f"{what}: filter {number}; only gzip and shuffle are read, once each")
+        found.append(number)
+    return tuple(found)
+
+
+def attribute(fields: Fields, what: str) -> RawAttribute:
+    """An attribute, whose data fit its type and shape."""
+    version, flags = fields.number(1), fields.number(1)
+    sizes = [fields.number(2) for _ in range(3)]
+    if version not in (1, 2, 3) or (version > 1 and flags):
+        raise FormatError(f"{what}: an attribute of version {version} with flags {flags}")
+    if version == 3:
+        fields.bytes(1)
+
+    def part(size: int) -> bytes:
+        data = fields.bytes(size)
+        if version == 1:
+            fields.align()
+        return data
+
+    name = text_of(part(sizes[0]).partition(b"\0")[0], what)
+    what = f"{what}, attribute {name[:80]!a}"
+    kind = datatype(Fields(part(sizes[1]), what), what)
+    shape = dataspace(Fields(part(sizes[2]), what), what)
+    return RawAttribute(name, kind, shape, fields.bytes(0 if shape is None else math.prod(shape) * kind.size))
+
+
+def messages(
+    count: int, blocks: list[tuple[int, int]], read: Callable[[int, int], bytes], what: str
+) -> Iterator[Message]:
+    """The messages of an object header of version 1, whose first block is given; the others follow from them."""
+    for start, size in blocks:  # which grows
+        fields = Fields(read(start, size), what)
+        while fields.left >= 8 and count:
+            count -= 1
+            kind, length, flags = fields.number(2), fields.number(2), fields.number(1)
+            fields.bytes(3)
+            message = Message(kind, flags, fields.bytes(length))
+            if kind == CONTINUATION:
+                following = message.fields(what)
+                blocks.append((following.number(8), following.number(8)))
+            else:
+                yield message

@@ -1,0 +1,221 @@
+"""NumPy files of one array: what ``numpy.save`` writes, and ``numpy.load`` reads.
+
+Reading never unpickles: arrays are plain numbers or booleans, and headers are matched, not evaluated. The array is a
+tensor whose name is that of the file without its ending; from a stream it is called ``array``. A model of one tensor is
+written so, whatever that is called; in C order and the machine's byte order.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ..errors import FormatError
+from ..files import output_file
+from ..limits import Budget, Limits
+from ..model import Array, Model
+from . import FormatWarning, described, fill, lacks_type, opened_file, state, warn_of_loss
+from .lazy import Entry, LazyTensors
+
+NAME = "npy"
+SUFFIXES = (".npy",)
+DESCRIPTION = "NumPy file of one plain array"
+READS = "an .npy file"
+
+#: What a tensor without a file name is called.
+ARRAY = "array"
+
+_MAGIC = b"\x93NUMPY"
+_MAX_HEADER = 1 << 16
+_MAX_SIZE = (1 << 63) - 1
+_ENTRY = re.compile(r"""\s*['"](\w+)['"]\s*:\s*(?:['"]([^'"]*)['"]|(True|False)|\(([0-9, ]*)\))\s*(?:,|$)""")
+_PLAIN = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32))")
+
+
+class Header(NamedTuple):
+    """What stands before the items of an array.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    fortran_order : bool
+        Whether the items are in column-major order.
+    size : int
+        Bytes of the header itself.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    fortran_order: bool
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the items."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this type are written and read: numpy's own numbers and booleans."""
+    return _PLAIN.fullmatch(dtype.str) is not None
+
+
+def read_header(file: IO[bytes], what: str) -> Header:
+    """The header of an array (NumPy's format 1.0 to 3.0); FormatError, which begins with ``what``."""
+    prefix = file.read(8)
+    if prefix[:6] != _MAGIC or prefix[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise FormatError(f"{what}: not a .npy file of version 1.0, 2.0 or 3.0")
+    layout = struct.Struct("<H" if prefix[6] == 1 else "<I")
+    size = file.read(layout.size)
+    if len(size) != layout.size:
+        raise FormatError(f"{what}: the file ends in its header")
+    (length,) = layout.unpack(size)
+    if length > _MAX_HEADER:
+        raise FormatError(f"{what}: a header of {length} bytes")
+    header = file.read(length)
+    match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
+    fields = _fields(match[1]) if match and len(header) == length else {}
+    if fields.keys() != {"descr", "fortran_order", "shape"}:
+        raise FormatError(f"{what}: the header is not that of a plain array")
+    if not _PLAIN.fullmatch(fields["descr"]):
+        raise FormatError(f"{what}: dtype {fields['descr'][:40]!a}; only numbers and booleans are read, never objects")
+    shape = tuple(_extent(digits, what) for digits in fields["shape"].split(",") if digits.strip())
+    try:
+        dtype = np.dtype(fields["descr"])
+    except TypeError as error:
+        raise FormatError(f"{what}: this machine has no dtype {fields['descr']}") from error
+    if math.prod(filter(None, shape)) * dtype.itemsize > _MAX_SIZE:
+        raise FormatError(f"{what}: shape {shape} is larger than any array")
+    return Header(shape, dtype, fields["fortran_order"] == "True", len(prefix) + layout.size + length)
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The entries of the header's dict; empty when it has anything but a string, a truth value and a tuple."""
+    fields: dict[str, str] = {}
+    position = 0
+    while position < len(text) and (match := _ENTRY.match(text, position)):
+        key, *values = match.groups()
+        if key in fields:
+            return {}
+        fields[key] = next(value for value in values if value is not None)
+        position = match.end()
+    return fields if not text[position:].strip() else {}
+
+
+def _extent(digits: str, what: str) -> int:
+    digits = digits.strip()
+    if not digits.isdigit() or len(digits) > 19:
+        raise FormatError(f"{what}: extent {digits[:40]!a}")
+    return int(digits)
+
+
+# ------------------------------------------------------------------------------------------------ reading
+@dataclass(frozen=True, slots=True)
+class _Entry(Entry):
+    """An array whose items are of the numpy dtype ``type``, whatever their order."""
+
+    fortran_order: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.type).newbyteorder("=")
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        items: Array = np.empty(self.shape[::-1] if self.fortran_order else self.shape, self.type)
+        file.seek(self.start)
+        fill(file, items, what)
+        if items.dtype == np.bool_ and np.any(items.view(np.uint8) > 1):
+            raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
+        items = items.astype(self.dtype, copy=False)
+        return items.T if self.fortran_order else items
+
+
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this begins as a file of one array does."""
+    if isinstance(source, Path) and not source.is_file():
+        return False
+    with opened_file(source) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read the array of a file, in the machine's byte order; of a path on access. Nothing is left out (strict).
+
+    Raises
+    ------
+    FormatError
+        The header is malformed, or that of objects or other dtypes than numbers and booleans; or the file is not as
+        long as it says.
+    LimitError
+        It asks for more than the limits permit.
+    """
+    name = _stem(source) if isinstance(source, Path) else ARRAY
+    limits.check("max_name_bytes", len(name.encode()), "bytes of the name")
+    what = f"tensor {name[:80]!a}"
+    with opened_file(source) as file:
+        size = file.seek(0, os.SEEK_END)
+        limits.check("max_archive_bytes", size, "bytes of the file")
+        file.seek(0)
+        header = read_header(file, what)
+        Budget(limits).tensor(header.shape, header.dtype.itemsize, what)
+        if header.size + header.nbytes != size:
+            raise FormatError(f"{what}: {size:,} bytes; header and items need {header.size + header.nbytes:,}")
+        entry = _Entry(header.dtype.str, header.shape, header.size, header.nbytes, fortran_order=header.fortran_order)
+        if isinstance(source, Path):
+            return Model(LazyTensors([(source, state(file))], {name: entry}), format=NAME)
+        return Model({name: entry.read(file, what)}, format=NAME)
+
+
+def _stem(path: Path) -> str:
+    """What the tensor of a file is called."""
+    return os.fsencode(path.stem).decode("utf-8", "replace")
+
+
+# ------------------------------------------------------------------------------------------------ writing
+def save(model: Model, path: Path, *, overwrite: bool) -> None:
+    """Write the tensor of a model to a path; warns and raises as :func:`write`, and FileExistsError."""
+    name = _only_name(model, _stem(path))
+    with output_file(path, overwrite=overwrite) as file:
+        _write(model, name, file)
+
+
+def write(model: Model, file: BinaryIO) -> None:
+    """Write the tensor of a model to a file that need not be seekable.
+
+    A model with a topology or metadata loses them, and a tensor its name unless it is that of the file; a FormatWarning
+    says so.
+
+    Raises
+    ------
+    FormatError
+        The model has not one tensor, or it is not of numpy's own numbers or booleans.
+    """
+    _write(model, _only_name(model, ARRAY), file)
+
+
+def _only_name(model: Model, expected: str) -> str:
+    if len(model) != 1:
+        raise FormatError(
+            f"an npy file has one array, and the model {len(model)} tensors; save it as .npz or .safetensors"
+        )
+    (name,) = model
+    dtype, _ = described(model, name)
+    if not is_plain(dtype):
+        raise lacks_type(f"tensor {name[:80]!a}", dtype, NAME)
+    warn_of_loss(model, "an npy file")
+    if name != expected:
+        warnings.warn(f"an npy file keeps no name; that of tensor {name[:80]!a} is lost", FormatWarning, stacklevel=4)
+    return name
+
+
+def _write(model: Model, name: str, file: BinaryIO) -> None:
+    np.lib.format.write_array(file, np.asarray(model.tensors[name], order="C"), allow_pickle=False)

@@ -1,0 +1,343 @@
+"""Finds the tensors of a serialized ModelProto, and names them.
+
+Taken out are initializers and the values of Constant nodes, dense and sparse ones, of the graph, of graphs in it and of
+functions, and of graphs for training: where they have items in ``raw_data``, in the field of their type or in another
+file. What says structure rather than weights stays: scalars, and up to 16 integers or booleans, or items of a Constant.
+So does what is no tensor of :data:`.tensor.TYPES`, or not as serializers of protocol buffers write it.
+
+Initializers are named as they are, Constants by their output, indices of sparse ones by an ending. Names in inner
+graphs follow those of the node and of the attribute, names in functions that of the function; where a name is there
+already, a number is added.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...errors import FormatError
+from ...limits import Budget, Limits
+from .layout import Layout, Length
+from .proto import check_inside, integers, number, once, patches_of, read_tensor
+from .wire import FIXED32, LENGTH, VARINT, Field, Source
+
+#: Operations that blocks are made of.
+FOLLOWED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization", "Transpose")
+
+_MAX_DEPTH = 32  # of graphs in graphs
+_MAX_NODES = 500_000
+_MAX_EACH = 1 << 16  # inputs, outputs and attributes of a node; graphs and integers of an attribute
+_ONNX = ("", "ai.onnx")
+
+
+class _Model:
+    """Numbers of the fields of a ModelProto."""
+
+    IR_VERSION, GRAPH, OPSET_IMPORT, TRAINING_INFO, FUNCTIONS = 1, 7, 8, 20, 25
+
+
+class _Graph:
+    """Of a GraphProto."""
+
+    NODE, INITIALIZER, INPUT, OUTPUT, SPARSE_INITIALIZER = 1, 5, 11, 12, 15
+
+
+class _Node:
+    """Of a NodeProto."""
+
+    INPUT, OUTPUT, NAME, OP_TYPE, ATTRIBUTE, DOMAIN = 1, 2, 3, 4, 5, 7
+
+
+class _Attribute:
+    """Of an AttributeProto."""
+
+    NAME, FLOAT, INT, T, G, INTS, TENSORS, GRAPHS, SPARSE_TENSOR, SPARSE_TENSORS = 1, 2, 3, 5, 6, 8, 10, 11, 22, 23
+
+
+class _Function:
+    """Of a FunctionProto."""
+
+    NAME, NODE, DOMAIN, OVERLOAD = 1, 7, 10, 13
+
+
+# Graphs of a TrainingInfoProto.
+_TRAINING = {1: "initialization", 2: "algorithm"}
+# Of others.
+_VALUE_NAME, _TENSOR_NAME, _VALUES, _INDICES, _OPSET_DOMAIN, _OPSET_VERSION = 1, 8, 1, 2, 1, 2
+
+
+@dataclass
+class Node:
+    """An operation of the outer graph, one of :data:`FOLLOWED`."""
+
+    operation: str = ""
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    attributes: dict[str, int | float | list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Graph:
+    """A model as far as it is followed.
+
+    Parameters
+    ----------
+    layout : Layout
+    nodes : list of Node
+        Of the outer graph, in order.
+    uses : Counter of str
+        How often each value is used, in all graphs, as an output of a graph as well.
+    inputs : set of str
+        Of the outer graph.
+    ir_version, opset : int
+    """
+
+    layout: Layout
+    nodes: list[Node] = field(default_factory=list)
+    uses: Counter[str] = field(default_factory=Counter)
+    inputs: set[str] = field(default_factory=set)
+    ir_version: int = 0
+    opset: int = 0
+
+
+def read_graph(source: Source, limits: Limits) -> Graph:
+    """Go through a model.
+
+    Raises
+    ------
+    FormatError
+        It is malformed, or the data of a tensor do not fit its shape and type.
+    LimitError
+        It has more than the limits permit.
+    """
+    walker = _Walker(source, limits)
+    walker.model()
+    walker.graph.layout.patches.sort(key=lambda patch: patch.start)
+    return walker.graph
+
+
+class _Walker:
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self.source, self.limits, self.budget = source, limits, Budget(limits)
+        self.graph = Graph(Layout(source.size))
+        self.nodes = 0
+        self.taken: Counter[str] = Counter()
+
+    def within(self, found: Field, walk: Callable[[Field], None]) -> None:
+        """Walk through a message, whose length is written again if something in it is taken out."""
+        if found.wire != LENGTH:
+            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+        patches = self.graph.layout.patches
+        before = len(patches)
+        walk(found)
+        if len(patches) > before:
+            patches.append(Length(found.value, found.body, found.end))
+
+    def collect(self, parts: list[Field], found: Field) -> None:
+        parts.append(found)
+        if len(parts) > _MAX_EACH:
+            raise FormatError(f"more than {_MAX_EACH:,} of field {found.number}, at byte {found.start}")
+
+    def name_in(self, found: Field, place: int) -> str:
+        """The name in a message, which is its field ``place``."""
+        if found.wire != LENGTH:
+            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+        name = ""
+        for part in self.source.fields(found.body, found.end):
+            if part.number == place:
+                name = self.source.text(part)
+        return name
+
+    # -------------------------------------------------------------------------------------------- graphs
+    def model(self) -> None:
+        seen: dict[int, Field] = {}
+        others: list[Field] = []
+        for part in self.source.fields(0, self.source.size):
+            if part.number == _Model.IR_VERSION:
+                self.graph.ir_version = number(part)
+            elif part.number == _Model.OPSET_IMPORT:
+                self.opset(part)
+            elif part.number == _Model.GRAPH:
+                once(seen, part)
+            elif part.number in (_Model.FUNCTIONS, _Model.TRAINING_INFO):
+                self.collect(others, part)
+        if _Model.GRAPH not in seen:
+            raise FormatError("this ModelProto has no graph")
+        self.within(seen[_Model.GRAPH], partial(self.inner, prefix="", depth=0))
+        for place, part in enumerate(others):
+            walk = self.function if part.number == _Model.FUNCTIONS else partial(self.training, place=place)
+            self.within(part, walk)
+
+    def training(self, found: Field, place: int) -> None:
+        """A TrainingInfoProto."""
+        for part in self.source.fields(found.body, found.end):
+            if part.number in _TRAINING:
+                prefix = f"training_info/{place}/{_TRAINING[part.number]}/"
+                self.within(part, partial(self.inner, prefix=prefix, depth=1))
+
+    def opset(self, found: Field) -> None:
+        if found.wire != LENGTH:
+            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+        domain, version = "", 0
+        for part in self.source.fields(found.body, found.end):
+            if part.number == _OPSET_DOMAIN:
+                domain = self.source.text(part)
+            elif part.number == _OPSET_VERSION:
+                version = number(part)
+        if domain in _ONNX:
+            self.graph.opset = version
+
+    def inner(self, found: Field, prefix: str, depth: int) -> None:
+        """A GraphProto."""
+        if depth > _MAX_DEPTH:
+            raise FormatError(f"graphs in graphs, more than {_MAX_DEPTH} deep")
+        for part in self.source.fields(found.body, found.end):
+            if part.number == _Graph.NODE:
+                self.within(part, partial(self.node, prefix=prefix, depth=depth))
+            elif part.number == _Graph.INITIALIZER:
+                self.within(part, partial(self.tensor, prefix=prefix))
+            elif part.number == _Graph.SPARSE_INITIALIZER:
+                self.within(part, partial(self.sparse, prefix=prefix))
+            elif part.number == _Graph.OUTPUT:
+                self.graph.uses[self.name_in(part, _VALUE_NAME)] += 1
+            elif part.number == _Graph.INPUT and not depth:
+                self.graph.inputs.add(self.name_in(part, _VALUE_NAME))
+
+    def function(self, found: Field) -> None:
+        """A FunctionProto."""
+        seen: dict[int, Field] = {}
+        for part in self.source.fields(found.body, found.end):
+            if part.number in (_Function.NAME, _Function.DOMAIN, _Function.OVERLOAD):
+                once(seen, part)
+        names = {place: self.source.text(part) for place, part in seen.items()}
+        order = (_Function.DOMAIN, _Function.NAME, _Function.OVERLOAD)
+        prefix = ":".join(names[place] for place in order if names.get(place))
+        for part in self.source.fields(found.body, found.end):
+            if part.number == _Function.NODE:
+                self.within(part, partial(self.node, prefix=f"{prefix}/", depth=1))
+
+    # -------------------------------------------------------------------------------------------- nodes
+    def node(self, found: Field, prefix: str, depth: int) -> None:
+        """A NodeProto; what is in its attributes is named by its name, or its first output."""
+        self.nodes += 1
+        if self.nodes > _MAX_NODES:
+            raise FormatError(f"more than {_MAX_NODES:,} nodes")
+        seen: dict[int, Field] = {}
+        inputs: list[Field] = []
+        outputs: list[Field] = []
+        attributes: list[Field] = []
+        lists = {_Node.INPUT: inputs, _Node.OUTPUT: outputs, _Node.ATTRIBUTE: attributes}
+        for part in self.source.fields(found.body, found.end):
+            if part.number in lists:
+                self.collect(lists[part.number], part)
+            elif part.number in (_Node.NAME, _Node.OP_TYPE, _Node.DOMAIN):
+                once(seen, part)
+        text = self.source.text
+        node = Node("", [text(part) for part in inputs], [text(part) for part in outputs])
+        self.graph.uses.update(node.inputs)
+        if _Node.OP_TYPE in seen and (_Node.DOMAIN not in seen or text(seen[_Node.DOMAIN]) in _ONNX):
+            node.operation = text(seen[_Node.OP_TYPE])
+        first = node.outputs[0] if node.outputs else ""
+        name = text(seen[_Node.NAME]) if _Node.NAME in seen else ""
+        is_followed = not depth and node.operation in FOLLOWED
+        if is_followed:
+            self.graph.nodes.append(node)
+        for attribute in attributes:
+            walk = partial(
+                self.attribute,
+                node=node if is_followed else None,
+                path=f"{prefix}{name or first}/",
+                constant=prefix + first if node.operation == "Constant" else None,
+                depth=depth,
+            )
+            self.within(attribute, walk)
+
+    def attribute(self, found: Field, node: Node | None, path: str, constant: str | None, depth: int) -> None:
+        """An AttributeProto of a node that is followed, or in whose graphs names begin with ``path``.
+
+        ``constant`` is the name of a Constant's value.
+        """
+        seen: dict[int, Field] = {}
+        numbers: list[Field] = []
+        graphs: list[Field] = []
+        for part in self.source.fields(found.body, found.end):
+            if part.number in (_Attribute.NAME, _Attribute.T, _Attribute.G, _Attribute.SPARSE_TENSOR):
+                once(seen, part)
+            elif part.number == _Attribute.GRAPHS:
+                self.collect(graphs, part)
+            elif part.number in (_Attribute.TENSORS, _Attribute.SPARSE_TENSORS):
+                self.stay(part, sparse=part.number == _Attribute.SPARSE_TENSORS)
+            elif part.number in (_Attribute.FLOAT, _Attribute.INT, _Attribute.INTS) and node:
+                self.collect(numbers, part)
+        name = self.source.text(seen[_Attribute.NAME]) if _Attribute.NAME in seen else ""
+        if node and numbers:
+            node.attributes[name] = self.value(numbers)
+        if _Attribute.G in seen:
+            self.within(seen[_Attribute.G], partial(self.inner, prefix=f"{path}{name}/", depth=depth + 1))
+        for place, graph in enumerate(graphs):
+            self.within(graph, partial(self.inner, prefix=f"{path}{name}/{place}/", depth=depth + 1))
+        if _Attribute.T in seen and name == "value" and constant is not None:
+            self.within(seen[_Attribute.T], partial(self.tensor, path=constant, constant=True))
+        elif _Attribute.T in seen:
+            self.stay(seen[_Attribute.T])
+        if _Attribute.SPARSE_TENSOR in seen and name == "sparse_value" and constant is not None:
+            self.within(seen[_Attribute.SPARSE_TENSOR], partial(self.sparse, path=constant))
+        elif _Attribute.SPARSE_TENSOR in seen:
+            self.stay(seen[_Attribute.SPARSE_TENSOR], sparse=True)
+
+    def value(self, parts: list[Field]) -> int | float | list[int]:
+        """The number or the integers of an attribute."""
+        last = parts[-1]
+        if last.number == _Attribute.FLOAT and last.wire == FIXED32:
+            return float(struct.unpack("<f", self.source.read(last.body, last.end))[0])
+        if last.number == _Attribute.INT and last.wire == VARINT:
+            return number(last)
+        return [value for part in parts for value in integers(self.source, part, _MAX_EACH)]
+
+    # -------------------------------------------------------------------------------------------- tensors
+    def tensor(self, found: Field, prefix: str = "", path: str | None = None, constant: bool = False) -> None:
+        """A TensorProto, called ``path`` or, in a graph, as it says itself."""
+        tensor = read_tensor(self.source, found, self.limits)
+        name = prefix + tensor.name if path is None else path
+        self.graph.layout.patches.extend(patches_of(self.source, tensor, name, self.claim, constant=constant))
+
+    def sparse(self, found: Field, prefix: str = "", path: str | None = None) -> None:
+        """A SparseTensorProto, called as its values are."""
+        seen: dict[int, Field] = {}
+        for part in self.source.fields(found.body, found.end):
+            if part.number in (_VALUES, _INDICES):
+                once(seen, part)
+        name = path
+        if name is None:
+            name = prefix + (self.name_in(seen[_VALUES], _TENSOR_NAME) if _VALUES in seen else "")
+        for place, part in seen.items():
+            own = name if place == _VALUES else f"{name}/indices"
+            self.within(part, partial(self.tensor, path=own, constant=path is not None))
+
+    def stay(self, found: Field, *, sparse: bool = False) -> None:
+        """A tensor that is no weight as far as is known here, and so has to be in the model itself."""
+        if found.wire != LENGTH:
+            raise FormatError(f"field {found.number} at byte {found.start} is no message")
+        if not sparse:
+            tensor = read_tensor(self.source, found, self.limits)
+            check_inside(tensor, f"tensor {tensor.name[:80]!a} of an attribute")
+            return
+        for part in self.source.fields(found.body, found.end):
+            if part.number in (_VALUES, _INDICES):
+                self.stay(part)
+
+    def claim(self, name: str) -> str:
+        """A name that no tensor before has: this one, or it with a number."""
+        if not name or "\0" in name:
+            raise FormatError(f"a tensor has the name {name[:80]!a}, which names nothing here")
+        self.limits.check("max_name_bytes", len(name.encode()), f"bytes of the name {name[:80]!a}")
+        self.budget.charge("max_names", 1, "tensors of the model")
+        found = name
+        while found in self.taken:
+            self.taken[name] += 1
+            found = f"{name}#{self.taken[name]}"
+        self.taken[found] = 1
+        return found

@@ -1,0 +1,219 @@
+"""Items of ONNX tensors: their types, and how they stand in raw data and in the fields of their kind (TensorProto)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...dtypes import STORED_TYPES, StoredType, bit_patterns
+from ...errors import FormatError
+from ...model import Array
+from .. import fill, lazy
+from .wire import LONGEST, lengths, packed, unpacked
+
+#: The fields of a TensorProto that hold items.
+FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, DOUBLE_DATA, UINT64_DATA = 4, 5, 7, 9, 10, 11
+
+# Items, or bytes of varints, that are converted at a time.
+_CHUNK = 1 << 18
+
+
+class ItemType(NamedTuple):
+    """What arrays of a type are, by name, and the field beside ``raw_data`` that may hold its items."""
+
+    name: str
+    field: int
+
+
+def _types(*names: str, field: int = INT32_DATA) -> list[ItemType]:
+    return [ItemType(name, field) for name in names]
+
+
+#: Types by number (TensorProto.DataType). FLOAT4E2M1 and FLOAT8E8M0 are carried as their bit patterns; strings,
+#: complex numbers and floats of 6 bits are not carried as tensors.
+TYPES = dict(
+    zip(
+        (1, 11, 6, 7, 12, 13, 2, 3, 4, 5, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26),
+        [
+            *_types("float32", field=FLOAT_DATA),
+            *_types("float64", field=DOUBLE_DATA),
+            *_types("int32"),
+            *_types("int64", field=INT64_DATA),
+            *_types("uint32", "uint64", field=UINT64_DATA),
+            *_types("uint8", "int8", "uint16", "int16", "bool", "float16", "bfloat16"),
+            *_types("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+            *_types("uint4", "int4", "uint4", "uint8", "uint2", "int2"),
+        ],
+        strict=True,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Items:
+    """How the items of a tensor stand in a file.
+
+    Parameters
+    ----------
+    type : str
+        The name of a :class:`~nnr_codec.dtypes.StoredType`.
+    shape : tuple of int
+    field : int
+        The field that they are the value of; :data:`RAW_DATA` also for those in other files.
+    """
+
+    type: str
+    shape: tuple[int, ...]
+    field: int
+
+    @property
+    def stored(self) -> StoredType:
+        """The type of the array."""
+        return STORED_TYPES[self.type]
+
+    @property
+    def per_value(self) -> int:
+        """How many items share a byte of raw data, or a varint."""
+        return 8 // self.stored.bits if self.stored.bits in (2, 4) else 1
+
+    @property
+    def raw_size(self) -> int:
+        """Bytes of the raw data."""
+        return -(-prod(self.shape) // self.per_value) * self.stored.itemsize
+
+    @property
+    def raw(self) -> Items:
+        """The same items as raw data."""
+        return Items(self.type, self.shape, RAW_DATA)
+
+    @property
+    def is_varints(self) -> bool:
+        """Whether their size depends on their values."""
+        return self.field not in (RAW_DATA, FLOAT_DATA, DOUBLE_DATA)
+
+    def check_size(self, nbytes: int, what: str) -> None:
+        """FormatError where so many bytes cannot be these items."""
+        values = -(-prod(self.shape) // self.per_value)
+        least, most = (values, values * LONGEST) if self.is_varints else (self.raw_size, self.raw_size)
+        if not least <= nbytes <= most:
+            wanted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+            raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} has {wanted}")
+
+    def read(self, file: BinaryIO, nbytes: int, what: str) -> Array:
+        """The array of the next ``nbytes`` of a file; FormatError, which begins with ``what``, where they are none."""
+        if self.is_varints:
+            return self._of_patterns(self._of_varints(file, nbytes, what), what)
+        if self.per_value > 1:
+            raw = np.empty(nbytes, np.uint8)
+            fill(file, raw, what)
+            return self._of_patterns(_separate(raw, self.stored.bits)[: prod(self.shape)], what)
+        items = np.empty(self.shape, self.stored.pattern.newbyteorder("<"))
+        fill(file, items, what)
+        return self._of_patterns(items.astype(self.stored.pattern, copy=False), what)
+
+    def _of_patterns(self, items: npt.NDArray[np.unsignedinteger], what: str) -> Array:
+        """The array of bit patterns; those of less than 8 bits without sign."""
+        stored = self.stored
+        if stored.kind == "b" and np.any(items > 1):
+            raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
+        items = items.reshape(self.shape)
+        if self.per_value == 1:
+            return items.view(stored.dtype)
+        if stored.kind == "i":
+            shift = 8 - stored.bits
+            return ((items << shift).view(np.int8) >> shift).astype(stored.dtype)
+        return items.astype(stored.dtype)
+
+    def _of_varints(self, file: BinaryIO, nbytes: int, what: str) -> npt.NDArray[np.unsignedinteger]:
+        """The bit patterns of varints."""
+        stored, per_value = self.stored, self.per_value
+        count = -(-prod(self.shape) // per_value)
+        found, at, rest = np.empty(count, stored.pattern), 0, np.empty(0, np.uint8)
+        while nbytes:
+            part = np.empty(min(nbytes, _CHUNK), np.uint8)
+            fill(file, part, what)
+            nbytes -= len(part)
+            data = np.concatenate([rest, part])
+            values, used = unpacked(data)
+            rest = data[used:]
+            if at + len(values) > count:
+                break
+            found[at : at + len(values)] = self._narrow(values, what)
+            at += len(values)
+        if nbytes or at != count or len(rest):
+            raise FormatError(f"{what}: not as many values as shape {self.shape} needs, {count:,}")
+        return _separate(found, stored.bits)[: prod(self.shape)] if per_value > 1 else found
+
+    def _narrow(self, values: npt.NDArray[np.uint64], what: str) -> npt.NDArray[np.unsignedinteger]:
+        """The bit patterns that varints stand for; FormatError where they have more bits."""
+        narrow = values.astype(self.stored.pattern)
+        if not np.array_equal(self._wide(narrow), values):
+            raise FormatError(f"{what}: a value that {self.stored.name} does not hold")
+        return narrow
+
+    def _wide(self, patterns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint64]:
+        """What bit patterns are as varints: negative integers have 64 bits, all other patterns their own."""
+        if self.stored.kind == "i" and self.stored.bits >= 8:
+            return patterns.view(f"i{patterns.itemsize}").astype(np.int64).view(np.uint64)
+        return patterns.astype(np.uint64)
+
+    def size_of(self, array: Array) -> int:
+        """Bytes of an array as these items."""
+        if not self.is_varints:
+            return self.raw_size
+        patterns = self._patterns(array)
+        parts = (patterns[at : at + _CHUNK] for at in range(0, len(patterns), _CHUNK))
+        return sum(int(lengths(self._wide(part)).sum()) for part in parts)
+
+    def write(self, file: BinaryIO, array: Array) -> None:
+        """Write an array of this type and shape."""
+        patterns = self._patterns(array)
+        if not self.is_varints:
+            file.write(patterns.astype(patterns.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
+            return
+        for at in range(0, len(patterns), _CHUNK):
+            file.write(packed(self._wide(patterns[at : at + _CHUNK])).data)
+
+    def _patterns(self, array: Array) -> npt.NDArray[np.unsignedinteger]:
+        """The bit patterns, of less than 8 bits several in a byte."""
+        patterns = bit_patterns(array)
+        return _join(patterns, self.stored.bits) if self.per_value > 1 else patterns
+
+
+def _separate(data: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.unsignedinteger]:
+    """The items of bytes, the lowest bits first, in a byte each."""
+    parts = [data >> np.uint8(shift) & np.uint8((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=1).reshape(-1)
+
+
+def _join(items: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.unsignedinteger]:
+    """Several items in a byte; the bits of the last one that no item has are 0."""
+    per_byte = 8 // bits
+    padded = np.zeros(-(-len(items) // per_byte) * per_byte, np.uint8)
+    padded[: len(items)] = items & np.uint8((1 << bits) - 1)
+    found = np.zeros(len(padded) // per_byte, np.uint8)
+    for k in range(per_byte):
+        found |= padded[k::per_byte] << np.uint8(k * bits)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(lazy.Entry):
+    """Where the items of a tensor are.
+
+    Parameters
+    ----------
+    field : int
+        See :class:`Items`.
+    """
+
+    field: int = RAW_DATA
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        """The tensor; FormatError, which begins with ``what``, where the file has not the items of one."""
+        file.seek(self.start)
+        return Items(self.type, self.shape, self.field).read(file, self.nbytes, what)

@@ -1,0 +1,201 @@
+"""The wire format of protocol buffers: fields of a message in a file that is never read whole, and packed varints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, LimitError
+from ...limits import Limits
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+#: Bytes of the longest varint.
+LONGEST = 10
+
+_WINDOW = 1 << 14
+_MAX_FIELD = (1 << 29) - 1
+_FIXED = {FIXED64: 8, FIXED32: 4}
+# Bytes of a field, at least.
+_SHORTEST = 2
+
+_Bytes = npt.NDArray[np.uint8]
+_Words = npt.NDArray[np.uint64]
+
+
+class Field(NamedTuple):
+    """One field of a message, as offsets of the file.
+
+    Parameters
+    ----------
+    number, wire : int
+        Its number and wire type.
+    start : int
+        Where it begins, with its key.
+    body, end : int
+        Where its value begins and ends, without the length of a LENGTH.
+    value : int
+        Of a VARINT; of a LENGTH where its length begins; else 0.
+    """
+
+    number: int
+    wire: int
+    start: int
+    body: int
+    end: int
+    value: int
+
+
+class Source:
+    """A file, or bytes, of which windows are in memory.
+
+    Parameters
+    ----------
+    data : bytes or binary file
+        A file has to be seekable.
+    limits : Limits
+        More fields than fit ``max_topology_bytes`` are not gone through.
+    """
+
+    def __init__(self, data: bytes | BinaryIO, limits: Limits) -> None:
+        self._file = None if isinstance(data, bytes) else data
+        self._window, self._base = (data, 0) if isinstance(data, bytes) else (b"", 0)
+        self.size = len(data) if isinstance(data, bytes) else data.seek(0, 2)
+        self._limits = limits
+        self._left = limits.max_topology_bytes // _SHORTEST
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes of a range; FormatError where the file has become shorter."""
+        at = start - self._base
+        if at >= 0 and end - self._base <= len(self._window):
+            return self._window[at : end - self._base]
+        found = b""
+        if self._file:
+            self._file.seek(start)
+            found = self._file.read(end - start)
+        if len(found) != end - start:
+            raise FormatError(f"the file ends {end - start - len(found)} bytes early")
+        return found
+
+    def text(self, field: Field) -> str:
+        """The value of a field as text; FormatError where it is none, LimitError where it is too long."""
+        if field.wire != LENGTH:
+            raise FormatError(f"field {field.number} at byte {field.start} is no text")
+        self._limits.check("max_name_bytes", field.end - field.body, f"bytes of the text at byte {field.body}")
+        try:
+            return self.read(field.body, field.end).decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"the text at byte {field.body} is not UTF-8") from None
+
+    def varint(self, at: int, end: int) -> tuple[int, int]:
+        """A varint that begins at ``at``, and where it ends: ``end`` at most."""
+        value = shift = 0
+        while at < end:
+            place = at - self._base
+            if not 0 <= place < len(self._window):
+                self._window, self._base = self.read(at, min(at + _WINDOW, self.size)), at
+                place = 0
+            byte = self._window[place]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> 64:
+                    raise FormatError(f"a varint that ends at byte {at} has more than 64 bits")
+                return value, at
+            shift += 7
+            if shift == 7 * LONGEST:
+                raise FormatError(f"a varint at byte {at - LONGEST} has more than {LONGEST} bytes")
+        raise FormatError(f"a varint ends beyond its message, at byte {end}")
+
+    def fields(self, at: int, end: int) -> Iterator[Field]:
+        """The fields of the message in a range.
+
+        Raises FormatError for one that ends beyond it, and for groups, which ONNX has none of; LimitError.
+        """
+        while at < end:
+            self._left -= 1
+            if self._left < 0:
+                limit = f"max_topology_bytes={self._limits.max_topology_bytes:,}"
+                raise LimitError(f"more fields than fit {limit}; raise the limit if the source is trusted")
+            start = at
+            key, at = self.varint(at, end)
+            number, wire, value = key >> 3, key & 7, 0
+            if not 0 < number <= _MAX_FIELD:
+                raise FormatError(f"the field at byte {start} has number {number}")
+            if wire == VARINT:
+                body = at
+                value, at = self.varint(at, end)
+            elif wire == LENGTH:
+                value = at
+                length, body = self.varint(at, end)
+                at = body + length
+            elif wire in _FIXED:
+                body, at = at, at + _FIXED[wire]
+            else:
+                raise FormatError(f"field {number} at byte {start} has wire type {wire}, which ONNX does not use")
+            if at > end:
+                raise FormatError(f"field {number} at byte {start} ends {at - end} bytes beyond its message")
+            yield Field(number, wire, start, body, at, value)
+
+
+def signed(value: int) -> int:
+    """A varint as an int64."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def varint(value: int) -> bytes:
+    """A varint in as few bytes as it has."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def message(number: int, body: bytes) -> bytes:
+    """A field of wire type LENGTH."""
+    return varint(number << 3 | LENGTH) + varint(len(body)) + body
+
+
+# ------------------------------------------------------------------------------------------------ packed varints
+def lengths(values: _Words) -> npt.NDArray[np.int64]:
+    """The number of bytes of each value as a varint."""
+    found = np.ones(len(values), np.int64)
+    for shift in range(7, 64, 7):
+        found += values >= np.uint64(1 << shift)
+    return found
+
+
+def packed(values: _Words) -> _Bytes:
+    """The varints of values, one after another."""
+    sizes = lengths(values)
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    for k in range(int(sizes.max(initial=0))):
+        there = sizes > k
+        byte = (values[there] >> np.uint64(7 * k) & np.uint64(0x7F)).astype(np.uint8)
+        out[starts[there] + k] = byte | ((sizes[there] > k + 1) << 7).astype(np.uint8)
+    return out
+
+
+def unpacked(data: _Bytes) -> tuple[_Words, int]:
+    """The values of the varints that are whole, and how many bytes they have; FormatError for one of over 64 bits."""
+    ends = np.flatnonzero(data < 0x80) + 1
+    starts = np.concatenate([np.zeros(1, np.intp), ends])[:-1]
+    sizes = ends - starts
+    used = int(ends[-1]) if len(ends) else 0
+    longest = max(int(sizes.max(initial=0)), len(data) - used)
+    if longest > LONGEST:
+        raise FormatError(f"a varint has more than {LONGEST} bytes")
+    values: npt.NDArray[Any] = np.zeros(len(ends), np.uint64)
+    for k in range(longest):
+        there = sizes > k
+        byte = data[starts[there] + k]
+        if k == LONGEST - 1 and np.any(byte > 1):
+            raise FormatError("a varint has more than 64 bits")
+        values[there] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+    return values, used

@@ -1,0 +1,184 @@
+"""Puts tensors into a serialized ModelProto whose items were taken out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...dtypes import STORED_TYPES, stored_type
+from ...errors import FormatError
+from ...limits import Limits
+from ...model import Array, Model
+from .. import FormatWarning, announce, check_topology, described
+from .graph import read_graph
+from .layout import Layout, Length, Location, Other, Part, Patch, Slot, inside, located, outside
+from .wire import Source, varint
+
+#: No serialized message is larger.
+LARGEST = (1 << 31) - 1
+#: Fewer bytes do not go to another file where the source's did not.
+SMALLEST = 1024
+
+_LISTED = 8
+# Fields of ModelProto, GraphProto and TensorProto.
+_GRAPH, _INFO, _DIMS = 7, 13, 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a file will be.
+
+    Parameters
+    ----------
+    data : bytes
+        The model without items.
+    layout : Layout
+        Of that.
+    parts : list of Part
+        What stands in place of its patches.
+    outside : frozenset of str
+        The tensors that go to another file.
+    sizes : mapping of str to int
+        Bytes of those that do not.
+    """
+
+    data: bytes
+    layout: Layout
+    parts: list[Part]
+    outside: frozenset[str]
+    sizes: Mapping[str, int]
+
+
+def plan(model: Model, location: str | None) -> Plan:
+    """What is written of a model, with data in the file ``location`` where its source had, or there are too many.
+
+    Without a location all stand in the model's own file. Tensors are asked for whose size depends on their values, and
+    all of them by :func:`write_plan`.
+
+    Raises FormatError for a model that has no graph, whose tensors are not those of its graph, or that is too large.
+    """
+    check_topology("onnx", model.topology)
+    assert model.topology is not None
+    data = model.topology.data
+    # The bytes are the caller's own by now.
+    layout = read_graph(Source(data, Limits.unlimited()), Limits.unlimited()).layout
+    if changed := {name: described(model, name)[1] for name in model.pruned if name in model.tensors}:
+        data = _with_shapes(data, layout, changed)
+        layout = read_graph(Source(data, Limits.unlimited()), Limits.unlimited()).layout
+    slots = layout.slots
+    _check(model, slots)
+    varying = [slot for slot in slots if slot.items.is_varints]
+    announce(model, [slot.name for slot in (*varying, *slots)])
+    sizes = {slot.name: slot.items.raw_size for slot in slots}
+    sizes |= {slot.name: slot.items.size_of(_fitted(model.tensors[slot.name], slot)) for slot in varying}
+    chosen = frozenset(slot.name for slot in slots if slot.external and location is not None)
+    parts, size = _parts(layout, sizes, chosen, location)
+    if size > LARGEST and location is not None:
+        chosen |= {slot.name for slot in slots if slot.items.raw_size >= SMALLEST}
+        parts, size = _parts(layout, sizes, chosen, location)
+    if size > LARGEST:
+        where = "a stream" if location is None else "its own file"
+        raise FormatError(f"the model takes {size:,} bytes in {where}; a ModelProto has at most {LARGEST:,}")
+    return Plan(data, layout, parts, chosen, sizes)
+
+
+def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None) -> None:
+    """Write a model, and in the order of the graph the data that go to another file."""
+    for data, patch in found.layout.joined(lambda start, end: found.data[start:end], found.parts):
+        file.write(data)
+        if isinstance(patch, Slot):
+            array = _fitted(model.tensors[patch.name], patch)
+            if patch.name in found.outside and other:
+                patch.items.raw.write(other, array)
+            elif patch.items.size_of(array) == found.sizes[patch.name]:
+                patch.items.write(file, array)
+            else:
+                raise FormatError(f"tensor {patch.name[:80]!a} has changed while it was written")
+
+
+def _parts(
+    layout: Layout, sizes: Mapping[str, int], chosen: frozenset[str], location: str | None
+) -> tuple[list[Part], int]:
+    """What stands in place of the patches, and the size of the file."""
+    parts, offset = layout.emptied(), 0
+    for place, patch in enumerate(layout.patches):
+        if isinstance(patch, Location):
+            parts[place] = located(patch.slot, patch.slot.name in chosen)
+        elif isinstance(patch, Slot) and patch.name in chosen and location is not None:
+            nbytes = patch.items.raw_size
+            parts[place] = outside(patch, location, offset, nbytes)
+            offset += nbytes
+        elif isinstance(patch, Slot):
+            parts[place] = inside(patch, sizes[patch.name])
+    return layout.composed(parts)
+
+
+def _with_shapes(data: bytes, layout: Layout, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+    """A model without items in which these tensors have other shapes; what it says of values between them is gone."""
+    changes = [Other(start, end, b"") for start, end in _value_infos(data)]
+    for slot in layout.slots:
+        if slot.name in shapes and slot.dims:
+            first, *others = slot.dims
+            dims = b"".join(varint(_DIMS << 3) + varint(extent) for extent in shapes[slot.name])
+            changes += [Other(*first, dims), *(Other(start, end, b"") for start, end in others)]
+    lengths: list[Patch] = [patch for patch in layout.patches if isinstance(patch, Length)]
+    edited = Layout(layout.size, sorted([*lengths, *changes], key=lambda patch: patch.start))
+    parts, _ = edited.composed(edited.emptied())
+    return b"".join(part for part, _ in edited.joined(lambda start, end: data[start:end], parts))
+
+
+def _value_infos(data: bytes) -> Iterator[tuple[int, int]]:
+    """The ranges of what the outer graph says of the shapes of its values."""
+    source = Source(data, Limits.unlimited())
+    for graph in source.fields(0, source.size):
+        if graph.number == _GRAPH:
+            yield from ((part.start, part.end) for part in source.fields(graph.body, graph.end) if part.number == _INFO)
+
+
+# ------------------------------------------------------------------------------------------------ tensors
+def _check(model: Model, slots: Sequence[Slot]) -> None:
+    """Raise FormatError unless the model has the tensors of its graph, as far as can be told without reading them."""
+    for slot in slots:
+        if slot.name not in model.tensors:
+            raise FormatError(f"the model has no tensor {slot.name[:80]!a}, which its graph has")
+        _check_fit(*described(model, slot.name), slot)
+    known = {slot.name for slot in slots}
+    strangers = [name for name in model if name not in known]
+    if strangers:
+        more = f" and {len(strangers) - _LISTED} more" if len(strangers) > _LISTED else ""
+        names = ", ".join(ascii(name[:80]) for name in strangers[:_LISTED])
+        message = f"tensors that the graph does not have are left out: {names}{more}"
+        warnings.warn(message, FormatWarning, stacklevel=5)
+
+
+def _check_fit(dtype: np.dtype[Any], shape: tuple[int, ...], slot: Slot) -> None:
+    """Raise FormatError unless a tensor may stand in a slot; of integers their values decide."""
+    what, wanted = f"tensor {slot.name[:80]!a}", slot.items.stored
+    # Extents of 1 carry no meaning to decoders that know no scalars.
+    if [extent for extent in shape if extent != 1] != [extent for extent in slot.items.shape if extent != 1]:
+        raise FormatError(f"{what} has shape {shape}; the graph says {slot.items.shape}")
+    stored = stored_type(dtype)
+    if stored is None or (stored != wanted and "f" in (stored.kind, wanted.kind)):
+        raise FormatError(
+            f"{what} is {dtype}, the graph says {wanted.name}, and its operations ask for that: do without --dtype "
+            "(dtype=), or save it as .safetensors"
+        )
+
+
+def _fitted(array: Array, slot: Slot) -> Array:
+    """An array in the shape and type that the graph says; FormatError where that cannot be."""
+    _check_fit(array.dtype, array.shape, slot)
+    wanted, array = slot.items.stored, array.reshape(slot.items.shape)
+    if array.dtype == wanted.dtype:
+        return array
+    if wanted.kind != "f":
+        least, most = wanted.range
+        values = array.astype(f"{'i' if STORED_TYPES[array.dtype.name].kind == 'i' else 'u'}8")
+        if values.size and not (least <= int(values.min()) and int(values.max()) <= most):
+            raise FormatError(f"tensor {slot.name[:80]!a}: the graph says {wanted.name}, which has no such values")
+        array = values
+    return array.astype(wanted.dtype)

@@ -1,0 +1,181 @@
+"""OpenVINO IR, versions 10 and 11: a ``model.xml`` of operations, and beside it the ``model.bin`` of its constants.
+
+The XML is the topology and stays as it is, byte for byte; NNR has no number for it (Table 4), and it goes by its
+content. There is one tensor for each range of bytes of the ``.bin`` that constants refer to, named as the first of
+them. On writing all of them are put where the XML says. Bytes that no constant refers to become 0.
+
+A tensor has the element type of its constant, and its shape. What numpy and ``ml_dtypes`` lack (nf4, f4e2m1, f8e8m0,
+u1, u3, u6, string), and what constants of different types share, are bytes: ``uint8``, of one dimension.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import FormatError
+from ...files import output_files
+from ...limits import Budget, Limits
+from ...model import Model, Topology, Wiring
+from .. import FormatWarning, announce, check_topology, described, opened_file, state
+from ..lazy import LazyTensors
+from .ir import Constant, is_ir, read_constants
+from .weights import check_size, count_left_out, entry_of, open_weights, write_items, write_zeros
+
+NAME = "openvino"
+SUFFIXES = (".xml",)
+DESCRIPTION = "OpenVINO IR, versions 10 and 11"
+READS = "a .xml with its .bin beside it"
+#: NNR has no number for these topologies (Table 4).
+TOPOLOGY = ""
+NEEDS_TOPOLOGY = True
+
+_BEGINNING = 1 << 16
+#: The size of the ``.bin`` in a model's metadata, where it does not end with the last constant.
+_SIZE = "openvino:size"
+_LISTED = 8
+
+
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this begins as the XML of an IR does."""
+    if isinstance(source, Path) and not source.is_file():
+        return False
+    with opened_file(source) as file:
+        return is_ir(file.read(_BEGINNING))
+
+
+def owns(topology: Topology) -> bool:
+    """Whether the topology is the XML of an IR."""
+    return is_ir(topology.data[:_BEGINNING])
+
+
+def wiring(topology: Topology) -> Wiring:
+    """Types and shapes of an IR's constants; FormatError or LimitError where the XML cannot be read."""
+    constants = read_constants(topology.data, Limits())
+    shapes = {name: constant.shape for name, constant in constants.items()}
+    return Wiring(shapes, kinds={name: constant.stored.kind for name, constant in constants.items()})
+
+
+def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
+    """The XML of an IR, whatever is beside it; raises as :func:`load`."""
+    topology, _ = _read_xml(source, limits)
+    return topology
+
+
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read an IR: the XML at a path, and the ``.bin`` of the same name, whose tensors are read on access.
+
+    Bytes of the ``.bin`` that are not 0 and that no constant refers to are told of in a FormatWarning, or in a
+    FormatError if ``strict``.
+
+    Raises
+    ------
+    FormatError
+        The XML is malformed or of another version; there is no ``.bin``, or constants lie outside of it; or
+        ``ml_dtypes`` is needed and not installed (MissingDependencyError).
+    LimitError
+        It asks for more than the limits permit.
+    """
+    topology, constants = _read_xml(source, limits)
+    if not isinstance(source, Path):
+        raise FormatError("an OpenVINO IR is two files: give the path of its .xml, beside which the .bin is")
+    budget, path = Budget(limits), source.with_suffix(".bin")
+    for constant in constants.values():
+        budget.tensor(constant.shape, constant.stored.itemsize, f"constant {constant.name[:80]!a}")
+        _ = constant.stored.dtype
+    with open_weights(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        limits.check("max_archive_bytes", size, f"bytes of {path.name}")
+        check_size(constants.values(), size)
+        left_out = count_left_out(file, constants.values(), size)
+        entries = {name: entry_of(constant) for name, constant in constants.items()}
+        tensors = LazyTensors([(path, state(file))], entries)
+    if left_out:
+        message = f"{left_out:,} bytes of {path.name} that are not 0 belong to no constant"
+        if strict:
+            raise FormatError(f"{message}, and nothing carries them")
+        warnings.warn(f"{message}: they become 0", FormatWarning, stacklevel=3)
+    metadata = {} if size == _end(constants) else {_SIZE: str(size)}
+    return Model(tensors, topology, metadata=metadata, format=NAME)
+
+
+def save(model: Model, path: Path, *, overwrite: bool) -> None:
+    """Write an IR: its XML at the path, and its constants in the ``.bin`` of the same name.
+
+    Raises
+    ------
+    FormatError
+        The model has no IR's XML, lacks a constant of it, or has one of another type or shape.
+    """
+    topology = model.topology
+    check_topology(NAME, topology)
+    assert topology is not None
+    # The text is the caller's own by now, and may be long.
+    most = max(len(topology.data), Limits().max_topology_bytes)
+    constants = read_constants(topology.data, Limits(max_topology_bytes=most))
+    ordered = sorted(constants.values(), key=lambda constant: constant.offset)
+    for constant in ordered:
+        _check_fit(model, constant)
+    size = _size(model, constants)
+    check_size(constants.values(), size)
+    _warn_of_others(model, constants)
+    announce(model, [constant.name for constant in ordered])
+    with output_files(path, overwrite=overwrite) as create:
+        file, at = create(path.with_suffix(".bin").name), 0
+        for constant in ordered:
+            write_zeros(file, constant.offset - at)
+            write_items(file, model.tensors[constant.name], constant.stored)
+            at = constant.end
+        write_zeros(file, size - at)
+        create(path.name).write(topology.data)
+
+
+def _read_xml(source: Path | BinaryIO, limits: Limits) -> tuple[Topology, dict[str, Constant]]:
+    with opened_file(source) as file:
+        limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), "bytes of the XML")
+        file.seek(0)
+        data = file.read()
+    return Topology(TOPOLOGY, data), read_constants(data, limits)
+
+
+def _end(constants: Mapping[str, Constant]) -> int:
+    return max((constant.end for constant in constants.values()), default=0)
+
+
+def _size(model: Model, constants: Mapping[str, Constant]) -> int:
+    """How many bytes the ``.bin`` shall have."""
+    text = model.metadata.get(_SIZE)
+    if text is None:
+        return _end(constants)
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise FormatError(f"the metadata say that the .bin has {text[:40]!a} bytes")
+    return int(text)
+
+
+def _check_fit(model: Model, constant: Constant) -> None:
+    """Raise FormatError unless the model has a constant just as the XML says."""
+    what = f"{constant.stored.name} {list(constant.shape)}"
+    if constant.name not in model.tensors:
+        raise FormatError(f"the model has no tensor {constant.name[:80]!a}, a constant of the XML")
+    dtype, shape = described(model, constant.name)
+    if shape != constant.shape:
+        way = "was it pruned? " if constant.name in model.pruned else ""
+        raise FormatError(
+            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}: {way}save it as .safetensors"
+        )
+    if dtype.name != constant.stored.name:
+        raise FormatError(
+            f"tensor {constant.name[:80]!a} is {dtype}; the XML says {what}: decode it as it is (without dtype=,"
+            " --dtype), or save it as .safetensors"
+        )
+
+
+def _warn_of_others(model: Model, constants: Mapping[str, Constant]) -> None:
+    others = [name for name in model if name not in constants]
+    if others:
+        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        listed = ", ".join(ascii(name[:80]) for name in others[:_LISTED]) + more
+        warnings.warn(f"tensors that are no constants of the XML are left out: {listed}", FormatWarning, stacklevel=4)

@@ -1,0 +1,122 @@
+"""The ``.bin`` of an OpenVINO IR: items little-endian and one after another, those of 2 and 4 bits low bits first."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ...dtypes import STORED_TYPES, StoredType, bit_patterns
+from ...errors import FormatError
+from ...model import Array
+from .. import fill
+from ..lazy import Entry
+from .ir import Constant, bits_of
+
+#: Bytes that belong to no constant: at most so many, and so many times what the constants have.
+MAX_HOLES, HOLES_FACTOR = 64 << 20, 16
+
+_PART = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEntry(Entry):
+    """A tensor whose items have 2 or 4 bits."""
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        """The tensor; FormatError, which begins with ``what``, for an early end."""
+        stored, count = STORED_TYPES[self.type], prod(self.shape)
+        items: npt.NDArray[np.uint8] = np.empty(count, np.uint8)
+        file.seek(self.start)
+        for start in range(0, count, _PART):
+            part = items[start : start + _PART]
+            packed = np.empty(-(-part.size * stored.bits // 8), np.uint8)
+            fill(file, packed, what)
+            shifted = packed[:, None] >> np.arange(0, 8, stored.bits, dtype=np.uint8)
+            part[...] = (shifted & (255 >> (8 - stored.bits))).reshape(-1)[: part.size]
+        if stored.kind == "i":
+            sign = 1 << (stored.bits - 1)
+            return ((items ^ sign).view(np.int8) - np.int8(sign)).astype(stored.dtype).reshape(self.shape)
+        return items.astype(stored.dtype).reshape(self.shape)
+
+
+def entry_of(constant: Constant) -> Entry:
+    """How a constant is read."""
+    kind = PackedEntry if bits_of(constant.stored) < 8 else Entry
+    return kind(constant.stored.name, constant.shape, constant.offset, constant.nbytes)
+
+
+def open_weights(path: Path) -> BinaryIO:
+    """Open a ``.bin``; FormatError where there is none, or it is no file."""
+    try:
+        # Looked at first: opening a pipe would wait.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FormatError(f"{path} is not a regular file")
+        return open(path, "rb", buffering=0)
+    except FileNotFoundError:
+        raise FormatError(f"the weights are missing: no file {path}") from None
+
+
+def write_items(file: BinaryIO, array: Array, stored: StoredType) -> None:
+    """Write an array of this type at the present position."""
+    items = bit_patterns(array)
+    if bits_of(stored) < 8:
+        _write_packed(file, items, stored.bits)
+    else:
+        file.write(items.astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
+
+
+def _write_packed(file: BinaryIO, items: npt.NDArray[np.unsignedinteger], bits: int) -> None:
+    each, mask = 8 // bits, 255 >> (8 - bits)
+    for start in range(0, items.size, _PART):
+        part = items[start : start + _PART] & mask
+        columns = np.pad(part, (0, -part.size % each)).reshape(-1, each) << np.arange(0, 8, bits, dtype=np.uint8)
+        file.write(np.bitwise_or.reduce(columns, axis=1).astype(np.uint8).data)
+
+
+def check_size(constants: Collection[Constant], size: int) -> None:
+    """Raise FormatError unless a ``.bin`` of this size holds the constants, and not much besides."""
+    end = max((constant.end for constant in constants), default=0)
+    if end > size:
+        last = max(constants, key=lambda constant: constant.end)
+        raise FormatError(f"the .bin has {size:,} bytes; the constant {last.name[:80]!a} ends at {end:,}")
+    used = sum(constant.nbytes for constant in constants)
+    if size - used > max(MAX_HOLES, HOLES_FACTOR * used):
+        raise FormatError(f"the .bin has {size:,} bytes, of which the constants are only {used:,}")
+
+
+def count_left_out(file: BinaryIO, constants: Iterable[Constant], size: int) -> int:
+    """How many bytes of a ``.bin`` that are not 0 belong to no constant, or have bits that belong to none."""
+    count = at = 0
+    for constant in sorted(constants, key=lambda constant: constant.offset):
+        count += _count(file, at, constant.offset)
+        at = constant.end
+        if constant.padding:
+            file.seek(at - 1)
+            count += file.read(1)[0] >> (8 - constant.padding) != 0
+    return count + _count(file, at, size)
+
+
+def _count(file: BinaryIO, start: int, end: int) -> int:
+    """How many bytes of a range are not 0."""
+    file.seek(start)
+    count = 0
+    while start < end:
+        part = np.empty(min(end - start, _PART), np.uint8)
+        fill(file, part, f"byte {start:,} of the .bin")
+        count += int(np.count_nonzero(part))
+        start += part.size
+    return count
+
+
+def write_zeros(file: BinaryIO, count: int) -> None:
+    """Write so many bytes that are 0."""
+    for start in range(0, count, _PART):
+        file.write(bytes(min(count - start, _PART)))

@@ -1,0 +1,220 @@
+"""Arguments of operations of NNEF, and what comes of them: windows, shapes, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ..nnef.dataflow import Value
+
+#: vx_nn_rounding_type_e.
+FLOOR, CEILING = "VX_NN_DS_SIZE_ROUNDING_FLOOR", "VX_NN_DS_SIZE_ROUNDING_CEILING"
+#: The largest number that float32 holds.
+LARGEST = 2.0**128 - 2.0**104
+
+#: The largest stride and the like.
+MOST = 1 << 32
+
+Shape = tuple[int, ...]
+
+
+class NoLayerError(Exception):
+    """The extension has no function for an operation with these arguments; its result may have a shape all the same."""
+
+    def __init__(self, shape: Shape | None = None) -> None:
+        super().__init__()
+        self.shape = shape
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a window does along one dimension.
+
+    Parameters
+    ----------
+    output : int
+        The extent of the result.
+    before : int
+        Padding that leads to it on both sides.
+    is_padded : bool
+        Whether a window reaches beyond the input.
+    dilation : int
+    roundings : frozenset of str
+        By which of them the extension comes to the output, and from it to the stride (vxConvolutionLayer).
+    is_trivial : bool
+        It changes nothing.
+    """
+
+    output: int
+    before: int
+    is_padded: bool
+    dilation: int
+    roundings: frozenset[str]
+    is_trivial: bool
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a deconvolution does along one dimension.
+
+    Parameters
+    ----------
+    output : int
+        The extent of the result.
+    padding, more : int
+        What is cut off on each side, and how much less on the last one (a_x or a_y of the extension).
+    is_possible : bool
+        Whether the extension comes to the same result.
+    """
+
+    output: int
+    padding: int
+    more: int
+    is_possible: bool
+
+
+def windows(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Window]:
+    """The windows of an operation; NoLayerError where its arguments are not known, or there is no output."""
+    stride, dilation, pads = _steps(value, len(extents), kernel)
+    found = []
+    for k in range(len(extents)):
+        reach = (kernel[k] - 1) * dilation[k] + 1
+        if pads is None:  # as much as makes the output the input by the stride (NNEF 1.0, 4.3.1)
+            output = -(-extents[k] // stride[k])
+            total = max((output - 1) * stride[k] + reach - extents[k], 0)
+            before, after = total // 2, total - total // 2
+        else:
+            before, after = pads[k]
+            output = (extents[k] + before + after - reach) // stride[k] + 1
+        if output < 1:
+            raise NoLayerError
+        last = (output - 1) * stride[k] + reach - before - extents[k]
+        roundings = _roundings(extents[k] + 2 * before - reach, stride[k], output)
+        trivial = (kernel[k], stride[k], before, after) == (1, 1, 0, 0)
+        found.append(Window(output, before, before > 0 or last > 0, dilation[k], roundings, trivial))
+    return found
+
+
+def spreads(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Spread]:
+    """What a deconvolution does; NoLayerError where its arguments are not known, or there is no output."""
+    stride, dilation, pads = _steps(value, len(extents), kernel)
+    found = []
+    for k in range(len(extents)):
+        whole = (extents[k] - 1) * stride[k] + (kernel[k] - 1) * dilation[k] + 1
+        total = max(whole - extents[k] * stride[k], 0)
+        before, after = (total // 2, total - total // 2) if pads is None else pads[k]
+        if whole <= before + after:
+            raise NoLayerError
+        fits = before == after or (before > after and before - after < stride[k] and extents[k] > 1)
+        possible = dilation[k] == 1 and before < kernel[k] and fits
+        found.append(Spread(whole - before - after, before, before - after, possible))
+    return found
+
+
+def _steps(value: Value, rank: int, kernel: Sequence[int]) -> tuple[list[int], list[int], list[tuple[int, int]] | None]:
+    """Stride, dilation and padding of so many dimensions; of the latter None where it is left open."""
+    stride, dilation = (integers(value, name, []) or [1] * rank for name in ("stride", "dilation"))
+    pads = padding(value)
+    if {len(stride), len(dilation), len(kernel)} != {rank} or len(pads or stride) != rank:
+        raise NoLayerError
+    if min(*stride, *dilation, *kernel) < 1 or max(*stride, *dilation, *kernel) > MOST:
+        raise NoLayerError
+    if any(not 0 <= pad <= MOST for pair in pads or () for pad in pair):
+        raise NoLayerError
+    return stride, dilation, pads
+
+
+def _roundings(span: int, stride: int, output: int) -> frozenset[str]:
+    """The roundings by which ``span / stride + 1`` is the output, and the stride the least one for which it is."""
+    found = set()
+    if span >= 0:
+        if span // stride + 1 == output and (output == 1 or span // output + 1 == stride):
+            found.add(FLOOR)
+        if -(-span // stride) + 1 == output and (output == 1 or -(-span // (output - 1)) == stride):
+            found.add(CEILING)
+    return frozenset(found)
+
+
+def reshaped(value: Value, shape: Shape) -> Shape:
+    """The shape after ``copy``, ``reshape``, ``squeeze`` or ``unsqueeze``; NoLayerError where it is not known."""
+    extents = list(shape)
+    if value.operation == "reshape":
+        extents = _reshape(value, shape)
+    elif value.operation == "squeeze":
+        axes = integers(value, "axes")
+        if any(axis not in range(len(shape)) or shape[axis] != 1 for axis in axes):
+            raise NoLayerError
+        extents = [extent for k, extent in enumerate(shape) if k not in axes]
+    elif value.operation == "unsqueeze":
+        for axis in sorted(integers(value, "axes")):
+            if not 0 <= axis <= len(extents):
+                raise NoLayerError
+            extents.insert(axis, 1)
+    if min(extents, default=1) < 1 or prod(extents) != prod(shape):
+        raise NoLayerError
+    return tuple(extents)
+
+
+def _reshape(value: Value, shape: Shape) -> list[int]:
+    """The extents that a reshape of all axes asks for: 0 is what it was, and one of -1 what is left."""
+    wanted = integers(value, "shape")
+    all_axes = integers(value, "axis_start", [0]) == [0] and integers(value, "axis_count", [-1]) == [-1]
+    if not all_axes or wanted.count(-1) > 1 or any(not extent for extent in wanted[len(shape) :]):
+        raise NoLayerError
+    found = [extent or shape[k] for k, extent in enumerate(wanted)]
+    rest = prod(extent for extent in found if extent != -1)
+    return [prod(shape) // rest if extent == -1 else extent for extent in found]
+
+
+def integers(value: Value, name: str, default: Sequence[int] | None = None) -> list[int]:
+    """An argument that is an array of integers, or one; NoLayerError where it is not known, or not given."""
+    given = value.inputs.get(name)
+    if given is None and default is not None:
+        return list(default)
+    items = [given] if given is None or given.items is None else given.items
+    found = [item.constant for item in items if item is not None and type(item.constant) is int]
+    if len(found) != len(items):
+        raise NoLayerError
+    return found
+
+
+def padding(value: Value) -> list[tuple[int, int]] | None:
+    """The pairs of a padding; None where it is left open. NoLayerError for others."""
+    given = value.inputs.get("padding")
+    if given is None or given.items == []:
+        return None
+    pairs = [
+        tuple(item.constant for item in pair.items or () if type(item.constant) is int) for pair in given.items or ()
+    ]
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise NoLayerError
+    return [(pair[0], pair[1]) for pair in pairs]
+
+
+def number(value: Value | None) -> float | None:
+    """A number within the range of float32; None for anything else."""
+    constant = value.constant if value else None
+    if isinstance(constant, bool) or not isinstance(constant, int | float) or not abs(constant) <= LARGEST:
+        return None
+    return float(constant)
+
+
+def string(value: Value, name: str, default: str) -> str:
+    """An argument that is a string; NoLayerError where it is not known."""
+    given = value.inputs.get(name)
+    if given is None:
+        return default
+    if not isinstance(given.constant, str):
+        raise NoLayerError
+    return given.constant
+
+
+def flag(value: Value, name: str) -> bool:
+    """A logical argument that is false unless it is given; NoLayerError where it is not known."""
+    given = value.inputs.get(name)
+    if given is None:
+        return False
+    if not isinstance(given.constant, bool):
+        raise NoLayerError
+    return given.constant

@@ -1,0 +1,153 @@
+"""Tensors as the extension takes them: types, order of dimensions, files.
+
+Files are named by the place of their tensor in the model, and by those characters of its name that every system takes:
+``03-fc1_weight.q78``. So they differ wherever case does not count, are no devices, and lead nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ...dtypes import stored_type
+from ...errors import FormatError
+from ...model import Array, Model
+from .. import described
+
+if TYPE_CHECKING:
+    from .network import Network
+
+#: Of Q7.8: bits of the fraction, which vxCreateTensor calls fixed_point_position; the least and the greatest level.
+POSITION, LEAST, MOST = 8, -(1 << 15), (1 << 15) - 1
+#: Characters of a tensor's name in that of its file; items that are converted together.
+NAME_LENGTH, CHUNK = 48, 1 << 18
+
+_OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of the extension (1.6).
+
+    Parameters
+    ----------
+    name : str
+        The macro.
+    position : int
+        fixed_point_position.
+    bytes : int
+        Of an item.
+    suffix : str
+        Of files.
+    """
+
+    name: str
+    position: int
+    bytes: int
+    suffix: str
+
+
+Q78 = Type("VX_TYPE_INT16", POSITION, 2, ".q78")
+_INTEGERS = {"int8": Type("VX_TYPE_INT8", 0, 1, ".s8"), "uint8": Type("VX_TYPE_UINT8", 0, 1, ".u8")}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What vxCreateTensor has to know.
+
+    Parameters
+    ----------
+    name : str
+        In the model.
+    type : Type
+    dims : tuple of int
+        In the order of OpenVX, the one that changes fastest first.
+    file : str
+        Its name in the folder; empty for what no file holds.
+    turned : bool
+        Whether the file has the first two dimensions of the array exchanged, and the others reversed.
+    """
+
+    name: str
+    type: Type
+    dims: tuple[int, ...]
+    file: str = ""
+    turned: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of all items."""
+        return int(np.prod(self.dims, dtype=object)) * self.type.bytes
+
+    def created(self) -> dict[str, Any]:
+        """The arguments of vxCreateTensor by name."""
+        return {
+            "data_type": self.type.name,
+            "fixed_point_position": self.type.position,
+            "number_of_dims": len(self.dims),
+            "dims": list(self.dims),
+        }
+
+
+def type_of(dtype: np.dtype[Any]) -> Type | None:
+    """The type that tensors of a dtype have, floats only if their values permit; None where there is none."""
+    stored = stored_type(dtype)
+    if stored is None:
+        return None
+    return Q78 if stored.kind == "f" else _INTEGERS.get(stored.name)
+
+
+def describe(model: Model, network: Network) -> list[Tensor]:
+    """The tensors of a model as its layers ask for them; FormatError for one that cannot be written."""
+    names = [name for name in model if name not in network.folded]
+    digits, found = len(str(max(len(names) - 1, 0))), []
+    for place, name in enumerate(names):
+        dtype, shape = described(model, name)
+        type_ = type_of(dtype)
+        if type_ is None:
+            raise FormatError(
+                f"tensor {name!r}: the extension has no type for {dtype}, only for Q7.8, int8 and uint8; leave it out"
+            )
+        if 0 in shape:
+            raise FormatError(f"tensor {name!r} of shape {shape} has no elements, which vxCreateTensor does not take")
+        plain = _OTHERS.sub("_", name)[:NAME_LENGTH]
+        file = f"{place:0{digits}}-{plain}{type_.suffix}"
+        dims = network.dims.get(name) or tuple(reversed(shape)) or (1,)
+        found.append(Tensor(name, type_, dims, file, name in network.turned))
+    return found
+
+
+def write_tensor(file: BinaryIO, array: Array, tensor: Tensor) -> None:
+    """Write the items, little-endian; FormatError for a float that is no number of Q7.8."""
+    if tensor.turned:
+        array = np.ascontiguousarray(array.swapaxes(0, 1)[:, :, ::-1, ::-1])
+    for part in _parts(array):
+        if tensor.type is Q78:
+            file.write(_levels(part, tensor.name).astype("<i2").data)
+        else:
+            file.write(np.ascontiguousarray(part).view(np.uint8).data)
+
+
+def _levels(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        levels: npt.NDArray[np.float64] = np.ldexp(values.astype(np.float64), POSITION)
+    exact = (levels == np.rint(levels)) & (levels >= LEAST) & (levels <= MOST)
+    if not exact.all():
+        wrong = values[~exact][0]
+        raise FormatError(
+            f"tensor {name!r} has values that Q7.8 does not hold exactly, such as {float(wrong):g}: encode the model"
+            " with --fixed-point q7.8 (fixed_point='q7.8')"
+        )
+    return levels
+
+
+def _parts(array: Array) -> Iterator[npt.NDArray[Any]]:
+    """One-dimensional parts in row-major order."""
+    flat = array.reshape(-1)
+    for start in range(0, array.size, CHUNK):
+        yield flat[start : start + CHUNK]

@@ -1,0 +1,269 @@
+"""Which layers of a PyTorch module belong together: a batch normalization to what makes its inputs.
+
+It does where its inputs are the outputs of one convolution or linear layer, which nothing else uses, both layers are
+called once, as PyTorch made them (no subclass, hook or parametrization), and no tensor of them is used elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from ...model import Block
+
+#: The dimension of the weight that outputs belong to, by the types of layers.
+_AXES = {
+    "Linear": 0,
+    "Conv1d": 0,
+    "Conv2d": 0,
+    "Conv3d": 0,
+    "ConvTranspose1d": 1,
+    "ConvTranspose2d": 1,
+    "ConvTranspose3d": 1,
+}
+#: The normalizations of each, and how many dimensions the inputs of these have to have: BatchNorm1d alone takes those
+#: of several numbers, and always normalizes the second.
+_NORMS = {
+    "Linear": ("BatchNorm1d", 2),
+    "Conv1d": ("BatchNorm1d", 3),
+    "ConvTranspose1d": ("BatchNorm1d", 3),
+    "Conv2d": ("BatchNorm2d", None),
+    "ConvTranspose2d": ("BatchNorm2d", None),
+    "Conv3d": ("BatchNorm3d", None),
+    "ConvTranspose3d": ("BatchNorm3d", None),
+}
+# Layers and methods that leave the number of dimensions as it is.
+_ELEMENTWISE = (
+    "Linear",
+    "BatchNorm1d",
+    "ReLU",
+    "ReLU6",
+    "LeakyReLU",
+    "GELU",
+    "SiLU",
+    "Tanh",
+    "Sigmoid",
+    "Dropout",
+    "Identity",
+)
+_METHODS = ("relu", "tanh", "sigmoid")
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def find_blocks(torch: Any, module: Any, inputs: tuple[Any, ...], shapes: Shapes) -> list[Block]:
+    """The blocks of a module, of tensors whose shapes are given, in the order of its layers.
+
+    ``inputs`` are those of a call, or none.
+    """
+    layers = _Layers(torch, module)
+    with _evaluating(module):
+        norms = _joins(torch, module, layers, inputs)
+    found = []
+    for name, layer in layers.cores.items():
+        parts = {"weight": _tensor(name, "weight")}
+        if layer.bias is not None:
+            parts["bias"] = _tensor(name, "bias")
+        axis, epsilon = _AXES[type(layer).__name__], None
+        if name in norms and layers.output(name) == layers.norms[norms[name]].num_features:
+            members = {"beta": "bias", "gamma": "weight", "mean": "running_mean", "var": "running_var"}
+            joined = {member: _tensor(norms[name], tensor) for member, tensor in members.items()}
+            if all(tensor in shapes for tensor in joined.values()):
+                parts, epsilon = parts | joined, float(layers.norms[norms[name]].eps)
+        channels = shapes.get(parts["weight"], ())[axis : axis + 1]
+        vectors = [shapes.get(tensor) for member, tensor in parts.items() if member != "weight"]
+        if vectors and all(shape == channels for shape in vectors):
+            found.append(
+                Block(
+                    parts["weight"],
+                    parts.get("bias"),
+                    parts.get("beta"),
+                    parts.get("gamma"),
+                    parts.get("mean"),
+                    parts.get("var"),
+                    axis=axis,
+                    epsilon=epsilon,
+                )
+            )
+    return found
+
+
+class _Layers:
+    """The layers of a module that are as PyTorch made them, and there once, by name."""
+
+    def __init__(self, torch: Any, module: Any) -> None:
+        times = Counter(id(layer) for _, layer in module.named_modules(remove_duplicate=False))
+        plain = {
+            name: layer
+            for name, layer in module.named_modules()
+            if times[id(layer)] == 1
+            and type(layer) is getattr(torch.nn, type(layer).__name__, None)
+            and not _changed(layer)
+        }
+        self.cores = {name: layer for name, layer in plain.items() if type(layer).__name__ in _AXES}
+        self.norms = {
+            name: layer
+            for name, layer in plain.items()
+            if type(layer).__name__ in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+            and all(getattr(layer, part) is not None for part in ("weight", "bias", "running_mean", "running_var"))
+        }
+        self.chains = {name: layer for name, layer in plain.items() if type(layer) is torch.nn.Sequential}
+
+    def output(self, name: str) -> int:
+        """How many channels a layer makes."""
+        layer = self.cores[name]
+        return int(layer.out_features if type(layer).__name__ == "Linear" else layer.out_channels)
+
+    def fit(self, core: str, norm: str, rank: int | None) -> bool:
+        """Whether the one may be normalized by the other, if its outputs have that many dimensions, or None knows."""
+        wanted, needs = _NORMS[type(self.cores[core]).__name__]
+        return type(self.norms[norm]).__name__ == wanted and needs in (None, rank)
+
+
+def _changed(layer: Any) -> bool:
+    """Whether something runs before or after a layer, or in its place."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
+    return "forward" in vars(layer) or any(getattr(layer, each, None) for each in hooks)
+
+
+def _tensor(layer: str, tensor: str) -> str:
+    return f"{layer}.{tensor}" if layer else tensor
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    training = {layer: layer.training for layer in module.modules()}
+    try:
+        module.eval()
+        yield
+    finally:
+        for layer, was in training.items():
+            layer.training = was
+
+
+def _joins(torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...]) -> dict[str, str]:
+    """The normalizations by the layers that they belong to."""
+    fx: Any = importlib.import_module("torch.fx")
+    tracer = fx.Tracer()
+    tracer.proxy_buffer_attributes = True  # else what is made of statistics would seem to be a constant
+    try:
+        graph = tracer.trace(module)
+    except Exception:  # of whatever a module does
+        return dict(_adjacent(torch, module, layers, inputs))
+    if inputs:
+        shapes: Any = importlib.import_module("torch.fx.passes.shape_prop")
+        with torch.no_grad():
+            shapes.ShapeProp(fx.GraphModule(module, graph)).propagate(*inputs)
+    return dict(_traced(module, layers, graph, {id(value): name for name, value in _tensors(module)}))
+
+
+def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+# ------------------------------------------------------------------------------------------------ graphs of torch.fx
+def _traced(module: Any, layers: _Layers, graph: Any, tensors: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    # Tensors that are used without their layer, whatever they are called there.
+    loose = {tensors.get(id(_attribute(module, node.target)), "") for node in graph.nodes if node.op == "get_attr"}
+    for node in graph.nodes:
+        if node.op != "call_module" or node.target not in layers.norms or node.kwargs or len(node.args) != 1:
+            continue
+        core, norm = node.args[0], node.target
+        if getattr(core, "op", "") != "call_module" or core.target not in layers.cores or len(core.users) != 1:
+            continue
+        used = any(name.rpartition(".")[0] in (core.target, norm) for name in loose)
+        if not used and calls[norm] == calls[core.target] == 1 and layers.fit(core.target, norm, _rank(module, core)):
+            yield core.target, norm
+
+
+def _attribute(module: Any, target: str) -> Any:
+    for part in target.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _rank(module: Any, node: Any) -> int | None:
+    """The number of dimensions of a value; None where it is not known."""
+    while True:
+        if (known := node.meta.get("tensor_meta")) is not None and hasattr(known, "shape"):
+            return len(known.shape)
+        if _flattens(module, node):
+            return 2
+        layer = type(module.get_submodule(node.target)).__name__ if node.op == "call_module" else ""
+        same = layer in _ELEMENTWISE or (node.op == "call_method" and node.target in _METHODS)
+        if not same and not (
+            node.op == "call_function" and getattr(node.target, "__name__", "") in ("relu", "dropout")
+        ):
+            return None
+        if not node.args or not hasattr(node.args[0], "op"):
+            return None
+        node = node.args[0]
+
+
+def _flattens(module: Any, node: Any) -> bool:
+    """Whether a value is one vector for each sample."""
+    if node.op == "call_module":
+        layer = module.get_submodule(node.target)
+        return type(layer).__name__ == "Flatten" and (layer.start_dim, layer.end_dim) == (1, -1)
+    if node.op not in ("call_method", "call_function"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name == "flatten" and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
+
+
+# ------------------------------------------------------------------------------------------------ Sequential
+def _adjacent(torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+    """The joins of layers that follow each other, in those sequences that are known to be called whole."""
+    names = {id(layer): name for name, layer in module.named_modules()}
+    ranks: dict[str, set[int]] = {}
+    chains = _watched(torch, module, layers, inputs, ranks) if inputs else _certain(module, layers, names)
+    for chain in chains:
+        children = [names[id(child)] for child in layers.chains[chain]]
+        for core, norm in pairwise(children):
+            if core in layers.cores and norm in layers.norms:
+                (rank,) = ranks[core] if len(ranks.get(core, ())) == 1 else (None,)
+                if layers.fit(core, norm, rank):
+                    yield core, norm
+
+
+def _certain(module: Any, layers: _Layers, names: Mapping[int, str]) -> list[str]:
+    """The sequences that a module is, and that these are made of: their forward() is known."""
+    found = [""] if "" in layers.chains else []
+    for name in found:  # grows
+        found += [child for child in (names[id(each)] for each in layers.chains[name]) if child in layers.chains]
+    return found
+
+
+def _watched(torch: Any, module: Any, layers: _Layers, inputs: Sequence[Any], ranks: dict[str, set[int]]) -> list[str]:
+    """The sequences none of whose layers is called but by them; and the dimensions of outputs by layer."""
+    names = {id(layer): name for name, layer in module.named_modules()}
+    inside: Counter[str] = Counter()
+    whole = dict.fromkeys(layers.chains, False)
+    broken: set[str] = set()
+    handles = []
+    try:
+        for chain, sequence in layers.chains.items():
+            handles += [
+                sequence.register_forward_pre_hook(lambda *_, chain=chain: inside.update([chain])),
+                sequence.register_forward_hook(lambda *_, chain=chain: inside.subtract([chain])),
+            ]
+            for child in sequence:
+
+                def look(layer: Any, args: Any, output: Any, chain: str = chain) -> None:
+                    whole[chain] = True
+                    broken.update([chain] if not inside[chain] else [])
+                    ranks.setdefault(names[id(layer)], set()).add(getattr(output, "ndim", -1))
+
+                handles.append(child.register_forward_hook(look))
+        with torch.no_grad():
+            module(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [name for name, called in whole.items() if called and name not in broken]

@@ -1,0 +1,128 @@
+"""Modules of PyTorch as models, and the tensors of models into modules.
+
+>>> model = from_module(network, example_inputs)                                        # doctest: +SKIP
+>>> data = nnr_codec.encode(model, fold_batchnorm=True)                                 # doctest: +SKIP
+>>> load_state(network, nnr_codec.decode(data))                                         # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import FormatError
+from ...limits import Budget, Limits
+from ...model import Array, Model, Topology
+from .. import announce, lacks_type, require
+from . import tree
+from .items import TYPES, array_of, filled
+from .joins import find_blocks
+from .structure import walk
+
+_LISTED = 3
+
+
+def from_module(module: Any, example_inputs: Any = None) -> Model:
+    """The state of a module, with what belongs together in its layers.
+
+    Tensors of the main memory are not copied: the model changes with the module. The topology tells of the blocks:
+    weights and biases of convolutions, transposed convolutions and linear layers, and the batch normalization of their
+    outputs, where nothing else uses these. That is known where ``torch.fx`` can trace the module; where it cannot, of
+    layers that follow each other in a ``Sequential``, if the module is made of them, or ``example_inputs`` show that
+    they are called as such. Of a ``BatchNorm1d`` it is only known where it is certain that its inputs are matrices,
+    which it is with ``example_inputs``.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        It is evaluated (``eval()``) while it is looked at, and left as it was.
+    example_inputs : Tensor or tuple of Tensor, optional
+        With which the module is called.
+
+    Returns
+    -------
+    Model
+        Its tensors by the names of ``state_dict()``, tied ones as such.
+
+    Raises
+    ------
+    FormatError
+        The state has something that is not carried, as a quantized tensor.
+    MissingDependencyError
+        PyTorch is not installed.
+    """
+    torch = _torch()
+    found = walk(
+        torch, module.state_dict(), Budget(Limits.unlimited()), lambda tensor: tensor.untyped_storage().data_ptr()
+    )
+    tensors: dict[str, Array] = {
+        name: array_of(value, found.views[name].stored) for name, value in found.tensors.items()
+    }
+    inputs = () if example_inputs is None else example_inputs
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    tied = {*found.aliases, *found.aliases.values(), *found.apart}
+    blocks = find_blocks(
+        torch, module, inputs, {name: array.shape for name, array in tensors.items() if name not in tied}
+    )
+    topology = Topology("pytorch", tree.to_bytes(found.tree, blocks))
+    return Model(tensors, topology, format="pytorch", aliases=found.aliases)
+
+
+def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool = True) -> None:
+    """Copy tensors into the parameters and buffers of a module, which keep their types and devices, and stay tied.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    model : Model or mapping of str to ndarray
+        Tensors by the names of ``state_dict()``.
+    strict : bool
+        Whether all have to be there, and no others.
+
+    Raises
+    ------
+    FormatError
+        Names, shapes or kinds of type are not those of the module, which is as it was then.
+    MissingDependencyError
+        PyTorch is not installed.
+    """
+    torch, model = _torch(), model if isinstance(model, Model) else Model(model)
+    state = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    missing, strangers = (
+        [name for name in state if name not in model.tensors],
+        [name for name in model if name not in state],
+    )
+    if strict and (missing or strangers):
+        what = [f"{text}: {_listed(names)}" for text, names in (("missing", missing), ("unknown", strangers)) if names]
+        raise FormatError(f"these are not the tensors of the module; {'; '.join(what)}")
+    names = [name for name in state if name in model.tensors]
+    announce(model, names)
+    # All are looked at before one is copied; what is decoded on access is so once.
+    with torch.no_grad():
+        new = {name: _fitting(torch, name, np.asarray(model.tensors[name]), state[name]) for name in names}
+        for name, tensor in new.items():
+            state[name].copy_(tensor)
+
+
+def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
+    """An array as a tensor of the type and shape of another one; FormatError where it cannot be."""
+    what, shape = f"tensor {name[:80]!a}", tuple(target.shape)
+    if array.dtype.name not in TYPES:
+        raise lacks_type(what, array.dtype, "pytorch")
+    if [extent for extent in array.shape if extent != 1] != [extent for extent in shape if extent != 1]:
+        raise FormatError(f"{what} has shape {array.shape}; that of the module has {shape}")
+    tensor = filled(torch.empty(shape, dtype=getattr(torch, array.dtype.name)), array)
+    if tensor.is_floating_point() != target.is_floating_point():
+        raise FormatError(f"{what} is of {array.dtype}; that of the module is of {target.dtype}")
+    return tensor.to(target.dtype)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(repr(name) for name in names[:_LISTED]) + more
+
+
+def _torch() -> Any:
+    return require("torch", "torch", "modules of PyTorch")

@@ -1,0 +1,133 @@
+"""Looks through pickles before PyTorch's restricted unpickler does: nothing is run, and no object of them made.
+
+That unpickler hashes tuples however deep they are, and makes storages of any size. So the list of what may be asked for
+is shorter here, that of what may be called still more so, and the size of every tuple is known before it may be a key.
+"""
+
+from __future__ import annotations
+
+import os
+import pickletools
+import re
+import struct
+from typing import Any, BinaryIO
+
+from ...errors import FormatError, NnrError
+from ...limits import Budget, Limits
+from .tree import MAX_DEPTH
+
+#: How files begin that PyTorch wrote before 1.6: the pickle of a number that it calls magic.
+LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+# Pickles before the storages: that number, a version, the machine, the content, and the storages' names.
+_LEGACY_PICKLES = 5
+
+# What a pickle may call,
+_CALLED = re.compile(
+    r"collections (OrderedDict|Counter)|(__builtin__|builtins) (set|complex)|torch (Size|device)"
+    r"|torch\._utils _rebuild_(tensor|tensor_v2|tensor_v3|parameter)"
+)
+# and only name: the types of storages and of items.
+_NAMED = re.compile(
+    r"torch(\.cuda)? [A-Z]\w*Storage|torch\.storage (UntypedStorage|TypedStorage)"
+    r"|torch (bool|b?float|complex|u?int)[0-9a-z_]*"
+)
+
+_PUSHES = re.compile("NONE|NEWTRUE|NEWFALSE|BININT[12]?|BINFLOAT|LONG1|BINUNICODE|SHORT_BINSTRING|EMPTY_[A-Z]+")
+# How many objects an opcode takes from the stack.
+_POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+#: An object: how deep tuples are in it, and how many objects; and what it is, if it may be called.
+_Object = tuple[int, int, bool]
+_PLAIN: _Object = (0, 1, False)
+
+
+def check_pickle(stream: BinaryIO, budget: Budget) -> None:
+    """Look through the pickle that begins here, to its end.
+
+    Raises
+    ------
+    FormatError
+        It is damaged, or asks for anything but containers, plain values and tensors.
+    LimitError
+        It makes more objects than the limits permit.
+    """
+    try:
+        _run(stream, budget)
+    except NnrError:
+        raise
+    except (ValueError, LookupError, struct.error, OverflowError, AttributeError) as error:
+        raise FormatError(f"the pickle is damaged: {type(error).__name__} {str(error)[:100]}") from None
+
+
+def _run(stream: BinaryIO, budget: Budget) -> None:
+    """Follow a pickle's stack of objects."""
+    stack: list[_Object] = []
+    below: list[list[_Object]] = []  # what a mark separates from the present stack
+    memo: dict[int, _Object] = {}
+    argument: Any
+    for opcode, argument, position in pickletools.genops(stream):
+        name = opcode.name
+        if _PUSHES.fullmatch(name):
+            budget.charge("max_names", 1, "objects of the pickle")
+            stack.append(_PLAIN)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name == "GLOBAL":
+            stack.append((0, 1, _is_called(str(argument))))
+        elif name == "MARK":
+            budget.charge("max_names", 1, "objects of the pickle")
+            below.append(stack)
+            stack = []
+        elif name in _TUPLES:
+            stack[-_TUPLES[name] :] = [_tuple(stack[-_TUPLES[name] :], budget)]
+        elif name in ("TUPLE", "APPENDS", "SETITEMS"):
+            items, stack = stack, below.pop()
+            if name == "TUPLE":
+                stack.append(_tuple(items, budget))
+        elif name in _POPS:
+            del stack[len(stack) - _POPS[name] :]
+        elif name == "BINPERSID":
+            stack[-1] = _PLAIN
+        elif name == "REDUCE":
+            stack.pop()
+            if not stack.pop()[2]:
+                raise FormatError("the pickle calls what is not to be called")
+            stack.append(_PLAIN)
+        elif name not in ("PROTO", "STOP"):
+            raise FormatError(f"the pickle has opcode {name} at {position}, which torch.save does not write")
+
+
+def _tuple(items: list[_Object], budget: Budget) -> _Object:
+    """A tuple of these."""
+    depth, size = 1 + max((item[0] for item in items), default=0), 1 + sum(item[1] for item in items)
+    budget.charge("max_names", 1, "objects of the pickle")
+    if depth > MAX_DEPTH:
+        raise FormatError(f"tuples are nested deeper than {MAX_DEPTH}")
+    budget.limits.check("max_names", size, "objects of a tuple")
+    return depth, size, False
+
+
+def _is_called(asked: str) -> bool:
+    """Whether something may be called; FormatError where it may not even be named."""
+    called = _CALLED.fullmatch(asked) is not None
+    if not called and not _NAMED.fullmatch(asked):
+        raise FormatError(
+            f"the pickle asks for {asked.replace(' ', '.')[:100]!a}, and nothing of it is run: only tensors, "
+            "parameters, plain containers and plain values are read"
+        )
+    return called
+
+
+def check_legacy(file: BinaryIO, limits: Limits) -> None:
+    """Look through the pickles of a file of the old kind; raises as :func:`check_pickle`."""
+    size = file.seek(0, os.SEEK_END)
+    limits.check("max_archive_bytes", size, "bytes of the file")
+    limits.check("max_total_bytes", size, "bytes of the file, which is read whole")
+    file.seek(0)
+    budget = Budget(limits)
+    for _ in range(_LEGACY_PICKLES):
+        check_pickle(file, budget)
+    file.seek(0)

@@ -1,0 +1,112 @@
+"""Writing PyTorch files."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...dtypes import bit_patterns, stored_type
+from ...errors import FormatError
+from ...model import Array, Model
+from .. import FormatWarning, announce, described, lacks_type, warn_of_loss
+from . import tree
+from .items import TYPES, filled
+from .structure import build
+
+_LISTED = 8
+#: More bytes of tensors than this wait in a temporary file until they are written.
+IN_MEMORY = 256 << 20
+_ALIGNMENT = 64
+
+
+def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | None = None) -> None:
+    """Write a model; see :func:`nnr_codec.formats.pytorch.write`. ``scratch`` is a folder for a temporary file."""
+    described_by = _description(model)
+    places = described_by.places if described_by else dict.fromkeys(model)
+    if missing := [name for name in places if name not in model.tensors]:
+        raise FormatError(f"the model has no tensor {missing[0][:80]!a}, one of its PyTorch description")
+    if unused := [name for name in model if name not in places]:
+        _warn(f"tensors that are not in the model's PyTorch description are left out: {_listed(unused)}")
+    shapes = {name: _shape(model, name, place) for name, place in places.items()}
+    with _memory(torch, sum(_size(*shapes[name]) for name in shapes), scratch) as empty:
+        announce(model, list(shapes))
+        tensors: dict[str, Any] = {}
+        for name, (dtype, shape) in shapes.items():
+            array = np.asarray(model.tensors[name])
+            if array.dtype != dtype or array.size != math.prod(shape):
+                raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
+            tensors[name] = _tied(model, tensors, name, array, shape)
+            if tensors[name] is None:
+                tensors[name] = filled(empty(dtype, shape), array)
+        content = build(torch, described_by.tree, tensors) if described_by else tensors
+        torch.save(content, file)
+
+
+def _description(model: Model) -> tree.Description | None:
+    """The description that a model has; without one, what is lost is warned of."""
+    if model.topology is not None and model.topology.format == "pytorch" and model.topology.data.startswith(tree.START):
+        return tree.parse(model.topology.data)
+    warn_of_loss(model, "a PyTorch file", "ties")
+    return None
+
+
+def _shape(model: Model, name: str, place: tree.Place | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Type and shape of a tensor in the file: the shape that is described, if only extents of 1 make the difference."""
+    dtype, shape = described(model, name)
+    if dtype.name not in TYPES:
+        raise lacks_type(f"tensor {name[:80]!a}", dtype, "pytorch")
+    if place is None or place.shape == shape or name in model.pruned:
+        return dtype, shape
+    if [extent for extent in place.shape if extent != 1] != [extent for extent in shape if extent != 1]:
+        raise FormatError(f"tensor {name[:80]!a} has shape {shape}; the PyTorch description says {place.shape}")
+    return dtype, place.shape
+
+
+def _size(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+def _tied(model: Model, tensors: Mapping[str, Any], name: str, array: Array, shape: tuple[int, ...]) -> Any:
+    """The tensor that this one is tied to, if that is there and equal; None otherwise."""
+    other = tensors.get(model.aliases.get(name, ""))
+    if other is None or tuple(other.shape) != shape:
+        return None
+    found, stored = np.asarray(model.tensors[model.aliases[name]]), stored_type(array.dtype)
+    same = (
+        stored is not None and found.dtype == array.dtype and np.array_equal(bit_patterns(found), bit_patterns(array))
+    )
+    return other if same else None
+
+
+@contextlib.contextmanager
+def _memory(torch: Any, total: int, scratch: Path | None) -> Iterator[Any]:
+    """Yield what makes tensors of a type and shape, together of at most ``total`` bytes rounded up each."""
+    if total <= IN_MEMORY:
+        yield lambda dtype, shape: torch.empty(shape, dtype=getattr(torch, dtype.name))
+        return
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=".nnr-", ignore_cleanup_errors=True) as folder:
+        storage, used = torch.UntypedStorage.from_file(os.path.join(folder, "items"), True, total), 0
+
+        def empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+            nonlocal used
+            part = storage[used : used + math.prod(shape) * dtype.itemsize]
+            used += _size(dtype, shape)
+            return torch.empty(0, dtype=getattr(torch, dtype.name)).set_(part, 0, shape)
+
+        yield empty
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, FormatWarning, stacklevel=5)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(ascii(name[:80]) for name in names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")

@@ -1,0 +1,295 @@
+"""The description of what a PyTorch file holds besides items of tensors, as a text of JSON: the topology of our own.
+
+Annex C of ISO/IEC 15938-17 is not part of the text that we have; docs/formats.md describes ours. It is ASCII, has no
+zero byte, and is written in one way only. Reading needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...errors import FormatError
+from ...model import Block, Wiring
+
+#: What the first key of the text says, and the version of the rest.
+KEY, VERSION = "nnr_codec.pytorch", 1
+#: How the text begins.
+START = f'{{"{KEY}":'.encode()
+
+#: Containers in containers.
+MAX_DEPTH = 100
+# Brackets and commas, none of which a value is without.
+_MAX_MARKS = 4_000_000
+_MAX_NAMES = 1 << 28
+_MAX_DIMS = 32
+_MAX_SIZE = (1 << 63) - 1
+#: Larger integers are written as hexadecimal digits, since other readers of JSON have floats.
+_EXACT = 1 << 53
+#: Bits of an integer; PyTorch reads no more.
+_MAX_BITS = 255 * 8
+
+#: Containers of pairs.
+PAIRS = ("dict", "OrderedDict", "Counter")
+#: Tensors, and whether they require gradients if nothing is said.
+TENSORS = {"tensor": False, "parameter": True}
+_LEAVES = ("int", "float", "complex", "size", "dtype", "device")
+
+#: What a text of JSON is made of.
+Node = Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor stands.
+
+    Parameters
+    ----------
+    name : str
+        Of the tensor.
+    shape : tuple of int
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A text that was read.
+
+    Parameters
+    ----------
+    tree : node
+        As it is in JSON, checked.
+    places : mapping of str to Place
+        All tensors by name, in order.
+    blocks : tuple of Block
+    """
+
+    tree: Node
+    places: Mapping[str, Place] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def wiring(self) -> Wiring:
+        """What it says of tensors."""
+        return Wiring({name: place.shape for name, place in self.places.items()}, self.blocks)
+
+
+def to_bytes(tree: Node, blocks: Sequence[Block] = ()) -> bytes:
+    """The text of a tree and the blocks of its tensors."""
+    fields: dict[str, Any] = {KEY: VERSION, "tree": tree}
+    if blocks:
+        fields["blocks"] = [_fields(block) for block in blocks]
+    return text(fields).encode("ascii")
+
+
+def parse(data: bytes) -> Description:
+    """Read a text; FormatError if it is malformed."""
+    if sum(data.count(mark) for mark in b"[{,") > _MAX_MARKS:
+        raise FormatError(f"the description has more than {_MAX_MARKS:,} values")
+    try:
+        value = json.loads(data.decode("ascii"), object_pairs_hook=_unique, parse_constant=_refused)
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        raise FormatError(f"the description is no JSON: {str(error)[:80]}") from None
+    if not isinstance(value, dict) or KEY not in value:
+        raise FormatError(f"not a description of a PyTorch file: there is no {KEY!r}")
+    if value[KEY] != VERSION:
+        raise FormatError(f"version {str(value[KEY])[:20]!a} of {KEY}; only {VERSION} is read")
+    if not {"tree"} <= value.keys() <= {KEY, "tree", "blocks"}:
+        raise FormatError("the description has other parts than a tree and blocks")
+    places: dict[str, Place] = {}
+    size = 0
+    for name, shape in _places(value["tree"], (), 0):
+        # A key that is written once may be part of many names.
+        size += len(name)
+        if size > _MAX_NAMES:
+            raise FormatError(f"the names of the description have more than {_MAX_NAMES:,} characters")
+        if name in places:
+            raise FormatError(f"two tensors of the description are called {name[:80]!a}")
+        places[name] = Place(name, shape)
+    return Description(value["tree"], places, _blocks(value.get("blocks", []), places))
+
+
+# ------------------------------------------------------------------------------------------------ values
+def whole(value: int) -> Node:
+    """The node of an integer."""
+    return value if -_EXACT <= value <= _EXACT else {"int": hex(value)}
+
+
+def real(value: float) -> Node:
+    """The node of a float: Python's shortest text where it is a number, else its bits."""
+    return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+
+
+def integer_of(text: str) -> int:
+    """The integer of a node that has its digits."""
+    return int(text, 16)
+
+
+def float_of(value: Node) -> float:
+    """The float of a node of one, or of that of its bits."""
+    if isinstance(value, dict):
+        (found,) = struct.unpack(">d", bytes.fromhex(value["float"]))
+        return float(found)
+    return float(value)
+
+
+def kind_of(node: Node) -> tuple[str, Any]:
+    """What an object of JSON is, and the value of that key."""
+    kind = next(iter(node))
+    return kind, node[kind]
+
+
+def name_of(path: Sequence[str]) -> str:
+    """The name that a tensor has unless it says otherwise."""
+    return ".".join(path) or "tensor"
+
+
+def text(node: Node) -> str:
+    """The text of a node."""
+    return json.dumps(node, separators=(",", ":"), allow_nan=False)
+
+
+def part(key: Node) -> str:
+    """The part of a name that a key is: a text as it is, all else as in JSON."""
+    return key if isinstance(key, str) else text(key)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise FormatError("an object of the description has a key twice")
+    return found
+
+
+def _refused(text: str) -> None:
+    raise FormatError(f"the description has {text}, which is no JSON")
+
+
+def _places(node: Node, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the tensors in a node, which is checked."""
+    if depth > MAX_DEPTH:
+        raise FormatError(f"the description is nested deeper than {MAX_DEPTH}")
+    if isinstance(node, list):
+        for index, item in enumerate(node):
+            yield from _places(item, (*path, str(index)), depth + 1)
+    elif isinstance(node, dict):
+        kind, value = kind_of(node) if node else ("", None)
+        if kind in TENSORS:
+            yield _tensor(kind, node, path)
+        elif kind in PAIRS and isinstance(value, list):
+            if node.keys() - {kind} - ({"_metadata"} if kind == "OrderedDict" else set()):
+                raise FormatError(f"the description has a {kind} with other fields")
+            for pair in value:
+                if not isinstance(pair, list) or len(pair) != 2 or not _is_key(pair[0], 0):
+                    raise FormatError(f"the description has a {kind} that is not one of keys and values")
+                yield from _places(pair[1], (*path, part(pair[0])), depth + 1)
+            if "_metadata" in node:
+                yield from _places(node["_metadata"], (*path, "_metadata"), depth + 1)
+        elif kind == "tuple" and isinstance(value, list) and len(node) == 1:
+            yield from _places(value, path, depth)
+        elif not _is_leaf(node) and not (node.keys() == {"set"} and isinstance(value, list) and _are_keys(value, 0)):
+            raise FormatError(f"the description has a value of unknown kind {kind[:40]!a}")
+    elif isinstance(node, float) and not math.isfinite(node):
+        raise FormatError("the description has a number that no float is")
+
+
+def _tensor(kind: str, node: Node, path: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
+    name, gradients = node.get("name", name_of(path)), node.get("requires_grad", False)
+    if node.keys() - {kind, "name", "requires_grad"} or not isinstance(name, str) or type(gradients) is not bool:
+        raise FormatError("the description has a tensor with other fields")
+    if not are_sizes(node[kind]):
+        raise FormatError(f"the description gives tensor {name[:80]!a} a shape that is none")
+    return name, tuple(node[kind])
+
+
+def are_sizes(value: object) -> bool:
+    """Whether these are extents of a shape."""
+    if not isinstance(value, list) or len(value) > _MAX_DIMS:
+        return False
+    return all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value)
+
+
+def _are_keys(nodes: list[Node], depth: int) -> bool:
+    return all(_is_key(node, depth) for node in nodes)
+
+
+def _is_key(node: Node, depth: int) -> bool:
+    """Whether a key of a dict, or an item of a set, can be that."""
+    if isinstance(node, dict) and node.keys() == {"tuple"} and isinstance(node["tuple"], list):
+        return depth < MAX_DEPTH and _are_keys(node["tuple"], depth + 1)
+    return not isinstance(node, list | dict) or (_is_leaf(node) and kind_of(node)[0] in ("int", "float", "dtype"))
+
+
+def _is_leaf(node: Node) -> bool:
+    """Whether an object of JSON is one of a value without parts."""
+    if len(node) != 1:
+        return False
+    kind, value = kind_of(node)
+    if kind == "complex":
+        return isinstance(value, list) and len(value) == 2 and all(map(_is_float, value))
+    if kind == "size":
+        return are_sizes(value)
+    if kind == "float":
+        return _is_float(node)
+    return kind in _LEAVES and isinstance(value, str) and (kind != "int" or _is_integer(value))
+
+
+def _is_float(node: Node) -> bool:
+    if isinstance(node, dict):
+        bits = node.get("float") if len(node) == 1 else None
+        return isinstance(bits, str) and len(bits) == 16 and set(bits) <= set("0123456789abcdef")
+    return isinstance(node, float) and math.isfinite(node)
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        return len(text) < _MAX_BITS and integer_of(text).bit_length() <= _MAX_BITS
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------ blocks
+_NAMES = ("weight", "bias", "beta", "gamma", "mean", "var")
+
+
+def _fields(block: Block) -> dict[str, Any]:
+    """The object of a block."""
+    found = asdict(block)
+    named = {name: found[name] for name in _NAMES if found[name] is not None}
+    return named | {"axis": block.axis} | ({} if block.epsilon is None else {"epsilon": float(block.epsilon)})
+
+
+def _blocks(value: object, places: Mapping[str, Place]) -> tuple[Block, ...]:
+    """The blocks of a description, whose tensors there are, in one block each, and of shapes that belong together."""
+    if not isinstance(value, list):
+        raise FormatError("the blocks of the description are no list")
+    taken: set[str] = set()
+    found = []
+    for fields in value:
+        if not isinstance(fields, dict) or not {"weight", "axis"} <= fields.keys() <= {*_NAMES, "axis", "epsilon"}:
+            raise FormatError("a block of the description has no weight and axis, or other fields")
+        names = [fields[name] for name in _NAMES if name in fields]
+        if not all(isinstance(name, str) and name in places for name in names):
+            raise FormatError("a block of the description has a tensor that there is not")
+        if taken.intersection(names) or len(set(names)) < len(names):
+            raise FormatError(f"a tensor of the block of {names[0][:80]!a} is in a block already")
+        taken.update(names)
+        axis, epsilon, shape = fields["axis"], fields.get("epsilon"), places[fields["weight"]].shape
+        if type(axis) is not int or not 0 <= axis < len(shape) or len(shape) < 2:
+            raise FormatError(f"the block of {names[0][:80]!a} has axis {str(axis)[:20]} of shape {shape}")
+        if not (epsilon is None or (isinstance(epsilon, float) and epsilon >= 0 and math.isfinite(epsilon))):
+            raise FormatError(f"the block of {names[0][:80]!a} has an epsilon that is none")
+        if any(places[name].shape != (shape[axis],) for name in names[1:]):
+            raise FormatError(f"the tensors of the block of {names[0][:80]!a} differ in shape")
+        found.append(Block(**fields))
+    return tuple(found)

@@ -1,0 +1,204 @@
+"""Which model formats there are, and which one a file, a name or a topology asks for.
+
+A format is a module that has what :class:`Format` asks for: those of :data:`_MODULES`, and those that other packages
+add (:mod:`.others`). Modules are imported when they are first needed, what others add only where none of ours answers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO, Protocol, cast, runtime_checkable
+
+from ..errors import FormatError, MissingDependencyError
+from ..limits import Limits
+from ..model import Model, Topology, Wiring
+from . import others
+
+#: Format names and their modules, in the order in which content is tried.
+_MODULES = {
+    "skriptnd": ".skriptnd",  # before nnef: texts of both may begin with a version
+    "nnef": ".nnef",
+    "safetensors": ".safetensors",
+    "keras": ".keras",
+    "tensorflow": ".tensorflow",
+    "pytorch": ".pytorch",
+    "npz": ".npz",
+    "onnx": ".onnx",
+    "npy": ".npy",
+    "gguf": ".gguf",
+    "openvino": ".openvino",
+    "openvx": ".openvx",
+}
+
+
+class Format(Protocol):
+    """What every format module has; besides, it is a :class:`Reading` or a :class:`Writing` one, or both."""
+
+    #: The short name, as for ``--format``.
+    NAME: str
+    #: One line for a list of formats.
+    DESCRIPTION: str
+    #: The endings of file names it writes, in lower case; of all formats the longest decides.
+    SUFFIXES: tuple[str, ...]
+    #: What it reads, in a few words; empty if it only writes.
+    READS: str
+    # Where other packages are needed, also NEEDS: tuple[str, ...], their names on import, and EXTRA: str, the extra of
+    # this package that has them.
+
+
+@runtime_checkable
+class Reading(Format, Protocol):
+    """A format that can be read."""
+
+    def recognise(self, source: Path | BinaryIO) -> bool:
+        """Whether the content is of this format; a file object is read from its start. Raises OSError only."""
+
+    def load(self, source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+        """Read a model; a file object (seekable) is not needed any more when this returns.
+
+        With ``strict`` nothing is left out: FormatError instead of a FormatWarning.
+        """
+
+
+@runtime_checkable
+class Writing(Format, Protocol):
+    """A format that can be written."""
+
+    def save(self, model: Model, path: Path, *, overwrite: bool) -> None:
+        """Write a model to a path, whole or not at all."""
+
+
+@runtime_checkable
+class StreamFormat(Format, Protocol):
+    """A format that can also be written to a stream."""
+
+    def write(self, model: Model, file: BinaryIO) -> None:
+        """Write a model to a binary file that need not be seekable."""
+
+
+@runtime_checkable
+class GraphFormat(Format, Protocol):
+    """A format that has topologies."""
+
+    #: :attr:`nnr_codec.model.Topology.format` of them; empty for those that have no number (Table 4).
+    TOPOLOGY: str
+    # Where nothing can be written without one, also NEEDS_TOPOLOGY = True.
+
+    def owns(self, topology: Topology) -> bool:
+        """Whether a topology of that name is of this format, as far as a look at it tells."""
+
+    def wiring(self, topology: Topology) -> Wiring:
+        """What it says of its tensors, whatever packages are installed; FormatError or LimitError if it is malformed.
+
+        Decoders go by it, and have to come to the same tensors on every machine.
+        """
+
+
+@runtime_checkable
+class TopologyFormat(Protocol):
+    """A format whose topology can be read without the tensors."""
+
+    def load_topology(self, source: Path | BinaryIO, limits: Limits) -> Topology:
+        """Read a model's topology; of a file object (seekable) from its start."""
+
+
+def names() -> tuple[str, ...]:
+    """The names of all formats, those of other packages last."""
+    return tuple(dict.fromkeys([*_MODULES, *others.entries()]))
+
+
+def every() -> Iterator[Format]:
+    """All formats, ours first; those of other packages that cannot be used are warned of."""
+    yield from _ours()
+    yield from _theirs()
+
+
+def get(name: str) -> Format:
+    """The format called ``name``; FormatError when there is none, or that of another package cannot be used."""
+    if name in _MODULES:
+        return cast(Format, importlib.import_module(_MODULES[name], __package__))
+    if name not in others.entries():
+        raise FormatError(f"no model format is called {name!r}; there are {', '.join(names())}")
+    return cast(Format, others.named(name))
+
+
+def reading(name: str) -> Reading:
+    """The format called ``name``, to read; FormatError when there is none, or it only writes."""
+    module = get(name)
+    if not isinstance(module, Reading):
+        raise FormatError(f"{name} models cannot be read")
+    return module
+
+
+def writing(name: str) -> Writing:
+    """The format called ``name``, to write; FormatError when there is none, or it only reads."""
+    module = get(name)
+    if not isinstance(module, Writing):
+        raise FormatError(f"{name} models cannot be written")
+    return module
+
+
+def recognise(source: Path | BinaryIO) -> Reading | None:
+    """The format of a file, directory or seekable file object by its content; None when no format claims it."""
+    for module in every():
+        if isinstance(module, Reading) and module.recognise(source):
+            return module
+    return None
+
+
+def by_suffix(path: str | os.PathLike[str]) -> Writing:
+    """The format that a name asks for; FormatError, with a list of what can be written, when it asks for none."""
+    name, known = Path(path).name.lower(), []
+    for modules in (_ours(), _theirs()):
+        found = [module for module in modules if isinstance(module, Writing)]
+        fitting = [(len(suffix), module) for module in found for suffix in module.SUFFIXES if name.endswith(suffix)]
+        if fitting:
+            return max(fitting, key=lambda fit: fit[0])[1]
+        known += [f"{module.NAME}: {' '.join(module.SUFFIXES)}" for module in found if module.SUFFIXES]
+    raise FormatError(
+        f"the name {name!r} does not say which model format to write; known endings are {'; '.join(known)}"
+    )
+
+
+def of_topology(topology: Topology) -> GraphFormat | None:
+    """The format that a topology is of; None when that is not known."""
+    for module in every():
+        if isinstance(module, GraphFormat) and topology.format == module.TOPOLOGY and module.owns(topology):
+            return module
+    return None
+
+
+def needs_topology(name: str) -> bool:
+    """Whether a format can only be written with a topology of its own."""
+    return bool(getattr(get(name), "NEEDS_TOPOLOGY", False))
+
+
+def check_topology(name: str, topology: Topology | None) -> None:
+    """Raise FormatError, with the ways out, unless a topology is one of the format called ``name``."""
+    module = get(name)
+    if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
+        raise FormatError(
+            f"there is no {name} graph, without which that format cannot be written: give one (topology=, --topology), "
+            "or write a .safetensors or .npz"
+        )
+
+
+def require(package: str, extra: str, what: str) -> ModuleType:
+    """Import a package; MissingDependencyError, which says what it is for and which extra has it, if that fails."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        name = package.partition(".")[0]
+        raise MissingDependencyError(f"{what} needs the package {name}: pip install 'nnr_codec[{extra}]'") from None
+
+
+def _ours() -> Iterator[Format]:
+    return map(get, _MODULES)
+
+
+def _theirs() -> Iterator[Format]:
+    return (cast(Format, module) for module in others.working(_MODULES))

@@ -1,0 +1,226 @@
+"""Safetensors: one file of tensors and metadata, or several (shards) with an index; see :mod:`.header`, :mod:`.shards`.
+
+Nothing is executed, and tensors are read where they are. What is written is laid out as the format's own library does:
+by item type, the wider ones first, then by name, so that each tensor is aligned; the header is padded with blanks to a
+multiple of 8 bytes. The format has no tied tensors: one that has several names is written once for each. Of a model the
+tensors and the metadata are kept.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...dtypes import STORED_TYPES, bit_patterns
+from ...errors import FormatError
+from ...files import output_directory, output_file, output_files
+from ...limits import Budget, Limits
+from ...model import Array, Model
+from .. import FormatWarning, announce, described, opened_file, state, warn_of_loss
+from ..lazy import Entry, LazyTensors, native
+from . import shards
+from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
+
+__all__ = ["LazyTensors", "has_type", "load", "mapped", "recognise", "save", "write"]
+
+NAME = "safetensors"
+SUFFIXES = (shards.SUFFIX, shards.INDEX)
+DESCRIPTION = "safetensors: tensors and metadata"
+READS = "a .safetensors file, or the index of several, or their folder"
+
+_Files = list[tuple[Path, tuple[int, ...]]]
+
+
+# ------------------------------------------------------------------------------------------------ reading
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this begins as a safetensors file does, or is the index of several, or a folder with one."""
+    if isinstance(source, Path) and not source.is_file():
+        return source.is_dir() and bool(shards.indices(source))
+    with opened_file(source) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        head = file.read(PEEK)
+    return is_index(head) or is_file(head, size)
+
+
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read a file, an index of shards, or a folder that has one; of a path, tensors are read on access.
+
+    Tensors are in the order of the header, those of shards in the order of their names. All is kept of files; of a
+    folder what is no shard is named in a FormatWarning, or in a FormatError if ``strict``, and so are entries of the
+    index other than texts and numbers, and tensors that it does not know.
+
+    Raises
+    ------
+    FormatError
+        A header is malformed, has an item type that is not read here, or tensors overlap, leave holes or lie outside
+        of the file; or ``ml_dtypes`` is needed and not installed (MissingDependencyError). An index and its shards
+        disagree, one of them is not there, or is no plain file beside it.
+    LimitError
+        It asks for more than the limits permit.
+    """
+    if isinstance(source, Path):
+        files, entries, metadata, strangers = _opened(source, limits)
+        if strangers:
+            message = f"these are left out: {', '.join(ascii(name[:80]) for name in strangers[:8])}"
+            message += f" and {len(strangers) - 8} more" if len(strangers) > 8 else ""
+            if strict:
+                raise FormatError(message)
+            warnings.warn(message, FormatWarning, stacklevel=3)
+        return Model(LazyTensors(files, entries), metadata=metadata, format=NAME)
+    source.seek(0)
+    if is_index(source.read(PEEK)):
+        raise FormatError("the index of a model in several files (shards), which are beside it: it is read by its path")
+    metadata, entries = read_header(source, Budget(limits))
+    tensors = {name: entry.read(source, f"tensor {name[:80]!a}") for name, entry in entries.items()}
+    return Model(tensors, metadata=metadata, format=NAME)
+
+
+def mapped(path: str | os.PathLike[str], *, limits: Limits | None = None) -> Model:
+    """The model of a file, an index or a folder, whose tensors are read-only views of the mapped files.
+
+    Nothing is copied (but on machines that are not little-endian), and pages are read when they are touched. They
+    count as memory of the process, and when somebody cuts a file short meanwhile, the system ends the process: this is
+    for files of one's own. What :func:`load` gives is for all others, and is what the codec reads.
+
+    Raises what :func:`load` raises.
+    """
+    files, entries, metadata, _ = _opened(Path(path), limits or Limits())
+    maps = []
+    for name, checked in files:
+        with open(name, "rb") as file:
+            maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if state(file) != checked:
+                raise FormatError(f"{name} has changed since the model was opened")
+    views = {name: _view(name, entry, maps[entry.file]) for name, entry in entries.items()}
+    return Model(views, metadata=metadata, format=NAME)
+
+
+def _view(name: str, entry: Entry, data: mmap.mmap) -> Array:
+    pattern = STORED_TYPES[entry.type].pattern.newbyteorder("<")
+    view: Array = np.ndarray(entry.shape, pattern, data, entry.start if entry.nbytes else 0)
+    return native(view, entry.type, f"tensor {name[:80]!a}")
+
+
+def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dict[str, str], list[str]]:
+    """Files, tensors, metadata, and what is left out."""
+    folder = source if source.is_dir() else None
+    if folder:
+        found = shards.indices(folder)
+        if len(found) != 1:
+            raise FormatError(f"the folder has {len(found)} files whose name ends in {shards.INDEX}, and not one")
+        source = found[0]
+    budget = Budget(limits)
+    with open(source, "rb") as file:
+        if not is_index(file.read(PEEK)):
+            metadata, entries = read_header(file, budget)
+            return [(source, state(file))], entries, metadata, []
+    index = shards.read_index(source, budget)
+    files: _Files = []
+    entries, texts, strangers = {}, [], index.strangers
+    for number, (name, path) in enumerate([(name, index.locate(name)) for name in index.names]):
+        with open(path, "rb") as file, shards.named(name):
+            text, part = read_header(file, budget, number)
+            files.append((path, state(file)))
+        texts.append(text)
+        strangers += index.check(name, part)
+        entries |= {tensor: entry for tensor, entry in part.items() if tensor in index.weight_map}
+    if missing := index.weight_map.keys() - entries.keys():
+        tensor = min(missing)
+        raise FormatError(f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, as the index says")
+    if folder:
+        ours = {source.name, *index.names}
+        strangers = sorted(path.name for path in folder.iterdir() if path.name not in ours) + strangers
+    return files, entries, shards.describe(index, entries, texts), strangers
+
+
+# ------------------------------------------------------------------------------------------------ writing
+def has_type(dtype: np.dtype[Any]) -> bool:
+    """Whether the format has a type for such items."""
+    return dtype.name in CODES
+
+
+def save(model: Model, path: Path, *, overwrite: bool) -> None:
+    """Write the tensors and metadata of a model to a path, one tensor at a time.
+
+    The ending decides: a file ``.safetensors``, an index ``.safetensors.index.json`` and the shards beside it, or,
+    where that is no ending of this format, a folder with both. The shards are those that the model came from, or else
+    of at most 5 GB. Warns and raises as :func:`write`, and FileExistsError.
+    """
+    _warn_of_loss(model)
+    name = path.name.lower()
+    if name.endswith(shards.SUFFIX):
+        with output_file(path, overwrite=overwrite) as file:
+            _write(model, file)
+        return
+    found = _described(model)
+    if name.endswith(shards.INDEX):
+        plan = shards.plan(found, model.metadata, path.name[: -len(shards.INDEX)])
+        with output_files(path, overwrite=overwrite) as beside:
+            _write_shards(model, plan, beside)
+        return
+    plan = shards.plan(found, model.metadata, None)
+    with output_directory(path, overwrite=overwrite, marker=plan.index) as folder:
+
+        def create(name: str) -> BinaryIO:
+            return open(folder / name, "xb")
+
+        _write_shards(model, plan, create)
+
+
+def write(model: Model, file: BinaryIO) -> None:
+    """Write the tensors and metadata of a model to a file that need not be seekable, one tensor at a time.
+
+    A model with a topology or ties loses them, with a FormatWarning.
+
+    Raises
+    ------
+    FormatError
+        The format has no such item type, a name is no text, or the metadata are not texts.
+    """
+    _warn_of_loss(model)
+    _write(model, file)
+
+
+def _warn_of_loss(model: Model) -> None:
+    warn_of_loss(model, "a safetensors file", "metadata")
+
+
+def _described(model: Model) -> dict[str, Described]:
+    return {name: describe(name, *described(model, name)) for name in model}
+
+
+def _write(model: Model, file: BinaryIO) -> None:
+    tensors = in_order(_described(model))
+    metadata = {key: text for key, text in model.metadata.items() if key != shards.KEY}
+    head = make_header(metadata, tensors)
+    announce(model, tensors)
+    _write_file(model, file, head, tensors)
+
+
+def _write_shards(model: Model, plan: shards.Plan, create: Callable[[str], BinaryIO]) -> None:
+    heads = [
+        make_header(metadata, tensors) for metadata, tensors in zip(plan.metadata, plan.shards.values(), strict=True)
+    ]
+    announce(model, [name for tensors in plan.shards.values() for name in tensors])
+    for head, (name, tensors) in zip(heads, plan.shards.items(), strict=True):
+        with create(name) as file:
+            _write_file(model, file, head, tensors)
+    with create(plan.index) as file:
+        file.write(plan.text())
+
+
+def _write_file(model: Model, file: BinaryIO, head: bytes, tensors: Mapping[str, Described]) -> None:
+    file.write(head)
+    for name, tensor in tensors.items():
+        array = model.tensors[name]
+        if describe(name, array.dtype, array.shape) != tensor:
+            raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
+        items = bit_patterns(array)
+        file.write(items.astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)

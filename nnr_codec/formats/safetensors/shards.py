@@ -1,0 +1,298 @@
+"""Models in several safetensors files, the *shards*, and the index that says which tensor is in which of them.
+
+The index is JSON: ``weight_map``, from names to plain file names, and ``metadata`` with the ``total_size`` of all
+tensors. It is written as the transformers library does, sorted and indented by two blanks. What a model needs to get
+its shards back stands in its metadata (:data:`KEY`), as JSON:
+
+``runs``
+    of the tensors sorted by name, how many are in which shard: ``[count, shard, count, shard, …]``;
+``stem``, ``names``
+    what the name of the index began with, if that is not ``model``, and the names of the shards, if they are not
+    ``<stem>-00001-of-00003.safetensors``;
+``index``
+    the metadata of the index, if it has more than the right ``total_size``, which is null then;
+``metadata``
+    those of each shard, if they differ; what all have is that of the model.
+
+Beside an index that is written, names follow its own: ``<stem>-…`` and ``<stem>.…`` get the new stem, others are made
+anew. In a folder of their own they are what they were, as far as every system can have such names; of ASCII, that is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from ...errors import FormatError
+from ...limits import Budget
+from ..lazy import Entry
+from .header import Described, in_order, is_text, parse_object, size_of
+
+#: How indices are called, and shards.
+INDEX, SUFFIX = ".safetensors.index.json", ".safetensors"
+#: In the metadata of a model that has shards.
+KEY = "safetensors:shards"
+#: What the index of a folder begins with.
+STEM = "model"
+#: Bytes of a shard of a model that had none, unless one tensor has more; as the libraries have it.
+LARGEST = 5_000_000_000
+
+_TOTAL = "total_size"
+_PORTABLE = re.compile(r"\w[\w .,+=@()-]*", re.ASCII)
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9]) *\.", re.IGNORECASE)
+_LONGEST = 255
+
+_Scalars = dict[str, str | int | float | bool | None]
+
+_USUAL: _Scalars = {_TOTAL: None}
+
+
+# ------------------------------------------------------------------------------------------------ reading
+@dataclass(frozen=True)
+class Index:
+    """What an index says.
+
+    Parameters
+    ----------
+    path : Path
+    weight_map : dict of str to str
+    metadata : dict or None
+        None where there is none.
+    strangers : list of str
+        Entries that are left out.
+    """
+
+    path: Path
+    weight_map: dict[str, str]
+    metadata: _Scalars | None
+    strangers: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """The files, in order."""
+        return sorted(set(self.weight_map.values()))
+
+    def locate(self, name: str) -> Path:
+        """The file of a shard: in the folder of the index, where a link may lead only with the index itself."""
+        path = Path(os.path.realpath(self.path.parent / name))
+        homes = os.path.realpath(self.path.parent), os.path.dirname(os.path.realpath(self.path))
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            raise FormatError(f"the shard {name[:80]!a} is not there") from None
+        if os.fspath(path.parent) not in homes or not stat.S_ISREG(found.st_mode):
+            raise FormatError(f"the shard {name[:80]!a} is no file in the folder of the index")
+        return path
+
+    def check(self, name: str, entries: Mapping[str, Entry]) -> list[str]:
+        """Tensors of a shard that the index does not know; FormatError for those that it says are elsewhere."""
+        for tensor in entries:
+            if (place := self.weight_map.get(tensor, name)) != name:
+                raise FormatError(f"tensor {tensor[:80]!a} is in {name[:80]!a}; the index says {place[:80]!a}")
+        return [tensor for tensor in entries if tensor not in self.weight_map]
+
+
+def indices(folder: Path) -> list[Path]:
+    """Those of a folder."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(INDEX))
+
+
+def read_index(path: Path, budget: Budget) -> Index:
+    """An index, checked but for what the shards have; FormatError, LimitError."""
+    budget.limits.check("max_topology_bytes", path.stat().st_size, "bytes of the index")
+    data = path.read_bytes()
+    fields = parse_object(data.strip(), "the index")
+    weight_map, metadata = fields.pop("weight_map", None), fields.pop("metadata", None)
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise FormatError("weight_map of the index is not an object of strings")
+    for name in set(weight_map.values()):
+        if not name or name in (".", "..") or re.search(r"[\x00-\x1f/\\:]", name) or not is_text(name):
+            raise FormatError(f"the index names a shard {name[:80]!a}, which is no plain file name")
+    if not (metadata is None or isinstance(metadata, dict)):
+        raise FormatError("metadata of the index is not an object")
+    kept = {key: value for key, value in (metadata or {}).items() if is_text(key) and _is_scalar(value)}
+    strangers = sorted([*fields, *(metadata or {}).keys() - kept.keys()])
+    return Index(path, weight_map, None if metadata is None else kept, strangers)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Errors in a shard begin with its name."""
+    try:
+        yield
+    except FormatError as error:
+        error.args = (f"shard {name[:80]!a}: {error}",)
+        raise
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return is_text(value)
+    return value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
+
+
+def describe(index: Index, entries: Mapping[str, Entry], metadata: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The metadata of a model in shards."""
+    stem, names = index.path.name.partition(f"{SUFFIX}.index")[0], index.names
+    if not _are_portable([stem + SUFFIX]):
+        stem = STEM
+    runs = [(len(list(run)), shard) for shard, run in groupby(entries[name].file for name in sorted(entries))]
+    record: dict[str, Any] = {"runs": [number for run in runs for number in run]}
+    if stem != STEM:
+        record["stem"] = stem
+    if names != _usual(stem, len(names)) and _are_portable(names):
+        record["names"] = names
+    total = sum(entry.nbytes for entry in entries.values())
+    said = index.metadata
+    if said and type(said.get(_TOTAL)) is int and said[_TOTAL] == total:
+        said = said | {_TOTAL: None}
+    if said != _USUAL:
+        record["index"] = said
+    common = dict(metadata[0]) if metadata else {}
+    if any(list(other.items()) != list(common.items()) for other in metadata):
+        record["metadata"] = [dict(each) for each in metadata]
+        common = {key: text for key, text in common.items() if all(other.get(key) == text for other in metadata)}
+    return common | {KEY: json.dumps(record, ensure_ascii=False, separators=(",", ":"))}
+
+
+def _usual(stem: str, count: int) -> list[str]:
+    return [f"{stem}-{k + 1:05}-of-{count:05}{SUFFIX}" for k in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------ writing
+@dataclass
+class Plan:
+    """Which files are to be written.
+
+    Parameters
+    ----------
+    index : str
+        The name of the index.
+    shards : dict of str to dict of str to (str, tuple of int)
+        The tensors of each file by its name, in order.
+    metadata : list of dict of str to str
+        Of each file.
+    total : dict
+        The metadata of the index; None for an index that has none.
+    """
+
+    index: str
+    shards: dict[str, dict[str, Described]]
+    metadata: list[dict[str, str]]
+    total: _Scalars | None = field(default_factory=dict)
+
+    def text(self) -> bytes:
+        """The index."""
+        places = {tensor: name for name, tensors in self.shards.items() for tensor in tensors}
+        fields = {"weight_map": places} if self.total is None else {"metadata": self.total, "weight_map": places}
+        return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
+
+
+def plan(tensors: Mapping[str, Described], metadata: Mapping[str, str], stem: str | None) -> Plan:
+    """The files for these tensors: the shards that the metadata tell of, or else of at most :data:`LARGEST` bytes.
+
+    Without a stem, they are for a folder of their own. Raises FormatError where the metadata are not what
+    :func:`describe` gives.
+    """
+    plain = {key: text for key, text in metadata.items() if key != KEY}
+    record = _Record.parse(str(metadata[KEY])) if KEY in metadata else _Record()
+    shards = record.places(sorted(tensors)) or _cut(tensors)
+    count = max(shards.values(), default=-1) + 1
+    own = record.stem if stem is None else stem
+    names = record.names if stem is None else record.names_beside(stem)
+    if len(names) != count:
+        names = _usual(own, count)
+    parts: list[dict[str, Described]] = [{} for _ in range(count)]
+    for name, shard in shards.items():
+        parts[shard][name] = tensors[name]
+    texts = record.metadata if len(record.metadata) == count else [{} for _ in range(count)]
+    total = record.index
+    if total and total.get(_TOTAL, 0) is None:
+        total = total | {_TOTAL: sum(map(size_of, tensors.values()))}
+    return Plan(
+        own + INDEX,
+        dict(zip(names, map(in_order, parts), strict=True)),
+        [{key: plain.get(key, text) for key, text in own.items()} | plain for own in texts],
+        total,
+    )
+
+
+def _cut(tensors: Mapping[str, Described]) -> dict[str, int]:
+    """The shard of each tensor, in the order of the model."""
+    shards, shard, filled = {}, 0, 0
+    for name, tensor in tensors.items():
+        size = size_of(tensor)
+        if filled and filled + size > LARGEST:
+            shard, filled = shard + 1, 0
+        shards[name], filled = shard, filled + size
+    return shards
+
+
+@dataclass
+class _Record:
+    """What :data:`KEY` says."""
+
+    runs: list[int] = field(default_factory=list)
+    stem: str = STEM
+    names: list[str] = field(default_factory=list)
+    index: _Scalars | None = field(default_factory=lambda: dict(_USUAL))
+    metadata: list[dict[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, text: str) -> _Record:
+        """Checked as what a stranger may have written."""
+        what = f"metadata {KEY!r}"
+        fields = parse_object(text.encode("utf-8", "replace"), what)
+        if unknown := fields.keys() - cls.__dataclass_fields__.keys():
+            raise FormatError(f"{what} has {min(unknown)[:80]!a}, which is not known")
+        record = cls(**fields)
+        index, texts = record.index, record.metadata
+        if not (
+            isinstance(record.runs, list)
+            and len(record.runs) % 2 == 0
+            and all(type(number) is int and number >= 0 for number in record.runs)
+            and all(record.runs[::2])
+            and isinstance(record.stem, str)
+            and isinstance(record.names, list)
+            and all(isinstance(name, str) for name in record.names)
+            and (index is None or (isinstance(index, dict) and all(map(_is_scalar, index.values()))))
+            and isinstance(texts, list)
+            and all(isinstance(own, dict) and all(isinstance(each, str) for each in own.values()) for own in texts)
+        ):
+            raise FormatError(f"{what} does not describe shards")
+        if not _are_portable([record.stem + SUFFIX]) or not _are_portable(record.names):
+            raise FormatError(f"{what} names files that not every system can have, or that are no shards")
+        return record
+
+    def places(self, names: Sequence[str]) -> dict[str, int]:
+        """The shard of each tensor; empty where they are not the ones that are described."""
+        counts, shards = self.runs[::2], self.runs[1::2]
+        if sum(counts) != len(names) or set(shards) != set(range(len(set(shards)))):
+            return {}
+        each = (shard for count, shard in zip(counts, shards, strict=True) for _ in range(count))
+        return dict(zip(names, each, strict=True))
+
+    def names_beside(self, stem: str) -> list[str]:
+        """The names of the shards where the index has this stem; empty where they have not the old one."""
+        rests = [
+            name.removeprefix(self.stem) for name in self.names if name.startswith((f"{self.stem}-", f"{self.stem}."))
+        ]
+        return [stem + rest for rest in rests] if len(rests) == len(self.names) else []
+
+
+def _are_portable(names: Iterable[str]) -> bool:
+    """Whether all are plain names of safetensors files, and differ, on every system."""
+    names = list(names)
+    return len({name.lower() for name in names}) == len(names) and all(
+        _PORTABLE.fullmatch(name) and not _DEVICE.match(name) and name.endswith(SUFFIX) and len(name) <= _LONGEST
+        for name in names
+    )

@@ -1,0 +1,244 @@
+"""NNEF 2 (draft of 2025): a folder of SkriptND modules, ``main.sknd`` first, and a tensor file for each variable.
+
+The text of ``main.sknd`` is the topology. NNR has no number for it (Table 4; NNR_TPL_NNEF is NNEF 1.0), and it goes by
+its content. Other modules, in sub-folders too, are metadata: ``skriptnd:`` and the path, with the text. All texts stay
+as they are, and nobody reads them here: tensor files name themselves. ``main.Net.w.dat`` is the tensor ``main.Net.w``,
+and ``sub/w.dat`` is ``sub/w``. They are those of NNEF 1.0, as are the rules by which names become paths
+(:mod:`.nnef.tensorfile`, :mod:`.nnef.labels`); what their headers say beyond ours is metadata of the file's path.
+
+A folder that has a ``graph.nnef`` as well is an NNEF 1.0 model; it is read as this one where that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import FormatError
+from ..files import output_directory
+from ..limits import Budget, Limits
+from ..model import Array, Model, Topology, Wiring
+from . import FormatWarning, announce, check_topology, opened_file
+from .nnef import LazyTensors
+from .nnef.container import Directory
+from .nnef.labels import GRAPH, is_hidden, label_path, label_paths, path_label, portable_path
+from .nnef.lexer import check_text
+from .nnef.tensorfile import DATA_TYPES, Header, header_of, read_header, write_tensor
+
+NAME = "skriptnd"
+SUFFIXES = (".sknd",)
+DESCRIPTION = "Khronos NNEF 2 (draft): SkriptND"
+READS = "a directory with a main.sknd"
+#: NNR has no number for these topologies (Table 4).
+TOPOLOGY = ""
+NEEDS_TOPOLOGY = True
+
+#: The module that a model begins with.
+MAIN = "main.sknd"
+
+#: Whose file names folders are written with.
+SYSTEM = os.name
+
+_MODULE, _TENSOR = ".sknd", ".dat"
+_KEY = "skriptnd:"
+_BEGINNING = 1 << 20
+_LISTED = 8
+_START = re.compile(rb"(?:[ \t\r\n]++|#[^\n]*+)*+(?:version|extension|import|public|operator|graph)\b")
+_PASSED_OVER = re.compile(rb"""#[^\n]*+|"[^"\n]*+"|'[^'\n]*+'""")
+# Of NNEF 1.0 a parenthesis follows the name.
+_NETWORK = re.compile(rb"\bgraph[ \t\r\n]++[A-Za-z_][A-Za-z_0-9]*+[ \t\r\n]*+\{")
+
+
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this is a directory with a ``main.sknd`` and no ``graph.nnef``, or begins as such a text does."""
+    if isinstance(source, Path) and source.is_dir():
+        return (source / MAIN).is_file() and not (source / GRAPH).is_file()
+    with opened_file(source) as file:
+        return _is_main(file.read(_BEGINNING))
+
+
+def owns(topology: Topology) -> bool:
+    """Whether the topology is SkriptND that has a graph."""
+    return _is_main(topology.data)
+
+
+def wiring(topology: Topology) -> Wiring:
+    """Nothing: which variables there are is not read from the text."""
+    return Wiring()
+
+
+def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
+    """The text of a main module, in its folder or alone; raises as :func:`load`."""
+    if isinstance(source, Path) and source.is_dir():
+        return Topology(TOPOLOGY, _main(_folder(source, limits)))
+    with opened_file(source) as file:
+        limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), f"bytes of {MAIN}")
+        file.seek(0)
+        return Topology(TOPOLOGY, _checked(file.read()))
+
+
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read a model: its folder, or the ``main.sknd`` in it. Headers are checked, and tensors are read on access.
+
+    Files that are neither modules nor tensor files are named in a FormatWarning, or in a FormatError if ``strict``;
+    those in or below something whose name begins with a dot are passed over.
+
+    Raises
+    ------
+    FormatError
+        There is no ``main.sknd``, it has no graph, a text is no UTF-8, a tensor file is malformed, or a name is not
+        safe as a path.
+    LimitError
+        The model asks for more than the limits permit.
+    """
+    if not isinstance(source, Path) or not (source.is_dir() or source.name == MAIN):
+        raise FormatError(f"the text of a module alone: give the folder of the model, or the {MAIN} in it")
+    folder = _folder(source if source.is_dir() else source.parent, limits)
+    topology, budget = Topology(TOPOLOGY, _main(folder)), Budget(limits)
+    files = [path for path in folder.files if path != MAIN and not is_hidden(path)]
+    modules = [path for path in files if path.endswith(_MODULE)]
+    labels = _labels([path for path in files if path.endswith(_TENSOR)])
+    strangers = [path for path in files if not path.endswith((_MODULE, _TENSOR))]
+    if strangers and strict:
+        raise FormatError(f"files that are no part of the model, and that nothing carries: {_listed(strangers)}")
+    if strangers:
+        warnings.warn(
+            f"files that are no part of the model are left out: {_listed(strangers)}", FormatWarning, stacklevel=3
+        )
+    metadata = _texts(folder, modules, budget)
+    found: dict[str, tuple[str, Header]] = {}
+    with closing(folder.members(labels)) as members:
+        for path, stream, size in members:
+            header = read_header(stream, size, path)
+            budget.tensor(header.shape, header.dtype.itemsize, path)
+            found[labels[path]] = path, header
+            if not header.is_written or header.data_type != DATA_TYPES[header.dtype.kind]:
+                metadata[_KEY + labels[path] + _TENSOR] = header.fields.hex()
+    return Model(LazyTensors(folder, found), topology, metadata=metadata, format=NAME)
+
+
+def save(model: Model, path: Path, *, overwrite: bool) -> None:
+    """Write a model as a folder.
+
+    Raises
+    ------
+    FormatError
+        The model has no SkriptND, or a name that is not safe as a path, or a tensor that a tensor file cannot hold.
+    """
+    topology = model.topology
+    check_topology(NAME, topology)
+    assert topology is not None
+    texts, fields = {MAIN: topology.data}, {}
+    for key, text in model.metadata.items():
+        if not key.startswith(_KEY):
+            continue
+        name = key.removeprefix(_KEY)
+        if name.endswith(_TENSOR):
+            fields[name.removesuffix(_TENSOR)] = text
+        else:
+            texts[_module(name)] = _encoded(text, name)
+    paths = label_paths(model, portable=SYSTEM == "nt")
+    for place in paths.values():
+        _check_folders(place)
+    ordered = sorted(paths, key=lambda name: paths[name])
+    announce(model, ordered)
+    with output_directory(path, overwrite=overwrite, marker=MAIN) as folder:
+        for place, data in texts.items():
+            with _created(folder, place) as file:
+                file.write(data)
+        for name in ordered:
+            _write_tensor(folder, paths[name], model.tensors[name], fields.get(name))
+
+
+def _is_main(text: bytes) -> bool:
+    return _START.match(text) is not None and _NETWORK.search(_PASSED_OVER.sub(b" ", text)) is not None
+
+
+def _folder(path: Path, limits: Limits) -> Directory:
+    return Directory(path, limits, texts=(MAIN,))
+
+
+def _main(folder: Directory) -> bytes:
+    if MAIN not in folder.texts:
+        raise FormatError(f"no {MAIN}")
+    return _checked(folder.texts[MAIN])
+
+
+def _checked(text: bytes) -> bytes:
+    """The text of a main module."""
+    check_text(text, MAIN)
+    if not _is_main(text):
+        raise FormatError(f"{MAIN} has no graph (NNEF 2, 2.15)")
+    return text
+
+
+def _texts(folder: Directory, paths: list[str], budget: Budget) -> dict[str, str]:
+    """The modules beside the main one, as metadata."""
+    found: dict[str, str] = {}
+    with closing(folder.members(map(_module, paths))) as members:
+        for path, stream, size in members:
+            # What comes with them counts when they are decoded.
+            budget.charge("max_side_info_bytes", size + len(path), "bytes of all modules")
+            text = stream.read(size)
+            check_text(text, path)
+            found[_KEY + path] = text.decode()
+    return found
+
+
+def _encoded(text: str, name: str) -> bytes:
+    """The text of a module; FormatError where a file of UTF-8 cannot hold it."""
+    data = text.encode(errors="surrogatepass")
+    check_text(data, name[:80])
+    return data
+
+
+def _labels(paths: Iterable[str]) -> dict[str, str]:
+    """The names of tensors by the paths of their files."""
+    labels: dict[str, str] = {}
+    for path in paths:
+        _check_folders(path)
+        labels[path] = path_label(path)
+    if len(set(labels.values())) < len(labels):
+        raise FormatError("two tensor files have the same name, one of them as Windows has it")
+    return labels
+
+
+def _module(path: str) -> str:
+    """The path of a module; FormatError where some system has none such."""
+    portable = label_path(path) == portable_path(path)
+    if not portable or not path.endswith(_MODULE) or path.casefold() == MAIN or path.startswith("/"):
+        raise FormatError(f"{path[:80]!a} is not the path of a module")
+    _check_folders(path)
+    return path
+
+
+def _check_folders(path: str) -> None:
+    """Raise FormatError for a folder that might be a file of another path."""
+    if re.search(r"\.(?:sknd|dat)\.*[/\\]", path, re.IGNORECASE):
+        raise FormatError(f"{path[:80]!a} has a folder that is named as a file")
+
+
+def _write_tensor(folder: Path, place: str, array: Array, fields: str | None) -> None:
+    header = header_of(array, None, place, fields)
+    with _created(folder, place) as file:
+        write_tensor(file, array, header, place)
+
+
+def _created(folder: Path, place: str) -> BinaryIO:
+    """A new file below a folder."""
+    target = folder / place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return target.open("xb")
+    except FileExistsError:
+        raise FormatError(f"{place[:80]!a}: to this file system, another file of the model has that name") from None
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(ascii(name[:200]) for name in names[:_LISTED]) + more

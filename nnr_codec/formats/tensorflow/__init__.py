@@ -1,0 +1,170 @@
+"""Models of TensorFlow: SavedModel folders, and checkpoints.
+
+They are read without TensorFlow (see :mod:`.bundle`), so that no graph is ever loaded, and written by it. Tensors are
+called as in the checkpoint. The topology is ``saved_model.pb``; tensors of strings, among them the graph of objects,
+and all other files of a folder are metadata. Tensors with equal items are tied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import FormatError
+from ...files import output_directory, output_files
+from ...limits import Budget, Limits
+from ...model import Model, Topology, Wiring
+from .. import opened_file
+from ..beside import as_metadata, check_names, files, opened
+from ..lazy import LazyTensors
+from . import bundle, writing
+
+NAME = "tensorflow"
+DESCRIPTION = "TensorFlow: SavedModel folders, and checkpoints"
+SUFFIXES = (".savedmodel", ".index")
+READS = "a SavedModel folder, or the .index of a checkpoint"
+NEEDS = ("tensorflow",)
+EXTRA = "tensorflow"
+TOPOLOGY = "tensorflow"
+
+_GRAPH = "saved_model.pb"
+_CHECKPOINT = "variables/variables"
+#: The first byte of a SavedModel: the field saved_model_schema_version.
+_SCHEMA = b"\x08"
+# A tie takes about as many bytes as this in a bitstream.
+_TIED = 256
+
+
+def recognise(source: Path | BinaryIO) -> bool:
+    """Whether this is a folder with a saved_model.pb, or the table of a checkpoint that has data beside it."""
+    if not isinstance(source, Path):
+        return False
+    if source.is_dir():
+        return (source / _GRAPH).is_file()
+    with opened_file(source) as file:
+        return source.name.endswith(bundle.SUFFIX) and bundle.is_table(file)
+
+
+def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
+    """Read a model, its tensors on access. All is kept (strict).
+
+    Raises
+    ------
+    FormatError
+        Something is malformed, or of a type that is not read; or ``ml_dtypes`` is needed and not installed
+        (MissingDependencyError).
+    LimitError
+        It asks for more than the limits permit.
+    """
+    if not isinstance(source, Path):
+        raise FormatError("models of TensorFlow have several files; a stream has one")
+    budget = Budget(limits)
+    topology, metadata = None, dict[str, str]()
+    index: Path | None = source
+    if source.is_dir():
+        topology = load_topology(source, limits)
+        index, metadata = _beside(source, limits, budget)
+    found = bundle.read(index, limits, budget) if index else bundle.Checkpoint()
+    metadata |= writing.strings_as_metadata(found.strings)
+    size = sum(len(key) + len(text) for key, text in metadata.items())
+    limits.check("max_side_info_bytes", size, "bytes of strings and files beside the variables")
+    tensors = LazyTensors(found.files, found.entries)
+    return Model(tensors, topology, metadata=metadata, format=NAME, aliases=_ties(found))
+
+
+def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
+    """Read the graph of a SavedModel; raises as :func:`load`, and FormatError for a checkpoint."""
+    if not isinstance(source, Path) or not source.is_dir():
+        raise FormatError(f"no folder with a {_GRAPH}")
+    with opened(source / _GRAPH) as file:
+        size = os.fstat(file.fileno()).st_size
+        limits.check("max_topology_bytes", size, f"bytes of {_GRAPH}")
+        topology = Topology(TOPOLOGY, file.read(size))
+    if not owns(topology):
+        raise FormatError(f"{_GRAPH} does not begin as a SavedModel does")
+    return topology
+
+
+def owns(topology: Topology) -> bool:
+    """Whether this begins as a SavedModel, and not as JSON of Keras."""
+    return topology.data[:1] == _SCHEMA
+
+
+def wiring(topology: Topology) -> Wiring:
+    """Nothing: the decoder needs none of it."""
+    return Wiring()
+
+
+def save(model: Model, path: Path, *, overwrite: bool) -> None:
+    """Write a SavedModel folder, or a checkpoint where the path ends in ``.index``.
+
+    What the files cannot hold is named in a FormatWarning.
+
+    Raises
+    ------
+    FormatError
+        The model has no graph of a SavedModel, a type or a name cannot be written, or metadata are malformed.
+    MissingDependencyError
+        TensorFlow is not installed.
+    FileExistsError
+        Something is there and ``overwrite`` is false.
+    """
+    as_checkpoint = path.name.lower().endswith(bundle.SUFFIX)
+    graph = model.topology if model.topology and model.topology.format == TOPOLOGY and owns(model.topology) else None
+    if not as_checkpoint and graph is None:
+        raise FormatError(
+            f"a SavedModel needs its {_GRAPH}, which the model has not; a checkpoint (.index) does without"
+        )
+    plan = writing.plan(model, keeps_all=not as_checkpoint)
+    if as_checkpoint:
+        _save_checkpoint(model, plan, path, overwrite=overwrite)
+        return
+    check_names([*plan.files, _GRAPH, f"{_CHECKPOINT}{bundle.SUFFIX}"])
+    with output_directory(path, overwrite=overwrite, marker=_GRAPH) as folder:
+        (folder / _CHECKPOINT).parent.mkdir()
+        (folder / _GRAPH).write_bytes(graph.data if graph else b"")
+        for name, data in plan.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        writing.write(model, plan, folder / _CHECKPOINT)
+
+
+def _save_checkpoint(model: Model, plan: writing.Plan, path: Path, *, overwrite: bool) -> None:
+    prefix = path.name[: -len(bundle.SUFFIX)]
+    with output_files(path, overwrite=overwrite) as create, tempfile.TemporaryDirectory() as folder:
+        writing.write(model, plan, Path(folder) / prefix)
+        for written in sorted(Path(folder).iterdir()):
+            name = path.name if written.suffix == bundle.SUFFIX else written.name
+            with open(written, "rb") as source, create(name) as target:
+                shutil.copyfileobj(source, target)
+
+
+def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, dict[str, str]]:
+    """The table of the variables, if there are some, and the other files of a SavedModel."""
+    index, metadata = None, {}
+    data = bundle.data_file(folder / _CHECKPOINT, 0, 0).name.partition("-")[0]
+    for name, path in files(folder, limits):
+        if name == f"{_CHECKPOINT}{bundle.SUFFIX}":
+            index = path
+        elif name != _GRAPH and not name.startswith(f"{Path(_CHECKPOINT).parent.name}/{data}-"):
+            with opened(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                budget.charge("max_side_info_bytes", size, "bytes of files beside the variables")
+                key, text = as_metadata(NAME, name, file.read(size))
+            metadata[key] = text
+    return index, metadata
+
+
+def _ties(found: bundle.Checkpoint) -> dict[str, str]:
+    """Tensors that have the items of one before them: Keras exports each variable under two names."""
+    ties, first = {}, dict[tuple[object, ...], str]()
+    for name, entry in found.entries.items():
+        if entry.nbytes < _TIED:
+            continue
+        other = first.setdefault((entry.type, entry.shape, found.checksums[name]), name)
+        if other != name and bundle.same(found, name, other):
+            ties[name] = other
+    return ties

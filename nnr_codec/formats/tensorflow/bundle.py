@@ -1,0 +1,259 @@
+"""Reading checkpoints of TensorFlow without it: a table of entries (``.index``), and data files beside it.
+
+The table has blocks of sorted keys, which are the names of the tensors, each with a BundleEntryProto: type, shape, and
+where the items are. Checksums of the table are compared, those of the items are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from ...dtypes import STORED_TYPES
+from ...errors import FormatError
+from ...limits import Budget, Limits
+from .. import state
+from ..beside import opened
+from ..lazy import Entry
+from .wire import Fields, crc32c, varint
+
+SUFFIX = ".index"
+#: The last bytes of a table.
+MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
+#: The numbers of the types of tensors.
+TYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+    29: "int4",
+    30: "uint4",
+}
+
+_STRING = 7
+_FOOTER = 48
+_TRAILER = 5  # compression and checksum of a block
+_MAX_SIZE = (1 << 63) - 1
+_UNMASK = 0xA282EAD8
+
+
+@dataclass
+class Checkpoint:
+    """What a checkpoint has.
+
+    Parameters
+    ----------
+    entries : dict of str to Entry
+        The tensors by name, in the order of the table.
+    files : list of (Path, tuple)
+        The data files with their state.
+    strings : dict of str to (tuple of int, list of bytes)
+        Tensors of strings, with their shapes.
+    checksums : dict of str to int
+        Of the items of each tensor.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    files: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
+    strings: dict[str, tuple[tuple[int, ...], list[bytes]]] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
+
+
+def is_table(file: BinaryIO) -> bool:
+    """Whether a file ends as a table does."""
+    size = file.seek(0, 2)
+    file.seek(max(size - len(MAGIC), 0))
+    return file.read() == MAGIC and size >= _FOOTER
+
+
+def data_file(index: Path, shard: int, count: int) -> Path:
+    """The name of a data file."""
+    return index.with_name(f"{index.name.removesuffix(SUFFIX)}.data-{shard:05d}-of-{count:05d}")
+
+
+def read(index: Path, limits: Limits, budget: Budget) -> Checkpoint:
+    """What a checkpoint has; FormatError when it is damaged, or has tensors that are not read; LimitError."""
+    found = Checkpoint()
+    with open(index, "rb") as file:
+        for key, value in _table(file, limits, budget):
+            if not found.files:
+                found.files = _files(key, value, index, limits, budget)
+                continue
+            name = _name(key, limits)
+            if not name or name in found.entries or name in found.strings:
+                raise FormatError("a name that is empty or there twice in the checkpoint")
+            _add(found, name, Fields(value, f"entry {name[:80]!a} of the checkpoint"), limits, budget)
+    if not found.files:
+        raise FormatError("the checkpoint has no header")
+    return found
+
+
+def _name(key: bytes, limits: Limits) -> str:
+    limits.check("max_name_bytes", len(key), "bytes of a name in the checkpoint")
+    try:
+        return key.decode("utf-8")
+    except UnicodeDecodeError:
+        raise FormatError(f"a name in the checkpoint is not UTF-8: {key[:40]!r}") from None
+
+
+def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget) -> list[tuple[Path, tuple[int, ...]]]:
+    """The data files that the header (BundleHeaderProto) tells of."""
+    header = Fields(value, "the header of the checkpoint")
+    count = header.number(1)
+    if key or header.number(2):
+        raise FormatError("a checkpoint without a header, or of a machine with big-endian numbers")
+    budget.charge("max_names", count, "data files of the checkpoint")
+    paths = []
+    for shard in range(count):
+        path = data_file(index, shard, count)
+        try:
+            with opened(path) as file:
+                paths.append((path, state(file)))
+                budget.charge("max_archive_bytes", file.seek(0, 2), "bytes of the checkpoint")
+        except FileNotFoundError:
+            raise FormatError(f"the checkpoint lacks {path.name}") from None
+    return paths
+
+
+def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Budget) -> None:
+    """Take in a BundleEntryProto."""
+    what = f"tensor {name[:80]!a}"
+    kind, shard, start, nbytes = (entry.number(field) for field in (1, 3, 4, 5))
+    if entry.has(7):
+        raise FormatError(f"{what}: it is in slices, which are not read")
+    shape = _shape(entry.message(2), what)
+    if kind not in TYPES and kind != _STRING:
+        raise FormatError(f"{what}: type {kind} of TensorFlow is not read")
+    if shard >= len(found.files) or max(start, nbytes) > found.files[shard][1][2] - min(start, nbytes):
+        raise FormatError(f"{what}: its items are outside of the data file")
+    if kind == _STRING:
+        budget.charge("max_side_info_bytes", nbytes, "bytes of strings in the checkpoint")
+        budget.charge("max_names", math.prod(shape), "strings in the checkpoint")
+        with opened(found.files[shard][0]) as file:
+            file.seek(start)
+            found.strings[name] = shape, _strings(file.read(nbytes), math.prod(shape), what)
+        return
+    stored = STORED_TYPES[TYPES[kind]]
+    elements = budget.tensor(shape, stored.itemsize, what)
+    if math.prod(filter(None, shape)) * stored.itemsize > _MAX_SIZE:
+        raise FormatError(f"{what}: shape {shape} is larger than any array")
+    if elements * stored.itemsize != nbytes:
+        raise FormatError(
+            f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} has {elements * stored.itemsize:,}"
+        )
+    _ = stored.dtype  # which may need ml_dtypes
+    found.entries[name] = Entry(stored.name, shape, start, nbytes, shard)
+    found.checksums[name] = entry.number(6)
+
+
+def _shape(shape: Fields, what: str) -> tuple[int, ...]:
+    """The extents of a TensorShapeProto."""
+    extents = tuple(Fields(dimension, what).number(1) for dimension in shape.all(2))
+    if shape.number(3) or any(extent > _MAX_SIZE for extent in extents):
+        raise FormatError(f"{what}: its shape is not known")
+    return extents
+
+
+def _strings(data: bytes, count: int, what: str) -> list[bytes]:
+    """The strings of a tensor: their lengths, a checksum of these, and then they themselves."""
+    at, lengths = 0, []
+    for _ in range(count):
+        length, at = varint(data, at, what)
+        lengths.append(length)
+    at += 4
+    if at + sum(lengths) != len(data):
+        raise FormatError(f"{what}: {len(data):,} bytes; its strings have {at + sum(lengths):,}")
+    found = []
+    for length in lengths:
+        found.append(data[at : at + length])
+        at += length
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ the table
+def _table(file: BinaryIO, limits: Limits, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values in order."""
+    size = file.seek(0, 2)
+    limits.check("max_archive_bytes", size, "bytes of the table of the checkpoint")
+    if not is_table(file):
+        raise FormatError("not the table of a checkpoint")
+    file.seek(size - _FOOTER)
+    footer = file.read(_FOOTER)
+    at = 0
+    for _ in range(2):  # of another block
+        _, at = varint(footer, at, "the end of the table")
+    blocks = _Blocks(file, size)
+    for _, place in _entries(blocks.read(footer[at:]), budget):
+        yield from _entries(blocks.read(place), budget)
+
+
+class _Blocks:
+    """Reads blocks, none of which overlap in a sound table."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size, self._spent = file, size, 0
+
+    def read(self, place: bytes) -> bytes:
+        """The block at a place (BlockHandle)."""
+        start, at = varint(place, 0, "the table of the checkpoint")
+        length, _ = varint(place, at, "the table of the checkpoint")
+        self._spent += length + _TRAILER
+        if start + length + _TRAILER > self._size or self._spent > self._size:
+            raise FormatError("the table of the checkpoint is damaged: a block is outside of it, or overlaps others")
+        self._file.seek(start)
+        data = self._file.read(length + _TRAILER)
+        if len(data) != length + _TRAILER or data[length]:
+            raise FormatError("the table of the checkpoint is cut off or compressed")
+        rotated = (int.from_bytes(data[length + 1 :], "little") - _UNMASK) & 0xFFFFFFFF
+        if (rotated >> 17 | rotated << 15) & 0xFFFFFFFF != crc32c(data[: length + 1]):
+            raise FormatError("the table of the checkpoint is damaged: a checksum is another one")
+        return data[:length]
+
+
+def _entries(block: bytes, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a block; of a key only what differs from the one before is there."""
+    what = "the table of the checkpoint"
+    restarts = int.from_bytes(block[-4:], "little")
+    end, at, key = len(block) - 4 - 4 * restarts, 0, b""
+    if end < 0:
+        raise FormatError(f"{what} is damaged")
+    while at < end:
+        shared, at = varint(block, at, what)
+        own, at = varint(block, at, what)
+        length, at = varint(block, at, what)
+        if shared > len(key) or own + length > end - at:
+            raise FormatError(f"{what} is damaged")
+        key = key[:shared] + block[at : at + own]
+        budget.limits.check("max_name_bytes", len(key), "bytes of a name in the checkpoint")
+        budget.charge("max_names", 1, "entries of the checkpoint")
+        yield key, block[at + own : at + own + length]
+        at += own + length
+
+
+def same(checkpoint: Checkpoint, name: str, other: str) -> bool:
+    """Whether two tensors have the same items, which their checksums say they have."""
+    first, second = checkpoint.entries[name], checkpoint.entries[other]
+    with (
+        opened(checkpoint.files[first.file][0]) as one,
+        opened(checkpoint.files[second.file][0]) as two,
+    ):
+        one.seek(first.start)
+        two.seek(second.start)
+        return all(
+            one.read(count) == two.read(count)
+            for count in (min(1 << 20, first.nbytes - at) for at in range(0, first.nbytes, 1 << 20))
+        )

@@ -1,0 +1,78 @@
+"""nnr encode and decode of models that are more than one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+
+from ..formats.irs import const, ir, pair, put
+from ..formats.support import dat, tree, write_folder
+from .support import call
+
+Capture = pytest.CaptureFixture[str]
+
+WEIGHT = np.random.default_rng(5).normal(size=(8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    layers = const("w", 0, 256, "f32", (8, 8)), const("n", 256, 16, "i64", (2,))
+    return put(tmp_path, ir(*layers), WEIGHT.tobytes() + np.array([-1, 8], "<i8").tobytes())
+
+
+def test_openvino(model: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", model, "-o", "m.nnr", "--lossless").code == 0
+    assert call(capsys, "decode", "m.nnr", "-o", "out.xml").code == 0
+    assert pair(Path("out.xml")) == pair(model)
+    again = call(capsys, "decode", "m.nnr", "-o", "out.xml")
+    assert again.code != 0
+    assert "exists" in again.err
+    assert call(capsys, "decode", "m.nnr", "-o", "out.xml", "-f").code == 0
+    assert "int64" in call(capsys, "ls", "m.nnr").out
+
+
+def test_openvino_without_a_part(model: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", model, "-o", "m.nnr").code == 0
+    cast = call(capsys, "decode", "m.nnr", "-o", "out.xml", "--dtype", "float16")
+    assert cast.code != 0
+    assert "'w' is float16; the XML says float32 [8, 8]: decode it as it is" in cast.err
+    only = call(capsys, "decode", "m.nnr", "-o", "out.xml", "--only", "w")
+    assert only.code != 0
+    assert "--only leaves out tensors" in only.err
+    model.with_suffix(".bin").unlink()
+    missing = call(capsys, "encode", model, "-o", "n.nnr")
+    assert missing.code != 0
+    assert "the weights are missing: no file" in missing.err
+    assert "m.bin" in missing.err
+    assert not list(Path().glob("out.*"))
+    assert not Path("n.nnr").exists()
+
+
+def test_openvino_whose_text_is_kept_apart(model: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", model, "-o", "m.nnr", "--lossless", "--topology", "external").code == 0
+    model.with_suffix(".bin").unlink()
+    refused = call(capsys, "decode", "m.nnr", "-o", "out.xml")
+    assert refused.code != 0
+    assert "--topology" in refused.err
+    assert call(capsys, "decode", "m.nnr", "-o", "out.xml", "--topology", model).code == 0
+    assert Path("out.bin").stat().st_size == 272
+
+
+def test_skriptnd(tmp_path: Path, capsys: Capture) -> None:
+    files = {"main.sknd": b"graph G { }", "a/b.sknd": b"# nothing", "w.dat": dat(WEIGHT)}
+    folder = write_folder(tmp_path / "net", files)
+    assert call(capsys, "encode", folder, "-o", "m.nnr", "--lossless").code == 0
+    assert call(capsys, "decode", "m.nnr", "-o", "out.sknd").code == 0
+    assert tree(Path("out.sknd")) == files
+    assert call(capsys, "decode", "m.nnr", "-o", "out.sknd").code != 0
+    assert call(capsys, "decode", "m.nnr", "-o", "out.sknd", "-f").code == 0
+    listed = call(capsys, "decode", "m.nnr", "-o", "w.npz")
+    assert "topology" in listed.err
+    assert nnr.load("w.npz")["w"].tobytes() == WEIGHT.tobytes()
+    strict = call(capsys, "encode", write_folder(folder, {"x.txt": b""}), "-o", "n.nnr", "--strict")
+    assert strict.code != 0
+    assert "nothing carries: 'x.txt'" in strict.err

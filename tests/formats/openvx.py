@@ -1,0 +1,141 @@
+"""Clients of the OpenVX format: compiled, run with our own OpenVX for tests, and what they should compute."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import nnr_codec as nnr
+from nnr_codec.model import Array, Model
+
+#: Our own declarations of the extension, and an OpenVX that computes it.
+DATA = Path(__file__).resolve().parent.parent / "data" / "openvx"
+FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
+COMPILER = os.environ.get("CC", "cc")
+
+Levels = npt.NDArray[np.int64]
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="nnr-openvx-")
+
+
+def compiled(folder: Path, program: Path) -> Path:
+    """The client of a folder with our own OpenVX, as a program."""
+    _compile(f"-I{DATA}", f"-I{folder}", folder / "client.c", _stub(), "-lm", "-o", program)
+    return program
+
+
+def compiles(folder: Path) -> None:
+    """The client of a folder is C99 without a warning, whether it is complete or not."""
+    _compile("-fsyntax-only", f"-I{DATA}", f"-I{folder}", folder / "client.c")
+
+
+@cache
+def _stub() -> Path:
+    """Our own OpenVX, compiled."""
+    target = Path(_FOLDER.name) / "stub.o"
+    _compile("-O2", f"-I{DATA}", "-c", DATA / "stub.c", "-o", target)
+    return target
+
+
+def _compile(*arguments: object) -> None:
+    done = subprocess.run([COMPILER, *FLAGS, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def run(program: Path, folder: Path, inputs: Sequence[Array]) -> tuple[Levels, str]:
+    """What a client gives for inputs of floats, an array of levels for each, and what OpenVX was asked for."""
+    source, target, log = (program.with_suffix(suffix) for suffix in (".in", ".out", ".log"))
+    log.unlink(missing_ok=True)
+    source.write_bytes(b"".join(levels(each).astype("<i2").tobytes() for each in inputs))
+    done = subprocess.run(
+        [str(program), str(folder), str(source), str(target)],
+        env=os.environ | {"VX_LOG": str(log)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    calls = log.read_text() if log.exists() else ""
+    return np.frombuffer(target.read_bytes(), "<i2").astype(np.int64).reshape(len(inputs), -1), calls
+
+
+def written(model: Model | Mapping[str, Array], folder: Path, **options: Any) -> Path:
+    """The folder of what a bitstream with numbers of Q7.8 decodes to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nnr.SaturationWarning)
+        data = nnr.encode(model, fixed_point="q7.8", **options)
+    nnr.decode_file(data, folder, format="openvx")
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------ arithmetic of Q7.8
+def levels(values: Array) -> Levels:
+    """The nearest numbers of Q7.8."""
+    return np.rint(np.asarray(values, "f8") * 256).clip(-32768, 32767).astype(np.int64)
+
+
+def rounded(sums: Levels) -> Levels:
+    """Sums of products, rounded and saturated."""
+    return np.rint(sums / 256).clip(-32768, 32767).astype(np.int64)
+
+
+def padded(x: Levels, pads: Sequence[tuple[int, int]]) -> Levels:
+    """With zeros before and after height and width."""
+    return np.pad(x, [(0, 0), (0, 0), *pads])
+
+
+def windows(x: Levels, size: tuple[int, int], stride: Sequence[int], dilation: Sequence[int] = (1, 1)) -> Levels:
+    """Shape (batch, channels, height, width, *size)."""
+    reach = [(extent - 1) * step + 1 for extent, step in zip(size, dilation, strict=True)]
+    found = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
+    return found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+
+
+def convolution(
+    x: Levels,
+    w: Levels,
+    b: Levels | None = None,
+    *,
+    pads: Sequence[tuple[int, int]] = ((0, 0), (0, 0)),
+    stride: Sequence[int] = (1, 1),
+    dilation: Sequence[int] = (1, 1),
+) -> Levels:
+    """As NNEF has it."""
+    height, width = w.shape[2:]
+    sums = np.einsum("nchwij,ocij->nohw", windows(padded(x, pads), (height, width), stride, dilation), w)
+    return rounded(sums + (0 if b is None else 256 * b.reshape(1, -1, 1, 1)))
+
+
+def deconvolution(x: Levels, w: Levels, b: Levels, *, pads: Sequence[tuple[int, int]], stride: Sequence[int]) -> Levels:
+    """As NNEF has it: each input spreads the filter, and the border is cut off."""
+    batch, _, height, width = x.shape
+    _, channels, down, right = w.shape
+    sums = np.zeros((batch, channels, (height - 1) * stride[0] + down, (width - 1) * stride[1] + right), np.int64)
+    for i in range(height):
+        for j in range(width):
+            part = np.einsum("nc,coij->noij", x[:, :, i, j], w)
+            sums[:, :, i * stride[0] : i * stride[0] + down, j * stride[1] : j * stride[1] + right] += part
+    (top, bottom), (left, after) = pads
+    cut = sums[:, :, top : sums.shape[2] - bottom, left : sums.shape[3] - after]
+    return rounded(cut + 256 * b.reshape(1, -1, 1, 1))
+
+
+def linear(x: Levels, w: Levels, b: Levels) -> Levels:
+    """As NNEF has it."""
+    return rounded(x.reshape(len(x), -1) @ w.T + 256 * b.reshape(1, -1))
+
+
+def max_pool(x: Levels, size: int, stride: int) -> Levels:
+    """Without padding."""
+    found: Levels = windows(x, (size, size), (stride, stride)).max(axis=(4, 5))
+    return found

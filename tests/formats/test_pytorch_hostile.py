@@ -1,0 +1,174 @@
+"""T39: files that want PyTorch to run something, or to loop for ever: each ends in our error, and nothing happens."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.formats import pytorch
+from nnr_codec.formats.pytorch.pickles import LEGACY
+from nnr_codec.limits import Limits
+
+from ..threats.test_pytorch import Call
+from .torch_support import archive_of, integer, mapping, rebuilt, refused, saved, storage, tensor, text
+from .torch_support import pytorch as torch_or_skip
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", name="torch")
+def fixture_torch() -> Any:
+    return torch_or_skip()
+
+
+def legacy(content: bytes) -> bytes:
+    """A file of the old format with this content, and no storages."""
+    return LEGACY + b"\x80\x02M\xe9\x03." + b"\x80\x02}." + content + b"\x80\x02]."
+
+
+WRAPPED = pytest.mark.parametrize("wrap", [archive_of, legacy], ids=["zip", "legacy"])
+
+
+def attacks(victim: Path) -> list[Call]:
+    """Calls each of which leaves a file behind."""
+    code = f"open({str(victim)!r}, 'w').close()"
+    return [
+        Call(os.system, f"touch {victim}"),
+        Call(builtins.eval, code),
+        Call(builtins.exec, code),
+        Call(builtins.open, str(victim), "w"),
+        Call(subprocess.getoutput, f"touch {victim}"),
+        Call(getattr, "os", "system"),
+        Call(os.mkdir, str(victim)),
+        Call(builtins.__import__, "antigravity"),
+        Call(builtins.compile, code, "x", "exec"),
+    ]
+
+
+@WRAPPED
+@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("protocol", range(6))
+def test_nothing_is_run(
+    torch: Any,
+    tmp_path: Path,
+    wrap: Callable[[bytes], bytes],
+    number: int,
+    protocol: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    victim = tmp_path / "victim"
+    attack = attacks(victim)[number]
+    # What the environment and the program allow to others is not allowed here.
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    with torch.serialization.safe_globals([os.system, (os.system, "posix.system"), builtins.eval, builtins.exec]):
+        for content in (attack, {"w": attack}, [attack], (attack,), {"state_dict": {"w": [1, attack]}}):
+            refused(wrap(pickle.dumps(content, protocol)))
+    assert not victim.exists()
+    if number in (1, 2, 6):  # it would have been
+        pickle.loads(pickle.dumps(attack, protocol))
+        assert victim.exists()
+
+
+def test_a_metadata_key_that_calls(torch: Any) -> None:
+    """BUILD may set the attributes of an OrderedDict only, and of these only those that are known."""
+    state = b"}" + text("fromkeys") + b"K\1s"
+    refused(archive_of(b"\x80\x02ccollections\nOrderedDict\n)R" + state + b"b."), "has attributes beside its keys")
+    for target in (b"K\1", b"]", tensor(4, 0, [4], [1])):
+        refused(
+            archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "refuses the file|runs|not carried"
+        )
+
+
+def test_persistent_ids(torch: Any) -> None:
+    """Storages that are none, or lie of their sizes."""
+    for asked in (
+        text("storage") + b"Q",
+        b"K\5Q",
+        b"(" + text("module") + text("os") + text("x") + text("y") + b"tQ",
+        b"(" + text("storage") + b"K\1" + text("0") + text("cpu") + b"K\1tQ",
+        b"(" + text("storage") + b"ctorch\nfloat32\n" + text("0") + text("cpu") + b"K\1tQ",
+        storage(1, key="../../x"),
+        storage(1, key="0\0"),
+        storage(1 << 62),
+        storage(-1),
+        storage(4),
+        storage(1, kind="MissingStorage"),
+    ):
+        refused(archive_of(mapping({"w": asked}), {"0": bytes(16)}))
+
+
+def test_an_old_file_whose_storages_lie(torch: Any) -> None:
+    data = saved(torch, {"w": torch.ones(4)}, legacy=True)
+    size = (4).to_bytes(8, "little")
+    assert data.count(size) == 1
+    for numel in (3, 5, 1 << 30, (1 << 63) - 1, 1 << 63):
+        refused(data.replace(size, numel.to_bytes(8, "little")), "refuses the file")
+    for numel in (1 << 30, 1 << 50, (1 << 62) - 1):
+        changed = data.replace(b"K\4N", integer(numel) + b"N")  # as the pickle says it
+        assert changed != data
+        refused(changed, "refuses the file")
+    refused(data[:-1], "refuses the file")
+
+
+def test_structures_without_end(torch: Any) -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    inside: dict[str, Any] = {}
+    inside["x"] = [inside]
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    wide: list[Any] = [1.5]
+    for _ in range(40):
+        wide = [wide, wide]
+    for content in (itself, inside):
+        refused(saved(torch, content), "nested deeper than 100, or hold themselves")
+    levels = b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b"."
+    refused(archive_of(levels), "nested deeper than 100")
+    refused(saved(torch, wide), "max_names", limits=Limits.strict())
+
+
+def test_a_compiled_module(torch: Any) -> None:
+    """TorchScript has a pickle where PyTorch looks for one, and code beside it."""
+    data = rebuilt(
+        saved(torch, {"w": torch.ones(1)}), {"constants.pkl": b"x", "code/__torch__.py": b"import os; os.abort()"}
+    )
+    assert nnr.load(data)["w"].tolist() == [1]
+
+
+def test_a_tar_that_begins_as_an_old_file(torch: Any) -> None:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        info = tarfile.TarInfo("x")
+        info.size = 4
+        archive.addfile(info, io.BytesIO(b"abcd"))
+    data = bytearray(file.getvalue())
+    data[: len(LEGACY)] = LEGACY
+    data[148:156] = b"%06o\0 " % (sum(data[:148]) + 8 * 32 + sum(data[156:512]))
+    with tarfile.open(fileobj=io.BytesIO(data)):
+        pass
+    assert pytorch.recognise(io.BytesIO(data))
+    refused(bytes(data))
+
+
+def test_an_unpickler_that_python_does_not_have(torch: Any, tmp_path: Path) -> None:
+    """A whole process: no module but those of PyTorch and ours is imported for a file."""
+    (tmp_path / "x.pt").write_bytes(archive_of(b"\x80\x02cantigravity\nfly\n."))
+    program = (
+        "import sys, torch, nnr_codec as nnr\n"
+        f"try: nnr.load({str(tmp_path / 'x.pt')!r})\n"
+        "except nnr.FormatError as error: print('refused', 'antigravity' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["refused", "False"]

@@ -1,0 +1,162 @@
+"""Models and checkpoints of TensorFlow through the codec, run and read by TensorFlow before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec import formats
+from nnr_codec.dtypes import STORED_TYPES
+from nnr_codec.formats.tensorflow import writing
+from nnr_codec.formats.tensorflow.bundle import TYPES
+from nnr_codec.model import Array, Model
+
+from ..arrays import from_patterns, specials
+from ..shared import needs_shared
+from .support import assert_same, tree
+
+tf: Any = pytest.importorskip("tensorflow", reason="the package tensorflow (extra 'tensorflow') is not installed")
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+]
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "keras"
+SAVED = DATA / "scaled.savedmodel"
+EXACT = nnr.EncoderConfig(exact=True)
+
+
+def there_and_back(path: Path, folder: Path, config: nnr.EncoderConfig = EXACT) -> Path:
+    """The model of a file after the codec, of the same kind."""
+    folder.mkdir(exist_ok=True)
+    nnr.encode_file(path, folder / "model.nnr", config)
+    target = folder / ("m.index" if path.suffix == ".index" else "m.savedmodel")
+    nnr.decode_file(folder / "model.nnr", target)
+    return target
+
+
+def served(path: Path, inputs: Any) -> Any:
+    """What the model of a folder makes of inputs."""
+    model = tf.saved_model.load(str(path))  # whose variables live as long as it
+    return np.asarray(model.serve(inputs))
+
+
+def same_but_checkpoint(one: Path, other: Path) -> None:
+    """Equal files; of the checkpoint equal contents, since nothing says in which order it was written."""
+    first, second = tree(one), tree(other)
+    assert first.keys() == second.keys()
+    for name, data in first.items():
+        if not name.startswith("variables/"):
+            assert second[name] == data, name
+    assert_same(formats.load(one).tensors, formats.load(other).tensors)
+
+
+def test_a_module(tmp_path: Path) -> None:
+    again = there_and_back(SAVED, tmp_path / "exact")
+    same_but_checkpoint(SAVED, again)
+    x = np.random.default_rng(0).random((5, 4), np.float32)
+    one, other = (tf.saved_model.load(str(path)) for path in (SAVED, again))
+    np.testing.assert_array_equal(one(x), other(x))
+    assert Path(other.words.asset_path.numpy().decode()).read_bytes() == "ein\nWört\n".encode()
+    there_and_back(SAVED, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(tmp_path / "exact")
+
+
+@needs_shared
+def test_the_digits_network(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    from .test_keras_models import digits, digits_inputs
+
+    images, labels, expected = digits_inputs()
+    path = tmp_path / "digits"
+    digits().export(path, verbose=False)
+    before = served(path, images)
+    assert np.abs(before - expected).max() < 1e-5
+    assert formats.load(path).aliases  # the variables are there twice
+
+    exact = there_and_back(path, tmp_path / "exact")
+    same_but_checkpoint(path, exact)
+    np.testing.assert_array_equal(served(exact, images), before)
+
+    lossy = there_and_back(path, tmp_path / "lossy", nnr.EncoderConfig())
+    after = served(lossy, images)
+    same = float(np.mean(after.argmax(1) == before.argmax(1)))
+    snr = 10 * np.log10(np.square(before).sum() / np.square(after - before).sum())
+    assert same >= 0.99
+    accuracy = [float(np.mean(found.argmax(1) == labels)) for found in (before, after)]
+    assert abs(accuracy[1] - accuracy[0]) <= 0.005
+    size = sum(map(len, tree(path).values()))
+    for folder in ("exact", "lossy"):
+        nbytes = (tmp_path / folder / "model.nnr").stat().st_size
+        record_property(f"figure: digits SavedModel, {folder}", f"{nbytes:,} of {size:,} bytes")
+    record_property(
+        "figure: digits SavedModel, default", f"{100 * same:.1f} % same, accuracy {accuracy[1]:.4f}, {snr:.1f} dB"
+    )
+
+
+def variables() -> dict[str, Array]:
+    """Every type that is read, with the values at its ends."""
+    found: dict[str, Array] = {}
+    for name in sorted({*TYPES.values()} - {"bool"}):
+        stored = STORED_TYPES[name]
+        found[name] = from_patterns(specials(stored), stored).reshape(1, -1)
+    found["bool"] = np.array([[True, False]])
+    return found | {"scalar": np.array(2.5), "empty": np.zeros((0, 3), np.float32)}
+
+
+def test_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TensorFlow saves is read, and what is written it reads, in one part or in several."""
+    found = variables()
+    own = {f"v_{name}": tf.Variable(array) for name, array in found.items()}
+    own["texts"] = tf.Variable([[b"a\xff", b""]])
+    checkpoint = tf.train.Checkpoint(**own)
+    checkpoint.write(str(tmp_path / "a"))
+    model = formats.load(tmp_path / "a.index")
+    assert_same(
+        {name: model[f"v_{name}/.ATTRIBUTES/VARIABLE_VALUE"] for name in found}, {name: found[name] for name in found}
+    )
+    assert len(model) == len(found)
+    again = there_and_back(tmp_path / "a.index", tmp_path / "one")
+    checkpoint.read(str(again)[:-6]).assert_consumed()
+    monkeypatch.setattr(writing, "_AT_ONCE", 100)
+    formats.save(model, tmp_path / "parts.index")
+    assert len(list(tmp_path.glob("parts.data-*"))) > 5
+    for written in (again, tmp_path / "parts.index"):
+        other = formats.load(written)
+        assert_same(other.tensors, model.tensors)
+        assert other.metadata == model.metadata
+        reader = tf.train.load_checkpoint(str(written)[:-6])
+        for name in model:
+            assert reader.get_tensor(name).tobytes() == model[name].tobytes()
+
+
+def test_tensors_of_other_formats(tmp_path: Path) -> None:
+    tensors: dict[str, Array] = {"a/b": np.ones((2, 3), ">f4"), "ü": np.arange(3, dtype=np.uint16)}
+    tensors["half"] = np.ones(2, ml_dtypes.bfloat16)
+    with pytest.warns(formats.FormatWarning, match="left out: metadata"):
+        formats.save(Model(tensors, metadata={"by": "me"}), tmp_path / "m.index")
+    loaded = formats.load(tmp_path / "m.index")
+    assert_same({name: loaded[name] for name in tensors}, tensors | {"a/b": np.ones((2, 3), np.float32)})
+    reader = tf.train.load_checkpoint(str(tmp_path / "m"))
+    assert reader.get_tensor("a/b").tolist() == [[1, 1, 1]] * 2
+    with pytest.warns(formats.FormatWarning, match="left out: the topology, files beside the variables"):
+        formats.save(formats.load(SAVED), tmp_path / "m.index", overwrite=True)
+
+
+def test_existing_outputs(tmp_path: Path) -> None:
+    model, target = formats.load(SAVED), tmp_path / "m.savedmodel"
+    formats.save(model, target)
+    with pytest.raises(FileExistsError):
+        formats.save(model, target)
+    formats.save(model, target, overwrite=True)
+    same_but_checkpoint(SAVED, target)
+    (tmp_path / "other.savedmodel").mkdir()
+    (tmp_path / "other.savedmodel" / "mine").write_bytes(b"")
+    with pytest.raises(FileExistsError, match=r"without a saved_model\.pb"):
+        formats.save(model, tmp_path / "other.savedmodel", overwrite=True)

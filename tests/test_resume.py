@@ -1,0 +1,432 @@
+"""Work that was interrupted goes on from its finished parts, to the same bytes; and from no others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nnr_codec as nnr
+from nnr_codec import parts as parts_module
+from nnr_codec.config import EncoderConfig
+from nnr_codec.decoder import group as group_module
+from nnr_codec.encoder import encode as encode_module
+from nnr_codec.encoder import layout as layout_module
+from nnr_codec.errors import FormatError
+from nnr_codec.model import Array
+from nnr_codec.parts import Parts, freeze, parts_of, thaw
+from nnr_codec.syntax.structures import IntegerCodebook
+
+from .test_executors import Away, Losing, tensors
+
+RNG = np.random.default_rng(3)
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"exact": True},
+    {"quality": 30, "codebook": 40, "scan_order": 1},
+    {"target_ratio": 0.2, "effort": 2},
+]
+
+
+class StopError(Exception):
+    """An interruption."""
+
+
+def stopping(after: int) -> Callable[[object], None]:
+    """What ends the work after so many tensors."""
+    left = after
+
+    def note(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StopError
+
+    return note
+
+
+def some() -> dict[str, Array]:
+    found: dict[str, Array] = {f"w{k}": RNG.normal(0, 0.1, (50, 40 + k)).astype("f4") for k in range(6)}
+    found["half"] = RNG.normal(0, 0.1, (30, 20)).astype("f2")
+    found["brain"] = RNG.normal(0, 0.1, (30, 20)).astype(ml_dtypes.bfloat16)
+    found["few"] = RNG.integers(-2, 3, (60, 70)).astype("f4") / 8
+    found["none"] = np.zeros((0, 3), "f4")
+    found["numbers"] = RNG.integers(-90, 90, (20, 30), "i2")
+    return found
+
+
+@pytest.fixture
+def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of tensors whose units are made."""
+    made: list[str] = []
+    encode_unit = encode_module.encode_unit
+
+    def noted(plan: Any, *rest: Any) -> Any:
+        made.append(plan.ids[0])
+        return encode_unit(plan, *rest)
+
+    monkeypatch.setattr(encode_module, "encode_unit", noted)
+    return made
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of tensors whose units are decoded."""
+    made: list[str] = []
+    decoder = group_module.UnitDecoder
+
+    class Noted(decoder):  # type: ignore[misc,valid-type]
+        def __init__(self, task: Any, **options: Any) -> None:
+            made.append(task.names[0])
+            super().__init__(task, **options)
+
+    monkeypatch.setattr(group_module, "UnitDecoder", Noted)
+    return made
+
+
+@pytest.mark.parametrize("way", [{}, {"jobs": 2}, {"executor": Away()}], ids=["one", "threads", "executor"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_encoding_goes_on(options: dict[str, Any], way: dict[str, Any], tmp_path: Path, units: list[str]) -> None:
+    model, target, folder = some(), tmp_path / "m.nnr", tmp_path / "m.nnr.parts"
+    nnr.encode_file(model, tmp_path / "one.nnr", **options)
+    one = (tmp_path / "one.nnr").read_bytes()
+    reports = []
+    for after in (0, 3, 9):
+        with pytest.raises(StopError):
+            nnr.encode_file(model, target, resume=True, progress=stopping(after), **options, **way)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {path.name for path in tmp_path.iterdir()} == {"one.nnr", "m.nnr.parts"}
+    units.clear()
+    nnr.encode_file(model, target, resume=True, progress=reports.append, **options, **way)
+    assert target.read_bytes() == one
+    assert not folder.exists()
+    assert [report.name for report in reports] == list(model)
+    if not {"executor", "jobs"} & way.keys():
+        assert units == ["numbers"]
+    assert len(units) <= 4
+
+
+@pytest.mark.parametrize("way", [{}, {"jobs": 2}, {"executor": Away()}], ids=["one", "threads", "executor"])
+@pytest.mark.parametrize("options", [{}, {"exact": True, "scan_order": 1}], ids=str)
+def test_decoding_goes_on(options: dict[str, Any], way: dict[str, Any], tmp_path: Path, decoded: list[str]) -> None:
+    model, source, target = some(), tmp_path / "m.nnr", tmp_path / "m.safetensors"
+    nnr.encode_file(model, source, **options)
+    nnr.decode_file(source, tmp_path / "one.safetensors")
+    for after in (0, 4, 9):
+        with pytest.raises(StopError):
+            nnr.decode_file(source, target, resume=True, progress=stopping(after), **way)
+        assert not target.exists()
+    assert stat.S_IMODE((tmp_path / "m.safetensors.parts").stat().st_mode) == 0o700
+    decoded.clear()
+    nnr.decode_file(source, target, resume=True, **way)
+    assert target.read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    assert not (tmp_path / "m.safetensors.parts").exists()
+    assert len(decoded) <= 3
+
+
+def test_a_lost_worker_costs_what_it_had(tmp_path: Path, units: list[str]) -> None:
+    model, target = tensors(), tmp_path / "m.nnr"
+    executor = Losing(8, RuntimeError("lost"), "result")
+    with pytest.raises(nnr.WorkerError, match="'last'"):
+        nnr.encode_file(model, target, resume=True, executor=cast(Executor, executor))
+    made = set(units)
+    units.clear()
+    nnr.encode_file(model, target, resume=True)
+    assert target.read_bytes() == nnr.encode(model)
+    assert made.isdisjoint(units[: len(model) - len(made)])
+
+
+# ------------------------------------------------------------------------------------------------ which parts are ours
+def kept(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def interrupted(model: Any, target: Path, **options: Any) -> Path:
+    """The folder of the parts of all tensors but the last."""
+    with pytest.raises(StopError):
+        nnr.encode_file(model, target, resume=True, progress=stopping(len(model) - 1), overwrite=True, **options)
+    return target.with_name(f"{target.name}.parts")
+
+
+def test_other_options_and_tensors_have_other_parts(tmp_path: Path, units: list[str]) -> None:
+    model, target = some(), tmp_path / "m.nnr"
+    folder = interrupted(model, target)
+    before = set(kept(folder))
+    changed = {name: array.copy() for name, array in model.items()}
+    changed["w2"][3, 4] += 1
+    swapped = {**model, "w0": model["w1"], "w1": model["w0"]}
+    for other, options in ((model, {"qp": -30}), (model, {"max_unit_size": 900}), (changed, {}), (swapped, {})):
+        units.clear()
+        copy = tmp_path / "copy"
+        shutil.copytree(folder, copy)
+        nnr.encode_file(other, target, resume=True, overwrite=True, **options)
+        assert target.read_bytes() == nnr.encode(other, **options)
+        assert "w2" in units
+        copy.rename(folder)
+        after = set(kept(interrupted(other, target, **options)))
+        assert len(after) <= len(before)  # of which those that are not needed went away
+        shutil.rmtree(folder)
+        folder = interrupted(model, target)
+
+
+def test_another_version_has_other_parts(tmp_path: Path, units: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, target = some(), tmp_path / "m.nnr"
+    interrupted(model, target)
+    monkeypatch.setattr("nnr_codec.api.__version__", "99")
+    units.clear()
+    nnr.encode_file(model, target, resume=True)
+    assert len(units) == len(model) - 1  # one has no unit
+
+
+@pytest.mark.parametrize("damage", ["bit", "short", "long", "empty", "other", "text"])
+def test_damaged_parts_are_made_again(damage: str, tmp_path: Path) -> None:
+    model, target, bitstream = some(), tmp_path / "m.nnr", tmp_path / "one.nnr"
+    nnr.encode_file(model, bitstream)
+    folder = interrupted(model, target)
+    with pytest.raises(StopError):
+        nnr.decode_file(bitstream, tmp_path / "d.safetensors", resume=True, progress=stopping(9), names=["w0", *model])
+    for place in (folder, tmp_path / "d.safetensors.parts"):
+        parts = sorted(place.iterdir())
+        contents = [path.read_bytes() for path in parts]
+        for path, content, other in zip(parts, contents, contents[1:] + contents[:1], strict=True):
+            path.write_bytes(
+                {
+                    "bit": content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
+                    "short": content[:-1],
+                    "long": content + b"\0",
+                    "empty": b"",
+                    "other": other,
+                    "text": b"nothing of ours",
+                }[damage]
+            )
+    nnr.encode_file(model, target, resume=True)
+    assert target.read_bytes() == bitstream.read_bytes()
+    nnr.decode_file(bitstream, tmp_path / "d.safetensors", resume=True)
+    found, expected = nnr.load(tmp_path / "d.safetensors"), nnr.decode(bitstream)
+    assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_plans_and_goals_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, target = some(), tmp_path / "m.nnr"
+    interrupted(model, target, target_ratio=0.15)
+    monkeypatch.setattr(encode_module, "allocate", None)
+    monkeypatch.setattr(layout_module, "choose", None)
+    nnr.encode_file(model, target, target_ratio=0.15, resume=True)
+    monkeypatch.undo()
+    assert target.read_bytes() == nnr.encode(model, target_ratio=0.15)
+
+
+def test_reports_are_the_same(tmp_path: Path) -> None:
+    model, target = some(), tmp_path / "m.nnr"
+    interrupted(model, target, statistics=True)
+    one = nnr.encode_file(model, target, statistics=True)
+    two = nnr.encode_file(model, target, statistics=True, resume=True, overwrite=True)
+    for name, report in one.tensors.items():
+        assert two.tensors[name].statistics == report.statistics
+        assert two.tensors[name].unit_bytes == report.unit_bytes
+
+
+def test_what_nobody_can_know_again_is_not_kept(tmp_path: Path) -> None:
+    """Options that are objects of somebody else's."""
+
+    class Cost:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return np.full((50, 40), 2.0)
+
+    model, target = some(), tmp_path / "m.nnr"
+    interrupted(model, target, sensitivity={"w0": Cost()})
+    nnr.encode_file(model, target, resume=True, sensitivity={"w0": Cost()})
+    assert target.read_bytes() == nnr.encode(model, sensitivity={"w0": Cost()})
+
+
+def test_blocks_and_topologies_are_told_apart(tmp_path: Path) -> None:
+    """Of a bitstream whose tensors depend on the topology that is given."""
+    digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"
+    for options in ({"block": True}, {"topology": "external"}):
+        with pytest.raises(StopError):
+            nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, progress=stopping(3), overwrite=True, **options)
+        nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, overwrite=True, **options)
+        assert (tmp_path / "m.nnr").read_bytes() == nnr.encode(digits, **options)
+
+
+# ------------------------------------------------------------------------------------------------ the folder
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    model, target, folder = some(), tmp_path / "m.nnr", tmp_path / "m.nnr.parts"
+    (tmp_path / "elsewhere").mkdir()
+
+    def refused() -> None:
+        with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+            nnr.encode_file(model, target, resume=True)
+        assert not target.exists()
+
+    folder.symlink_to(tmp_path / "elsewhere")
+    refused()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    folder.unlink()
+    folder.write_text("a file")
+    refused()
+    folder.unlink()
+    folder.mkdir(0o700)
+    (folder / "notes.txt").write_text("mine")
+    refused()
+    assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    folder.chmod(0o770)
+    refused()
+    folder.chmod(0o700)
+    nnr.encode_file(model, target, resume=True)
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.nnr.parts").mkdir(0o700)
+    os.chown(tmp_path / "m.nnr.parts", 1234, 1234)
+    with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+        nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
+
+
+def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+    model, target = some(), tmp_path / "m.nnr"
+    folder = interrupted(model, target)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for path in list(folder.iterdir()):
+        path.unlink()
+        path.symlink_to(victim)
+        path.with_name(f"{path.name}.new").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"):
+        nnr.encode_file(model, target, resume=True)
+    assert victim.read_text() == "precious"
+
+
+def test_an_empty_folder_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "m.nnr").write_bytes(b"x")
+    with pytest.raises(FileExistsError):
+        nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.nnr"]
+
+
+def test_a_stream_has_nothing_beside_it(tmp_path: Path) -> None:
+    with open(tmp_path / "m.nnr", "wb") as file, pytest.raises(ValueError, match="needs a path"):
+        nnr.encode_file(some(), file, resume=True)
+    with open(tmp_path / "m.npz", "wb") as file, pytest.raises(ValueError, match="needs a path"):
+        nnr.decode_file(nnr.encode(some()), file, resume=True)
+
+
+def test_the_parts_take_no_more_than_the_output(tmp_path: Path) -> None:
+    model = {f"w{k}": RNG.normal(0, 0.1, (200, 300)).astype("f4") for k in range(8)}
+    folder = interrupted(model, tmp_path / "m.nnr", target_ratio=0.2)
+    size = sum(map(len, kept(folder).values()))
+    assert size < len(nnr.encode(model, target_ratio=0.2)) + 9 * 2500
+
+
+# ------------------------------------------------------------------------------------------------ values
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec=None))
+    | st.binary()
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda each: (
+        st.lists(each)
+        | st.tuples(each, each)
+        | st.dictionaries(st.text(st.characters()), each)
+        | st.frozensets(st.text(st.characters()))
+    ),
+    max_leaves=12,
+)
+
+
+def joined(value: Any) -> bytearray:
+    return bytearray(b"".join(freeze(value)))
+
+
+def aligned(data: bytes | bytearray) -> memoryview:
+    whole = np.empty(len(data) + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    whole[start : start + len(data)] = np.frombuffer(bytes(data), np.uint8)
+    return whole[start : start + len(data)].data
+
+
+@given(VALUES)
+def test_values_come_back(value: Any) -> None:
+    frozen = joined(value)
+    assert thaw(aligned(frozen)) == value
+    assert joined(thaw(aligned(frozen))) == frozen
+
+
+def test_equal_sets_are_frozen_alike() -> None:
+    names = [f"name{k}" for k in range(40)]
+    assert joined(frozenset(names)) == joined({*names[::-1]})
+
+
+def test_arrays_and_our_own_objects_come_back() -> None:
+    arrays = [np.arange(6, dtype=">i2").reshape(2, 3), np.ones((2, 0)), np.array(1.5), np.ones(3, ml_dtypes.bfloat16)]
+    arrays += [np.asfortranarray(RNG.normal(0, 1, (3, 4))), np.array([True, False])]
+    for array in arrays:
+        found = thaw(aligned(joined([1, array])))[1]
+        assert found.flags.aligned
+        assert (found.shape, found.dtype.name) == (array.shape, array.dtype.newbyteorder("=").name)
+        np.testing.assert_array_equal(found, array)
+    config = EncoderConfig(rules=(nnr.Rule("a*", qp=3),), overrides={"b": {"rate": 0.25}})
+    assert thaw(aligned(joined(config))) == config
+    book = IntegerCodebook(codebook_egk=2, codebook_size=1, codebook_centre_offset=0, codebook_zero_value=-3)
+    assert thaw(aligned(joined(book))) == book
+    for foreign in (object(), lambda: None, Path("x"), np.array([None]), np.ones(2, "c8")):
+        with pytest.raises(TypeError):
+            freeze([foreign])
+
+
+def test_nothing_else_comes_out() -> None:
+    """Names of functions, of classes that are none of ours, and of what is no dataclass."""
+    for name in ("os:system", "builtins:eval", "nnr_codec.api:encode", "nnr_codec.parts:Parts", "nnr_codec.parts:os"):
+        data = b"c" + len(name).to_bytes(8, "little") + name.encode() + joined({"x": 1})
+        with pytest.raises(FormatError):
+            thaw(aligned(data))
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_bytes_end_in_a_value_or_an_error(data: st.DataObject) -> None:
+    value = {"a": [1, 2.5, None, "text"], "b": (np.arange(5), b"x"), "c": EncoderConfig(), "d": frozenset("ab")}
+    frozen = joined(value)
+    for _ in range(data.draw(st.integers(1, 3))):
+        frozen[data.draw(st.integers(0, len(frozen) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(frozen)) | st.just(len(frozen)))
+    with suppress(FormatError):
+        thaw(aligned(frozen[:cut]))
+
+
+def test_parts_by_themselves(tmp_path: Path) -> None:
+    with parts_of(tmp_path / "x", "1") as parts:
+        one, two = parts.key("a", 1), parts.key("a", 2)
+        parts.put(one, [1, np.arange(3)])
+        assert one in parts
+        assert two not in parts
+        assert parts.get(two) is None
+        assert parts.get(one)[0] == 1
+        parts.put(two, "much" * 99, most=100)
+        assert two not in parts
+        parts.only([two])
+        assert one not in parts
+        parts.put(one, 3)
+    assert not list(tmp_path.iterdir())
+    assert Parts(tmp_path / "y", "1").key("a") != Parts(tmp_path / "y", "2").key("a")
+    assert parts_module.SUFFIX == ".parts"
