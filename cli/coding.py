@@ -42,7 +42,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "fixed_point": click.option(
         "--fixed-point",
         type=click.Choice(["q7.8"]),
-        help="Floats become the nearest multiples of 1/256 within -128..127.996, of 16 bits each (see docs/formats.md); "
+        help="Floats become the nearest multiples of 1/256 within -128..127.996, of 16 bits each (docs/formats.md); "
         "what lies beyond is that limit, and a warning tells of it.",
     ),
     "dq": click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform."),

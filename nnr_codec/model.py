@@ -157,7 +157,9 @@ def only_of(tensors: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, 
 
 def nbytes_of(tensors: Mapping[str, Array], name: str, unknown: int = 0) -> int:
     """Bytes of a tensor; ``unknown`` for one that would have to be read for that."""
-    if isinstance(tensors, Described):
-        dtype, shape = tensors.described(name)
-        return math.prod(shape) * dtype.itemsize
-    return int(getattr(tensors[name], "nbytes", unknown)) if type(tensors) is dict else unknown
+    if type(tensors) is dict:  # of which that is asked most
+        return int(getattr(tensors[name], "nbytes", unknown))
+    if not isinstance(tensors, Described):
+        return unknown
+    dtype, shape = tensors.described(name)
+    return math.prod(shape) * dtype.itemsize

@@ -219,8 +219,8 @@ def _lost(tasks: Sequence[Task[Any]], error: BaseException) -> WorkerError:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return WorkerError(
-        f"the executor has lost the work on tensor {names[0]!r}{more} ({what}); with resume=True or --resume, the next "
-        "attempt goes on from what is done"
+        f"the executor has lost the work on tensor {names[0]!r}{more} ({what}); encode_file and decode_file with "
+        "resume=True go on from what is done"
     )
 
 

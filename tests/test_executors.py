@@ -335,19 +335,20 @@ class KilledWorker(Exception):  # noqa: N818  # dask's name
 LOST = [BrokenProcessPool("a process died"), KilledWorker("3 times"), CancelledError(), asyncio.CancelledError("x")]
 
 
-@pytest.mark.parametrize("at", ["submit", "result"])
 @pytest.mark.parametrize("after", [0, 2, 5])
-@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__module__)
+@pytest.mark.parametrize(
+    ("error", "at"),
+    [*[(error, "result") for error in LOST], *[(error, "submit") for error in LOST[:2]]],
+    ids=lambda value: value if isinstance(value, str) else type(value).__module__,
+)
 def test_a_lost_worker(error: BaseException, after: int, at: str, model: Path, tmp_path: Path) -> None:
-    if at == "submit" and not isinstance(error, Exception):
-        pytest.skip("nobody raises that")
     bitstream = model.with_suffix(".nnr")
     for call, target in (
         (lambda e: nnr.encode_file(model, tmp_path / "x.nnr", executor=e), "x.nnr"),
         (lambda e: nnr.decode_file(bitstream, tmp_path / "x.npz", executor=e, names=["first", "last"]), "x.npz"),
     ):
         executor = Losing(min(after, 1) if target == "x.npz" else after, error, at)
-        with pytest.raises(nnr.WorkerError, match=r"lost the work on tensor '\w+'.*--resume") as caught:
+        with pytest.raises(nnr.WorkerError, match=r"lost the work on tensor '\w+'.*resume=True") as caught:
             call(executor)
         assert type(error).__name__ in str(caught.value)
         assert caught.value.__cause__ is error
@@ -509,3 +510,35 @@ def test_dask_with_a_worker_killed_on_the_way(tmp_path: Path) -> None:
     for suffix in (".nnr", ".safetensors"):
         one, two = (tmp_path / f"{name}{suffix}" for name in ("one", "two"))
         assert two.read_bytes() == one.read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------ errors
+def all_errors() -> Iterator[nnr.NnrError]:
+    classes = [nnr.NnrError]
+    for cls in classes:
+        classes += cls.__subclasses__()
+        yield nnr.IncompleteError(5, ["a", "b"]) if cls is nnr.IncompleteError else cls("what is wrong")
+
+
+@pytest.mark.parametrize("error", [*all_errors()], ids=lambda error: type(error).__name__)
+def test_errors_survive_the_way_back(error: nnr.NnrError) -> None:
+    error.add_note("worker a:1")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+    with ProcessPoolExecutor(1, get_context("fork")) as executor:
+        results, other = executor.submit(workers.perform, [Raising(error)]).result()
+    assert results == []
+    assert type(other) is type(error)
+    assert str(other) == str(error)
+
+
+class Raising:
+    """A task that fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self) -> None:
+        raise self.error

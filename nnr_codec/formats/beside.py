@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +20,18 @@ from ..errors import FormatError
 from ..limits import Limits
 
 _TEXT, _BYTES = "text", "bytes"
-_FORBIDDEN = re.compile(r'[\x00-\x1f\\:*?"<>|\x7f\ud800-\udfff]')
-_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?: *[.].*)?", re.IGNORECASE)
+_FORBIDDEN = re.compile(r'[\\:*?"<>|]')
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|conin[$]|conout[$]|com[0-9¹²³]|lpt[0-9¹²³]) *(?:[.].*)?", re.IGNORECASE)
 _MAX_BYTES = 255
 
 
 def check_name(name: str) -> None:
-    """FormatError for what cannot be the name of a file in a folder on any system; slashes divide it."""
+    """FormatError for what is not the name of the same file in a folder on every system; slashes divide it."""
     for part in name.split("/"):
-        size = len(part.encode("utf-8", "surrogatepass"))
-        if part in ("", ".", "..") or part[-1] in ". " or size > _MAX_BYTES or _FORBIDDEN.search(part):
+        if part in ("", ".", "..") or part[-1] in ". " or not part.isprintable() or _FORBIDDEN.search(part):
             raise FormatError(f"{name[:80]!a} cannot be the name of a file of a model")
+        if len(part.encode()) > _MAX_BYTES or unicodedata.normalize("NFD", part) != part:
+            raise FormatError(f"{name[:80]!a} is too long, or has characters that systems spell in several ways")
         if _DEVICE.fullmatch(part):
             raise FormatError(f"{name[:80]!a} has the name of a device")
 
@@ -91,6 +93,27 @@ def files(folder: Path, limits: Limits) -> Iterator[tuple[str, Path]]:
                 raise FormatError(f"{name[:80]!a} is no file of the folder")
             if stat.S_ISREG(mode):
                 yield path.relative_to(folder).as_posix(), path
+
+
+def located(model: Path, name: str, what: str) -> Path:
+    """The real path of a file that belongs to a model's own: in the folder of that, or in one below it.
+
+    A symbolic link may lead there only, or into the folder where the model really is: in caches of models, the model
+    and what belongs to it are links to files beside each other. Raises FormatError, which begins with ``what``.
+    """
+    try:
+        folder, own = (Path(os.path.realpath(path, strict=True)) for path in (model.parent, model))
+        found = Path(os.path.realpath(folder / name, strict=True))
+        mode = found.lstat().st_mode
+    except FileNotFoundError:
+        raise FormatError(f"{what} is not there") from None
+    except OSError as error:
+        raise FormatError(f"{what} cannot be read: {error.strerror}") from None
+    if folder not in found.parents and own.parent != found.parent:
+        raise FormatError(f"{what} is a symbolic link out of the model's folder")
+    if not stat.S_ISREG(mode):
+        raise FormatError(f"{what} is not a regular file")
+    return found
 
 
 @contextmanager

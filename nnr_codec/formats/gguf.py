@@ -39,6 +39,7 @@ PREFIX = "gguf:"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT, _DEFAULT = "general.alignment", 32
+_SPLIT = "split.count"
 _MAX_DEPTH = 4  # of arrays in arrays
 _MAX_DIMS = 32
 _MAX_SIZE = (1 << 63) - 1
@@ -132,7 +133,8 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     """Read a file, its tensors in the order of its list; of a path they are read on access.
 
     Values of keys that are no Unicode text are left out, and those with which the metadata would take more than half of
-    max_side_info_bytes; a FormatWarning names them, or a FormatError if ``strict``.
+    max_side_info_bytes; a FormatWarning names them, or a FormatError if ``strict``. Of a model in several files one is
+    read, which is told in the same way.
 
     Raises
     ------
@@ -146,9 +148,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         budget = Budget(limits)
         reader = _Reader(file, budget)
         metadata, entries, left_out = _read(reader, budget)
-        if left_out:
-            message = f"values of these keys are left out: {', '.join(ascii(key[:80]) for key in left_out[:8])}"
-            message += f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+        for message in _losses(metadata, left_out):
             if strict:
                 raise FormatError(message)
             warnings.warn(message, FormatWarning, stacklevel=3)
@@ -156,6 +156,15 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             return Model(LazyTensors([(source, state(file))], entries), metadata=metadata, format=NAME)
         tensors = {name: entry.read(file, f"tensor {name[:80]!a}") for name, entry in entries.items()}
     return Model(tensors, metadata=metadata, format=NAME)
+
+
+def _losses(metadata: dict[str, str], left_out: list[str]) -> Iterator[str]:
+    """What is not read."""
+    if left_out:
+        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+        yield f"values of these keys are left out: {', '.join(ascii(key[:80]) for key in left_out[:8])}{more}"
+    if metadata.get(PREFIX + _SPLIT, "0") not in ("0", "1"):
+        yield f"this is one of {metadata[PREFIX + _SPLIT][:20]} files of a model, and has only some of its tensors"
 
 
 class _Reader:

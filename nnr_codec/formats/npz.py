@@ -54,7 +54,7 @@ class LazyTensors(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         info, header = self._members[name]
         what = f"{self._path}: array {name!a}"
-        with open(self._path, "rb") as file, _damaged():
+        with open(self._path, "rb") as file, _damaged(f"{self._path}: "):
             if state(file)[-len(self._opened) :] != self._opened:
                 raise FormatError(f"{self._path} has changed since the model was opened")
             file.seek(info.header_offset)
@@ -196,14 +196,14 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 @contextlib.contextmanager
-def _damaged() -> Iterator[None]:
-    """Turn what reading a damaged archive raises into FormatError."""
+def _damaged(what: str = "") -> Iterator[None]:
+    """Turn what reading a damaged archive raises into FormatError, which begins with ``what``."""
     try:
         yield
     except NnrError:
         raise
     except (*_ZIP_ERRORS, ValueError) as error:
-        raise FormatError(f"not a zip archive, or a damaged one: {error}") from error
+        raise FormatError(f"{what}not a zip archive, or a damaged one: {error}") from error
 
 
 def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> Header:

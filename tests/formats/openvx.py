@@ -33,9 +33,9 @@ def compiled(folder: Path, program: Path) -> Path:
     return program
 
 
-def compiles(folder: Path) -> None:
+def compiles(folder: Path, *more: str) -> None:
     """The client of a folder is C99 without a warning, whether it is complete or not."""
-    _compile("-fsyntax-only", f"-I{DATA}", f"-I{folder}", folder / "client.c")
+    _compile("-fsyntax-only", *more, f"-I{DATA}", f"-I{folder}", folder / "client.c")
 
 
 @cache
@@ -66,7 +66,8 @@ def run(program: Path, folder: Path, inputs: Sequence[Array]) -> tuple[Levels, s
     )
     assert done.returncode == 0, done.stderr
     calls = log.read_text() if log.exists() else ""
-    return np.frombuffer(target.read_bytes(), "<i2").astype(np.int64).reshape(len(inputs), -1), calls
+    found = np.frombuffer(target.read_bytes(), "<i2").astype(np.int64)
+    return found.reshape(len(inputs), found.size // max(len(inputs), 1)), calls
 
 
 def written(model: Model | Mapping[str, Array], folder: Path, **options: Any) -> Path:

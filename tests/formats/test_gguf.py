@@ -336,6 +336,15 @@ def test_values_that_are_left_out_are_told() -> None:
         formats.load(data, strict=True)
 
 
+def test_one_of_several_files_is_told() -> None:
+    data = file_of([], keys=[key("split.count", 2, b"\3\0")])
+    with pytest.warns(formats.FormatWarning, match="this is one of 3 files of a model"):
+        load(data)
+    with pytest.raises(FormatError, match="has only some of its tensors"):
+        formats.load(data, strict=True)
+    load(file_of([], keys=[key("split.count", 2, b"\1\0")]))
+
+
 def test_no_more_than_the_record_holds() -> None:
     """However many values there are: what is read can be encoded."""
     keys = [key(f"k{k}", 8, string("é" * 50)) for k in range(100)]

@@ -174,6 +174,14 @@ def test_sparse_tensors() -> None:
     assert saved(formats.load(data)) == data
 
 
+def test_graphs_for_training() -> None:
+    info = field(1, made.graph([], [tensor("w", W)])) + field(2, made.graph([constant("c", tensor("", LONG))]))
+    data = model(tensors=[tensor("w", W)], after=field(20, info) * 2)
+    names = ["initialization/w", "algorithm/c"]
+    assert list(formats.load(data)) == ["w", *(f"training_info/{place}/{name}" for place in (0, 1) for name in names)]
+    assert saved(formats.load(data)) == data
+
+
 # ------------------------------------------------------------------------------------------------ items
 def u(*values: int) -> bytes:
     """Packed varints."""
@@ -381,6 +389,15 @@ def test_external_data(tmp_path: Path) -> None:
     assert saved(loaded) == model(tensors=inline)
     with pytest.raises(FormatError, match="tensor 'w': its data are in another file; give the path of the model"):
         formats.load(path.read_bytes())
+
+
+def test_nothing_needs_no_other_file(tmp_path: Path) -> None:
+    """An empty tensor is in the model."""
+    empty = np.zeros((0, 3), np.float32)
+    path = made.write(tmp_path, model(tensors=[tensor("w", W), tensor("e", empty, entries("../gone", 0, 0))]))
+    loaded = formats.load(path)
+    assert list(loaded) == ["w"]
+    assert saved(loaded) == model(tensors=[tensor("w", W), tensor("e", empty, b"")])
 
 
 def test_what_does_not_fit_goes_to_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,3 +117,30 @@ def test_blocks(name: str, tools: str, tmp_path: Path, record_property: Record) 
         assert np.abs(outputs(target, images) - expected).max() < bound * np.abs(expected).max()
     record_property(f"figure: bytes of {name}.onnx as NNR, {tools}", len(data))
     assert len(data) < len(nnr.encode(nnr.load(source))) or tools == "block"
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_quantized_models(per_channel: bool, tmp_path: Path) -> None:
+    """Weights of 8 bits stay what they are; a few scales and biases are rounded."""
+    pytest.importorskip("onnx")
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    source, target = tmp_path / "q.onnx", tmp_path / "out.onnx"
+    kind = quantization.QuantType.QInt8
+    quantization.quantize_dynamic(
+        MODELS / "digits_cnn.onnx",
+        source,
+        weight_type=kind,
+        per_channel=per_channel,
+        op_types_to_quantize=["Gemm", "MatMul"],
+    )
+    loaded = nnr.load(source)
+    assert sum(tensor.dtype == np.int8 for tensor in loaded.tensors.values()) >= 2
+    nnr.save(nnr.decode(nnr.encode(loaded, exact=True)), target)
+    assert target.read_bytes() == source.read_bytes()
+    found = nnr.decode(nnr.encode(loaded))
+    for name, tensor in loaded.tensors.items():
+        assert tensor.dtype.kind == "f" or np.array_equal(found[name], tensor)
+    nnr.save(found, target, overwrite=True)
+    images = images_for("digits_cnn", 64)
+    before, after = outputs(source, images), outputs(target, images)
+    assert np.mean(before.argmax(axis=1) == after.argmax(axis=1)) > 0.9

@@ -250,11 +250,11 @@ def test_any_constants(
 def test_without_its_bin(tmp_path: Path) -> None:
     path = two(tmp_path)
     path.with_suffix(".bin").unlink()
-    with pytest.raises(FormatError, match=rf"the weights are missing: no file {tmp_path}/m\.bin$"):
+    with pytest.raises(FormatError, match="the file of the weights, 'm\\.bin', is not there$"):
         nnr.load(path)
     assert formats.topology_of(path) == Topology("", path.read_bytes())
     os.mkfifo(path.with_suffix(".bin"))
-    with pytest.raises(FormatError, match=r"m\.bin is not a regular file"):
+    with pytest.raises(FormatError, match=r"'m\.bin', is not a regular file"):
         nnr.load(path)
 
 

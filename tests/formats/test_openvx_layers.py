@@ -182,6 +182,13 @@ def test_the_client_computes_what_the_graph_says(name: str, tmp_path: Path) -> N
     assert np.abs(found - wanted).max() <= (0 if exact else 1)
 
 
+def test_version_1_3_calls_the_normalization_otherwise(tmp_path: Path) -> None:
+    folder = written(network(GRAPHS["normalization"][0], {}), tmp_path / "net.openvx")
+    compiles(folder, "-DVX_VERSION_1_3=0x103")
+    with pytest.raises(AssertionError, match="vxLocalResponseNormalizationLayer"):
+        compiles(folder, "-DVX_VERSION_1_3=0x103", "-DvxLocalResponseNormalizationLayer=undeclared")
+
+
 BN = {"m": some(1, 4), "v": np.abs(some(1, 4)) + 0.5, "o": some(1, 4), "s": some(1, 4, scale=2)}
 NORMALIZED = (
     "c = conv(x, w, b, padding = [(1, 1), (1, 1)]);"

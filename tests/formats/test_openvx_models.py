@@ -1,4 +1,4 @@
-"""Real networks as OpenVX clients: they classify as the arithmetic of Q7.8 does, and as OpenVX does where there is one."""
+"""Real networks as OpenVX clients: they classify as the arithmetic of Q7.8 does, in our OpenVX and in others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def softmax(values: Levels) -> Levels:
 
 @needs_shared
 def test_digits(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
-    """From the model to the bitstream to the client: the same numbers as in Python, and nearly the accuracy of floats."""
+    """From the model to the bitstream to the client: the same numbers as in Python, and the accuracy of floats."""
     test = np.load(MODELS / "digits_test.npz")
     model = nnr.load(MODELS / "digits_cnn.nnef")
     folder = written(model, tmp_path / "digits.openvx", fold_batchnorm=True)
@@ -92,7 +92,7 @@ def test_other_networks(name: str, left: str | None, layers: int, tmp_path: Path
 
 @needs_shared
 def test_parts_of_a_tensor_are_views(tmp_path: Path) -> None:
-    """SqueezeNet's concatenations, on a part of the network that our OpenVX computes in no time."""
+    """The eight concatenations of SqueezeNet, whose graph is built; to compute it would take seconds."""
     folder = written(nnr.load(MODELS / "squeezenet1_0_deepcompression.nnef"), tmp_path / "x.openvx")
     program = compiled(folder, tmp_path / "client")
     found, calls = run(program, folder, [])
@@ -108,7 +108,7 @@ def installed(tmp_path: Path) -> list[str]:
     command = [COMPILER, str(probe), "-lopenvx", "-o", str(tmp_path / "probe")]
     found = ctypes.util.find_library("openvx")
     if found is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no libopenvx with the neural network extension is installed")
+        pytest.skip("no libopenvx is installed, or none with the neural network extension")
     return ["-lopenvx"]
 
 

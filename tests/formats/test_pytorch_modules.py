@@ -394,6 +394,9 @@ def test_a_state_with_something_else(torch: Any) -> None:
     module.mask = torch.ones(2, dtype=torch.complex64)
     with pytest.raises(nnr.FormatError, match=r"'mask' is of torch\.complex64"):
         from_module(module)
+    for odd in (torch.nn.Linear(2, 2, device="meta"), torch.nn.LazyLinear(2)):
+        with pytest.raises(nnr.FormatError, match=r"of the device meta|UninitializedParameter"):
+            from_module(odd)
 
 
 def test_they_are_where_sensitivities_are(torch: Any) -> None:

@@ -313,7 +313,7 @@ def test_nothing_is_allocated_for_a_promise(tmp_path: Path) -> None:
         for limits in (Limits(max_archive_bytes=1 << 41), Limits.unlimited()):
             with pytest.raises((FormatError, LimitError), match="header"):
                 formats.load(path, format="safetensors", limits=limits)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
     finally:
         tracemalloc.stop()
 

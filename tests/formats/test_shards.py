@@ -169,7 +169,7 @@ def elsewhere(name: str, tensor: str = "norm") -> str:
             (elsewhere(name), "names a shard .* which is no plain file name")
             for name in ("", ".", "..", "../m/" + ONE, "/" + ONE, "a/b", "a\\b", "C:x", "a\0b", "\ud800", "a\nb")
         ),
-        *((elsewhere(name), "is no file in the folder") for name in ("out.safetensors", "up", "sub", "fifo", "null")),
+        *((elsewhere(name), "out of the|regular") for name in ("out.safetensors", "up", "sub", "fifo", "null")),
     ],
 )
 def test_malformed_indices(data: str, message: str, tmp_path: Path) -> None:
@@ -352,6 +352,12 @@ def test_from_elsewhere_to_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shards, "LARGEST", 1)
     formats.save(model.__class__(TENSORS), tmp_path / "many", format="safetensors")
     assert len(content(tmp_path / "many")) == len(TENSORS)  # the one without bytes is with the first, and an index
+
+
+def test_capitals(tmp_path: Path) -> None:
+    formats.save(Model(TENSORS), tmp_path / "M.Safetensors.Index.JSON")
+    assert sorted(content(tmp_path)) == ["M-00001-of-00001.safetensors", "M.Safetensors.Index.JSON"]
+    assert len(formats.load(tmp_path / "M.Safetensors.Index.JSON")) == len(TENSORS)
 
 
 def test_nothing_to_write(tmp_path: Path) -> None:

@@ -20,13 +20,16 @@ import pytest
 import nnr_codec
 
 from . import (
+    test_checkpoints,
     test_expected,
     test_graph_text,
+    test_hdf5,
     test_headers,
     test_interface,
     test_labels,
     test_onnx,
     test_openvino,
+    test_openvx,
     test_payloads,
     test_pytorch,
     test_sideinfo,
@@ -42,6 +45,8 @@ from .checks import Check
 MODULES = (
     test_units,
     test_headers,
+    test_hdf5,
+    test_checkpoints,
     test_payloads,
     test_pytorch,
     test_updates,
@@ -50,6 +55,7 @@ MODULES = (
     test_labels,
     test_onnx,
     test_openvino,
+    test_openvx,
     test_skriptnd,
     test_tensor_files,
     test_sideinfo,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from .checks import pins
 from .support import memory
 
 IR, WEIGHTS, OPENVINO = (f"formats/openvino/{name}.py" for name in ("ir", "weights", "__init__"))
+BESIDE = "formats/beside.py"
 
 HEAD, TAIL = ir().split(b"\n\t</layers>")
 LAUGHS = b"".join(b'<!ENTITY l%d "%s">' % (k, b"&l%d;" % (k - 1) * 10) for k in range(1, 10))
@@ -145,13 +147,27 @@ def test_t35_ranges_outside_of_the_file(offset: int, tmp_path: Path) -> None:
         formats.load(put(tmp_path, ir(const("w", offset, 8, "f32", (2,))), bytes(8)))
 
 
-@pins(WEIGHTS, "if not stat.S_ISREG(os.stat(path).st_mode):")
-def test_t35_a_device_beside_the_text(tmp_path: Path) -> None:
+@pins(BESIDE, "if not stat.S_ISREG(mode):")
+def test_t35_a_pipe_beside_the_text(tmp_path: Path) -> None:
     path = put(tmp_path, ir(const("w", 0, 8, "f32", (2,))), b"")
     path.with_suffix(".bin").unlink()
-    path.with_suffix(".bin").symlink_to("/dev/zero")
+    os.mkfifo(path.with_suffix(".bin"))
     with pytest.raises(FormatError, match="not a regular file"):
         formats.load(path)
+
+
+@pins(BESIDE, "if folder not in found.parents and own.parent != found.parent:")
+def test_t36_a_link_beside_the_text(tmp_path: Path) -> None:
+    """But not in a cache of models, where both are links into one folder."""
+    path = put(tmp_path / "model", ir(const("w", 0, 8, "f32", (2,))), b"")
+    (tmp_path / "elsewhere").write_bytes(bytes(8))
+    path.with_suffix(".bin").unlink()
+    path.with_suffix(".bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match="a symbolic link out of the model's folder"):
+        formats.load(path)
+    path.rename(tmp_path / "text")
+    path.symlink_to(tmp_path / "text")
+    assert formats.load(path)["w"].tolist() == [0, 0]
 
 
 @pins(WEIGHTS, "if size - used > max(MAX_HOLES, HOLES_FACTOR * used):")

@@ -257,7 +257,7 @@ def test_t39_a_directory_of_many(wide: bool) -> None:
     assert used.peak < 1 << 20
 
 
-def test_t39_pytorch_sees_no_member_but_the_pickle() -> None:
+def test_pytorch_sees_no_member_but_the_pickle() -> None:
     """Not the code of a module that was compiled, nor anything else that it would go by."""
     file = io.BytesIO(GOOD)
     with zipfile.ZipFile(file, "a") as more:

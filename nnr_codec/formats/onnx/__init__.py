@@ -147,7 +147,7 @@ def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> Lazy
     for slot in slots:
         location = slot.place.location if slot.place else ""
         if location not in numbers:
-            found = external.find(path.parent, location)
+            found = external.find(path, location)
             with external.opened(found) as other:
                 files.append((found, state(other)))
                 sizes.append(os.fstat(other.fileno()).st_size)

@@ -1,4 +1,8 @@
-"""Files that hold items of an ONNX model's tensors: they lie in the model's folder, or below it, and nowhere else."""
+"""Files that hold items of an ONNX model's tensors: they lie in the model's folder, or below it, and nowhere else.
+
+A symbolic link may lead there only, or into the folder where the model really is: in caches of models, the model and
+its data are links to files that lie beside each other.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from ...errors import FormatError
 _LONGEST = 1024
 
 
-def find(folder: Path, location: str) -> Path:
-    """The file of a location; FormatError unless it names a regular file in this folder, or in one below it."""
+def find(model: Path, location: str) -> Path:
+    """The file of a location; FormatError unless it names a regular file beside the model, or in a folder below."""
     what = f"external data {location[:80]!a}"
     parts = location.split("/")
     if len(location) > _LONGEST or any(part in ("", ".", "..") for part in parts):
@@ -23,12 +27,12 @@ def find(folder: Path, location: str) -> Path:
     if any(character in location for character in "\\:\0") or not location.isprintable():
         raise FormatError(f"{what}: no path that means the same on all systems")
     try:
-        root = Path(os.path.realpath(folder, strict=True))
+        root, own = (Path(os.path.realpath(path, strict=True)) for path in (model.parent, model))
         found = Path(os.path.realpath(root.joinpath(*parts), strict=True))
         mode = found.lstat().st_mode
     except OSError as error:
         raise FormatError(f"{what} cannot be read: {error.strerror}") from None
-    if root not in found.parents:
+    if root not in found.parents and own.parent != found.parent:
         raise FormatError(f"{what}: a symbolic link leads out of the model's folder")
     if not stat.S_ISREG(mode):
         raise FormatError(f"{what}: not a regular file")

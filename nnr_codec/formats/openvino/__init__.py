@@ -21,9 +21,10 @@ from ...files import output_files
 from ...limits import Budget, Limits
 from ...model import Model, Topology, Wiring
 from .. import FormatWarning, announce, check_topology, described, opened_file, state
+from ..beside import located, opened
 from ..lazy import LazyTensors
 from .ir import Constant, is_ir, read_constants
-from .weights import check_size, count_left_out, entry_of, open_weights, write_items, write_zeros
+from .weights import check_size, count_left_out, entry_of, write_items, write_zeros
 
 NAME = "openvino"
 SUFFIXES = (".xml",)
@@ -82,19 +83,20 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     topology, constants = _read_xml(source, limits)
     if not isinstance(source, Path):
         raise FormatError("an OpenVINO IR is two files: give the path of its .xml, beside which the .bin is")
-    budget, path = Budget(limits), source.with_suffix(".bin")
+    budget, name = Budget(limits), source.with_suffix(".bin").name
     for constant in constants.values():
         budget.tensor(constant.shape, constant.stored.itemsize, f"constant {constant.name[:80]!a}")
         _ = constant.stored.dtype
-    with open_weights(path) as file:
+    path = located(source, name, f"the file of the weights, {name!a},")
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        limits.check("max_archive_bytes", size, f"bytes of {path.name}")
+        limits.check("max_archive_bytes", size, f"bytes of {name}")
         check_size(constants.values(), size)
         left_out = count_left_out(file, constants.values(), size)
         entries = {name: entry_of(constant) for name, constant in constants.items()}
         tensors = LazyTensors([(path, state(file))], entries)
     if left_out:
-        message = f"{left_out:,} bytes of {path.name} that are not 0 belong to no constant"
+        message = f"{left_out:,} bytes of {name} that are not 0 belong to no constant"
         if strict:
             raise FormatError(f"{message}, and nothing carries them")
         warnings.warn(f"{message}: they become 0", FormatWarning, stacklevel=3)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -51,17 +48,6 @@ def entry_of(constant: Constant) -> Entry:
     """How a constant is read."""
     kind = PackedEntry if bits_of(constant.stored) < 8 else Entry
     return kind(constant.stored.name, constant.shape, constant.offset, constant.nbytes)
-
-
-def open_weights(path: Path) -> BinaryIO:
-    """Open a ``.bin``; FormatError where there is none, or it is no file."""
-    try:
-        # Looked at first: opening a pipe would wait.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise FormatError(f"{path} is not a regular file")
-        return open(path, "rb", buffering=0)
-    except FileNotFoundError:
-        raise FormatError(f"the weights are missing: no file {path}") from None
 
 
 def write_items(file: BinaryIO, array: Array, stored: StoredType) -> None:

@@ -311,8 +311,13 @@ static vx_status softmax(vx_graph graph, vx_tensor *signals, vx_size input, vx_s
 static vx_status normalization(vx_graph graph, vx_tensor *signals, vx_size input, vx_enum type, vx_size size,
                                vx_float32 alpha, vx_float32 beta, vx_size output)
 {
+#ifdef VX_VERSION_1_3 /* which calls it otherwise */
+    return added(vxLocalResponseNormalizationLayer(graph, signals[input], type, size, alpha, beta, 1.0f,
+                                                   signals[output]), "vxLocalResponseNormalizationLayer", output);
+#else
     return added(vxNormalizationLayer(graph, signals[input], type, size, alpha, beta, signals[output]),
                  "vxNormalizationLayer", output);
+#endif
 }
 """,
 }

@@ -27,7 +27,7 @@ from .items import array_of
 from .modules import from_module, load_state
 from .pickles import LEGACY, check_legacy, check_pickle
 from .saving import write_model
-from .structure import Found, walk
+from .structure import Found, storage_in_memory, walk
 
 __all__ = ["from_module", "load", "load_state", "load_topology", "owns", "recognise", "save", "wiring", "write"]
 
@@ -76,7 +76,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             _check_type(name, view.stored)
         if archive is None:
             tensors: Mapping[str, Array] = {
-                name: array_of(tensor, found.views[name].stored) for name, tensor in found.tensors.items()
+                name: array_of(tensor, found.views[name].stored, name) for name, tensor in found.tensors.items()
             }
         else:
             starts = {key: archive.place(key)[0] for key in {str(view.storage) for view in found.views.values()}}
@@ -176,7 +176,7 @@ def _found(file: BinaryIO, limits: Limits) -> tuple[Found, Archive | None]:
     if file.read(len(LEGACY)) == LEGACY:
         check_legacy(file, limits)
         content = _unpickled(torch, file, "cpu")
-        return walk(torch, content, budget, lambda tensor: tensor.untyped_storage().data_ptr()), None
+        return walk(torch, content, budget, storage_in_memory), None
     archive = open_archive(file, limits)
     check_pickle(io.BytesIO(archive.pickle), Budget(limits))
     skeleton, keys = archive.skeleton()

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...dtypes import STORED_TYPES, StoredType, bit_patterns
 from ...model import Array
+from ..lazy import native
 
 #: The types that PyTorch has tensors of, by the names of both.
 TYPES = frozenset(
@@ -24,10 +25,13 @@ def patterns_of(tensor: Any, stored: StoredType) -> Array:
     return found
 
 
-def array_of(tensor: Any, stored: StoredType) -> Array:
-    """A tensor of any device as an array, of the same memory where that is possible."""
+def array_of(tensor: Any, stored: StoredType, name: str) -> Array:
+    """A tensor of any device as an array, of the same memory where that is possible.
+
+    Raises FormatError, which names it, where a boolean is neither 0 nor 1.
+    """
     dense = tensor.detach().cpu().contiguous()
-    return patterns_of(dense, stored).view(stored.dtype)
+    return native(patterns_of(dense, stored), stored.name, f"tensor {name[:80]!a}")
 
 
 def filled(tensor: Any, array: Array) -> Any:

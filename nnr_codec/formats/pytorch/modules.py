@@ -19,7 +19,7 @@ from .. import announce, lacks_type, require
 from . import tree
 from .items import TYPES, array_of, filled
 from .joins import find_blocks
-from .structure import walk
+from .structure import storage_in_memory, walk
 
 _LISTED = 3
 
@@ -49,16 +49,14 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     Raises
     ------
     FormatError
-        The state has something that is not carried, as a quantized tensor.
+        The state has something that is not carried, as a quantized tensor or one of the device meta.
     MissingDependencyError
         PyTorch is not installed.
     """
     torch = _torch()
-    found = walk(
-        torch, module.state_dict(), Budget(Limits.unlimited()), lambda tensor: tensor.untyped_storage().data_ptr()
-    )
+    found = walk(torch, module.state_dict(), Budget(Limits.unlimited()), storage_in_memory)
     tensors: dict[str, Array] = {
-        name: array_of(value, found.views[name].stored) for name, value in found.tensors.items()
+        name: array_of(value, found.views[name].stored, name) for name, value in found.tensors.items()
     }
     inputs = () if example_inputs is None else example_inputs
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)

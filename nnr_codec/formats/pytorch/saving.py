@@ -7,18 +7,18 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...dtypes import bit_patterns, stored_type
+from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, lacks_type, warn_of_loss
 from . import tree
-from .items import TYPES, filled
+from .items import TYPES, filled, patterns_of
 from .structure import build
 
 _LISTED = 8
@@ -43,9 +43,8 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
             array = np.asarray(model.tensors[name])
             if array.dtype != dtype or array.size != math.prod(shape):
                 raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
-            tensors[name] = _tied(model, tensors, name, array, shape)
-            if tensors[name] is None:
-                tensors[name] = filled(empty(dtype, shape), array)
+            other = tensors.get(model.aliases.get(name, ""))
+            tensors[name] = other if _tied(other, array, shape) else filled(empty(dtype, shape), array)
         content = build(torch, described_by.tree, tensors) if described_by else tensors
         torch.save(content, file)
 
@@ -74,16 +73,12 @@ def _size(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
 
-def _tied(model: Model, tensors: Mapping[str, Any], name: str, array: Array, shape: tuple[int, ...]) -> Any:
-    """The tensor that this one is tied to, if that is there and equal; None otherwise."""
-    other = tensors.get(model.aliases.get(name, ""))
-    if other is None or tuple(other.shape) != shape:
-        return None
-    found, stored = np.asarray(model.tensors[model.aliases[name]]), stored_type(array.dtype)
-    same = (
-        stored is not None and found.dtype == array.dtype and np.array_equal(bit_patterns(found), bit_patterns(array))
-    )
-    return other if same else None
+def _tied(other: Any, array: Array, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor that is there already is the same as this one is to be."""
+    stored = STORED_TYPES[array.dtype.name]
+    if other is None or str(other.dtype) != f"torch.{stored.name}" or tuple(other.shape) != shape:
+        return False
+    return np.array_equal(patterns_of(other, stored).reshape(-1), bit_patterns(array))
 
 
 @contextlib.contextmanager

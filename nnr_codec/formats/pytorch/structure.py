@@ -100,6 +100,13 @@ class Found:
         )
 
 
+def storage_in_memory(tensor: Any) -> Hashable:
+    """What tells the storage of a tensor from others, for :func:`walk`; FormatError for one without items."""
+    if tensor.is_meta:
+        raise FormatError("a tensor is of the device meta, which has no items")
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
 def walk(torch: Any, value: object, budget: Budget, storage_of: Callable[[Any], Hashable]) -> Found:
     """Describe the content of a file.
 
@@ -209,13 +216,13 @@ class _Walker:
     def view(self, value: Any, path: tuple[str, ...]) -> View:
         """The tensor's place, which has been checked."""
         what, torch = _place(path), self.torch
+        if type(value) not in self.types:
+            raise FormatError(f"{what} is a {_type(value)}; only tensors and parameters are carried")
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
             kind = "nested" if value.is_nested else "quantized" if value.is_quantized else "sparse"
             raise FormatError(
                 f"{what} is a {kind} tensor; only dense ones are carried: make it dense before it is saved"
             )
-        if type(value) not in self.types:
-            raise FormatError(f"{what} is a {_type(value)}; only tensors and parameters are carried")
         stored = STORED_TYPES.get(str(value.dtype).removeprefix("torch."))
         if stored is None or value.is_neg() or value.is_conj():
             raise FormatError(f"{what} is of {value.dtype}, for which there is no type here")

@@ -12,6 +12,7 @@ import mmap
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -161,7 +162,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
         return
     found = _described(model)
     if name.endswith(shards.INDEX):
-        plan = shards.plan(found, model.metadata, path.name[: -len(shards.INDEX)])
+        plan = replace(shards.plan(found, model.metadata, path.name[: -len(shards.INDEX)]), index=path.name)
         with output_files(path, overwrite=overwrite) as beside:
             _write_shards(model, plan, beside)
         return

@@ -21,9 +21,7 @@ anew. In a folder of their own they are what they were, as far as every system c
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +32,7 @@ from typing import Any
 
 from ...errors import FormatError
 from ...limits import Budget
+from ..beside import located
 from ..lazy import Entry
 from .header import Described, in_order, is_text, parse_object, size_of
 
@@ -82,16 +81,8 @@ class Index:
         return sorted(set(self.weight_map.values()))
 
     def locate(self, name: str) -> Path:
-        """The file of a shard: in the folder of the index, where a link may lead only with the index itself."""
-        path = Path(os.path.realpath(self.path.parent / name))
-        homes = os.path.realpath(self.path.parent), os.path.dirname(os.path.realpath(self.path))
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            raise FormatError(f"the shard {name[:80]!a} is not there") from None
-        if os.fspath(path.parent) not in homes or not stat.S_ISREG(found.st_mode):
-            raise FormatError(f"the shard {name[:80]!a} is no file in the folder of the index")
-        return path
+        """The file of a shard."""
+        return located(self.path, name, f"the shard {name[:80]!a}")
 
     def check(self, name: str, entries: Mapping[str, Entry]) -> list[str]:
         """Tensors of a shard that the index does not know; FormatError for those that it says are elsewhere."""

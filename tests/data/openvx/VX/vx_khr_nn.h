@@ -72,6 +72,9 @@ vx_node vxFullyConnectedLayer(vx_graph graph, vx_tensor inputs, vx_tensor weight
                               vx_enum overflow_policy, vx_enum rounding_policy, vx_tensor outputs);
 vx_node vxNormalizationLayer(vx_graph graph, vx_tensor inputs, vx_enum type, vx_size normalization_size,
                              vx_float32 alpha, vx_float32 beta, vx_tensor outputs);
+/* As version 1.3 has it. */
+vx_node vxLocalResponseNormalizationLayer(vx_graph graph, vx_tensor inputs, vx_enum type, vx_size normalization_size,
+                                          vx_float32 alpha, vx_float32 beta, vx_float32 bias, vx_tensor outputs);
 vx_node vxPoolingLayer(vx_graph graph, vx_tensor inputs, vx_enum pooling_type, vx_size pooling_size_x,
                        vx_size pooling_size_y, vx_size pooling_padding_x, vx_size pooling_padding_y, vx_enum rounding,
                        vx_tensor outputs);

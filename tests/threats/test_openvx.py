@@ -1,0 +1,122 @@
+"""T36, T40: folders for OpenVX, whose names and whose program are made of what a bitstream says."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.errors import FormatError
+from nnr_codec.formats import FormatWarning
+from nnr_codec.model import Array, Model, Topology
+
+from ..formats.openvx import compiles
+from .checks import pins
+
+TENSORS, CLIENT = "formats/openvx/tensors.py", "formats/openvx/client.py"
+ARGUMENTS, WIRES = "formats/openvx/arguments.py", "formats/openvx/wires.py"
+
+#: What leads elsewhere, is a device, or is one file with another name where case does not count.
+NAMES = ["../x", "/etc/x", "a/../../x", "..\\x", "C:x", "aux", "con.x", "a", "A", "ﬁ", "fi", "x.", " x", "."]
+#: What would end a string, a comment or a line of C, or be a trigraph.
+CODE = ['"; int main(void){} "', "*/ int x; /*", "a\nint x;", "\\", "??/", "%s%n%n", "\x01", '\\"', "\r", "\u2028"]
+ONE = np.ones(2, "f4")
+
+
+def saved(tensors: dict[str, Array], path: Path, topology: Topology | None = None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FormatWarning)
+        nnr.save(Model(tensors, topology), path)
+
+
+@pins(TENSORS, 'plain = _OTHERS.sub("_", name)[:NAME_LENGTH]', "plain = name")
+def test_t36_names_lead_nowhere(tmp_path: Path) -> None:
+    saved(dict.fromkeys(NAMES, ONE), tmp_path / "x.openvx")
+    files = sorted(path.name for path in (tmp_path / "x.openvx").rglob("*"))
+    assert len(files) == len(NAMES) + 3
+    assert all(re.fullmatch(r"\d\d-[A-Za-z0-9_-]*\.q78|client\.[ch]|tensors\.json", name) for name in files)
+    assert len({name.casefold() for name in files}) == len(files)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.openvx"]
+
+
+@pins(TENSORS, 'file = f"{place:0{digits}}-{plain}{type_.suffix}"', 'file = f"{plain}{type_.suffix}"')
+def test_t36_names_that_are_alike(tmp_path: Path) -> None:
+    saved(dict.fromkeys(["a/b", "a_b", "A_B", "a.b"], ONE), tmp_path / "x.openvx")
+    assert len(list((tmp_path / "x.openvx").glob("*.q78"))) == 4
+
+
+@pins(TENSORS, "[:NAME_LENGTH]", "")
+def test_t36_long_names(tmp_path: Path) -> None:
+    saved({"n" * 4000: ONE}, tmp_path / "x.openvx")
+    assert len(list((tmp_path / "x.openvx").glob("*.q78"))) == 1
+
+
+def test_links_are_replaced_and_never_followed(tmp_path: Path) -> None:
+    """Neither that of the folder, nor those in the folder that is replaced."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "tensors.json").write_text("mine")
+    target = tmp_path / "x.openvx"
+    os.symlink(elsewhere, target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FormatWarning)
+        nnr.save({"w": ONE}, target, overwrite=True)
+        assert not target.is_symlink()
+        (target / "0-w.q78").unlink()
+        os.symlink(elsewhere / "tensors.json", target / "0-w.q78")
+        nnr.save({"w": ONE}, target, overwrite=True)
+    assert not (target / "0-w.q78").is_symlink()
+    assert (elsewhere / "tensors.json").read_text() == "mine"
+
+
+@pins(CLIENT, 'chr(byte) if byte in _PLAIN else f"\\\\{byte:03o}"', "chr(byte)")
+def test_names_are_no_code(tmp_path: Path) -> None:
+    saved(dict.fromkeys(CODE, ONE), tmp_path / "x.openvx")
+    compiles(tmp_path / "x.openvx")
+    text = (tmp_path / "x.openvx" / "client.c").read_bytes()
+    assert text.isascii()
+    assert b"\r" not in text
+    assert b"??" not in text
+
+
+@pytest.mark.parametrize("name", ["int", "main", "nnr_tensors", "NULL", "signals", "_Pragma"])
+def test_identifiers_of_graphs_are_none_of_ours(name: str, tmp_path: Path) -> None:
+    text = f"version 1.0; graph {name}(x) -> ({name}) {{ x = external(shape = [1, 2]); {name} = relu(x); }}"
+    saved({}, tmp_path / "x.openvx", Topology("nnef", text.encode()))
+    compiles(tmp_path / "x.openvx")
+
+
+@pins(WIRES, "prod(shape) > LARGEST_SIGNAL", "False")
+def test_numbers_that_c_does_not_have(tmp_path: Path) -> None:
+    text = f"version 1.0; graph g(x) -> (y) {{ x = external(shape = [{10**30}, 2]); y = relu(x); }}"
+    saved({}, tmp_path / "x.openvx", Topology("nnef", text.encode()))
+    compiles(tmp_path / "x.openvx")
+    assert str(10**30) not in (tmp_path / "x.openvx" / "client.c").read_text()
+
+
+@pins(ARGUMENTS, "if any(not 0 <= pad <= MOST for pair in pads or () for pad in pair):")
+@pytest.mark.parametrize(("stride", "padding"), [(10**31, (10**30, 0)), (1, (-1, -1))])
+def test_paddings_that_c_does_not_have(stride: int, padding: tuple[int, int], tmp_path: Path) -> None:
+    body = f"size = [1, 1, 1, 1], stride = [1, 1, {stride}, 1], padding = [(0, 0), (0, 0), {padding}, (0, 0)]"
+    text = f"version 1.0; graph g(x) -> (y) {{ x = external(shape = [1, 1, 9, 2]); y = max_pool(relu(x), {body}); }}"
+    saved({}, tmp_path / "x.openvx", Topology("nnef", text.encode()))
+    assert "pooling(graph" not in (tmp_path / "x.openvx" / "client.c").read_text()
+
+
+@pins(ARGUMENTS, " or max(*stride, *dilation, *kernel) > MOST", "")
+def test_dilations_that_c_does_not_have(tmp_path: Path) -> None:
+    body = f"w = variable(shape = [1, 1, 1, 1], label = 'w'); y = conv(x, w, dilation = [{10**30}, 1]);"
+    text = f"version 1.0; graph g(x) -> (y) {{ x = external(shape = [1, 1, 9, 2]); {body} }}"
+    saved({"w": np.ones((1, 1, 1, 1))}, tmp_path / "x.openvx", Topology("nnef", text.encode()))
+    assert "convolution(graph" not in (tmp_path / "x.openvx" / "client.c").read_text()
+
+
+@pins(TENSORS, "if not exact.all():")
+def test_values_are_not_changed_without_a_word(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"values that Q7\.8 does not hold"):
+        saved({"w": np.array([0.1])}, tmp_path / "x.openvx")
