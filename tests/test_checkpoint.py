@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from benchmarks import checkpoint
 from nnr_codec.formats.safetensors import mapped
 
 from .test_memory import COMMAND, peak
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 
 Record = Callable[[str, object], None]
 
+CHECKPOINT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "checkpoint.py"))
+INDEX, write = CHECKPOINT["INDEX"], CHECKPOINT["write"]
 GIGABYTE = 10**9
 ENCODE = "import sys, nnr_codec as n; n.encode_file(sys.argv[1], sys.argv[2], effort=1, jobs=2)"
 ENCODE_EXACTLY = "import sys, nnr_codec as n; n.encode_file(sys.argv[1], sys.argv[2], exact=True, effort=1, jobs=2)"
@@ -27,12 +29,12 @@ ENCODE_EXACTLY = "import sys, nnr_codec as n; n.encode_file(sys.argv[1], sys.arg
 
 def test_a_checkpoint_of_a_gigabyte(tmp_path: Path, record_property: Record) -> None:
     source, bitstream, target = tmp_path / "source", tmp_path / "m.nnr", tmp_path / "target"
-    total = checkpoint.write(source, GIGABYTE)
+    total = write(source, GIGABYTE)
     encoding = peak(ENCODE, source, bitstream)
     decoding = peak(COMMAND, "decode", bitstream, "-q", "-o", target, "--to", "safetensors", "-j", 2)
     record_property("figure: MB of memory to encode a checkpoint of 1 GB", round(encoding))
     record_property("figure: MB of memory to decode it", round(decoding))
-    before, after = (json.loads((folder / checkpoint.INDEX).read_text()) for folder in (source, target))
+    before, after = (json.loads((folder / INDEX).read_text()) for folder in (source, target))
     assert before == after
     assert sorted(path.name for path in source.iterdir()) == sorted(path.name for path in target.iterdir())
     old, new = mapped(source), mapped(target)
@@ -48,7 +50,7 @@ def test_a_checkpoint_of_a_gigabyte(tmp_path: Path, record_property: Record) -> 
 def test_every_byte_of_a_checkpoint(tmp_path: Path) -> None:
     """Of an eighth of it, in bfloat16."""
     source, target = tmp_path / "source", tmp_path / "target"
-    checkpoint.write(source, GIGABYTE // 8, shards=3, code="BF16")
+    write(source, GIGABYTE // 8, shards=3, code="BF16")
     assert peak(ENCODE_EXACTLY, source, tmp_path / "m.nnr") < 400
     nnr.decode_file(tmp_path / "m.nnr", target, format="safetensors", jobs=2)
     for path in source.iterdir():

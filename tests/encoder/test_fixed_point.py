@@ -215,7 +215,7 @@ def test_folding_leaves_an_offset() -> None:
     decoded = nnr.decode(encoded(MODEL, fold_batchnorm=True)).tensors
     value = {name: tensor.astype("f8").reshape(-1) for name, tensor in TENSORS.items() if tensor.ndim == 2}
     alpha = value["bn.gamma"] / np.sqrt(value["bn.var"] + EPSILON)
-    weight = TENSORS["conv.weight"] * alpha.reshape(-1, 1, 1, 1)
+    weight = TENSORS["conv.weight"].astype("f8") * alpha.reshape(-1, 1, 1, 1)
     assert np.abs(decoded["conv.weight"] - weight).max() <= 2**-9 + 1e-6
     assert np.array_equal(decoded["conv.weight"], nearest(decoded["conv.weight"]))
     assert np.array_equal(decoded["bn.gamma"], np.ones((1, CHANNELS), "f4"))

@@ -107,7 +107,7 @@ def test_blocks_are_their_products() -> None:
 
 
 def test_blocks_of_scales_that_are_no_numbers() -> None:
-    tensor = load(file_of([info("w", [64], Q8_0, 0)], blocks(np.array([np.inf, np.nan]), np.arange(64))))["w"]
+    tensor: Any = load(file_of([info("w", [64], Q8_0, 0)], blocks(np.array([np.inf, np.nan]), np.arange(64))))["w"]
     assert np.isnan(tensor[0]) and np.isposinf(tensor[1:32]).all() and np.isnan(tensor[32:]).all()
 
 

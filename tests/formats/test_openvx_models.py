@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ def softmax(values: Levels) -> Levels:
 
 
 @needs_shared
-def test_digits(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_digits(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """From the model to the bitstream to the client: the same numbers as in Python, and the accuracy of floats."""
     test = np.load(MODELS / "digits_test.npz")
     model = nnr.load(MODELS / "digits_cnn.nnef")
@@ -114,7 +114,7 @@ def installed(tmp_path: Path) -> list[str]:
 
 @needs_shared
 @pytest.mark.openvx
-def test_digits_in_openvx(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_digits_in_openvx(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """The same client with the OpenVX of this machine, whose accumulators may be narrower than ours."""
     libraries = installed(tmp_path)
     test = np.load(MODELS / "digits_test.npz")

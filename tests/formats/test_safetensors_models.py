@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,6 @@ import numpy.typing as npt
 import pytest
 
 import nnr_codec as nnr
-from benchmarks import minilm
 from nnr_codec.formats.safetensors import shards
 
 from ..cli.support import call
@@ -120,6 +121,7 @@ def minilm_folder() -> Path:
 @pytest.mark.slow
 def test_minilm(tmp_path: Path, record_property: Record) -> None:
     folder = minilm_folder()
+    minilm = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "minilm.py")))
     source, texts = folder / "model.safetensors", minilm.sentences(folder / "vocab.txt", 40)
 
     def embedded(path: Path) -> Floats:

@@ -105,7 +105,7 @@ def test_what_other_processes_read(tmp_path: Path) -> None:
         assert_same(pickle.loads(data), {name: array})
     some = pickle.loads(pickle.dumps(model.tensors.only(["norm", "embed"]).only(["embed"])))
     assert_same(some, {"embed": TENSORS["embed"]})
-    assert formats.described(model, "norm") == (np.float16, (7,))
+    assert formats.described(model, "norm") == (np.dtype("f2"), (7,))
     os.utime(tmp_path / "m" / ONE, ns=(1, 1))
     with pytest.raises(FormatError, match=f"{ONE} has changed since"):
         some["embed"]

@@ -200,6 +200,11 @@ def _ordered(names: list[str]) -> list[str]:
     return [*(name for name in USUAL if name in names), *sorted(name for name in names if name not in USUAL)]
 
 
+def is_beside(metadata: Mapping[str, str]) -> bool:
+    """Whether metadata has members of an archive."""
+    return any(key.startswith(("keras:text:", "keras:bytes:")) for key in metadata)
+
+
 def members(metadata: Mapping[str, str], config: bytes) -> dict[str, bytes | None]:
     """What to write into an archive, in order; None for the weights. FormatError for metadata that are malformed."""
     beside = from_metadata(_FORMAT, metadata)

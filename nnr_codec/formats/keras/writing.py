@@ -78,10 +78,12 @@ def plan(model: Model, name: str) -> Plan:
         )
     if model.topology and config is None:
         lost.append("the topology")
+    if not as_archive and archive.is_beside(model.metadata):
+        lost.append("files beside the weights")
     if any(not key.startswith("keras:") for key in model.metadata):
         lost.append("metadata")
     if lost:
-        warnings.warn(f"an HDF5 file keeps the tensors, not {' and '.join(lost)}", FormatWarning, stacklevel=4)
+        warnings.warn(f"left out: {', '.join(lost)}", FormatWarning, stacklevel=4)
     members = archive.members(model.metadata, config) if as_archive and config is not None else None
     _check_paths(model, found)
     return Plan(members, found)

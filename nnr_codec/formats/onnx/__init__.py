@@ -41,8 +41,8 @@ _HEAD = {1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 8: LE
 _IR_VERSION, _GRAPH = 1, 7
 _OF_GRAPH = (1, 2, 5, 10, 11, 12, 13, 14, 15, 16)
 _MAX_VERSION = 1000
-# A file with more before its graph is none of these.
-_HEAD_LIMITS = Limits(max_topology_bytes=1 << 14)
+# A file with more fields before its graph is none of these.
+_MAX_HEAD = 4096
 #: The kinds of arrays that may become tensors of each kind.
 _KINDS = {"f": "f", "i": "iu", "u": "iu", "b": "biu"}
 
@@ -53,7 +53,7 @@ def recognise(source: Path | BinaryIO) -> bool:
         return False
     with opened_file(source) as file:
         try:
-            return _begins_well(Source(file, _HEAD_LIMITS))
+            return _begins_well(Source(file, Limits()))
         except (FormatError, LimitError):
             return False
 
@@ -64,7 +64,7 @@ def _begins_well(source: Source) -> bool:
     version, at = source.varint(at, source.size)
     if key != _IR_VERSION << 3 or not 0 < version < _MAX_VERSION:
         return False
-    while True:
+    for _ in range(_MAX_HEAD):
         key, at = source.varint(at, source.size)
         number, wire = key >> 3, key & 7
         value, at = source.varint(at, source.size)
@@ -75,6 +75,7 @@ def _begins_well(source: Source) -> bool:
         if _HEAD.get(number) != wire:
             return False
         at += value if wire == LENGTH else 0
+    return False
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:

@@ -41,7 +41,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     Batch normalizations that add an offset and nothing else become biases, and their tensors are left out.
 
     Raises FormatError, which names the tensor, for floats that are not exactly Q7.8, and for other types but int8 and
-    uint8; for tensors without elements; and for a graph that is malformed, or does not fit its tensors.
+    uint8; for tensors without elements; and for a graph that is malformed.
     """
     network = _network(model)
     tensors = describe(model, network)
@@ -79,7 +79,7 @@ def _network(model: Model) -> Network:
 
 def _warn(message: str) -> None:
     """Warn whoever called :func:`nnr_codec.formats.save`."""
-    warnings.warn(message, FormatWarning, stacklevel=4)
+    warnings.warn(message, FormatWarning, stacklevel=5)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -91,9 +91,6 @@ def _listed(names: Iterable[str]) -> str:
 def _description(tensors: list[Tensor], network: Network) -> dict[str, Any]:
     """The content of ``tensors.json``."""
     signals = network.signals
-    described = [{"name": tensor.name, "file": tensor.file, **tensor.created()} for tensor in tensors]
-    for tensor, what in zip(tensors, described, strict=True):
-        what["is_turned"] = tensor.turned
     return {
         "extension": "OpenVX neural network extension 1.2.1",
         "tensors": [

@@ -10,8 +10,8 @@ from ..nnef.dataflow import Value
 
 #: vx_nn_rounding_type_e.
 FLOOR, CEILING = "VX_NN_DS_SIZE_ROUNDING_FLOOR", "VX_NN_DS_SIZE_ROUNDING_CEILING"
-#: The largest number that float32 holds.
-LARGEST = 2.0**128 - 2.0**104
+#: The largest number that float32 holds, and the least one above 0 of full precision.
+LARGEST, LEAST = 2.0**128 - 2.0**104, 2.0**-126
 
 #: The largest stride and the like.
 MOST = 1 << 32

@@ -16,7 +16,20 @@ from math import prod
 from ...model import Array
 from ..nnef.dataflow import Value, flow
 from ..nnef.graph import Graph
-from .arguments import CEILING, FLOOR, NoLayerError, Shape, flag, integers, number, reshaped, spreads, string, windows
+from .arguments import (
+    CEILING,
+    FLOOR,
+    LEAST,
+    NoLayerError,
+    Shape,
+    flag,
+    integers,
+    number,
+    reshaped,
+    spreads,
+    string,
+    windows,
+)
 from .network import Layer, Network, Parameters
 from .wires import NORMALIZING, Wire, Wires
 
@@ -32,6 +45,8 @@ ACTIVATIONS = {
 }
 #: Sizes that vxNormalizationLayer takes.
 NORMALIZED = (3, 5, 7)
+#: Channels of a batch normalization whose values are looked at.
+LONGEST = 1 << 16
 
 
 def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
@@ -42,7 +57,8 @@ def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
             before = value.inputs.get("input")
             named = [value.inputs.get(role) for role in NORMALIZING]
             for used in (*named, before.inputs.get("bias") if before else None):
-                if used and used.variable and (name := parameters.name(used.variable)):
+                name = parameters.name(used.variable) if used and used.variable else None
+                if name is not None and prod(parameters.shape(name)) <= LONGEST:
                     found[name] = None
     return list(found)
 
@@ -198,7 +214,7 @@ class _Builder(Wires):
         source, function, a = self.wire(value, "x"), ACTIVATIONS.get(value.operation, ""), 1.0
         if value.operation == "clamp":
             least, most = number(value.inputs.get("a")), number(value.inputs.get("b"))
-            if least != 0 or most is None or most <= 0:
+            if least != 0 or most is None or most < LEAST:
                 raise NoLayerError(source.shape)
             function, a = "VX_NN_ACTIVATION_BRELU", most
         wire = self.elementwise("activation", source, value, function, a, 1.0)
@@ -221,7 +237,7 @@ class _Builder(Wires):
         found = {name: number(value.inputs[name]) if name in value.inputs else defaults[name] for name in defaults}
         alpha, beta, bias = found["alpha"], found["beta"], found["bias"]
         across = len(size) == len(source.shape) == 4 and size[1] in NORMALIZED and size == [1, size[1], 1, 1]
-        if not across or bias != 1 or alpha is None or beta is None or min(alpha, beta) <= 0:
+        if not across or bias != 1 or alpha is None or beta is None or min(alpha, beta) < LEAST:
             raise NoLayerError(source.shape)
         return self.elementwise("normalization", source, value, "VX_NN_NORMALIZATION_ACROSS_MAPS", size[1], alpha, beta)
 

@@ -70,11 +70,13 @@ vx_node vxDeconvolutionLayer(vx_graph graph, vx_tensor inputs, vx_tensor weights
                              vx_tensor outputs);
 vx_node vxFullyConnectedLayer(vx_graph graph, vx_tensor inputs, vx_tensor weights, vx_tensor biases,
                               vx_enum overflow_policy, vx_enum rounding_policy, vx_tensor outputs);
+#ifndef VX_VERSION_1_3
 vx_node vxNormalizationLayer(vx_graph graph, vx_tensor inputs, vx_enum type, vx_size normalization_size,
                              vx_float32 alpha, vx_float32 beta, vx_tensor outputs);
-/* As version 1.3 has it. */
+#else
 vx_node vxLocalResponseNormalizationLayer(vx_graph graph, vx_tensor inputs, vx_enum type, vx_size normalization_size,
                                           vx_float32 alpha, vx_float32 beta, vx_float32 bias, vx_tensor outputs);
+#endif
 vx_node vxPoolingLayer(vx_graph graph, vx_tensor inputs, vx_enum pooling_type, vx_size pooling_size_x,
                        vx_size pooling_size_y, vx_size pooling_padding_x, vx_size pooling_padding_y, vx_enum rounding,
                        vx_tensor outputs);
