@@ -166,7 +166,15 @@ def test_other_options_and_tensors_have_other_parts(tmp_path: Path, units: list[
     changed = {name: array.copy() for name, array in model.items()}
     changed["w2"][3, 4] += 1
     swapped = {**model, "w0": model["w1"], "w1": model["w0"]}
-    for other, options in ((model, {"qp": -30}), (model, {"max_unit_size": 900}), (changed, {}), (swapped, {})):
+    others: list[tuple[dict[str, Array], dict[str, Any]]] = [
+        (model, {"qp": -30}),
+        (model, {"profile": 0}),
+        (model, {"max_unit_size": 900}),
+        (model, {"indexed_references": True}),
+        (changed, {}),
+        (swapped, {}),
+    ]
+    for other, options in others:
         units.clear()
         copy = tmp_path / "copy"
         shutil.copytree(folder, copy)
@@ -422,6 +430,11 @@ def test_parts_by_themselves(tmp_path: Path) -> None:
         assert two not in parts
         assert parts.get(two) is None
         assert parts.get(one)[0] == 1
+        (parts.folder / one).write_bytes(b"damaged")
+        assert one in parts
+        assert parts.get(one) is None
+        assert one not in parts  # so that it is made again
+        parts.put(one, 2)
         parts.put(two, "much" * 99, most=100)
         assert two not in parts
         parts.only([two])

@@ -350,7 +350,8 @@ def test_from_elsewhere_to_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model = formats.load(tmp_path / "x.safetensors.index.json")
     assert_same({name: model[name] for name in TENSORS}, TENSORS)
     monkeypatch.setattr(shards, "LARGEST", 1)
-    formats.save(model.__class__(TENSORS), tmp_path / "many", format="safetensors")
+    (tmp_path / "many").mkdir()
+    formats.save(model.__class__(TENSORS), tmp_path / "many", format="safetensors", overwrite=True)
     assert len(content(tmp_path / "many")) == len(TENSORS)  # the one without bytes is with the first, and an index
 
 
@@ -360,8 +361,14 @@ def test_capitals(tmp_path: Path) -> None:
     assert len(formats.load(tmp_path / "M.Safetensors.Index.JSON")) == len(TENSORS)
 
 
+def test_one_file_where_nothing_says_shards(tmp_path: Path) -> None:
+    formats.save(Model(TENSORS), tmp_path / "plain", format="safetensors")
+    assert formats.load(tmp_path / "plain")["norm"].tolist() == TENSORS["norm"].tolist()
+
+
 def test_nothing_to_write(tmp_path: Path) -> None:
-    formats.save(Model({}), tmp_path / "m", format="safetensors")
+    (tmp_path / "m").mkdir()
+    formats.save(Model({}), tmp_path / "m", format="safetensors", overwrite=True)
     assert content(tmp_path / "m") == {INDEX: text({"metadata": {"total_size": 0}, "weight_map": {}}).encode()}
     assert len(formats.load(tmp_path / "m")) == 0
 

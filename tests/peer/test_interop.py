@@ -188,3 +188,16 @@ def test_a_bias_before_a_weight_is_read(peer: Peer, bias: np.ndarray) -> None:
     data = nnr.encode(model)
     (theirs,) = peer.decode(data)
     assert_same_tensors(theirs, dict(nnr.decode(data).tensors))
+
+
+def test_fixed_point_numbers_to_the_peer(peer: Peer) -> None:
+    tensors = {
+        "matrix": np.random.default_rng(3).normal(0, 30, (40, 30)).astype("f4"),
+        "ends": np.array([-128, 127.99609375, 0, 0.5], "f4"),
+        "few": np.tile(np.array([0, 0.25, -7.5, 100], "f4"), (60, 20)),
+    }
+    data = nnr.encode(tensors, fixed_point="q7.8")
+    (theirs,) = peer.decode(data)
+    for name, values in tensors.items():
+        wanted = np.rint(values.astype("f8") * 256).clip(-32768, 32767) / 256
+        assert np.array_equal(theirs[name].reshape(values.shape), wanted)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nnr_codec.errors import FormatError
-from nnr_codec.formats.nnef import dataflow, lexer, wiring
+from nnr_codec.formats import nnef
+from nnr_codec.formats.nnef import dataflow, lexer
 from nnr_codec.formats.nnef.graph import parse_graph
 from nnr_codec.formats.nnef.parser import parse
+from nnr_codec.model import Topology, Wiring
 
 from .checks import pins
 from .support import memory
@@ -18,6 +20,10 @@ DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "formats/nnef/blocks.py"
 
 def document(body: str, fragments: str = "") -> bytes:
     return f"version 1.0; {fragments} graph g(x) -> (y) {{ {body} }}".encode()
+
+
+def wiring(text: bytes) -> Wiring:
+    return nnef.wiring(Topology("nnef", text))
 
 
 def variable(shape: str, label: str = "'w'") -> bytes:

@@ -641,7 +641,7 @@ def test_t39_pickles_of_pytorch(sandbox: Path) -> None:
     assert_contained(found, [case.name for case in cases])
     # By us, before PyTorch sees them; and without us by PyTorch.
     assert not any("PyTorch refuses" in seen.message for seen in found)
-    module = "__import__('nnr_codec.formats.pytorch', fromlist=['x'])"
+    module = "sys.modules['nnr_codec.formats.pytorch']"
     blind = ", ".join(
         f"setattr({module}, 'check_{what}', lambda file, *_: file.seek(0))" for what in ("pickle", "legacy")
     )
@@ -689,7 +689,7 @@ def keras_files(folder: Path, layer: object, mark: Path) -> Iterator[Path]:
 
 
 @pytest.mark.clients
-def test_t39_layers_of_keras(sandbox: Path) -> None:
+def test_layers_of_keras(sandbox: Path) -> None:
     """They are carried as text: no code is unmarshalled, no class is looked for, and the tensors are there."""
     mark = sandbox / "cwd" / "mark"
     good = list(keras_files(cell(sandbox, "good"), {"module": "keras.layers", "class_name": "Dense"}, mark))
@@ -703,7 +703,7 @@ def test_t39_layers_of_keras(sandbox: Path) -> None:
 
 
 @pytest.mark.clients
-def test_t36_references_of_hdf5(sandbox: Path) -> None:
+def test_references_of_hdf5(sandbox: Path) -> None:
     """Links to other files, items in other files, and virtual datasets."""
     h5py = pytest.importorskip("h5py")
     folder, outside = cell(sandbox, "x"), sandbox / "outside"
@@ -766,7 +766,7 @@ tf.saved_model.save(Model(), folder)
 
 
 @pytest.mark.tensorflow
-def test_t39_operations_of_a_saved_model(sandbox: Path) -> None:
+def test_operations_of_a_saved_model(sandbox: Path) -> None:
     """One that writes files as soon as TensorFlow loads it, which is not asked to."""
     pytest.importorskip("tensorflow")
     mark, secret = sandbox / "cwd" / "mark", sandbox / "outside" / "secret"
@@ -786,7 +786,7 @@ def test_t39_operations_of_a_saved_model(sandbox: Path) -> None:
 
 
 @pytest.mark.tensorflow
-def test_t36_links_in_a_saved_model(sandbox: Path) -> None:
+def test_links_in_a_saved_model(sandbox: Path) -> None:
     pytest.importorskip("tensorflow")
     first = sandbox / "first"
     code = "import sys, tensorflow as tf; m = tf.Module(); m.w = tf.Variable([1.0] * 8); "

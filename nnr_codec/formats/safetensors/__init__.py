@@ -150,13 +150,14 @@ def has_type(dtype: np.dtype[Any]) -> bool:
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
     """Write the tensors and metadata of a model to a path, one tensor at a time.
 
-    The ending decides: a file ``.safetensors``, an index ``.safetensors.index.json`` and the shards beside it, or,
-    where that is no ending of this format, a folder with both. The shards are those that the model came from, or else
-    of at most 5 GB. Warns and raises as :func:`write`, and FileExistsError.
+    The ending decides: a file ``.safetensors``, or an index ``.safetensors.index.json`` and the shards beside it. What
+    ends otherwise is a folder with both, where the model came from shards or there is a folder, else a file. The shards
+    are those that the model came from, or else of at most 5 GB. Warns and raises as :func:`write`, and FileExistsError.
     """
     _warn_of_loss(model)
     name = path.name.lower()
-    if name.endswith(shards.SUFFIX):
+    folder = shards.KEY in model.metadata or path.is_dir()
+    if name.endswith(shards.SUFFIX) or not (folder or name.endswith(shards.INDEX)):
         with output_file(path, overwrite=overwrite) as file:
             _write(model, file)
         return
@@ -167,10 +168,10 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
             _write_shards(model, plan, beside)
         return
     plan = shards.plan(found, model.metadata, None)
-    with output_directory(path, overwrite=overwrite, marker=plan.index) as folder:
+    with output_directory(path, overwrite=overwrite, marker=plan.index) as made:
 
         def create(name: str) -> BinaryIO:
-            return open(folder / name, "xb")
+            return open(made / name, "xb")
 
         _write_shards(model, plan, create)
 

@@ -1,15 +1,12 @@
 """Models of TensorFlow: SavedModel folders, and checkpoints.
 
-They are read without TensorFlow (see :mod:`.bundle`), so that no graph is ever loaded, and written by it. Tensors are
-called as in the checkpoint. The topology is ``saved_model.pb``; tensors of strings, among them the graph of objects,
+They are read and written without TensorFlow, so that no graph is ever loaded. Tensors are called as in the checkpoint. The topology is ``saved_model.pb``; tensors of strings, among them the graph of objects,
 and all other files of a folder are metadata. Tensors with equal items are tied.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,8 +23,6 @@ NAME = "tensorflow"
 DESCRIPTION = "TensorFlow: SavedModel folders, and checkpoints"
 SUFFIXES = (".savedmodel", ".index")
 READS = "a SavedModel folder, or the .index of a checkpoint"
-NEEDS = ("tensorflow",)
-EXTRA = "tensorflow"
 TOPOLOGY = "tensorflow"
 
 _GRAPH = "saved_model.pb"
@@ -107,8 +102,6 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     ------
     FormatError
         The model has no graph of a SavedModel, a type or a name cannot be written, or metadata are malformed.
-    MissingDependencyError
-        TensorFlow is not installed.
     FileExistsError
         Something is there and ``overwrite`` is false.
     """
@@ -120,7 +113,9 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
         )
     plan = writing.plan(model, keeps_all=not as_checkpoint)
     if as_checkpoint:
-        _save_checkpoint(model, plan, path, overwrite=overwrite)
+        with output_files(path, overwrite=overwrite) as create:
+            items = create(bundle.data_file(path, 0, 1).name)
+            writing.write(model, plan, items, create(path.name))
         return
     check_names([*plan.files, _GRAPH, f"{_CHECKPOINT}{bundle.SUFFIX}"])
     with output_directory(path, overwrite=overwrite, marker=_GRAPH) as folder:
@@ -129,17 +124,9 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
         for name, data in plan.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(data)
-        writing.write(model, plan, folder / _CHECKPOINT)
-
-
-def _save_checkpoint(model: Model, plan: writing.Plan, path: Path, *, overwrite: bool) -> None:
-    prefix = path.name[: -len(bundle.SUFFIX)]
-    with output_files(path, overwrite=overwrite) as create, tempfile.TemporaryDirectory() as folder:
-        writing.write(model, plan, Path(folder) / prefix)
-        for written in sorted(Path(folder).iterdir()):
-            name = path.name if written.suffix == bundle.SUFFIX else written.name
-            with open(written, "rb") as source, create(name) as target:
-                shutil.copyfileobj(source, target)
+        index = folder / f"{_CHECKPOINT}{bundle.SUFFIX}"
+        with open(bundle.data_file(index, 0, 1), "wb") as items, open(index, "wb") as table:
+            writing.write(model, plan, items, table)
 
 
 def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, dict[str, str]]:
@@ -164,7 +151,7 @@ def _ties(found: bundle.Checkpoint) -> dict[str, str]:
     for name, entry in found.entries.items():
         if entry.nbytes < _TIED:
             continue
-        other = first.setdefault((entry.type, entry.shape, found.checksums[name]), name)
+        other = first.setdefault((entry.type, entry.shape, entry.checksum), name)
         if other != name and bundle.same(found, name, other):
             ties[name] = other
     return ties

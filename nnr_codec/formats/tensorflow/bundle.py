@@ -1,7 +1,7 @@
 """Reading checkpoints of TensorFlow without it: a table of entries (``.index``), and data files beside it.
 
 The table has blocks of sorted keys, which are the names of the tensors, each with a BundleEntryProto: type, shape, and
-where the items are. Checksums of the table are compared, those of the items are not.
+where the items are. All checksums are compared, those of tensors when they are read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from ...dtypes import STORED_TYPES
 from ...errors import FormatError
 from ...limits import Budget, Limits
-from .. import state
+from ...model import Array
+from .. import fill, state
 from ..beside import opened
-from ..lazy import Entry
-from .wire import Fields, crc32c, varint
+from ..lazy import Entry, native
+from .checksum import crc32c, masked
+from .wire import Fields, varint
 
 SUFFIX = ".index"
 #: The last bytes of a table.
@@ -44,11 +48,28 @@ TYPES = {
     30: "uint4",
 }
 
-_STRING = 7
+#: That of strings.
+STRING = 7
 _FOOTER = 48
 _TRAILER = 5  # compression and checksum of a block
 _MAX_SIZE = (1 << 63) - 1
-_UNMASK = 0xA282EAD8
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Entry):
+    """Where a tensor is, and the checksum of its items."""
+
+    checksum: int = 0
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        """The tensor; FormatError, which begins with ``what``, when it is damaged."""
+        stored = STORED_TYPES[self.type]
+        items: Array = np.empty(self.shape, stored.pattern.newbyteorder("<"))
+        file.seek(self.start)
+        fill(file, items, what)
+        if masked(crc32c(items.reshape(-1).view("u1").data)) != self.checksum:
+            raise FormatError(f"{what}: it is damaged, as its checksum tells")
+        return native(items, self.type, what)
 
 
 @dataclass
@@ -57,20 +78,17 @@ class Checkpoint:
 
     Parameters
     ----------
-    entries : dict of str to Entry
+    entries : dict of str to Checked
         The tensors by name, in the order of the table.
     files : list of (Path, tuple)
         The data files with their state.
     strings : dict of str to (tuple of int, list of bytes)
         Tensors of strings, with their shapes.
-    checksums : dict of str to int
-        Of the items of each tensor.
     """
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, Checked] = field(default_factory=dict)
     files: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
     strings: dict[str, tuple[tuple[int, ...], list[bytes]]] = field(default_factory=dict)
-    checksums: dict[str, int] = field(default_factory=dict)
 
 
 def is_table(file: BinaryIO) -> bool:
@@ -136,11 +154,11 @@ def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Bu
     if entry.has(7):
         raise FormatError(f"{what}: it is in slices, which are not read")
     shape = _shape(entry.message(2), what)
-    if kind not in TYPES and kind != _STRING:
+    if kind not in TYPES and kind != STRING:
         raise FormatError(f"{what}: type {kind} of TensorFlow is not read")
     if shard >= len(found.files) or max(start, nbytes) > found.files[shard][1][2] - min(start, nbytes):
         raise FormatError(f"{what}: its items are outside of the data file")
-    if kind == _STRING:
+    if kind == STRING:
         budget.charge("max_side_info_bytes", nbytes, "bytes of strings in the checkpoint")
         budget.charge("max_names", math.prod(shape), "strings in the checkpoint")
         with opened(found.files[shard][0]) as file:
@@ -156,8 +174,7 @@ def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Bu
             f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} has {elements * stored.itemsize:,}"
         )
     _ = stored.dtype  # which may need ml_dtypes
-    found.entries[name] = Entry(stored.name, shape, start, nbytes, shard)
-    found.checksums[name] = entry.number(6)
+    found.entries[name] = Checked(stored.name, shape, start, nbytes, shard, entry.number(6))
 
 
 def _shape(shape: Fields, what: str) -> tuple[int, ...]:
@@ -218,8 +235,7 @@ class _Blocks:
         data = self._file.read(length + _TRAILER)
         if len(data) != length + _TRAILER or data[length]:
             raise FormatError("the table of the checkpoint is cut off or compressed")
-        rotated = (int.from_bytes(data[length + 1 :], "little") - _UNMASK) & 0xFFFFFFFF
-        if (rotated >> 17 | rotated << 15) & 0xFFFFFFFF != crc32c(data[: length + 1]):
+        if int.from_bytes(data[length + 1 :], "little") != masked(crc32c(data[: length + 1])):
             raise FormatError("the table of the checkpoint is damaged: a checksum is another one")
         return data[:length]
 

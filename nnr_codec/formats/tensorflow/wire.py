@@ -1,4 +1,4 @@
-"""Protocol buffers and checksums, as far as tables of checkpoints have them."""
+"""Protocol buffers, as far as tables of checkpoints have them."""
 
 from __future__ import annotations
 
@@ -77,19 +77,22 @@ def _fields(data: bytes, what: str) -> Iterator[tuple[int, int | bytes]]:
         yield tag >> 3, part if kind == _LENGTH else int.from_bytes(part, "little")
 
 
-def _table() -> list[int]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [crc >> 1 ^ (0x82F63B78 if crc & 1 else 0) for crc in table]
-    return table
+def number(value: int) -> bytes:
+    """A varint."""
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*data, value])
 
 
-_CRC = _table()
+def field(number_: int, value: int | bytes) -> bytes:
+    """A field with a number or a message."""
+    if isinstance(value, int):
+        return number(number_ << 3 | _VARINT) + number(value)
+    return number(number_ << 3 | _LENGTH) + number(len(value)) + value
 
 
-def crc32c(data: bytes) -> int:
-    """The checksum of RFC 3720, B.4."""
-    crc, table = 0xFFFFFFFF, _CRC
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
+def field32(number_: int, value: int) -> bytes:
+    """A field with a number of 32 bits."""
+    return number(number_ << 3 | _I32) + value.to_bytes(4, "little")

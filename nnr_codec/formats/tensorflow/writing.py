@@ -1,28 +1,33 @@
-"""Writing checkpoints by TensorFlow: the operations that save tensors, and no graph."""
+"""Writing checkpoints: items of tensors one after another, and a table that says where they are."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from itertools import accumulate
+from typing import BinaryIO
 
 import numpy as np
 
+from ...dtypes import bit_patterns
 from ...errors import FormatError
-from ...model import Model
-from .. import FormatWarning, announce, described, lacks_type, require
+from ...model import Array, Model
+from .. import FormatWarning, announce, described, lacks_type
 from ..beside import from_metadata
-from .bundle import TYPES
+from .bundle import MAGIC, STRING, TYPES
+from .checksum import crc32c, masked
+from .wire import field, field32, number
 
 _FORMAT = "tensorflow"
 _STRING = "tensorflow:string:"
 _STRINGS = "tensorflow:strings"
-#: Bytes of tensors that are in memory together.
-_AT_ONCE = 256 << 20
+_NUMBERS = {name: code for code, name in TYPES.items()}
+#: Bytes of a block of the table, and entries between keys that are whole.
+_BLOCK, _RESTART = 262_144, 16
 _MAX_RANK = 32
 
 Strings = dict[str, tuple[tuple[int, ...], list[bytes]]]
@@ -39,7 +44,7 @@ class Plan:
 def plan(model: Model, *, keeps_all: bool) -> Plan:
     """What to write; warns of what is lost, which is not ``keeps_all``.
 
-    Raises FormatError for tensors or metadata that cannot be written, MissingDependencyError without TensorFlow.
+    Raises FormatError for tensors or metadata that cannot be written.
     """
     files, strings = from_metadata(_FORMAT, model.metadata), strings_from_metadata(model.metadata)
     for name in model:
@@ -48,7 +53,6 @@ def plan(model: Model, *, keeps_all: bool) -> Plan:
             raise lacks_type(f"tensor {name[:80]!a}", dtype, _FORMAT)
         if not name or name in strings or not _is_text(name):
             raise FormatError(f"tensor {name[:80]!a}: that is no name in a checkpoint, or there twice")
-    _tensorflow()
     lost = []
     if not keeps_all:
         lost = ["the topology"] * (model.topology is not None) + ["files beside the variables"] * bool(files)
@@ -59,52 +63,78 @@ def plan(model: Model, *, keeps_all: bool) -> Plan:
     return Plan(files, strings)
 
 
-def write(model: Model, plan: Plan, prefix: Path) -> None:
-    """Write ``prefix.index`` and data files beside it, a part of the tensors at a time."""
-    tf = _tensorflow()
+def write(model: Model, plan: Plan, items: BinaryIO, table: BinaryIO) -> None:
+    """Write a data file and a table, one tensor at a time, in the order of names."""
     names = sorted(model)
-    parts = _parts(model, names)
     announce(model, names)
-    with tf.device("CPU:0"):
-        prefixes = []
-        for number, part in enumerate(parts):
-            found = {name: tf.constant(np.asarray(model.tensors[name])) for name in part}
-            if number == 0:
-                found |= {name: _constant(tf, shape, texts) for name, (shape, texts) in plan.strings.items()}
-            prefixes.append(str(prefix) if len(parts) == 1 else f"{prefix}-part{number}")
-            tf.raw_ops.SaveV2(
-                prefix=prefixes[-1],
-                tensor_names=list(found),
-                shape_and_slices=[""] * len(found),
-                tensors=list(found.values()),
-            )
-            del found
-        if len(parts) > 1:
-            tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=prefixes, destination_prefix=str(prefix), delete_old_dirs=False
-            )
+    entries = {"": field(1, 1) + field(3, field(1, 1))}  # BundleHeaderProto: one data file, version 1
+    at = 0
+    for name in sorted([*names, *plan.strings]):
+        kind, shape, parts = _string_parts(*plan.strings[name]) if name in plan.strings else _parts(model.tensors[name])
+        start, crc = at, 0
+        for part, counted in parts:
+            items.write(part)
+            at += len(part)
+            crc = crc32c(counted, crc)
+        extents = b"".join(field(2, field(1, extent)) for extent in shape)
+        place = field(4, start) * bool(start) + field(5, at - start) * (at > start)
+        entries[name] = field(1, kind) + field(2, extents) + place + field32(6, masked(crc))
+    _write_table(entries, table)
 
 
-def _tensorflow() -> Any:
-    return require("tensorflow", "tensorflow", "writing models of TensorFlow")
+_Parts = Iterator[tuple[bytes | memoryview, bytes | memoryview]]  # what is written, and what is counted for it
 
 
-def _parts(model: Model, names: list[str]) -> list[list[str]]:
-    """The names in parts that fit the memory."""
-    parts, size = [list[str]()], 0
-    for name in names:
-        dtype, shape = described(model, name)
-        nbytes = math.prod(shape) * dtype.itemsize
-        if parts[-1] and size + nbytes > _AT_ONCE:
-            parts.append([])
-            size = 0
-        parts[-1].append(name)
-        size += nbytes
-    return parts
+def _parts(array: Array) -> tuple[int, tuple[int, ...], _Parts]:
+    """Type, shape and items of a tensor."""
+    patterns = bit_patterns(np.asarray(array))
+    data = patterns.astype(patterns.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
+    return _NUMBERS[array.dtype.name], array.shape, iter([(data, data)])
 
 
-def _constant(tf: Any, shape: tuple[int, ...], texts: list[bytes]) -> Any:
-    return tf.reshape(tf.constant(texts, tf.string), shape)
+def _string_parts(shape: tuple[int, ...], texts: list[bytes]) -> tuple[int, tuple[int, ...], _Parts]:
+    """Type, shape and items of a tensor of strings: their lengths, a checksum of these, and they themselves."""
+    lengths = b"".join(map(number, map(len, texts)))
+    counted = b"".join(len(text).to_bytes(4, "little") for text in texts)
+    check = masked(crc32c(counted)).to_bytes(4, "little")
+    return STRING, shape, iter([(lengths, counted), (check, check), *((text, text) for text in texts)])
+
+
+def _write_table(entries: Mapping[str, bytes], table: BinaryIO) -> None:
+    """Write a table of these entries, whose names are sorted as bytes."""
+    index, at = {}, 0
+
+    def add(block: bytes) -> bytes:
+        """Write a block with its trailer; its place."""
+        nonlocal at
+        data = block + b"\0"
+        table.write(data + masked(crc32c(data)).to_bytes(4, "little"))
+        place = number(at) + number(len(block))
+        at += len(data) + 4
+        return place
+
+    pairs = sorted((name.encode(), entry) for name, entry in entries.items())
+    while pairs:
+        sizes = accumulate(len(key) + len(entry) for key, entry in pairs)
+        count = sum(size < _BLOCK for size in sizes) or 1
+        index[pairs[count - 1][0]] = add(_block(pairs[:count]))
+        pairs = pairs[count:]
+    footer = add(_block([])) + add(_block(list(index.items())))
+    table.write(footer.ljust(40, b"\0") + MAGIC)
+
+
+def _block(pairs: list[tuple[bytes, bytes]]) -> bytes:
+    """A block of keys and values, each key without what it has in common with the one before it."""
+    data, restarts, before = bytearray(), [0], b""
+    for count, (key, value) in enumerate(pairs):
+        shared = 0
+        if count and count % _RESTART == 0:
+            restarts.append(len(data))
+        elif count:
+            shared = len(os.path.commonprefix([before, key]))
+        data += number(shared) + number(len(key) - shared) + number(len(value)) + key[shared:] + value
+        before = key
+    return bytes(data) + b"".join(place.to_bytes(4, "little") for place in [*restarts, len(restarts)])
 
 
 def strings_as_metadata(strings: Strings) -> dict[str, str]:
