@@ -1,7 +1,8 @@
 """Models of TensorFlow: SavedModel folders, and checkpoints.
 
-They are read and written without TensorFlow, so that no graph is ever loaded. Tensors are called as in the checkpoint. The topology is ``saved_model.pb``; tensors of strings, among them the graph of objects,
-and all other files of a folder are metadata. Tensors with equal items are tied.
+They are read and written without TensorFlow, so that no graph is ever loaded. Tensors are called as in the checkpoint.
+The topology is ``saved_model.pb``; tensors of strings, among them the graph of objects, and all other files of a folder
+are metadata. Tensors with equal items are tied.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Checkpoint:
     Parameters
     ----------
     entries : dict of str to Checked
-        The tensors by name, in the order of the table.
+        The tensors by name, in the order of their items.
     files : list of (Path, tuple)
         The data files with their state.
     strings : dict of str to (tuple of int, list of bytes)
@@ -117,6 +117,7 @@ def read(index: Path, limits: Limits, budget: Budget) -> Checkpoint:
             _add(found, name, Fields(value, f"entry {name[:80]!a} of the checkpoint"), limits, budget)
     if not found.files:
         raise FormatError("the checkpoint has no header")
+    found.entries = dict(sorted(found.entries.items(), key=lambda item: (item[1].file, item[1].start)))
     return found
 
 

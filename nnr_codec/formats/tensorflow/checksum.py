@@ -37,11 +37,11 @@ def masked(crc: int) -> int:
 
 
 def _parts(items: npt.NDArray[np.uint8]) -> _Words:
-    """The states after each part alone, from 0."""
-    columns, table = np.ascontiguousarray(items.reshape(-1, _PART).T), _table()
+    """The states after each part alone, from 0: two bytes of each at a time."""
+    columns, pairs = np.ascontiguousarray(items.view("<u2").reshape(-1, _PART // 2).T), _pairs()
     states: _Words = np.zeros(columns.shape[1], np.uint32)
     for column in columns:
-        states = table[(states ^ column) & np.uint32(0xFF)] ^ states >> np.uint32(8)
+        states = pairs[(states ^ column) & np.uint32(0xFFFF)] ^ states >> np.uint32(16)
     return states
 
 
@@ -59,11 +59,21 @@ def _table() -> _Words:
     return table
 
 
+def _stepped(states: _Words) -> _Words:
+    """What states become by a zero."""
+    stepped: _Words = _table()[states & np.uint32(0xFF)] ^ states >> np.uint32(8)
+    return stepped
+
+
+@cache
+def _pairs() -> _Words:
+    return _stepped(_stepped(np.arange(1 << 16, dtype=np.uint32)))
+
+
 @cache
 def _moves() -> list[list[int]]:
-    table = _table()
     states: _Words = (np.arange(256, dtype=np.uint32) << np.array([[0], [8], [16], [24]], np.uint32)).reshape(-1)
     for _ in range(_PART):
-        states = table[states & np.uint32(0xFF)] ^ states >> np.uint32(8)
+        states = _stepped(states)
     moves: list[list[int]] = states.reshape(4, 256).tolist()
     return moves

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,9 @@ _NUMBERS = {name: code for code, name in TYPES.items()}
 #: Bytes of a block of the table, and entries between keys that are whole.
 _BLOCK, _RESTART = 262_144, 16
 _MAX_RANK = 32
+
+#: The graph of objects, which TensorFlow writes last.
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 Strings = dict[str, tuple[tuple[int, ...], list[bytes]]]
 
@@ -64,12 +66,11 @@ def plan(model: Model, *, keeps_all: bool) -> Plan:
 
 
 def write(model: Model, plan: Plan, items: BinaryIO, table: BinaryIO) -> None:
-    """Write a data file and a table, one tensor at a time, in the order of names."""
-    names = sorted(model)
-    announce(model, names)
+    """Write a data file and a table, one tensor after another, and those of strings last."""
+    announce(model, list(model))
     entries = {"": field(1, 1) + field(3, field(1, 1))}  # BundleHeaderProto: one data file, version 1
     at = 0
-    for name in sorted([*names, *plan.strings]):
+    for name in [*model, *sorted(plan.strings, key=lambda name: (name == _OBJECTS, name))]:
         kind, shape, parts = _string_parts(*plan.strings[name]) if name in plan.strings else _parts(model.tensors[name])
         start, crc = at, 0
         for part, counted in parts:
@@ -131,7 +132,8 @@ def _block(pairs: list[tuple[bytes, bytes]]) -> bytes:
         if count and count % _RESTART == 0:
             restarts.append(len(data))
         elif count:
-            shared = len(os.path.commonprefix([before, key]))
+            pairwise = enumerate(zip(before, key, strict=False))
+            shared = next((place for place, (one, other) in pairwise if one != other), min(len(before), len(key)))
         data += number(shared) + number(len(key) - shared) + number(len(value)) + key[shared:] + value
         before = key
     return bytes(data) + b"".join(place.to_bytes(4, "little") for place in [*restarts, len(restarts)])
