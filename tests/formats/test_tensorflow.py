@@ -6,6 +6,7 @@ import io
 import pickle
 import random
 import shutil
+import tempfile
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +14,20 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import nnr_codec as nnr
 from nnr_codec import formats
-from nnr_codec.errors import FormatError, LimitError, MissingDependencyError, NnrError
+from nnr_codec.errors import FormatError, LimitError, NnrError
 from nnr_codec.formats.tensorflow import writing
-from nnr_codec.formats.tensorflow.wire import Fields, crc32c, varint
+from nnr_codec.formats.tensorflow.checksum import crc32c, masked
+from nnr_codec.formats.tensorflow.wire import Fields, field, field32, number, varint
 from nnr_codec.limits import Limits
-from nnr_codec.model import Model, Topology, Wiring
+from nnr_codec.model import Array, Model, Topology, Wiring
 
-from .support import assert_same
+from .support import assert_same, tree
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "keras"
 SAVED = DATA / "scaled.savedmodel"
@@ -33,22 +36,11 @@ W, B = "w/.ATTRIBUTES/VARIABLE_VALUE", "b/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 # ------------------------------------------------------------------------------------------------ tables by hand
-def number(value: int) -> bytes:
-    """A varint."""
-    data = b""
-    while value > 0x7F:
-        data, value = data + bytes([value & 0x7F | 0x80]), value >> 7
-    return data + bytes([value])
-
-
 def message(**fields: int | bytes | list[bytes]) -> bytes:
     """A message, of fields that are called f1, f2 …"""
     data = b""
     for name, values in fields.items():
-        for value in values if isinstance(values, list) else [values]:
-            kind = 0 if isinstance(value, int) else 2
-            data += number(int(name[1:]) << 3 | kind)
-            data += number(value) if isinstance(value, int) else number(len(value)) + value
+        data += b"".join(field(int(name[1:]), value) for value in (values if isinstance(values, list) else [values]))
     return data
 
 
@@ -60,8 +52,7 @@ def block(entries: Mapping[bytes, bytes]) -> bytes:
     """A block with its trailer, of which each key is whole."""
     data = b"".join(b"\0" + number(len(key)) + number(len(value)) + key + value for key, value in entries.items())
     data += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
-    crc = crc32c(data)
-    return data + (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+    return data + masked(crc32c(data)).to_bytes(4, "little")
 
 
 def table(entries: Mapping[bytes, bytes]) -> bytes:
@@ -76,6 +67,11 @@ HEADER = {b"": message(f1=1)}
 ENTRY = message(f1=1, f2=shape(2, 3), f5=24)
 
 
+def counted(items: bytes) -> bytes:
+    """The field of a checksum."""
+    return field32(6, masked(crc32c(items)))
+
+
 def checkpoint(folder: Path, entries: Mapping[bytes, bytes], data: bytes = bytes(24), *, header: bool = True) -> Path:
     """A checkpoint of one data file."""
     path = folder / "m.index"
@@ -85,11 +81,30 @@ def checkpoint(folder: Path, entries: Mapping[bytes, bytes], data: bytes = bytes
 
 
 def test_a_table_by_hand(tmp_path: Path) -> None:
-    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720
     items = np.arange(6, dtype=np.float32).reshape(2, 3)
-    model = formats.load(checkpoint(tmp_path, {b"w": ENTRY}, items.tobytes()))
+    model = formats.load(checkpoint(tmp_path, {b"w": ENTRY + counted(items.tobytes())}, items.tobytes()))
     assert_same(model.tensors, {"w": items})
     assert (model.format, model.metadata, model.topology, model.aliases) == ("tensorflow", {}, None, {})
+
+
+def test_checksums() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    data = random.Random(8).randbytes(20_001)
+    state = 0xFFFFFFFF
+    for byte in data:
+        state ^= byte
+        for _ in range(8):
+            state = state >> 1 ^ (0x82F63B78 if state & 1 else 0)
+    assert crc32c(data) == state ^ 0xFFFFFFFF
+    for size in (0, 1, 4096, 5000, 10_000):
+        assert crc32c(data[size:], crc32c(data[:size])) == state ^ 0xFFFFFFFF
+
+
+def test_damaged_items(tmp_path: Path) -> None:
+    model = formats.load(checkpoint(tmp_path, {b"w": ENTRY + counted(bytes(24))}, bytes(23) + b"\1"))
+    with pytest.raises(FormatError, match="tensor 'w': it is damaged, as its checksum tells"):
+        model["w"]
 
 
 MALFORMED: dict[str, tuple[Mapping[bytes, bytes], str]] = {
@@ -177,11 +192,11 @@ def test_any_bytes_are_a_message_or_none(data: bytes) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what TensorFlow wrote
-def test_a_saved_model() -> None:
+def test_a_saved_model(tmp_path: Path) -> None:
     model = formats.load(SAVED)
     assert model.topology == Topology("tensorflow", (SAVED / "saved_model.pb").read_bytes())
     w = (np.arange(12, dtype=np.float32) / 7).reshape(3, 4)
-    assert_same(model.tensors, {B: np.array([1, -2, 3], ml_dtypes.bfloat16), W: w})
+    assert_same(model.tensors, {W: w, B: np.array([1, -2, 3], ml_dtypes.bfloat16)})
     assert model.metadata["tensorflow:text:assets/words.txt"] == "ein\nWört\n"
     assert (
         model.metadata["tensorflow:bytes:fingerprint.pb"].encode("latin-1") == (SAVED / "fingerprint.pb").read_bytes()
@@ -189,12 +204,14 @@ def test_a_saved_model() -> None:
     decoded = nnr.decode(nnr.encode(SAVED, nnr.EncoderConfig(exact=True)))
     assert (decoded.topology, decoded.metadata) == (model.topology, model.metadata)
     assert_same(decoded.tensors, model.tensors)
+    formats.save(decoded, tmp_path / "m.savedmodel")
+    assert tree(tmp_path / "m.savedmodel") == tree(SAVED)  # whatever TensorFlow wrote
     assert formats.topology_of(SAVED) == model.topology
     coded = nnr.encode(model, nnr.EncoderConfig(topology="external"))
     assert nnr.decode(coded, topology=SAVED).topology == model.topology
 
 
-def test_a_plain_checkpoint() -> None:
+def test_a_plain_checkpoint(tmp_path: Path) -> None:
     model = formats.load(PLAIN)
     values = {name.partition("/")[0]: array for name, array in model.tensors.items()}
     expected = {"a": np.array(1.5, np.float32), "n": np.arange(6, dtype=np.int16).reshape(2, 3), "z": np.zeros((0, 2))}
@@ -205,10 +222,14 @@ def test_a_plain_checkpoint() -> None:
     assert writing.strings_as_metadata(strings) == model.metadata
     with pytest.raises(FormatError, match="no folder with"):
         formats.topology_of(PLAIN)
+    formats.save(nnr.decode(nnr.encode(model, exact=True)), tmp_path / "plain.index")
+    name = "plain.data-00000-of-00001"
+    assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes()
 
 
 def test_variables_are_read_on_access(tmp_path: Path) -> None:
-    path = checkpoint(tmp_path, {b"w": message(f1=1, f2=shape(1 << 20), f5=4 << 20)}, bytes(4 << 20))
+    entry = message(f1=1, f2=shape(1 << 20), f5=4 << 20) + counted(bytes(4 << 20))
+    path = checkpoint(tmp_path, {b"w": entry}, bytes(4 << 20))
     assert formats.recognise(path)
     tracemalloc.start()
     try:
@@ -227,8 +248,13 @@ def test_variables_are_read_on_access(tmp_path: Path) -> None:
 def test_equal_items_are_tied(tmp_path: Path) -> None:
     """Keras exports each variable twice; a checksum alone, which can be anything, ties nothing."""
     one, other = (np.arange(start, start + 100, dtype=np.float32).tobytes() for start in (0, 1))
-    entry = message(f1=1, f2=shape(100), f5=400)
+    entry = message(f1=1, f2=shape(100), f5=400) + counted(one)
     entries = {name: entry + message(f4=400 * place) for place, name in enumerate((b"a", b"b", b"c"))}
+    tied = formats.load(checkpoint(tmp_path, entries, one + one + other))
+    assert tied.aliases == {"b": "a"}
+    with pytest.raises(FormatError, match="tensor 'c': it is damaged"):
+        tied["c"]
+    entries[b"c"] += counted(other)
     model = formats.load(checkpoint(tmp_path, entries, one + one + other))
     assert model.aliases == {"b": "a"}
     assert_same(nnr.decode(nnr.encode(model, exact=True)).tensors, model.tensors)
@@ -321,10 +347,42 @@ def test_malformed_strings(metadata: dict[str, str]) -> None:
         writing.strings_from_metadata(metadata)
 
 
-def test_without_tensorflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
-    model = formats.load(SAVED)
-    for name in ("m.savedmodel", "m.index"):
-        with pytest.raises(MissingDependencyError, match=r"tensorflow: pip install 'nnr_codec\[tensorflow\]'"):
-            formats.save(model, tmp_path / name)
-    assert not list(tmp_path.iterdir())
+_NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(_NAMES, hnp.arrays(st.sampled_from(["?", "i1", "<i4", ">f4", "f8"]), hnp.array_shapes(min_side=0)))
+)
+def test_any_tensors(found: dict[str, Array]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        formats.save(Model(found), Path(folder) / "m.index")
+        model = formats.load(Path(folder) / "m.index")
+        native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in found.items()}
+        assert_same({name: model[name] for name in found}, native)
+        assert len(model) == len(found)
+
+
+def test_many_tensors(tmp_path: Path) -> None:
+    """More than one block of the table has, with names that have much in common."""
+    found: dict[str, Array] = {f"layers/{number}/ü": np.array(number, np.int32) for number in range(15_000)}
+    formats.save(Model(found), tmp_path / "m.index")
+    assert (tmp_path / "m.index").stat().st_size > 270_000
+    assert_same(formats.load(tmp_path / "m.index").tensors, found)
+
+
+def test_existing_outputs(tmp_path: Path) -> None:
+    model, target = formats.load(SAVED), tmp_path / "m.savedmodel"
+    formats.save(model, target)
+    with pytest.raises(FileExistsError):
+        formats.save(model, target)
+    formats.save(model, target, overwrite=True)
+    assert tree(target) == tree(SAVED)
+    (tmp_path / "other.savedmodel").mkdir()
+    (tmp_path / "other.savedmodel" / "mine").write_bytes(b"")
+    with pytest.raises(FileExistsError, match=r"without a saved_model\.pb"):
+        formats.save(model, tmp_path / "other.savedmodel", overwrite=True)
+    with pytest.warns(formats.FormatWarning, match="left out: the topology, files beside the variables"):
+        formats.save(model, tmp_path / "m.index")
+    with pytest.warns(formats.FormatWarning, match="left out: metadata"), pytest.raises(FileExistsError):
+        formats.save(Model({"w": np.ones(2)}, metadata={"by": "me"}), tmp_path / "m.index")

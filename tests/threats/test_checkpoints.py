@@ -11,9 +11,11 @@ import pytest
 from nnr_codec import formats
 from nnr_codec.errors import NnrError
 from nnr_codec.formats import beside
+from nnr_codec.formats.tensorflow.checksum import crc32c, masked
+from nnr_codec.formats.tensorflow.wire import number
 from nnr_codec.limits import Limits
 
-from ..formats.test_tensorflow import ENTRY, HEADER, block, checkpoint, message, number, shape, table
+from ..formats.test_tensorflow import ENTRY, HEADER, block, checkpoint, message, shape, table
 from .checks import pins
 from .support import memory
 
@@ -86,21 +88,26 @@ def test_blocks_that_are_one_block(many: bool, tmp_path: Path) -> None:
 
 @pins(BUNDLE, "if shared > len(key) or own + length > end - at:")
 def test_entries_that_go_beyond_their_block(tmp_path: Path) -> None:
-    path, value = checkpoint(tmp_path, {}), ENTRY
-    data = table({**HEADER, b"w": value})
-    at = data.find(b"\0\1" + number(len(value)) + b"w")
-    assert at > 0
-    changed = bytearray(data[: at + 2] + b"\x7f" + data[at + 3 :])
+    path, good = checkpoint(tmp_path, {}), table({**HEADER, b"w": ENTRY})
+    data = bytearray(good)
+    data[data.find(b"\0\1" + number(len(ENTRY)) + b"w") + 2] = 0x7F
     end = data.find((0).to_bytes(4, "little") + (1).to_bytes(4, "little")) + 8
-    entries = bytes(changed[:end])
-    good = table({**HEADER, b"w": value})
-    # Of a block with another content, the checksum is another one as well.
-    from nnr_codec.formats.tensorflow.wire import crc32c
+    data[end + 1 : end + 5] = masked(crc32c(bytes(data[: end + 1]))).to_bytes(4, "little")
+    assert data != good
+    path.write_bytes(data)
+    bad(path, "the table of the checkpoint is damaged$")
 
-    crc = crc32c(entries + b"\0")
-    changed[end + 1 : end + 5] = (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
-    path.write_bytes(bytes(changed[: len(good)]))
-    bad(path, "the table of the checkpoint is damaged")
+
+@pins(BUNDLE, 'if masked(crc32c(items.reshape(-1).view("u1").data)) != self.checksum:')
+def test_items_that_are_damaged(tmp_path: Path) -> None:
+    bad(checkpoint(tmp_path, {b"w": ENTRY}, bytes(23) + b"\1"), "it is damaged, as its checksum tells")
+
+
+@pins(BUNDLE, 'if int.from_bytes(data[length + 1 :], "little") != masked(crc32c(data[: length + 1])):')
+def test_a_table_that_is_damaged(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, {b"w": ENTRY})
+    path.write_bytes(path.read_bytes().replace(b"w", b"v"))
+    bad(path, "a checksum is another one")
 
 
 @pins(WIRE, "if len(part) != size:")

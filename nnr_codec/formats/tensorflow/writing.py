@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...dtypes import bit_patterns
+from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, lacks_type
@@ -77,7 +77,7 @@ def write(model: Model, plan: Plan, items: BinaryIO, table: BinaryIO) -> None:
             items.write(part)
             at += len(part)
             crc = crc32c(counted, crc)
-        extents = b"".join(field(2, field(1, extent)) for extent in shape)
+        extents = b"".join(field(2, field(1, extent) * (extent > 0)) for extent in shape)
         place = field(4, start) * bool(start) + field(5, at - start) * (at > start)
         entries[name] = field(1, kind) + field(2, extents) + place + field32(6, masked(crc))
     _write_table(entries, table)
@@ -88,7 +88,10 @@ _Parts = Iterator[tuple[bytes | memoryview, bytes | memoryview]]  # what is writ
 
 def _parts(array: Array) -> tuple[int, tuple[int, ...], _Parts]:
     """Type, shape and items of a tensor."""
-    patterns = bit_patterns(np.asarray(array))
+    array = np.asarray(array)
+    patterns = bit_patterns(array)
+    if (bits := STORED_TYPES[array.dtype.name].bits) in (2, 4):
+        patterns &= patterns.dtype.type((1 << bits) - 1)  # without the sign that fills the byte
     data = patterns.astype(patterns.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
     return _NUMBERS[array.dtype.name], array.shape, iter([(data, data)])
 
@@ -120,6 +123,8 @@ def _write_table(entries: Mapping[str, bytes], table: BinaryIO) -> None:
         count = sum(size < _BLOCK for size in sizes) or 1
         index[pairs[count - 1][0]] = add(_block(pairs[:count]))
         pairs = pairs[count:]
+    last, place = index.popitem()
+    index[bytes(byte + 1 for byte in last[:1])] = place  # a short key behind all others; UTF-8 has no byte 255
     footer = add(_block([])) + add(_block(list(index.items())))
     table.write(footer.ljust(40, b"\0") + MAGIC)
 
