@@ -250,7 +250,7 @@ def test_any_constants(
 def test_without_its_bin(tmp_path: Path) -> None:
     path = two(tmp_path)
     path.with_suffix(".bin").unlink()
-    with pytest.raises(FormatError, match="the file of the weights, 'm\\.bin', is not there$"):
+    with pytest.raises(FormatError, match=r"the file of the weights, 'm\.bin', is not there$"):
         nnr.load(path)
     assert formats.topology_of(path) == Topology("", path.read_bytes())
     os.mkfifo(path.with_suffix(".bin"))

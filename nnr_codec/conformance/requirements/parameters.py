@@ -153,9 +153,7 @@ def topology_carriage(checked: Checked) -> Iterator[Finding]:
     # may be one.
     may_be = bool(found)
     carried = any(
-        _topology(seen).topology_storage_format < 128
-        and _payload(seen).topology_data.strip(b"\0")
-        for seen in found
+        _topology(seen).topology_storage_format < 128 and _payload(seen).topology_data.strip(b"\0") for seen in found
     )
     for seen in checked.of(NNR_MPS):
         flag = cast(NnrModelParameterSetUnitPayload, seen.unit.structure).topology_carriage_flag

@@ -60,6 +60,8 @@ def plan(model: Model, *, keeps_all: bool) -> Plan:
         lost = ["the topology"] * (model.topology is not None) + ["files beside the variables"] * bool(files)
     if any(not key.startswith(f"{_FORMAT}:") for key in model.metadata):
         lost.append("metadata")
+    if model.aliases and model.format != _FORMAT:  # its own ties are found again
+        lost.append("ties of tensors, which are written once for each name")
     if lost:
         warnings.warn(f"left out: {', '.join(lost)}", FormatWarning, stacklevel=4)
     return Plan(files, strings)
