@@ -1,7 +1,8 @@
 """Outputs that appear whole or not at all: written under a temporary name in the target's folder, then renamed.
 
-A process that is killed leaves at most a file or folder whose name ends in :data:`PARTIAL_SUFFIX`; it may be deleted.
-A symbolic link at the target is replaced, never followed.
+A process that is killed leaves at most files and folders whose names end in :data:`PARTIAL_SUFFIX`. They may be deleted
+where there is a target: one that is replaced stands under such a name until the new one is there, and of several files
+the first may be new by then, and the last not. A symbolic link at the target is replaced, never followed.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ def output_files(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
     with contextlib.ExitStack() as stack:
 
         def create(name: str) -> BinaryIO:
-            if Path(name).name != name or "\0" in name:
+            if name in ("", "..") or Path(name).name != name or "\0" in name:
                 raise FormatError(f"{name!r} is no name of a file beside {target.name!r}")
             final = target.with_name(name)
-            if final in created:
-                raise FormatError(f"{name!r} would be written twice")
+            if name.casefold() in (other.name.casefold() for other in created):
+                raise FormatError(f"{name!r} would be written twice, at least to systems that ignore case")
             partial = _partial(final)
             file = stack.enter_context(_created(partial, _replaceable_file(final, overwrite), final))
             created[final] = partial, file
@@ -222,28 +223,44 @@ def _replaceable_directory(target: Path, overwrite: bool, marker: str) -> int | 
 
 
 def _place(files: dict[Path, Path], target: Path, overwrite: bool) -> None:
-    """Give files their names, the target last; where one cannot have it, those before it are as they were."""
-    placed: list[tuple[Path, Path | None]] = []
-    try:
+    """Give files their names, the target last; where one cannot have it, all are as they were."""
+    asides: list[Path] = []
+    with contextlib.ExitStack() as undo:  # goes on where a step of it fails
         for final in sorted(files, key=lambda final: final == target):
-            aside = None
             if overwrite and _existing(final, overwrite):
                 _replaceable_file(final, overwrite)
-                aside = _partial(final)
-                os.rename(final, aside)
-                placed.append((aside, final))
-            _rename_new(files[final], final)
-            placed.append((final, None))
-    except BaseException:
-        for path, back in reversed(placed):
-            if back is None:
-                path.unlink()
+                asides.append(_partial(final))
+                undo.callback(_put_back, asides[-1], final)
+                _set_aside(final, asides[-1])
+                os.replace(files[final], final)
             else:
-                os.rename(path, back)
-        raise
-    for path, back in placed:
-        if back is not None:
-            path.unlink()
+                undo.callback(_take_away, files[final], final)
+                _rename_new(files[final], final)
+        undo.pop_all()
+    for aside in asides:
+        aside.unlink()
+
+
+def _set_aside(final: Path, aside: Path) -> None:
+    """Give a file, or a symbolic link, a second name; where there is no such thing, another one."""
+    try:
+        os.link(final, aside, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        os.rename(final, aside)
+
+
+def _put_back(aside: Path, final: Path) -> None:
+    """Give what was set aside its name again, if it was."""
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(aside, final)
+    aside.unlink(missing_ok=True)  # two names of one file are left as they are
+
+
+def _take_away(partial: Path, final: Path) -> None:
+    """Delete a file that was renamed; not one that somebody else made, by which that failed."""
+    with contextlib.suppress(FileNotFoundError):
+        if not partial.exists() or os.path.samestat(partial.lstat(), final.lstat()):
+            final.unlink()
 
 
 def _rename_new(partial: Path, target: Path) -> None:
@@ -256,7 +273,11 @@ def _rename_new(partial: Path, target: Path) -> None:
     except OSError:
         # A file system without links: claim the name, then replace the empty file that is ours.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        os.replace(partial, target)
+        try:
+            os.replace(partial, target)
+        except BaseException:
+            target.unlink()
+            raise
 
 
 def _rename_new_directory(partial: Path, target: Path) -> None:

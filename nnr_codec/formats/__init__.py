@@ -59,6 +59,7 @@ __all__ = [
     "fill",
     "get",
     "lacks_type",
+    "listed",
     "load",
     "names",
     "needs_topology",
@@ -116,6 +117,13 @@ def warn_of_loss(model: Model, what: str, *kept: str) -> None:
         keeps = f"tensors and {' and '.join(kept)}" if kept else "the tensors only"
         copies = " (of tied tensors each is written)" if "the ties" in lost else ""
         warnings.warn(f"{what} keeps {keeps}, not {' and '.join(lost)}{copies}", FormatWarning, stacklevel=5)
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """The first names, as ASCII and cut where they are long, and how many there are besides."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(ascii(name[:80]) for name in names[:most]) + more
 
 
 def wiring(topology: Topology) -> Wiring:

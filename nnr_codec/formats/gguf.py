@@ -25,7 +25,7 @@ from ..dtypes import STORED_TYPES
 from ..errors import FormatError, MissingDependencyError
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, fill, opened_file, state
+from . import FormatWarning, fill, listed, opened_file, state
 from .lazy import Entry, LazyTensors
 
 NAME = "gguf"
@@ -161,8 +161,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 def _losses(metadata: dict[str, str], left_out: list[str]) -> Iterator[str]:
     """What is not read."""
     if left_out:
-        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
-        yield f"values of these keys are left out: {', '.join(ascii(key[:80]) for key in left_out[:8])}{more}"
+        yield f"values of these keys are left out: {listed(left_out)}"
     if metadata.get(PREFIX + _SPLIT, "0") not in ("0", "1"):
         yield f"this is one of {metadata[PREFIX + _SPLIT][:20]} files of a model, and has only some of its tensors"
 

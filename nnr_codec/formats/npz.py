@@ -22,7 +22,7 @@ from ..errors import FormatError, NnrError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, lacks_type, state, warn_of_loss
+from . import FormatWarning, lacks_type, listed, state, warn_of_loss
 from .npy import Header, is_plain, read_header
 
 NAME = "npz"
@@ -137,9 +137,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             assert archive.fp
             lazy = LazyTensors(source, state(archive.fp), headers)
     if others and strict:
-        raise FormatError(f"members that are no arrays: {others[:8]!a}")
+        raise FormatError(f"members that are no arrays: {listed(others)}")
     if others:
-        warnings.warn(f"members that are no arrays are left out: {others[:8]!a}", FormatWarning, stacklevel=3)
+        warnings.warn(f"members that are no arrays are left out: {listed(others)}", FormatWarning, stacklevel=3)
     return Model(tensors if lazy is None else lazy, format=NAME)
 
 

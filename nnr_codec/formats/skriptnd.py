@@ -23,7 +23,7 @@ from ..errors import FormatError
 from ..files import output_directory
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology, Wiring
-from . import FormatWarning, announce, check_topology, opened_file
+from . import FormatWarning, announce, check_topology, listed, opened_file
 from .nnef import LazyTensors
 from .nnef.container import Directory
 from .nnef.labels import GRAPH, is_hidden, label_path, label_paths, path_label, portable_path
@@ -47,7 +47,6 @@ SYSTEM = os.name
 _MODULE, _TENSOR = ".sknd", ".dat"
 _KEY = "skriptnd:"
 _BEGINNING = 1 << 20
-_LISTED = 8
 _START = re.compile(rb"(?:[ \t\r\n]++|#[^\n]*+)*+(?:version|extension|import|public|operator|graph)\b")
 _PASSED_OVER = re.compile(rb"""#[^\n]*+|"[^"\n]*+"|'[^'\n]*+'""")
 # Of NNEF 1.0 a parenthesis follows the name.
@@ -105,10 +104,10 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     labels = _labels([path for path in files if path.endswith(_TENSOR)])
     strangers = [path for path in files if not path.endswith((_MODULE, _TENSOR))]
     if strangers and strict:
-        raise FormatError(f"files that are no part of the model, and that nothing carries: {_listed(strangers)}")
+        raise FormatError(f"files that are no part of the model, and that nothing carries: {listed(strangers)}")
     if strangers:
         warnings.warn(
-            f"files that are no part of the model are left out: {_listed(strangers)}", FormatWarning, stacklevel=3
+            f"files that are no part of the model are left out: {listed(strangers)}", FormatWarning, stacklevel=3
         )
     metadata = _texts(folder, modules, budget)
     found: dict[str, tuple[str, Header]] = {}
@@ -237,8 +236,3 @@ def _created(folder: Path, place: str) -> BinaryIO:
         return target.open("xb")
     except FileExistsError:
         raise FormatError(f"{place[:80]!a}: to this file system, another file of the model has that name") from None
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(ascii(name[:200]) for name in names[:_LISTED]) + more

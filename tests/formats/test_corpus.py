@@ -173,5 +173,7 @@ def test_documents_that_are_no_graphs(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_language() -> None:
-    with pytest.raises(FormatError, match="not a model of a format that is read here"):
-        nnr.load(_ROOT / "models" / "digits_cnn.sknd")
+    folder = _ROOT / "models" / "digits_cnn.sknd"
+    assert nnr.load(folder).format == "skriptnd"
+    with pytest.raises(FormatError, match=r"no graph\.nnef"):
+        nnr.load(folder, format="nnef")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import random
 import tracemalloc
@@ -406,6 +407,40 @@ def test_any_dataset_of_h5pys(data: st.DataObject) -> None:
     assert_same(model.tensors, {"w": array.astype(array.dtype.newbyteorder("="))})
 
 
+_TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
+
+
+@st.composite
+def attribute_values(draw: st.DrawFn) -> Any:
+    """An attribute as metadata have it."""
+    if draw(st.booleans()):
+        return draw(_TEXTS)
+    shape: list[int] | None = draw(st.none() | st.lists(st.integers(0, 3), max_size=3))
+    count = 0 if shape is None else math.prod(shape)
+    kind = draw(
+        st.sampled_from(["ascii", "utf8:24", "ascii:30", "<f8", "|b1", ">i4", "<u2", "<f2", "|i1", "|u1", ">f4"])
+    )
+    if kind[0] in "ua":
+        return [kind, shape, draw(st.lists(_TEXTS, min_size=count, max_size=count))]
+    items = draw(st.lists(st.integers(0, 1 if kind == "|b1" else 255), min_size=count * int(kind[2:])))
+    return [kind, shape, bytes(items[: count * int(kind[2:])]).hex()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["", "a", "a/b", "w", "x/y", "..", "é", "é/ü"]),
+        st.dictionaries(_TEXTS.filter(bool), attribute_values(), min_size=1, max_size=3),
+    )
+)
+def test_any_attributes(found: dict[str, dict[str, Any]]) -> None:
+    model = Model({"w": np.ones(2), "a/c": np.array(1)}, metadata={"keras:hdf5": json.dumps(found)}, format="keras")
+    again = formats.load(written(model))
+    kept = json.loads(again.metadata.get("keras:hdf5", "{}"))
+    assert {path: kept.get(path) for path in found} == found
+    assert_same(again.tensors, {"a/c": np.array(1), "w": np.ones(2)})
+
+
 # ------------------------------------------------------------------------------------------------ hostile files
 def small(file: Any) -> None:
     file.create_dataset("a/w", data=np.arange(6.0), chunks=(2,), compression="gzip")
@@ -529,6 +564,7 @@ ATTRIBUTES: list[Any] = [
     {"a": {"x": ["<c8", [1], "00" * 8]}},
     {"a": {"x": ["O", [1], "00" * 8]}},
     {"a": {"x": ["<f8", [9000], "00" * 72000]}},
+    {"a": {str(number): "" for number in range(1001)}},
     {"a": {"x": [5, [], []]}},
     {"w": {"x": "on a dataset is well, but not below"}, "w/b": {}},
     {"/a": {}},
@@ -583,6 +619,14 @@ def test_streams() -> None:
         sink = Sink()
         formats.save(model, sink)  # type: ignore[arg-type]
         assert formats.load(sink.data).metadata == model.metadata
+
+
+def test_a_configuration_that_was_kept_apart(tmp_path: Path) -> None:
+    data = nnr.encode(DATA / "tiny.h5", nnr.EncoderConfig(topology="external"))
+    with pytest.raises(FormatError, match=r"the configuration of the model, .* is not there \(--topology gives it\)"):
+        formats.save(nnr.decode(data), tmp_path / "m.h5")
+    formats.save(nnr.decode(data, topology=DATA / "tiny.h5"), tmp_path / "m.h5")
+    assert formats.load(tmp_path / "m.h5").topology == formats.load(DATA / "tiny.h5").topology
 
 
 def test_topologies_alone() -> None:

@@ -209,6 +209,22 @@ def test_old_models_list_their_tensors_as_inputs() -> None:
     assert blocks(model([CORE, BN], tensors, inputs, ir_version=4)) == ()
 
 
+def test_tensors_that_are_no_values_of_the_outer_graph() -> None:
+    """Those of inner graphs are called as a value of the outer one may be."""
+    inner = graph([node("Neg", ["w"], ["y"])], [FILTER])
+    branch = node("If", ["q"], ["z"], "n", then_branch=field(6, inner))
+    core = node("Conv", ["x", "n/then_branch/w", "b"], ["a"])
+    made = node("Neg", ["q"], ["n/then_branch/w"])
+    assert blocks(model([branch, made, core, BN], [BIAS, *NORMS])) == ()
+    own = tensor("n/then_branch/w", random(4, 3, 2, 2))
+    assert blocks(model([branch, core, BN], [own, BIAS, *NORMS])) == (replace(WHOLE, weight="n/then_branch/w#2"),)
+
+
+def test_values_of_a_sparse_tensor_are_no_vector() -> None:
+    sparse = field(15, field(1, NORMS[0]) + field(2, tensor("", np.arange(4)[::-1])) + field(3, 4))
+    assert blocks(model([CORE, BN], [FILTER, BIAS, *NORMS[1:]], sparse)) == (PLAIN,)
+
+
 def test_a_constant_is_a_weight_too() -> None:
     weight = node("Constant", [], ["w"], value=field(5, tensor("", random(4, 3, 2, 2))))
     assert blocks(model([weight, CORE], [BIAS])) == (PLAIN,)

@@ -55,8 +55,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_skriptnd(tmp_path).rename("net")
     np.save("weight.npy", WEIGHT)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for path in KERAS.iterdir():
-        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / path.name)
+    for name in (".keras", ".h5"):
+        shutil.copy(KERAS / f"tiny{name}", tmp_path / f"model{name}")
+    shutil.copytree(KERAS / "scaled.savedmodel", tmp_path / "exported")
+    for path in KERAS.glob("plain.*"):
+        shutil.copy(path, tmp_path / path.name.replace("plain", "ckpt-7"))
     return tmp_path
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.formats import pytorch
+from nnr_codec.formats.pytorch import tree
 from nnr_codec.formats.pytorch.pickles import LEGACY
 from nnr_codec.limits import Limits
 
@@ -86,8 +87,36 @@ def test_a_metadata_key_that_calls(torch: Any) -> None:
     refused(archive_of(b"\x80\x02ccollections\nOrderedDict\n)R" + state + b"b."), "has attributes beside its keys")
     for target in (b"K\1", b"]", tensor(4, 0, [4], [1])):
         refused(
-            archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "refuses the file|runs|not carried"
+            archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "refuses the file|holds no|not carried"
         )
+
+
+def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
+    """A whole process: the description of a bitstream names no module that is imported, not even one of PyTorch."""
+    description = tree.to_bytes({"dict": [["w", {"tensor": [1]}], ["t", {"dtype": "_dynamo"}]]})
+    program = (
+        "import io, sys, numpy as np, nnr_codec as nnr\n"
+        f"model = nnr.Model({{'w': np.ones(1, 'f4')}}, nnr.Topology('pytorch', {description!r}))\n"
+        "try: nnr.save(model, io.BytesIO(), format='pytorch')\n"
+        "except nnr.FormatError as error: print(error, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "the installed PyTorch knows no dtype '_dynamo' False"
+
+
+def test_one_text_in_many_places(torch: Any) -> None:
+    """What counts is what it takes in the description, where it may take more."""
+    data = archive_of(b"\x80\x02](" + text("\u00e9" * 1000) + b"q\0" + b"h\0" * 99 + b"e.")
+    assert len(nnr.load(data, limits=Limits(max_topology_bytes=650_000)).topology.data) > 600_000  # type: ignore[union-attr]
+    refused(data, "bytes of texts in the description", limits=Limits(max_topology_bytes=590_000))
+
+
+def test_more_values_than_a_description_may_have(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that could be encoded but not restored."""
+    data = saved(torch, {"w": torch.ones(1), "many": list(range(2000))})
+    nnr.load(data)
+    monkeypatch.setattr(tree, "_MAX_MARKS", 2000)
+    refused(data, "more than 2,000 values")
 
 
 def test_persistent_ids(torch: Any) -> None:

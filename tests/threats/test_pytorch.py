@@ -6,6 +6,7 @@ import io
 import pickle
 import struct
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from nnr_codec.formats.pytorch import archive, tree
 from nnr_codec.formats.pytorch.pickles import LEGACY, check_legacy, check_pickle
 from nnr_codec.limits import Budget, Limits
 
-from ..formats.torch_support import archive_of, integer, mapping, tensor, text
+from ..formats.torch_support import archive_of, integer, mapping, rebuilt, tensor, text
 from .checks import pins
 from .support import memory
 
@@ -114,18 +115,56 @@ def test_t39_a_deep_key() -> None:
         check(b"\x80\x02})" + b"\x85" * 200 + b"K\1s.")
 
 
-@pins(PICKLES, 'budget.limits.check("max_names", size, "objects of a tuple")', "pass")
-def test_t39_a_key_of_keys() -> None:
-    """Hashing it would take more than a lifetime; each tuple has the one before twice."""
-    twice = b"".join(b"q" + bytes([k]) + b"h" + bytes([k]) + b"\x86" for k in range(60))
-    with pytest.raises(LimitError, match="objects of a tuple"):
-        check(b"\x80\x02})" + twice + b"K\1s.")
+PLACES = 'budget.charge("max_names", 1 + _AGAIN * (known.size - 1), "objects of the pickle, in all their places")'
+
+
+def twice(count: int, opened: bytes, closed: bytes) -> bytes:
+    """Opcodes of an object that has one twice that has one twice."""
+    return b"".join(b"q" + bytes([k]) + opened + 2 * (b"h" + bytes([k])) + closed for k in range(count))
+
+
+@pins(PICKLES, PLACES, "pass")
+@pytest.mark.parametrize("count", [17, 60])
+def test_t39_a_key_of_keys(count: int) -> None:
+    """Hashing it would take more than a lifetime, or a moment each time that it is one."""
+    uses = b"q\x7f" + b"h\x7fK\1" * 100
+    with pytest.raises(LimitError, match="in all their places"):
+        check(b"\x80\x02}()" + twice(count, b"(", b"t") + uses + b"u.")
+
+
+@pins(PICKLES, PLACES, "pass")
+def test_t39_a_list_of_lists() -> None:
+    """It would have a million of places, each of which is described."""
+    with pytest.raises(LimitError, match="in all their places"):
+        check(b"\x80\x02]" + twice(20, b"](", b"e") + b".")
+
+
+@pins(PICKLES, "self.size += sum(item.size for item in items)", "pass")
+def test_t39_a_list_of_which_many_sets_are_made() -> None:
+    items = b"".join(integer(k) for k in range(10_000))
+    with pytest.raises(LimitError, match="in all their places"):
+        check(b"\x80\x02](](" + items + b"eq\0" + b"cbuiltins\nset\nh\0\x85R" * 1000 + b"e.")
+
+
+@pins(PICKLES, "stack.append(_Object(size=1 + arguments.size, is_open=True))", "stack.append(_Object(is_open=True))")
+def test_t39_what_is_made_of_many() -> None:
+    items = b"".join(integer(k) for k in range(10_000))
+    with pytest.raises(LimitError, match="in all their places"):
+        check(b"\x80\x02](cbuiltins\nset\n](" + items + b"e\x85Rq\0" + b"h\0" * 1000 + b"e.")
+
+
+@pins(PICKLES, "if not self.is_open:")
+@pytest.mark.parametrize("change", [b"K\1a", b"(K\1e", b"K\1K\1s", b"(K\1K\1u", b"}b"])
+def test_t39_an_object_that_grows_elsewhere(change: bytes) -> None:
+    """Where it was put first, it would be larger than it counts."""
+    with pytest.raises(FormatError, match="changes an object that is elsewhere by then"):
+        check(b"\x80\x02](]q\0h\0" + change + b"e.")
 
 
 @pins(
     PICKLES,
-    '            budget.charge("max_names", 1, "objects of the pickle")\n            stack.append(_PLAIN)',
-    "            stack.append(_PLAIN)",
+    '            budget.charge("max_names", 1, "objects of the pickle")\n            stack.append(_Object(is_open',
+    "            stack.append(_Object(is_open",
 )
 def test_t39_many_objects() -> None:
     with pytest.raises(LimitError, match="max_names"):
@@ -204,6 +243,32 @@ def test_the_good_archive() -> None:
 def test_t39_a_storage_that_is_not_as_it_is(fields: dict[str, int]) -> None:
     with pytest.raises(FormatError, match="compressed or encrypted"):
         opened(edited("archive/data/0", **fields)).place("0")
+
+
+@pins(ARCHIVE, "if not 0 <= info.header_offset <= self.size:")
+@pytest.mark.parametrize("offset", [1 << 20, 1 << 62, 1 << 63, (1 << 64) - 1])
+def test_t39_a_storage_that_begins_beyond_the_end(offset: int, tmp_path: Path) -> None:
+    """No system finds places of more than 63 bits."""
+    data = bytearray(edited("archive/data/0", offset=(1 << 32) - 1))
+    at = data.index(b"archive/data/0", data.index(b"PK\1\2"))
+    wide = struct.pack("<HHQ", 1, 8, offset)
+    data[at + 14 : at + 14] = wide
+    struct.pack_into("<H", data, at - 46 + 30, len(wide))
+    end = data.rindex(b"PK\5\6") + 12
+    struct.pack_into("<I", data, end, struct.unpack_from("<I", data, end)[0] + len(wide))
+    (tmp_path / "a.pt").write_bytes(data)
+    with (tmp_path / "a.pt").open("rb") as file:
+        for each in (file, io.BytesIO(data)):
+            with pytest.raises(FormatError, match="begins beyond the end"):
+                archive.open_archive(each, Limits()).place("0")
+
+
+@pins(ARCHIVE, "if members[name].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):")
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_t39_a_pickle_that_is_compressed_in_other_ways(method: int) -> None:
+    """Where it is damaged, it ends in errors of other kinds."""
+    with pytest.raises(FormatError, match="in a way that PyTorch does not read"):
+        opened(rebuilt(GOOD, {}, method=method))
 
 
 @pins(ARCHIVE, "if start + info.file_size > self.size:")

@@ -26,6 +26,7 @@ _CONFIG = "model_config"
 _TEXT = re.compile(r"(utf8|ascii)(?::([1-9][0-9]{0,4}))?")
 _NUMBER = re.compile(r"[<>|](?:b1|[iu][1248]|f[248])")
 _MAX_BYTES = 64_000  # of an attribute in the header of its object
+_MAX_ATTRIBUTES = 1000  # HDF5 looks through all of them for each
 _MAX_RANK = 32
 
 
@@ -77,9 +78,10 @@ def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str
     found: dict[str, dict[str, Attribute]] = {}
     for path, values in groups.items():
         what = f"metadata {_KEY!r}, {path[:80]!a}"
-        found[path] = {
-            name: _attribute(name, value, config if path == "" else None, what) for name, value in values.items()
-        }
+        if len(values) > _MAX_ATTRIBUTES:
+            raise FormatError(f"{what}: {len(values):,} attributes; at most {_MAX_ATTRIBUTES:,} are written")
+        own = None if path else config
+        found[path] = {name: _attribute(name, value, own, what) for name, value in values.items()}
     return found
 
 
@@ -88,7 +90,11 @@ def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attrib
     if not name or not is_text(name):
         raise FormatError(f"{what}: that is no name")
     kind, shape, values = ["utf8", [], [value]] if isinstance(value, str) else _three(value, what)
-    if values is None and name == _CONFIG and config is not None and shape == []:
+    if values is None and name == _CONFIG and shape == []:
+        if config is None:
+            raise FormatError(
+                "the configuration of the model, which an .h5 file has, is not there (--topology gives it)"
+            )
         values = [text_of(config, what)]
     if not isinstance(kind, str) or not (shape is None or _is_shape(shape)):
         raise FormatError(f"{what}: neither a text, nor type, shape and values")

@@ -139,7 +139,8 @@ def _write_hdf5(model: Model, plan: Plan, file: BinaryIO) -> None:
     with _h5py().File(file, "w", libver=_VERSIONS, track_order=False) as target:
         _write_attributes(target, plan.attributes.get("", {}))
         for path in sorted(set(plan.attributes) - {""} - set(model)):
-            _write_attributes(target.require_group(path), plan.attributes[path])
+            # As bytes, or h5py makes a group of the kind that HDF5 1.8 brought.
+            _write_attributes(target.require_group(path.encode()), plan.attributes[path])
         ties = {
             name: other
             for name, other in model.aliases.items()

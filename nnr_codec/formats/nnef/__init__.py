@@ -26,7 +26,7 @@ from ...errors import FormatError
 from ...files import output_directory, output_file
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology, Wiring
-from .. import FormatWarning, announce, check_topology, described
+from .. import FormatWarning, announce, check_topology, described, listed
 from .blocks import find_blocks
 from .container import Container, is_container, open_container
 from .graph import Variable, parse_graph, with_shapes
@@ -47,9 +47,6 @@ NEEDS_TOPOLOGY = True
 SYSTEM = os.name
 
 _GZIPPED = (".tgz", ".tar.gz")
-# How many names a warning tells, and how many characters of each.
-_LISTED = 8
-_LONGEST = 200
 #: The kinds of arrays that may become variables; those of integers may become booleans.
 _KINDS = {"scalar": "fiu", "integer": "iu", "logical": "biu"}
 _HEADER_KEY = "nnef:"
@@ -129,12 +126,12 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     container = open_container(source, limits)
     graph = parse_graph(container.texts[GRAPH], limits)
     quantization = container.texts.get(QUANT)
-    listed: frozenset[str] = frozenset()
+    quantized: frozenset[str] = frozenset()
     if quantization is not None:
         read = read_quantization(quantization, limits)
         wrong = doubtful(read, identifiers_of(graph.document))
         _warn(f"{QUANT} lists what is no identifier of the graph, or twice", [entry.tensor for _, _, entry in wrong])
-        listed = read.tensors
+        quantized = read.tensors
     topology = Topology(NAME, container.texts[GRAPH], quantization)
     groups = _spellings(graph.variables)
     names = frozenset(container.files)
@@ -154,9 +151,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
                 raise FormatError(f"{found[0]} and {path} differ, but their labels are equal but for case (NNEF 4.1.3)")
     strangers = _strangers(container.files, {GRAPH, QUANT, *wanted})
     if strangers and strict:
-        raise FormatError(f"files that are no part of the model, and that nothing carries: {_listed(strangers)}")
+        raise FormatError(f"files that are no part of the model, and that nothing carries: {listed(strangers)}")
     _warn("files that are no part of the model are left out", strangers)
-    told = {variable.label.casefold() for variable in graph.variables if variable.identifier in listed}
+    told = {variable.label.casefold() for variable in graph.variables if variable.identifier in quantized}
     untold = [name for name in files if headers[files[name][0]].is_quantized and name.casefold() not in told]
     _warn(f"integers in variables of scalars, whose meaning no {QUANT} tells", untold)
     metadata = {
@@ -260,12 +257,7 @@ def _strangers(files: Iterable[str], known: set[str]) -> list[str]:
 def _warn(message: str, names: list[str], *, depth: int = 1) -> None:
     """Warn whoever called :func:`nnr_codec.formats.load` or ``save``, ``depth`` calls of this module away from here."""
     if names:
-        warnings.warn(f"{message}: {_listed(names)}", FormatWarning, stacklevel=3 + depth)
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(ascii(name[:_LONGEST]) for name in names[:_LISTED]) + more
+        warnings.warn(f"{message}: {listed(names)}", FormatWarning, stacklevel=3 + depth)
 
 
 def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:

@@ -35,8 +35,7 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
 class _Blocks:
     def __init__(self, graph: Graph) -> None:
         replaceable = graph.inputs if graph.ir_version >= _REPLACEABLE else set()
-        # A tensor in an inner graph has a name that no value of the outer one need have.
-        self.slots = {slot.name: slot for slot in graph.layout.slots if slot.items.stored.kind == "f"}
+        self.slots = {name: slot for name, slot in graph.values.items() if slot.items.stored.kind == "f"}
         for name in replaceable:
             self.slots.pop(name, None)
         self.graph = graph
@@ -127,7 +126,7 @@ class _Blocks:
             return None
         shape = slot.items.shape
         front = len(shape) - behind - 1
-        return name if front >= 0 and shape == (1,) * front + (channels,) + (1,) * behind else None
+        return slot.name if front >= 0 and shape == (1,) * front + (channels,) + (1,) * behind else None
 
 
 def _other(node: Node, name: str) -> str:

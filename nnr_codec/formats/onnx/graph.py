@@ -20,7 +20,7 @@ from functools import partial
 
 from ...errors import FormatError
 from ...limits import Budget, Limits
-from .layout import Layout, Length
+from .layout import Layout, Length, Slot
 from .proto import check_inside, integers, number, once, patches_of, read_tensor
 from .wire import FIXED32, LENGTH, VARINT, Field, Source
 
@@ -88,6 +88,8 @@ class Graph:
     layout : Layout
     nodes : list of Node
         Of the outer graph, in order.
+    values : dict of str to Slot
+        The dense tensors of the outer graph by the names that its nodes know them by.
     uses : Counter of str
         How often each value is used, in all graphs, as an output of a graph as well.
     inputs : set of str
@@ -97,6 +99,7 @@ class Graph:
 
     layout: Layout
     nodes: list[Node] = field(default_factory=list)
+    values: dict[str, Slot] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
     inputs: set[str] = field(default_factory=set)
     ir_version: int = 0
@@ -198,7 +201,7 @@ class _Walker:
             if part.number == _Graph.NODE:
                 self.within(part, partial(self.node, prefix=prefix, depth=depth))
             elif part.number == _Graph.INITIALIZER:
-                self.within(part, partial(self.tensor, prefix=prefix))
+                self.within(part, partial(self.tensor, prefix=prefix, is_value=not depth))
             elif part.number == _Graph.SPARSE_INITIALIZER:
                 self.within(part, partial(self.sparse, prefix=prefix))
             elif part.number == _Graph.OUTPUT:
@@ -280,7 +283,8 @@ class _Walker:
         for place, graph in enumerate(graphs):
             self.within(graph, partial(self.inner, prefix=f"{path}{name}/{place}/", depth=depth + 1))
         if _Attribute.T in seen and name == "value" and constant is not None:
-            self.within(seen[_Attribute.T], partial(self.tensor, path=constant, constant=True))
+            walk = partial(self.tensor, path=constant, constant=True, is_value=not depth)
+            self.within(seen[_Attribute.T], walk)
         elif _Attribute.T in seen:
             self.stay(seen[_Attribute.T])
         if _Attribute.SPARSE_TENSOR in seen and name == "sparse_value" and constant is not None:
@@ -298,11 +302,16 @@ class _Walker:
         return [value for part in parts for value in integers(self.source, part, _MAX_EACH)]
 
     # -------------------------------------------------------------------------------------------- tensors
-    def tensor(self, found: Field, prefix: str = "", path: str | None = None, constant: bool = False) -> None:
-        """A TensorProto, called ``path`` or, in a graph, as it says itself."""
+    def tensor(
+        self, found: Field, prefix: str = "", path: str | None = None, constant: bool = False, is_value: bool = False
+    ) -> None:
+        """A TensorProto, called ``path`` or, in a graph, as it says itself; perhaps a value of the outer graph."""
         tensor = read_tensor(self.source, found, self.limits)
         name = prefix + tensor.name if path is None else path
-        self.graph.layout.patches.extend(patches_of(self.source, tensor, name, self.claim, constant=constant))
+        patches = patches_of(self.source, tensor, name, self.claim, constant=constant)
+        self.graph.layout.patches.extend(patches)
+        if is_value:
+            self.graph.values |= {name: patch for patch in patches if isinstance(patch, Slot)}
 
     def sparse(self, found: Field, prefix: str = "", path: str | None = None) -> None:
         """A SparseTensorProto, called as its values are."""

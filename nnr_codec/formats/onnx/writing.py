@@ -13,7 +13,7 @@ from ...dtypes import STORED_TYPES, stored_type
 from ...errors import FormatError
 from ...limits import Limits
 from ...model import Array, Model
-from .. import FormatWarning, announce, check_topology, described
+from .. import FormatWarning, announce, check_topology, described, listed
 from .graph import read_graph
 from .layout import Layout, Length, Location, Other, Part, Patch, Slot, inside, located, outside
 from .wire import Source, varint
@@ -23,7 +23,6 @@ LARGEST = (1 << 31) - 1
 #: Fewer bytes do not go to another file where the source's did not.
 SMALLEST = 1024
 
-_LISTED = 8
 # Fields of ModelProto, GraphProto and TensorProto.
 _GRAPH, _INFO, _DIMS = 7, 13, 1
 
@@ -149,9 +148,7 @@ def _check(model: Model, slots: Sequence[Slot]) -> None:
     known = {slot.name for slot in slots}
     strangers = [name for name in model if name not in known]
     if strangers:
-        more = f" and {len(strangers) - _LISTED} more" if len(strangers) > _LISTED else ""
-        names = ", ".join(ascii(name[:80]) for name in strangers[:_LISTED])
-        message = f"tensors that the graph does not have are left out: {names}{more}"
+        message = f"tensors that the graph does not have are left out: {listed(strangers)}"
         warnings.warn(message, FormatWarning, stacklevel=5)
 
 

@@ -20,7 +20,7 @@ from ...errors import FormatError
 from ...files import output_files
 from ...limits import Budget, Limits
 from ...model import Model, Topology, Wiring
-from .. import FormatWarning, announce, check_topology, described, opened_file, state
+from .. import FormatWarning, announce, check_topology, described, listed, opened_file, state
 from ..beside import located, opened
 from ..lazy import LazyTensors
 from .ir import Constant, is_ir, read_constants
@@ -37,7 +37,6 @@ NEEDS_TOPOLOGY = True
 _BEGINNING = 1 << 16
 #: The size of the ``.bin`` in a model's metadata, where it does not end with the last constant.
 _SIZE = "openvino:size"
-_LISTED = 8
 
 
 def recognise(source: Path | BinaryIO) -> bool:
@@ -178,6 +177,5 @@ def _check_fit(model: Model, constant: Constant) -> None:
 def _warn_of_others(model: Model, constants: Mapping[str, Constant]) -> None:
     others = [name for name in model if name not in constants]
     if others:
-        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-        listed = ", ".join(ascii(name[:80]) for name in others[:_LISTED]) + more
-        warnings.warn(f"tensors that are no constants of the XML are left out: {listed}", FormatWarning, stacklevel=4)
+        message = f"tensors that are no constants of the XML are left out: {listed(others)}"
+        warnings.warn(message, FormatWarning, stacklevel=4)

@@ -19,7 +19,7 @@ from ...errors import FormatError, LimitError, MissingDependencyError
 from ...files import output_file
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology, Wiring
-from .. import FormatWarning, opened_file, require, state
+from .. import FormatWarning, listed, opened_file, require, state
 from ..lazy import LazyTensors
 from . import tree
 from .archive import Archive, entry_of, is_archive, open_archive
@@ -43,7 +43,6 @@ TOPOLOGY = "pytorch"
 _FIRST = (2, 10)
 #: The first version that tells where storages lie if they are to be of no device.
 _TELLS = (2, 11)
-_LISTED = 8
 
 
 def recognise(source: Path | BinaryIO) -> bool:
@@ -89,8 +88,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
                 tensors = {name: entry.read(file, f"tensor {name[:80]!a}") for name, entry in entries.items()}
     if found.apart:
         what = "tensors that share memory, but not all of it, are kept as separate ones"
-        names = ", ".join(ascii(name[:80]) for name in found.apart[:_LISTED])
-        message = f"{what}: {names}{' and others' if len(found.apart) > _LISTED else ''}"
+        message = f"{what}: {listed(found.apart)}"
         if strict:
             raise FormatError(message)
         warnings.warn(message, FormatWarning, stacklevel=3)
@@ -157,6 +155,7 @@ def _version(torch: Any) -> tuple[int, int]:
 def _topology(found: Found, limits: Limits) -> Topology:
     data = tree.to_bytes(found.tree)
     limits.check("max_topology_bytes", len(data), "bytes of the description")
+    tree.check_count(data)
     return Topology(TOPOLOGY, data)
 
 

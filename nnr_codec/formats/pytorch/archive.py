@@ -96,6 +96,8 @@ class Archive:
         info, what = self.storages[key], f"storage {key}"
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
             raise FormatError(f"{what} is compressed or encrypted, which torch.save does not")
+        if not 0 <= info.header_offset <= self.size:
+            raise FormatError(f"{what} begins beyond the end of the file")
         self.file.seek(info.header_offset)
         local = self.file.read(_LOCAL.size)
         if len(local) < _LOCAL.size or not local.startswith(b"PK\3\4"):
@@ -177,6 +179,8 @@ def _member(
 ) -> bytes:
     if name not in members:
         raise FormatError(f"the archive has no {name}, as torch.save writes")
+    if members[name].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(f"{name} is compressed in a way that PyTorch does not read")
     limits.check("max_topology_bytes", members[name].file_size, f"bytes of {name}")
     with archive.open(members[name]) as member:
         # What it says of its size need not be so.

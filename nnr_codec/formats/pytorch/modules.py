@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,11 @@ import numpy as np
 from ...errors import FormatError
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology
-from .. import announce, lacks_type, require
+from .. import announce, lacks_type, listed, require
 from . import tree
 from .items import TYPES, array_of, filled
 from .joins import find_blocks
 from .structure import storage_in_memory, walk
-
-_LISTED = 3
 
 
 def from_module(module: Any, example_inputs: Any = None) -> Model:
@@ -93,7 +91,9 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
         [name for name in model if name not in state],
     )
     if strict and (missing or strangers):
-        what = [f"{text}: {_listed(names)}" for text, names in (("missing", missing), ("unknown", strangers)) if names]
+        what = [
+            f"{text}: {listed(names, 3)}" for text, names in (("missing", missing), ("unknown", strangers)) if names
+        ]
         raise FormatError(f"these are not the tensors of the module; {'; '.join(what)}")
     names = [name for name in state if name in model.tensors]
     announce(model, names)
@@ -115,11 +115,6 @@ def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
     if tensor.is_floating_point() != target.is_floating_point():
         raise FormatError(f"{what} is of {array.dtype}; that of the module is of {target.dtype}")
     return tensor.to(target.dtype)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(repr(name) for name in names[:_LISTED]) + more
 
 
 def _torch() -> Any:

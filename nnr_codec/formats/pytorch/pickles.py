@@ -1,7 +1,8 @@
 """Looks through pickles before PyTorch's restricted unpickler does: nothing is run, and no object of them made.
 
-That unpickler hashes tuples however deep they are, and makes storages of any size. So the list of what may be asked for
-is shorter here, that of what may be called still more so, and the size of every tuple is known before it may be a key.
+That unpickler hashes tuples however deep they are, makes storages of any size, and lets a few bytes put the same object
+anywhere again. So the list of what may be asked for is shorter here, that of what may be called still more so, and the
+size of every object is known before it is a key, is given to what is called, or stands somewhere else as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import pickletools
 import re
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from ...errors import FormatError, NnrError
@@ -37,9 +40,27 @@ _PUSHES = re.compile("NONE|NEWTRUE|NEWFALSE|BININT[12]?|BINFLOAT|LONG1|BINUNICOD
 _POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
-#: An object: how deep tuples are in it, and how many objects; and what it is, if it may be called.
-_Object = tuple[int, int, bool]
-_PLAIN: _Object = (0, 1, False)
+# How many times an object counts, with all in it, where it stands again.
+_AGAIN = 10
+
+
+@dataclass(slots=True)
+class _Object:
+    """An object: how deep tuples are in it, how many objects are; whether it may be called, and may take in more."""
+
+    depth: int = 0
+    size: int = 1
+    is_called: bool = False
+    is_open: bool = False
+
+    def take(self, items: Sequence[_Object]) -> None:
+        if not self.is_open:
+            # It could grow where its size was counted already.
+            raise FormatError("the pickle changes an object that is elsewhere by then, or holds no others")
+        self.size += sum(item.size for item in items)
+
+
+_PLAIN = _Object()
 
 
 def check_pickle(stream: BinaryIO, budget: Budget) -> None:
@@ -70,13 +91,15 @@ def _run(stream: BinaryIO, budget: Budget) -> None:
         name = opcode.name
         if _PUSHES.fullmatch(name):
             budget.charge("max_names", 1, "objects of the pickle")
-            stack.append(_PLAIN)
+            stack.append(_Object(is_open=True) if name.startswith("EMPTY_") else _PLAIN)
         elif name in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
+            known = memo[argument]
+            budget.charge("max_names", 1 + _AGAIN * (known.size - 1), "objects of the pickle, in all their places")
+            stack.append(replace(known, is_open=False) if known.is_open else known)
         elif name == "GLOBAL":
-            stack.append((0, 1, _is_called(str(argument))))
+            stack.append(_Object(is_called=_is_called(str(argument))))
         elif name == "MARK":
             budget.charge("max_names", 1, "objects of the pickle")
             below.append(stack)
@@ -87,27 +110,30 @@ def _run(stream: BinaryIO, budget: Budget) -> None:
             items, stack = stack, below.pop()
             if name == "TUPLE":
                 stack.append(_tuple(items, budget))
+            else:
+                stack[-1].take(items)
         elif name in _POPS:
-            del stack[len(stack) - _POPS[name] :]
+            items = stack[-_POPS[name] :]
+            del stack[-_POPS[name] :]
+            stack[-1].take(items)
         elif name == "BINPERSID":
             stack[-1] = _PLAIN
         elif name == "REDUCE":
-            stack.pop()
-            if not stack.pop()[2]:
+            arguments = stack.pop()
+            if not stack.pop().is_called:
                 raise FormatError("the pickle calls what is not to be called")
-            stack.append(_PLAIN)
+            stack.append(_Object(size=1 + arguments.size, is_open=True))
         elif name not in ("PROTO", "STOP"):
             raise FormatError(f"the pickle has opcode {name} at {position}, which torch.save does not write")
 
 
 def _tuple(items: list[_Object], budget: Budget) -> _Object:
     """A tuple of these."""
-    depth, size = 1 + max((item[0] for item in items), default=0), 1 + sum(item[1] for item in items)
+    depth = 1 + max((item.depth for item in items), default=0)
     budget.charge("max_names", 1, "objects of the pickle")
     if depth > MAX_DEPTH:
         raise FormatError(f"tuples are nested deeper than {MAX_DEPTH}")
-    budget.limits.check("max_names", size, "objects of a tuple")
-    return depth, size, False
+    return _Object(depth, 1 + sum(item.size for item in items))
 
 
 def _is_called(asked: str) -> bool:

@@ -16,12 +16,11 @@ import numpy as np
 from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
 from ...model import Array, Model
-from .. import FormatWarning, announce, described, lacks_type, warn_of_loss
+from .. import FormatWarning, announce, described, lacks_type, listed, warn_of_loss
 from . import tree
 from .items import TYPES, filled, patterns_of
-from .structure import build
+from .structure import build, is_name
 
-_LISTED = 8
 #: More bytes of tensors than this wait in a temporary file until they are written.
 IN_MEMORY = 256 << 20
 _ALIGNMENT = 64
@@ -30,20 +29,21 @@ _ALIGNMENT = 64
 def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | None = None) -> None:
     """Write a model; see :func:`nnr_codec.formats.pytorch.write`. ``scratch`` is a folder for a temporary file."""
     described_by = _description(model)
-    places = described_by.places if described_by else dict.fromkeys(model)
+    places = described_by.places if described_by else dict.fromkeys(map(_checked, model))
     if missing := [name for name in places if name not in model.tensors]:
         raise FormatError(f"the model has no tensor {missing[0][:80]!a}, one of its PyTorch description")
     if unused := [name for name in model if name not in places]:
-        _warn(f"tensors that are not in the model's PyTorch description are left out: {_listed(unused)}")
+        _warn(f"tensors that are not in the model's PyTorch description are left out: {listed(unused)}")
     shapes = {name: _shape(model, name, place) for name, place in places.items()}
     with _memory(torch, sum(_size(*shapes[name]) for name in shapes), scratch) as empty:
         announce(model, list(shapes))
         tensors: dict[str, Any] = {}
+        first: dict[str, str] = {}  # by the tensor that they are tied to
         for name, (dtype, shape) in shapes.items():
             array = np.asarray(model.tensors[name])
             if array.dtype != dtype or array.size != math.prod(shape):
                 raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
-            other = tensors.get(model.aliases.get(name, ""))
+            other = tensors.get(first.setdefault(model.aliases.get(name, name), name))
             tensors[name] = other if _tied(other, array, shape) else filled(empty(dtype, shape), array)
         content = build(torch, described_by.tree, tensors) if described_by else tensors
         torch.save(content, file)
@@ -55,6 +55,13 @@ def _description(model: Model) -> tree.Description | None:
         return tree.parse(model.topology.data)
     warn_of_loss(model, "a PyTorch file", "ties")
     return None
+
+
+def _checked(name: str) -> str:
+    """The name of a tensor, as a key; FormatError for one that would not come back."""
+    if not is_name(name):
+        raise FormatError(f"tensor {name[:80]!a}: that is no name in a PyTorch file")
+    return name
 
 
 def _shape(model: Model, name: str, place: tree.Place | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -101,7 +108,3 @@ def _memory(torch: Any, total: int, scratch: Path | None) -> Iterator[Any]:
 
 def _warn(message: str) -> None:
     warnings.warn(message, FormatWarning, stacklevel=5)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(ascii(name[:80]) for name in names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")

@@ -181,7 +181,7 @@ class _Walker:
     def leaf(self, value: Any, path: tuple[str, ...]) -> Node:
         kind, torch = type(value), self.torch
         if kind is str:
-            self.budget.charge("max_topology_bytes", len(value), "characters of texts in the file")
+            self.budget.charge("max_topology_bytes", len(tree.text(value)), "bytes of texts in the description")
         if value is None or kind in (bool, str):
             return value
         if kind is int:
@@ -207,7 +207,7 @@ class _Walker:
         if value.requires_grad is not tree.TENSORS[kind]:
             node["requires_grad"] = value.requires_grad
         name = tree.name_of(path)
-        if "\0" in name or not _is_text(name):
+        if not is_name(name):
             raise FormatError(f"{_place(path)}: no bitstream has a tensor of that name")
         self.budget.limits.check("max_name_bytes", len(name.encode()), f"bytes of the name {name[:80]!a}")
         self.tensors.append((name, node, value, view))
@@ -325,7 +325,8 @@ def _value(torch: Any, kind: str, value: Any) -> Any:
     if kind == "size":
         return torch.Size(value)
     try:
-        found = torch.device(value) if kind == "device" else getattr(torch, value, None)
+        # Not by getattr, which imports parts of PyTorch that somebody names.
+        found = torch.device(value) if kind == "device" else vars(torch).get(value)
     except RuntimeError:
         found = None
     if type(found) not in (torch.device, torch.dtype):
@@ -341,8 +342,10 @@ def _type(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _is_text(text: str) -> bool:
-    """Whether there is no half of a surrogate pair."""
+def is_name(text: str) -> bool:
+    """Whether a bitstream has tensors of that name: not empty, without zeros and halves of surrogate pairs."""
+    if not text or "\0" in text:
+        return False
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -89,10 +89,15 @@ def to_bytes(tree: Node, blocks: Sequence[Block] = ()) -> bytes:
     return text(fields).encode("ascii")
 
 
-def parse(data: bytes) -> Description:
-    """Read a text; FormatError if it is malformed."""
+def check_count(data: bytes) -> None:
+    """Raise FormatError for a text of more values than are read."""
     if sum(data.count(mark) for mark in b"[{,") > _MAX_MARKS:
         raise FormatError(f"the description has more than {_MAX_MARKS:,} values")
+
+
+def parse(data: bytes) -> Description:
+    """Read a text; FormatError if it is malformed."""
+    check_count(data)
     try:
         value = json.loads(data.decode("ascii"), object_pairs_hook=_unique, parse_constant=_refused)
     except FormatError:

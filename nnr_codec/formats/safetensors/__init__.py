@@ -23,7 +23,7 @@ from ...errors import FormatError
 from ...files import output_directory, output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Model
-from .. import FormatWarning, announce, described, opened_file, state, warn_of_loss
+from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
@@ -69,8 +69,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     if isinstance(source, Path):
         files, entries, metadata, strangers = _opened(source, limits)
         if strangers:
-            message = f"these are left out: {', '.join(ascii(name[:80]) for name in strangers[:8])}"
-            message += f" and {len(strangers) - 8} more" if len(strangers) > 8 else ""
+            message = f"these are left out: {listed(strangers)}"
             if strict:
                 raise FormatError(message)
             warnings.warn(message, FormatWarning, stacklevel=3)
