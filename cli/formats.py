@@ -61,9 +61,12 @@ def row_of(module: Format) -> dict[str, Any]:
 
     from nnr_codec.formats import Reading, Writing
 
-    missing = [name for name in getattr(module, "NEEDS", ()) if find_spec(name) is None]
+    needs, to_write = getattr(module, "NEEDS", ()), getattr(module, "NEEDS_TO_WRITE", ())
+    missing = [name for name in (*needs, *to_write) if find_spec(name) is None]
     extra = getattr(module, "EXTRA", "")
     install = f"pip install 'nnr_codec[{extra}]'" if extra else f"pip install {' '.join(missing)}"
+    if not any(name in needs for name in missing):
+        install = f"to write: {install}"
     return {
         "name": module.NAME,
         "description": module.DESCRIPTION,

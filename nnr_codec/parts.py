@@ -2,7 +2,8 @@
 
 A part's name is a digest of all that it follows from: version, options, source. Its file has a length and a digest of
 its own, so that one which is damaged is as good as none. The folder is the caller's alone, and is never followed by a
-link; it goes away when the work is done.
+link; it goes away when the work is done. Processes that do the same work at once may take parts away from one another,
+which costs time only.
 
 Values are written as bytes by :func:`freeze`, and made again by :func:`thaw`: numbers, texts, bytes, arrays,
 collections, and instances of this package's own dataclasses, named tuples, enumerations and syntax structures. Nothing
@@ -35,7 +36,7 @@ SUFFIX = ".parts"
 
 _MAGIC = b"nnrpart1"
 _HEAD = Struct("<8sQ32s")  # magic, bytes that follow, their digest
-_NAME = re.compile(r"[0-9a-f]{64}(\.new)?")
+_NAME = re.compile(r"[0-9a-f]{64}\.nnrpart(\.new)?")
 _COUNT, _FLOAT = Struct("<Q"), Struct("<d")
 #: Arrays begin at multiples of this, as compiled code wants them.
 _ALIGNMENT = 64
@@ -59,12 +60,12 @@ class Parts:
             os.mkdir(folder, 0o700)
         found = folder.lstat()
         mine = not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
-        if not (stat.S_ISDIR(found.st_mode) and mine and all(map(_NAME.fullmatch, os.listdir(folder)))):
+        if not (stat.S_ISDIR(found.st_mode) and mine and _has_only_parts(folder)):
             raise FileExistsError(f"{folder} is not a folder of parts of ours: remove it, or write to another name")
 
     def key(self, *what: Any) -> str:
         """The name of the part that follows from this and nothing else; TypeError for what cannot be frozen."""
-        return _digest(freeze((self._version, *what))).hex()
+        return f"{_digest(freeze((self._version, *what))).hex()}.nnrpart"
 
     def __contains__(self, key: str) -> bool:
         return (self.folder / key).is_file()
@@ -88,17 +89,19 @@ class Parts:
         if most is not None and length > most:
             return
         new = self.folder / f"{key}.new"
-        with open(new, "wb", opener=_opener) as file:
-            file.write(_HEAD.pack(_MAGIC, length, _digest([key.encode(), *content])))
-            for part in content:
-                file.write(part)
-        os.replace(new, self.folder / key)
+        with suppress(FileNotFoundError):  # another process has done the same work, and cleared up
+            with open(new, "wb", opener=_opener) as file:
+                file.write(_HEAD.pack(_MAGIC, length, _digest([key.encode(), *content])))
+                for part in content:
+                    file.write(part)
+            os.replace(new, self.folder / key)
 
     def only(self, keys: Collection[str]) -> None:
         """Remove all other parts."""
-        for name in os.listdir(self.folder):
-            if name not in keys and _NAME.fullmatch(name):
-                (self.folder / name).unlink()
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self.folder):
+                if name not in keys and _NAME.fullmatch(name):
+                    (self.folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -113,6 +116,11 @@ def parts_of(target: str | os.PathLike[str], version: str) -> Iterator[Parts]:
     finally:
         with suppress(OSError):
             os.rmdir(folder)
+
+
+def _has_only_parts(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return all(entry.is_file(follow_symlinks=False) and _NAME.fullmatch(entry.name) for entry in entries)
 
 
 def _opener(path: str, flags: int) -> int:

@@ -173,17 +173,17 @@ class Pool:
         except Exception as error:
             if self._threads:
                 raise  # the system does not start as many
-            raise _lost(tasks, error) from error
+            raise lost(_names(tasks), error) from error
         self._begun.add(future)
         return future
 
     def _given(self, future: Future[Any], tasks: Sequence[Task[Result]]) -> Iterator[Result]:
         try:
             results, error = future.result()
-        except BaseException as lost:
-            if not is_lost(lost):
+        except BaseException as failure:
+            if not is_lost(failure):
                 raise
-            raise _lost(tasks, lost) from lost
+            raise lost(_names(tasks), failure) from failure
         self._begun.discard(future)
         yield from results
         if error is not None:
@@ -214,14 +214,18 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, Exception) or "CancelledError" in [cls.__name__ for cls in type(error).__mro__]
 
 
-def _lost(tasks: Sequence[Task[Any]], error: BaseException) -> WorkerError:
-    names = list(dict.fromkeys(name for task in tasks for name in task.names))
+def lost(names: Sequence[str], error: BaseException) -> WorkerError:
+    """What an error of the executor's own means for the work on these tensors."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return WorkerError(
         f"the executor has lost the work on tensor {names[0]!r}{more} ({what}); encode_file and decode_file with "
         "resume=True go on from what is done"
     )
+
+
+def _names(tasks: Sequence[Task[Any]]) -> list[str]:
+    return list(dict.fromkeys(name for task in tasks for name in task.names))
 
 
 def end(futures: Iterable[Future[Any]]) -> None:

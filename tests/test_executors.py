@@ -355,6 +355,32 @@ def test_a_lost_worker(error: BaseException, after: int, at: str, model: Path, t
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("when", [0, 1])
+def test_threads_that_are_shut_down(when: int, tmp_path: Path) -> None:
+    """Before the work, or on the way, which cancels what waits."""
+    source = tmp_path / "m.safetensors"
+    nnr.save({f"w{k}": RNG.normal(0, 0.1, (300, 300)).astype("f4") for k in range(9)}, source)
+    bitstream, target = tmp_path / "m.nnr", tmp_path / "x.npz"
+    nnr.encode_file(source, bitstream)
+    before = {*tmp_path.iterdir()}
+    for call in (
+        lambda executor, end: nnr.encode_file(source, tmp_path / "x.nnr", executor=executor, progress=end),
+        lambda executor, end: nnr.decode_file(bitstream, target, executor=executor, progress=end),
+        lambda executor, end: nnr.open(bitstream).decode(end, executor=executor),
+    ):
+        executor = ThreadPoolExecutor(1)
+
+        def end(_: object, executor: ThreadPoolExecutor = executor) -> None:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+        if not when:
+            end(None)
+        with pytest.raises(nnr.WorkerError, match=r"lost the work on tensor 'w\d'") as caught:
+            call(executor, end)
+        assert isinstance(caught.value.__cause__, (RuntimeError, CancelledError))
+        assert {*tmp_path.iterdir()} == before
+
+
 def test_an_interruption_is_none(model: Path, tmp_path: Path) -> None:
     for at in ("submit", "result"):
         with pytest.raises(KeyboardInterrupt):

@@ -306,18 +306,51 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
 
 
-def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.parent.with_name("victim"))])
+def test_a_folder_with_more_than_files_is_refused(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """Links are not followed, nobody waits for a pipe, and nothing is deleted."""
     model, target = some(), tmp_path / "m.nnr"
-    folder = interrupted(model, target)
+    folder = interrupted(model, target, target_ratio=0.2)
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    for path in list(folder.iterdir()):
-        path.unlink()
-        path.symlink_to(victim)
-        path.with_name(f"{path.name}.new").symlink_to(victim)
-    with pytest.raises(OSError, match="symbolic link"):
-        nnr.encode_file(model, target, resume=True)
+    names = {path.name for path in folder.iterdir()}
+    for name in names:
+        (folder / name).unlink()
+        make(folder / name)
+        make(folder / f"{name}.new")
+    with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+        nnr.encode_file(model, target, resume=True, target_ratio=0.2)
     assert victim.read_text() == "precious"
+    assert {path.name for path in folder.iterdir()} == names | {f"{name}.new" for name in names}
+
+
+def test_files_that_are_named_by_digests_are_not_all_ours(tmp_path: Path) -> None:
+    stored = tmp_path / "m.nnr.parts" / ("0" * 64)
+    stored.parent.mkdir(0o700)
+    stored.write_text("precious")
+    with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+        nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
+    assert stored.read_text() == "precious"
+
+
+@pytest.mark.parametrize("how", [{}, {"jobs": 2}], ids=str)
+def test_the_same_work_twice_at_once(how: dict[str, Any], tmp_path: Path) -> None:
+    """Whoever is done first clears up, wherever the other one is then."""
+    model, target, restored = some(), tmp_path / "m.nnr", tmp_path / "m.safetensors"
+    expected = nnr.encode(model)
+
+    def encode_too(_: object) -> None:
+        nnr.encode_file(model, target, resume=True, overwrite=True, **how)
+
+    def decode_too(_: object) -> None:
+        nnr.decode_file(expected, restored, resume=True, overwrite=True, **how)
+
+    nnr.encode_file(model, target, resume=True, overwrite=True, progress=encode_too, **how)
+    nnr.decode_file(expected, restored, resume=True, overwrite=True, progress=decode_too, **how)
+    assert target.read_bytes() == expected
+    found, decoded = nnr.load(restored), nnr.decode(expected)
+    assert all(found[name].tobytes() == decoded[name].tobytes() for name in decoded)
+    assert not list(tmp_path.glob("*.parts"))
 
 
 def test_an_empty_folder_does_not_stay(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ..bitstream.source import Span
 from ..errors import NnrError
 from ..limits import Budget, Limits
 from ..model import Array
-from ..workers import Pool, end, workers_of
+from ..workers import Pool, end, lost, workers_of
 from .group import Group, GroupDecoder, References
 from .kept import Kept, Result
 from .state import UpdateState
@@ -86,7 +86,7 @@ def decode_groups(
             )
         elif threads := _threads(executor, jobs, stack):
             schedule = stack.enter_context(_Schedule(threads))
-            results = schedule.results(groups, state, first_edition, raw)
+            results = _of_threads(schedule.results(groups, state, first_edition, raw), groups, executor)
         else:
             results = _handed_over(stack.enter_context(Pool(jobs, executor)), groups, state, first_edition, raw)
         for group, (arrays, left) in zip(groups, results, strict=True):
@@ -126,7 +126,8 @@ def decoded_ahead(
             results = (_one(group, state, first_edition, kept) for group in groups)
         elif threads := _threads(executor, jobs, stack):
             schedule = stack.enter_context(_Schedule(threads))
-            results = schedule.ahead(groups, state, first_edition, workers_of(jobs, executor), kept)
+            ahead = schedule.ahead(groups, state, first_edition, workers_of(jobs, executor), kept)
+            results = _of_threads(ahead, groups, executor)
         else:
             results = _handed_over(stack.enter_context(Pool(jobs, executor)), groups, state, first_edition, False, kept)
         yield (_given(group, result, kept) for group, result in zip(groups, results, strict=True))
@@ -147,6 +148,21 @@ def _threads(executor: Executor | None, jobs: int, stack: ExitStack) -> Executor
     if executor is None:
         return stack.enter_context(ThreadPoolExecutor(jobs))
     return executor if isinstance(executor, ThreadPoolExecutor) else None
+
+
+def _of_threads(results: Iterator[Result], groups: Sequence[Group], executor: Executor | None) -> Iterator[Result]:
+    """The results of groups; WorkerError where the caller's threads were shut down, or their work cancelled."""
+    if executor is None:
+        yield from results
+        return
+    from concurrent.futures import CancelledError
+
+    for group in groups:
+        try:
+            result = next(results)
+        except (RuntimeError, CancelledError) as error:
+            raise lost([info.name for info in group.infos], error) from error
+        yield result
 
 
 class _Schedule:

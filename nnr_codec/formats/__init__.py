@@ -106,12 +106,14 @@ def described(model: Model, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return model.tensors[name].dtype, model.tensors[name].shape
 
 
-def warn_of_loss(model: Model, what: str, *kept: str) -> None:
+def warn_of_loss(model: Model, what: str, *kept: str, own: str = "\0") -> None:
     """Warn (FormatWarning) of what a model has and ``what``, as a file of some format, does not keep.
 
-    Besides the tensors, that may be the "topology", the "metadata" and the "ties"; ``kept`` are those that it keeps.
+    Besides the tensors, that may be the "topology", the "metadata" and the "ties"; ``kept`` are those that it keeps,
+    ``own`` is how the keys of metadata begin that the format has put there.
     """
-    has = {"topology": model.topology is not None, "metadata": bool(model.metadata), "ties": bool(model.aliases)}
+    metadata = any(not key.startswith(own) for key in model.metadata)
+    has = {"topology": model.topology is not None, "metadata": metadata, "ties": bool(model.aliases)}
     lost = [f"the {name}" for name, there in has.items() if there and name not in kept]
     if lost:
         keeps = f"tensors and {' and '.join(kept)}" if kept else "the tensors only"

@@ -46,8 +46,8 @@ class Format(Protocol):
     SUFFIXES: tuple[str, ...]
     #: What it reads, in a few words; empty if it only writes.
     READS: str
-    # Where other packages are needed, also NEEDS: tuple[str, ...], their names on import, and EXTRA: str, the extra of
-    # this package that has them.
+    # Where other packages are needed, also NEEDS or NEEDS_TO_WRITE: tuple[str, ...], their names on import, and
+    # EXTRA: str, the extra of this package that has them.
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from ..errors import FormatError
 from ..files import output_directory
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology, Wiring
-from . import FormatWarning, announce, check_topology, listed, opened_file
+from . import FormatWarning, announce, check_topology, listed, opened_file, warn_of_loss
 from .nnef import LazyTensors
 from .nnef.container import Directory
 from .nnef.labels import GRAPH, is_hidden, label_path, label_paths, path_label, portable_path
@@ -122,7 +122,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model as a folder.
+    """Write a model as a folder; a FormatWarning tells of metadata and ties, which it does not keep.
 
     Raises
     ------
@@ -143,7 +143,8 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
             texts[_module(name)] = _encoded(text, name)
     paths = label_paths(model, portable=SYSTEM == "nt")
     for place in paths.values():
-        _check_folders(place)
+        _check_place(place)
+    warn_of_loss(model, "a SkriptND folder", "topology", own=_KEY)
     ordered = sorted(paths, key=lambda name: paths[name])
     announce(model, ordered)
     with output_directory(path, overwrite=overwrite, marker=MAIN) as folder:
@@ -200,7 +201,7 @@ def _labels(paths: Iterable[str]) -> dict[str, str]:
     """The names of tensors by the paths of their files."""
     labels: dict[str, str] = {}
     for path in paths:
-        _check_folders(path)
+        _check_place(path)
         labels[path] = path_label(path)
     if len(set(labels.values())) < len(labels):
         raise FormatError("two tensor files have the same name, one of them as Windows has it")
@@ -212,12 +213,14 @@ def _module(path: str) -> str:
     portable = label_path(path) == portable_path(path)
     if not portable or not path.endswith(_MODULE) or path.casefold() == MAIN or path.startswith("/"):
         raise FormatError(f"{path[:80]!a} is not the path of a module")
-    _check_folders(path)
+    _check_place(path)
     return path
 
 
-def _check_folders(path: str) -> None:
-    """Raise FormatError for a folder that might be a file of another path."""
+def _check_place(path: str) -> None:
+    """Raise FormatError for a path that is passed over on reading, or has a folder that might be another file."""
+    if is_hidden(path):
+        raise FormatError(f"{path[:80]!a} is hidden: its name, or that of a folder, begins with a dot")
     if re.search(r"\.(?:sknd|dat)\.*[/\\]", path, re.IGNORECASE):
         raise FormatError(f"{path[:80]!a} has a folder that is named as a file")
 

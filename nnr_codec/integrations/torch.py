@@ -9,7 +9,6 @@ name, moments in hessians.items()})``.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import MissingDependencyError
+from ..formats import require
 from ..formats.pytorch import from_module, load_state
 
 __all__ = ["from_module", "load_state", "sensitivity"]
@@ -56,7 +55,7 @@ def sensitivity(
     ValueError
         There are no batches, or without ``loss`` the outputs are not one tensor of floats.
     """
-    torch = _torch()
+    torch: Any = require("torch", "torch", "this")
     parameters = {name: value for name, value in model.named_parameters() if value.is_floating_point()}
     squares = {name: torch.zeros_like(value, dtype=torch.float64, device="cpu") for name, value in parameters.items()}
     moments = _Moments(torch)
@@ -79,13 +78,6 @@ def sensitivity(
     if not batches:
         raise ValueError("the loader gives no batches")
     return {name: (total / batches).to(torch.float32).numpy() for name, total in squares.items()}, moments.found()
-
-
-def _torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        raise MissingDependencyError("this needs the package torch: pip install 'nnr_codec[torch]'") from None
 
 
 def _outputs(model: Any, batch: Any) -> Any:

@@ -250,6 +250,7 @@ def test_from_each_to_each(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     need(*SOURCES[source].packages, *getattr(formats.get(TARGETS[suffix]), "NEEDS", ()))
+    need(*getattr(formats.get(TARGETS[suffix]), "NEEDS_TO_WRITE", ()))
     path = SOURCES[source].make(tmp_path)
     assert getattr(formats.recognise(path), "NAME", None) == SOURCES[source].format
     assert call(capsys, "encode", path, "-o", "x.nnr", "--lossless").code == 0
@@ -368,7 +369,7 @@ ODD: dict[str, Model] = {
 def test_any_model_to_each(kind: str, suffix: str, tmp_path: Path) -> None:
     """It comes back, or a warning tells what does not, or FormatError tells why it cannot, and there is nothing."""
     target = TARGETS[suffix]
-    need(*getattr(formats.get(target), "NEEDS", ()))
+    need(*getattr(formats.get(target), "NEEDS", ()), *getattr(formats.get(target), "NEEDS_TO_WRITE", ()))
     before, path = ODD[kind], tmp_path / f"y{suffix}"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -19,7 +19,7 @@ from ..shared import SHARED, needs_shared
 from .support import assert_same
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-tf = pytest.importorskip("tensorflow", reason="the package tensorflow (extra 'tensorflow') is not installed")
+tf = pytest.importorskip("tensorflow", reason="the package tensorflow is not installed")
 keras: Any = pytest.importorskip("keras", reason="the package keras is not installed")
 
 pytestmark = [

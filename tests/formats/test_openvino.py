@@ -8,6 +8,7 @@ import pickle
 import shutil
 import tracemalloc
 import warnings
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -446,6 +447,19 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.warns(formats.FormatWarning, match="no constants of the XML are left out: 'x'"):
         nnr.save(Model({"x": SCALE, "w": SCALE.astype(">f4")}, Topology("", text)), tmp_path / "out.xml")
     assert pair(tmp_path / "out.xml") == (text, SCALE.tobytes())
+
+
+def test_what_is_not_kept_is_said(tmp_path: Path) -> None:
+    text = ir(const("w", 0, 8, "f32", (2,)), const("again", 8, 8, "f32", (2,)))
+    model = Model({"w": SCALE, "again": SCALE}, Topology("", text), metadata={"openvino:size": "20"})
+    nnr.save(model, tmp_path / "out.xml")
+    for changed, lost in (
+        (replace(model, metadata={"by": "somebody"}), "the metadata"),
+        (replace(model, aliases={"again": "w"}), "the ties"),
+    ):
+        message = f"an OpenVINO IR keeps tensors and topology, not {lost}"
+        with pytest.warns(formats.FormatWarning, match=message):
+            nnr.save(changed, tmp_path / "out.xml", overwrite=True)
 
 
 def test_two_files_or_none(tmp_path: Path) -> None:

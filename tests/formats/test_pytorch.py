@@ -26,6 +26,7 @@ from nnr_codec.model import Model, Topology
 
 from .support import Pipe, nnef_model
 from .torch_support import (
+    DESCRIPTION,
     archive_of,
     floats,
     loaded,
@@ -328,6 +329,12 @@ def test_a_model_of_another_format(torch: Any) -> None:
         data = written(model)
     assert loaded(torch, data)["a/w"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert nnr.load(data).topology is None
+
+
+def test_metadata_are_not_kept(torch: Any) -> None:
+    topology = Topology("pytorch", DESCRIPTION)
+    with pytest.warns(FormatWarning, match="keeps tensors and topology and ties, not the metadata"):
+        assert loaded(torch, written(Model({"w": floats(2, 3)}, topology, metadata={"by": "somebody"})))
 
 
 def test_types_that_pytorch_lacks(torch: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import formats
+from nnr_codec.errors import FormatError
 from nnr_codec.formats.pytorch import from_module, load_state
 from nnr_codec.model import Block, Model
 
@@ -312,6 +313,63 @@ def test_modules_that_cannot_be_traced(torch: Any) -> None:
     assert joins(custom(torch, whole, **layers)) == set()
     assert joins(custom(torch, whole, **layers), x) == {("body.0", "body.1")}
     assert joins(custom(torch, parts, **layers), x) == set()
+
+
+def test_an_argument_that_may_be_none(torch: Any) -> None:
+    """What a trace shows is one of the ways through a module."""
+    nn = torch.nn
+
+    class Network(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+            self.conv2, self.bn2 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+            self.fc, self.fbn = nn.Linear(6, 5), nn.BatchNorm1d(5)
+
+        def forward(self, x: Any, scale: Any = None, shift: Any = None) -> Any:
+            x = self.conv2(self.bn1(self.conv1(x)))
+            if scale is not None:
+                x = self.bn2(x) * scale
+            x = self.fbn(self.fc(x.mean(1)[:, 0]))
+            return x if shift is None else x + shift
+
+    network = randomized(torch, Network())
+    inputs = torch.randn(2, 1, 8, 8)
+    assert joins(network) == {("conv1", "bn1")}
+    assert joins(network, inputs) == joins(network, inputs, torch.ones(1)) == {("conv1", "bn1"), ("fc", "fbn")}
+    expected = network(inputs)
+    load_state(network, nnr.decode(nnr.encode(from_module(network), qp=-80, fold_batchnorm=True)))
+    assert torch.allclose(network(inputs), expected, atol=1e-4)
+    with pytest.raises(TypeError):
+        from_module(network, (inputs,) * 4)
+
+
+def test_a_module_with_many_arguments_that_may_be_none(torch: Any) -> None:
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.bn = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4)
+
+        def forward(self, x: Any, a: Any = None, b: Any = None, c: Any = None, d: Any = None, e: Any = None) -> Any:
+            return self.bn(self.conv(x))
+
+    assert joins(Network()) == set()
+
+
+def test_values_that_a_type_does_not_have(torch: Any) -> None:
+    """Nothing becomes another integer, and nothing vanishes."""
+    module = torch.nn.Module()
+    for name, dtype in (("flag", torch.bool), ("small", torch.int8), ("large", torch.uint64)):
+        module.register_buffer(name, torch.zeros(1, dtype=dtype))
+    load_state(module, {"flag": np.ones(1, np.int64), "small": np.int64([-7]), "large": np.uint64([1 << 63])})
+    assert [value.item() for value in module.buffers()] == [True, -7, 1 << 63]
+    for name, value in (("flag", 2), ("small", 200), ("large", -1)):
+        with pytest.raises(FormatError, match=f"tensor '{name}' has values that torch"):
+            load_state(module, {name: np.array([value], np.int64)}, strict=False)
+    with torch.device("meta"):
+        nowhere = torch.nn.Linear(2, 2)
+    with pytest.raises(FormatError, match="of the module is of the device meta"):
+        load_state(nowhere, {"weight": floats(2, 2), "bias": floats(2)})
 
 
 def test_a_module_is_left_as_it_was(torch: Any) -> None:

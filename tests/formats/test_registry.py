@@ -59,7 +59,7 @@ def test_what_is_needed_is_in_an_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name in formats.names():
         module = formats.get(name)
-        if needs := getattr(module, "NEEDS", ()):
+        if needs := (*getattr(module, "NEEDS", ()), *getattr(module, "NEEDS_TO_WRITE", ())):
             assert set(needs) <= {re.split(r"[^\w-]", package)[0] for package in extras[getattr(module, "EXTRA", "")]}
 
 

@@ -215,6 +215,20 @@ def test_folders(tmp_path: Path) -> None:
         formats.load(tmp_path / "empty", format="safetensors")
 
 
+def test_a_folder_of_one_file(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(file_of(TENSORS, {"format": "pt"}))
+    (tmp_path / "config.json").write_text("{}")
+    assert formats.recognise(tmp_path) is formats.get("safetensors")
+    with pytest.warns(formats.FormatWarning, match=r"left out: 'config\.json'$"):
+        model = formats.load(tmp_path)
+    assert_same({name: model[name] for name in model}, {name: TENSORS[name] for name in model})
+    assert (len(model), model.metadata) == (len(TENSORS), {"format": "pt"})
+    with pytest.raises(FormatError, match=r"left out: 'config\.json'$"):
+        formats.load(tmp_path, strict=True)
+    (tmp_path / "other.safetensors").write_bytes(file_of(TENSORS, {}))
+    assert formats.recognise(tmp_path) is None
+
+
 def test_an_index_without_its_shards(tmp_path: Path) -> None:
     index = checkpoint(tmp_path / "m")
     with pytest.raises(FormatError, match="which are beside it: it is read by its path"):

@@ -363,8 +363,20 @@ def test_what_it_is_written_from(tmp_path: Path) -> None:
         saved(tmp_path, {"w": WEIGHT}, **{"w.dat": "zz"})
     assert os.listdir(tmp_path) == []
     model = Model({"w": WEIGHT}, Topology("", MAIN), metadata={"nnef:w": "zz", "other": "x"})
-    nnr.save(model, tmp_path / "m.sknd")
+    with pytest.warns(formats.FormatWarning, match="a SkriptND folder keeps tensors and topology, not the metadata"):
+        nnr.save(model, tmp_path / "m.sknd")
     assert set(tree(tmp_path / "m.sknd")) == {"main.sknd", "w.dat"}
+    model = Model({"w": WEIGHT, "again": WEIGHT}, Topology("", MAIN), aliases={"again": "w"})
+    with pytest.warns(formats.FormatWarning, match="not the ties"):
+        nnr.save(model, tmp_path / "tied.sknd")
+
+
+@pytest.mark.parametrize("name", [".w", "a/.b/w", ".git/w"])
+def test_what_would_be_passed_over_is_not_written(name: str, tmp_path: Path) -> None:
+    for tensors, modules in (({name: WEIGHT}, {}), ({"w": WEIGHT}, {f"{name}.sknd": "text"})):
+        with pytest.raises(FormatError, match="is hidden"):
+            saved(tmp_path, tensors, **modules)
+    assert os.listdir(tmp_path) == []
 
 
 def test_case_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ..arrays import from_patterns, specials
 from ..shared import needs_shared
 from .support import assert_same, tree
 
-tf: Any = pytest.importorskip("tensorflow", reason="the package tensorflow (extra 'tensorflow') is not installed")
+tf: Any = pytest.importorskip("tensorflow", reason="the package tensorflow is not installed")
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from pathlib import Path
@@ -184,12 +185,30 @@ def test_t38_names_that_no_bitstream_has(name: str) -> None:
     bad(model(tensors=[tensor(name, W)]), "which names nothing here")
 
 
-@pins(GRAPH, 'self.limits.check("max_name_bytes", len(name.encode()), f"bytes of the name {name[:80]!a}")', "pass")
+@pins(GRAPH, 'self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")', "pass")
 def test_t38_names_that_grow() -> None:
     inner = made.graph([], [tensor("w", W)])
     for _ in range(3):
         inner = made.graph([node("If", ["x"], ["y"], "n" * 4000, then_branch=field(6, inner))])
     bad(field(1, 8) + field(7, inner), "max_name_bytes", LimitError)
+
+
+@pins(GRAPH, 'self.budget.charge("max_topology_bytes", size, "bytes of all names")', "pass")
+def test_t38_names_with_a_long_beginning() -> None:
+    """It is there once, and in the names of all tensors of the inner graph."""
+    inner = made.graph([], [tensor("w", W, field(9, b""))] * 1000)
+    data = model([node("If", ["x"], ["y"], "n" * 4000, then_branch=field(6, inner))])
+    with memory() as used, pytest.raises(LimitError, match="bytes of all names"):
+        formats.load(data, limits=Limits(max_topology_bytes=1_000_000))
+    assert used.peak < 4 << 20
+
+
+@pins("formats/onnx/writing.py", "max_topology_bytes=max(len(data), Limits().max_topology_bytes)", "")
+def test_t38_names_with_a_long_beginning_are_not_written() -> None:
+    inner = made.graph([], [tensor("w", W, field(9, b""))] * 30_000)
+    data = model([node("If", ["x"], ["y"], "n" * 4000, then_branch=field(6, inner))])
+    with pytest.raises(LimitError, match="bytes of all names"):
+        formats.save(Model({}, Topology("onnx", data)), io.BytesIO(), format="onnx")
 
 
 @pins(GRAPH, 'self.budget.charge("max_names", 1, "tensors of the model")', "pass")

@@ -25,7 +25,7 @@ NAME = "keras"
 DESCRIPTION = "Keras: .keras archives, and .h5 files of models or weights"
 SUFFIXES = (".keras", ".h5", ".hdf5", ".weights.h5")
 READS = "a .keras file or folder, or HDF5 (.h5)"
-NEEDS = ("h5py",)
+NEEDS_TO_WRITE = ("h5py",)
 EXTRA = "keras"
 TOPOLOGY = "tensorflow"
 

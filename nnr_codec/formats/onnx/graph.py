@@ -342,8 +342,11 @@ class _Walker:
         """A name that no tensor before has: this one, or it with a number."""
         if not name or "\0" in name:
             raise FormatError(f"a tensor has the name {name[:80]!a}, which names nothing here")
-        self.limits.check("max_name_bytes", len(name.encode()), f"bytes of the name {name[:80]!a}")
+        size = len(name.encode())
+        self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")
         self.budget.charge("max_names", 1, "tensors of the model")
+        # In inner graphs each name begins with what is there once.
+        self.budget.charge("max_topology_bytes", size, "bytes of all names")
         found = name
         while found in self.taken:
             self.taken[name] += 1

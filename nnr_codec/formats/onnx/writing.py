@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -63,11 +63,10 @@ def plan(model: Model, location: str | None) -> Plan:
     check_topology("onnx", model.topology)
     assert model.topology is not None
     data = model.topology.data
-    # The bytes are the caller's own by now.
-    layout = read_graph(Source(data, Limits.unlimited()), Limits.unlimited()).layout
+    layout = _layout(data)
     if changed := {name: described(model, name)[1] for name in model.pruned if name in model.tensors}:
         data = _with_shapes(data, layout, changed)
-        layout = read_graph(Source(data, Limits.unlimited()), Limits.unlimited()).layout
+        layout = _layout(data)
     slots = layout.slots
     _check(model, slots)
     varying = [slot for slot in slots if slot.items.is_varints]
@@ -83,6 +82,13 @@ def plan(model: Model, location: str | None) -> Plan:
         where = "a stream" if location is None else "its own file"
         raise FormatError(f"the model takes {size:,} bytes in {where}; a ModelProto has at most {LARGEST:,}")
     return Plan(data, layout, parts, chosen, sizes)
+
+
+def _layout(data: bytes) -> Layout:
+    """Of a model without items; LimitError where it grows."""
+    # The bytes are the caller's own by now; what they make may still be many times as much.
+    limits = replace(Limits.unlimited(), max_topology_bytes=max(len(data), Limits().max_topology_bytes))
+    return read_graph(Source(data, limits), limits).layout
 
 
 def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None) -> None:

@@ -20,7 +20,7 @@ from ...errors import FormatError
 from ...files import output_files
 from ...limits import Budget, Limits
 from ...model import Model, Topology, Wiring
-from .. import FormatWarning, announce, check_topology, described, listed, opened_file, state
+from .. import FormatWarning, announce, check_topology, described, listed, opened_file, state, warn_of_loss
 from ..beside import located, opened
 from ..lazy import LazyTensors
 from .ir import Constant, is_ir, read_constants
@@ -104,7 +104,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write an IR: its XML at the path, and its constants in the ``.bin`` of the same name.
+    """Write an IR: its XML at the path, and its constants in the ``.bin`` of the same name; all else is warned of.
 
     Raises
     ------
@@ -123,6 +123,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     size = _size(model, constants)
     check_size(constants.values(), size)
     _warn_of_others(model, constants)
+    warn_of_loss(model, "an OpenVINO IR", "topology", own=_SIZE)
     announce(model, [constant.name for constant in ordered])
     with output_files(path, overwrite=overwrite) as create:
         file, at = create(path.with_suffix(".bin").name), 0

@@ -114,7 +114,7 @@ def write(model: Model, file: BinaryIO) -> None:
     """Write a model as ``torch.save`` does to a file that need not be seekable: the same bytes for the same model.
 
     One with a description of a PyTorch file gets its content again, tied tensors as one; of others the tensors are
-    written as a dict, and topology and metadata are lost, with a FormatWarning.
+    written as a dict, and the topology is lost. So are metadata; a FormatWarning tells of both.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _version(torch: Any) -> tuple[int, int]:
 def _topology(found: Found, limits: Limits) -> Topology:
     data = tree.to_bytes(found.tree)
     limits.check("max_topology_bytes", len(data), "bytes of the description")
-    tree.check_count(data)
+    tree.parse(data)  # what is not read again is not to be encoded
     return Topology(TOPOLOGY, data)
 
 

@@ -7,10 +7,11 @@ called once, as PyTorch made them (no subclass, hook or parametrization), and no
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from ...model import Block
@@ -51,8 +52,12 @@ _ELEMENTWISE = (
     "Identity",
 )
 _METHODS = ("relu", "tanh", "sigmoid")
+# Arguments that may be None: a module is traced with and without each.
+_MAX_OPTIONAL = 4
 
 Shapes = Mapping[str, tuple[int, ...]]
+#: How many dimensions the outputs of layers have, where they were seen.
+Ranks = Mapping[str, int]
 
 
 def find_blocks(torch: Any, module: Any, inputs: tuple[Any, ...], shapes: Shapes) -> list[Block]:
@@ -147,18 +152,42 @@ def _evaluating(module: Any) -> Iterator[None]:
 
 def _joins(torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...]) -> dict[str, str]:
     """The normalizations by the layers that they belong to."""
-    fx: Any = importlib.import_module("torch.fx")
-    tracer = fx.Tracer()
-    tracer.proxy_buffer_attributes = True  # else what is made of statistics would seem to be a constant
+    ranks = _ranks(torch, layers, module, inputs) if inputs else {}
     try:
-        graph = tracer.trace(module)
+        graphs = list(_graphs(module))
     except Exception:  # of whatever a module does
-        return dict(_adjacent(torch, module, layers, inputs))
-    if inputs:
-        shapes: Any = importlib.import_module("torch.fx.passes.shape_prop")
+        return dict(_adjacent(torch, module, layers, inputs, ranks))
+    tensors = {id(value): name for name, value in _tensors(module)}
+    return dict(set.intersection(*(set(_traced(module, layers, graph, tensors, ranks)) for graph in graphs)))
+
+
+def _ranks(torch: Any, layers: _Layers, module: Any, inputs: tuple[Any, ...]) -> Ranks:
+    """What a call shows of the outputs of layers that are always alike."""
+    seen: dict[str, set[int]] = {name: set() for name in layers.cores}
+    handles = [
+        layer.register_forward_hook(lambda _, args, output, name=name: seen[name].add(getattr(output, "ndim", -1)))
+        for name, layer in layers.cores.items()
+    ]
+    try:
         with torch.no_grad():
-            shapes.ShapeProp(fx.GraphModule(module, graph)).propagate(*inputs)
-    return dict(_traced(module, layers, graph, {id(value): name for name, value in _tensors(module)}))
+            module(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: found.pop() for name, found in seen.items() if len(found) == 1}
+
+
+def _graphs(module: Any) -> Iterator[Any]:
+    """Traces of a module; one would not show what becomes of arguments that may be None, as it compares its own."""
+    fx: Any = importlib.import_module("torch.fx")
+    arguments = inspect.signature(module.forward).parameters
+    optional = [name for name, argument in arguments.items() if argument.default is None]
+    if len(optional) > _MAX_OPTIONAL:
+        raise ValueError("too many calls to be traced")
+    for absent in product((False, True), repeat=len(optional)):
+        tracer = fx.Tracer()
+        tracer.proxy_buffer_attributes = True  # else what is made of statistics would seem to be a constant
+        yield tracer.trace(module, {name: None for name, is_so in zip(optional, absent, strict=True) if is_so} or None)
 
 
 def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
@@ -167,7 +196,9 @@ def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 # ------------------------------------------------------------------------------------------------ graphs of torch.fx
-def _traced(module: Any, layers: _Layers, graph: Any, tensors: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+def _traced(
+    module: Any, layers: _Layers, graph: Any, tensors: Mapping[int, str], ranks: Ranks
+) -> Iterator[tuple[str, str]]:
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     # Tensors that are used without their layer, whatever they are called there.
     loose = {tensors.get(id(_attribute(module, node.target)), "") for node in graph.nodes if node.op == "get_attr"}
@@ -178,7 +209,8 @@ def _traced(module: Any, layers: _Layers, graph: Any, tensors: Mapping[int, str]
         if getattr(core, "op", "") != "call_module" or core.target not in layers.cores or len(core.users) != 1:
             continue
         used = any(name.rpartition(".")[0] in (core.target, norm) for name in loose)
-        if not used and calls[norm] == calls[core.target] == 1 and layers.fit(core.target, norm, _rank(module, core)):
+        rank = ranks.get(core.target) or _rank(module, core)
+        if not used and calls[norm] == calls[core.target] == 1 and layers.fit(core.target, norm, rank):
             yield core.target, norm
 
 
@@ -191,8 +223,6 @@ def _attribute(module: Any, target: str) -> Any:
 def _rank(module: Any, node: Any) -> int | None:
     """The number of dimensions of a value; None where it is not known."""
     while True:
-        if (known := node.meta.get("tensor_meta")) is not None and hasattr(known, "shape"):
-            return len(known.shape)
         if _flattens(module, node):
             return 2
         layer = type(module.get_submodule(node.target)).__name__ if node.op == "call_module" else ""
@@ -218,18 +248,17 @@ def _flattens(module: Any, node: Any) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ Sequential
-def _adjacent(torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+def _adjacent(
+    torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...], ranks: Ranks
+) -> Iterator[tuple[str, str]]:
     """The joins of layers that follow each other, in those sequences that are known to be called whole."""
     names = {id(layer): name for name, layer in module.named_modules()}
-    ranks: dict[str, set[int]] = {}
-    chains = _watched(torch, module, layers, inputs, ranks) if inputs else _certain(module, layers, names)
+    chains = _watched(torch, module, layers, inputs) if inputs else _certain(module, layers, names)
     for chain in chains:
         children = [names[id(child)] for child in layers.chains[chain]]
         for core, norm in pairwise(children):
-            if core in layers.cores and norm in layers.norms:
-                (rank,) = ranks[core] if len(ranks.get(core, ())) == 1 else (None,)
-                if layers.fit(core, norm, rank):
-                    yield core, norm
+            if core in layers.cores and norm in layers.norms and layers.fit(core, norm, ranks.get(core)):
+                yield core, norm
 
 
 def _certain(module: Any, layers: _Layers, names: Mapping[int, str]) -> list[str]:
@@ -240,9 +269,8 @@ def _certain(module: Any, layers: _Layers, names: Mapping[int, str]) -> list[str
     return found
 
 
-def _watched(torch: Any, module: Any, layers: _Layers, inputs: Sequence[Any], ranks: dict[str, set[int]]) -> list[str]:
-    """The sequences none of whose layers is called but by them; and the dimensions of outputs by layer."""
-    names = {id(layer): name for name, layer in module.named_modules()}
+def _watched(torch: Any, module: Any, layers: _Layers, inputs: Sequence[Any]) -> list[str]:
+    """The sequences none of whose layers is called but by them."""
     inside: Counter[str] = Counter()
     whole = dict.fromkeys(layers.chains, False)
     broken: set[str] = set()
@@ -258,7 +286,6 @@ def _watched(torch: Any, module: Any, layers: _Layers, inputs: Sequence[Any], ra
                 def look(layer: Any, args: Any, output: Any, chain: str = chain) -> None:
                     whole[chain] = True
                     broken.update([chain] if not inside[chain] else [])
-                    ranks.setdefault(names[id(layer)], set()).add(getattr(output, "ndim", -1))
 
                 handles.append(child.register_forward_hook(look))
         with torch.no_grad():

@@ -51,7 +51,7 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch = _torch()
+    torch: Any = require("torch", "torch", "a module of PyTorch")
     found = walk(torch, module.state_dict(), Budget(Limits.unlimited()), storage_in_memory)
     tensors: dict[str, Array] = {
         name: array_of(value, found.views[name].stored, name) for name, value in found.tensors.items()
@@ -84,7 +84,8 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
     MissingDependencyError
         PyTorch is not installed.
     """
-    torch, model = _torch(), model if isinstance(model, Model) else Model(model)
+    torch: Any = require("torch", "torch", "a module of PyTorch")
+    model = model if isinstance(model, Model) else Model(model)
     state = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
     missing, strangers = (
         [name for name in state if name not in model.tensors],
@@ -112,10 +113,11 @@ def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
     if [extent for extent in array.shape if extent != 1] != [extent for extent in shape if extent != 1]:
         raise FormatError(f"{what} has shape {array.shape}; that of the module has {shape}")
     tensor = filled(torch.empty(shape, dtype=getattr(torch, array.dtype.name)), array)
+    if target.is_meta:
+        raise FormatError(f"{what} of the module is of the device meta, which has no items")
     if tensor.is_floating_point() != target.is_floating_point():
         raise FormatError(f"{what} is of {array.dtype}; that of the module is of {target.dtype}")
-    return tensor.to(target.dtype)
-
-
-def _torch() -> Any:
-    return require("torch", "torch", "modules of PyTorch")
+    found = tensor.to(target.dtype)
+    if not tensor.is_floating_point() and not np.array_equal(found.numpy(), array.reshape(shape)):
+        raise FormatError(f"{what} has values that {target.dtype}, the type in the module, does not have")
+    return found

@@ -50,11 +50,13 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
 
 
 def _description(model: Model) -> tree.Description | None:
-    """The description that a model has; without one, what is lost is warned of."""
-    if model.topology is not None and model.topology.format == "pytorch" and model.topology.data.startswith(tree.START):
-        return tree.parse(model.topology.data)
-    warn_of_loss(model, "a PyTorch file", "ties")
-    return None
+    """The description that a model has; what is lost is warned of."""
+    topology = model.topology
+    if topology is None or topology.format != "pytorch" or not topology.data.startswith(tree.START):
+        warn_of_loss(model, "a PyTorch file", "ties")
+        return None
+    warn_of_loss(model, "a PyTorch file", "topology", "ties")
+    return tree.parse(topology.data)
 
 
 def _checked(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from ...dtypes import STORED_TYPES, StoredType
 from ...errors import FormatError
 from ...limits import Budget
+from ..safetensors.header import is_text
 from . import tree
 from .tree import Node
 
@@ -344,10 +345,4 @@ def _type(value: object) -> str:
 
 def is_name(text: str) -> bool:
     """Whether a bitstream has tensors of that name: not empty, without zeros and halves of surrogate pairs."""
-    if not text or "\0" in text:
-        return False
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return bool(text) and "\0" not in text and is_text(text)

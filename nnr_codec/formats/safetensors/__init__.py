@@ -33,16 +33,16 @@ __all__ = ["LazyTensors", "has_type", "load", "mapped", "recognise", "save", "wr
 NAME = "safetensors"
 SUFFIXES = (shards.SUFFIX, shards.INDEX)
 DESCRIPTION = "safetensors: tensors and metadata"
-READS = "a .safetensors file, or the index of several, or their folder"
+READS = "a .safetensors file, or the index of several, or the folder of either"
 
 _Files = list[tuple[Path, tuple[int, ...]]]
 
 
 # ------------------------------------------------------------------------------------------------ reading
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this begins as a safetensors file does, or is the index of several, or a folder with one."""
+    """Whether this begins as a safetensors file does, or is the index of several, or a folder with one of these."""
     if isinstance(source, Path) and not source.is_file():
-        return source.is_dir() and bool(shards.indices(source))
+        return source.is_dir() and bool(shards.of_folder(source))
     with opened_file(source) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -51,11 +51,11 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a file, an index of shards, or a folder that has one; of a path, tensors are read on access.
+    """Read a file, an index of shards, or a folder that has one of these; of a path, tensors are read on access.
 
-    Tensors are in the order of the header, those of shards in the order of their names. All is kept of files; of a
-    folder what is no shard is named in a FormatWarning, or in a FormatError if ``strict``, and so are entries of the
-    index other than texts and numbers, and tensors that it does not know.
+    Tensors are in the order of the header, those of shards in the order of their names. All is kept of files. What else
+    a folder has is named in a FormatWarning, or in a FormatError if ``strict``, and so are entries of the index other
+    than texts and numbers, and tensors that it does not know.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
     """Files, tensors, metadata, and what is left out."""
     folder = source if source.is_dir() else None
     if folder:
-        found = shards.indices(folder)
+        found = shards.of_folder(folder)
         if len(found) != 1:
             raise FormatError(f"the folder has {len(found)} files whose name ends in {shards.INDEX}, and not one")
         source = found[0]
@@ -120,7 +120,7 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
     with open(source, "rb") as file:
         if not is_index(file.read(PEEK)):
             metadata, entries = read_header(file, budget)
-            return [(source, state(file))], entries, metadata, []
+            return [(source, state(file))], entries, metadata, _others(folder, {source.name})
     index = shards.read_index(source, budget)
     files: _Files = []
     entries, texts, strangers = {}, [], index.strangers
@@ -134,10 +134,13 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
     if missing := index.weight_map.keys() - entries.keys():
         tensor = min(missing)
         raise FormatError(f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, as the index says")
-    if folder:
-        ours = {source.name, *index.names}
-        strangers = sorted(path.name for path in folder.iterdir() if path.name not in ours) + strangers
+    strangers = _others(folder, {source.name, *index.names}) + strangers
     return files, entries, shards.describe(index, entries, texts), strangers
+
+
+def _others(folder: Path | None, names: set[str]) -> list[str]:
+    """What a folder has besides these."""
+    return sorted(path.name for path in folder.iterdir() if path.name not in names) if folder else []
 
 
 # ------------------------------------------------------------------------------------------------ writing

@@ -92,9 +92,11 @@ class Index:
         return [tensor for tensor in entries if tensor not in self.weight_map]
 
 
-def indices(folder: Path) -> list[Path]:
-    """Those of a folder."""
-    return sorted(path for path in folder.iterdir() if path.name.endswith(INDEX))
+def of_folder(folder: Path) -> list[Path]:
+    """The indices of a folder; where it has none, its file of tensors, unless there are several."""
+    paths = sorted(folder.iterdir())
+    files = [path for path in paths if path.name.endswith(SUFFIX)]
+    return [path for path in paths if path.name.endswith(INDEX)] or (files if len(files) == 1 else [])
 
 
 def read_index(path: Path, budget: Budget) -> Index:
