@@ -298,11 +298,14 @@ def _rename_new_directory(partial: Path, target: Path) -> None:
 def _swap(partial: Path, target: Path) -> None:
     """Put a folder in the place of what stands there; what stood there is restored on failure, else removed."""
     aside = _partial(target)
-    os.rename(target, aside)
     try:
+        os.rename(target, aside)
         os.rename(partial, target)
     except BaseException:
-        os.rename(aside, target)
+        if os.path.lexists(aside):
+            if not partial.exists():
+                os.rename(target, partial)
+            os.rename(aside, target)
         raise
     if aside.is_symlink() or not aside.is_dir():
         aside.unlink()

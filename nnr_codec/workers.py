@@ -8,7 +8,6 @@ arrays where they can.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -255,6 +254,8 @@ def elsewhere() -> Iterator[None]:
 
 
 def _here() -> str:
+    import socket
+
     host = ""
     with suppress(OSError):
         host = socket.gethostname()

@@ -55,6 +55,9 @@ class SaturationWarning(UserWarning):
         super().__init__(message)
         self.tensors = dict(tensors)
 
+    def __reduce__(self) -> tuple[type[SaturationWarning], tuple[str, dict[str, Saturation]]]:
+        return type(self), (str(self), self.tensors)
+
 
 def fixed_plan(subject: Subject, in_block: bool = False) -> TensorPlan:
     """The plan of a tensor of floats in the fixed-point format of the options, which decodes to float32 (7.3.3).

@@ -112,7 +112,7 @@ def warn_of_loss(model: Model, what: str, *kept: str, own: str = "\0") -> None:
     Besides the tensors, that may be the "topology", the "metadata" and the "ties"; ``kept`` are those that it keeps,
     ``own`` is how the keys of metadata begin that the format has put there.
     """
-    metadata = any(not key.startswith(own) for key in model.metadata)
+    metadata = any(not str(key).startswith(own) for key in model.metadata)
     has = {"topology": model.topology is not None, "metadata": metadata, "ties": bool(model.aliases)}
     lost = [f"the {name}" for name, there in has.items() if there and name not in kept]
     if lost:

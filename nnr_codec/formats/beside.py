@@ -52,6 +52,11 @@ def check_names(names: Iterator[str] | list[str]) -> None:
         raise FormatError(f"{folded[key][:80]!a} would be a file and a folder")
 
 
+def neighbour(name: str) -> str:
+    """What a file beside one of this name, which a user chose, may begin with: without what readers refuse."""
+    return "".join(letter if letter.isprintable() and letter not in "\\:" else "_" for letter in name)
+
+
 def as_metadata(format: str, name: str, data: bytes) -> tuple[str, str]:
     """Key and value of a file."""
     try:

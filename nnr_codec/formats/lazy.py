@@ -81,7 +81,7 @@ class LazyTensors(Mapping[str, Array]):
         with open(path, "rb", buffering=0) as file:
             if state(file)[-len(checked) :] != checked:
                 raise FormatError(f"{path} has changed since the model was opened")
-            return entry.read(file, f"tensor {name[:80]!a}")
+            return entry.read(file, f"{path}: tensor {name[:80]!a}")
 
     def only(self, names: Sequence[str]) -> LazyTensors:
         """The tensors of these names alone, in a mapping that is small when it is pickled.

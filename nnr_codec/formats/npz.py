@@ -12,7 +12,8 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -23,6 +24,7 @@ from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
 from . import FormatWarning, lacks_type, listed, state, warn_of_loss
+from .lazy import Entry, LazyTensors
 from .npy import Header, is_plain, read_header
 
 NAME = "npz"
@@ -40,52 +42,34 @@ _MAX_EXPANSION = 1032
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, OverflowError)
 
 
-class LazyTensors(Mapping[str, Array]):
-    """Arrays that are read from their archive at each access; their headers have been checked before.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member(Entry):
+    """An array of an archive, which begins at ``start`` with what precedes the member.
 
-    An access raises FormatError when the archive is not what it was, or damaged, OSError when it cannot be read.
+    Parameters
+    ----------
+    info : zipfile.ZipInfo
+    header : Header
+        Checked before.
     """
 
-    def __init__(
-        self, path: Path, opened: tuple[int, ...], members: Mapping[str, tuple[zipfile.ZipInfo, Header]]
-    ) -> None:
-        self._path, self._opened, self._members = path, opened, members
+    info: zipfile.ZipInfo
+    header: Header
 
-    def __getitem__(self, name: str) -> Array:
-        info, header = self._members[name]
-        what = f"{self._path}: array {name!a}"
-        with open(self._path, "rb") as file, _damaged(f"{self._path}: "):
-            if state(file)[-len(self._opened) :] != self._opened:
-                raise FormatError(f"{self._path} has changed since the model was opened")
-            file.seek(info.header_offset)
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.header.dtype.newbyteorder("=")
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        """The array; FormatError, which begins with ``what``, where the archive is damaged."""
+        with _damaged(f"{what}: "):
+            file.seek(self.start)
             # Without the directory of the archive, which is read once.
             lengths = struct.unpack_from("<2H", file.read(_LOCAL_SIZE), _LOCAL_SIZE - 4)
             file.seek(sum(lengths), os.SEEK_CUR)
-            with cast(IO[bytes], zipfile.ZipExtFile(file, "r", info)) as member:
+            with cast(IO[bytes], zipfile.ZipExtFile(file, "r", self.info)) as member:
                 read_header(member, what)
-                return _read_items(member, header, what)
-
-    def only(self, names: Sequence[str]) -> LazyTensors:
-        """The arrays of these names for another process; the archive is known again by size and time of change."""
-        members = {name: self._members[name] for name in names}
-        return LazyTensors(self._path.absolute(), self._opened[-2:], members)
-
-    def announce(self, names: Iterable[str]) -> None:
-        """Nothing is to be prepared."""
-
-    def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of an array, without reading it."""
-        header = self._members[name][1]
-        return header.dtype.newbyteorder("="), header.shape
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._members
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
+                return _read_items(member, self.header, what)
 
 
 def recognise(source: Path | BinaryIO) -> bool:
@@ -112,7 +96,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         It asks for more than the limits permit; sizes in the archive are not trusted.
     """
     budget = Budget(limits)
-    headers: dict[str, tuple[zipfile.ZipInfo, Header]] = {}
+    members: dict[str, Entry] = {}
     tensors: dict[str, Array] = {}
     lazy: LazyTensors | None = None
     others: list[str] = []
@@ -126,16 +110,18 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
                 others.append(member)
                 continue
             name = member.removesuffix(_SUFFIX)
-            if name in headers:
+            if name in members:
                 raise FormatError(f"the archive has two arrays {name!a}")
             budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
             with archive.open(info) as member_file:
-                headers[name] = info, _checked_header(member_file, info, budget, f"array {name!a}")
+                header = _checked_header(member_file, info, budget, f"array {name!a}")
+                shape, nbytes = header.shape, info.compress_size
+                members[name] = _Member(header.dtype.str, shape, info.header_offset, nbytes, info=info, header=header)
                 if not isinstance(source, Path):
-                    tensors[name] = _read_items(member_file, headers[name][1], f"array {name!a}")
+                    tensors[name] = _read_items(member_file, header, f"array {name!a}")
         if isinstance(source, Path):
             assert archive.fp
-            lazy = LazyTensors(source, state(archive.fp), headers)
+            lazy = LazyTensors([(source, state(archive.fp))], members)
     if others and strict:
         raise FormatError(f"members that are no arrays: {listed(others)}")
     if others:

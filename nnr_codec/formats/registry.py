@@ -9,29 +9,39 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO, Protocol, cast, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, cast, runtime_checkable
 
 from ..errors import FormatError, MissingDependencyError
 from ..limits import Limits
 from ..model import Model, Topology, Wiring
 from . import others
 
+
+class _Ours(NamedTuple):
+    """A module, with what it is asked for by: its SUFFIXES and TOPOLOGY, so that it is not imported in vain."""
+
+    module: str
+    suffixes: tuple[str, ...] = ()
+    topology: str | None = None
+
+
 #: Format names and their modules, in the order in which content is tried.
 _MODULES = {
-    "skriptnd": ".skriptnd",  # before nnef: texts of both may begin with a version
-    "nnef": ".nnef",
-    "safetensors": ".safetensors",
-    "keras": ".keras",
-    "tensorflow": ".tensorflow",
-    "pytorch": ".pytorch",
-    "npz": ".npz",
-    "onnx": ".onnx",
-    "npy": ".npy",
-    "gguf": ".gguf",
-    "openvino": ".openvino",
-    "openvx": ".openvx",
+    "skriptnd": _Ours(".skriptnd", (".sknd",), ""),  # before nnef: texts of both may begin with a version
+    "nnef": _Ours(".nnef", (".nnef", ".nnef.tar", ".nnef.tgz", ".tar", ".tgz", ".tar.gz"), "nnef"),
+    "safetensors": _Ours(".safetensors", (".safetensors", ".safetensors.index.json")),
+    "keras": _Ours(".keras", (".keras", ".h5", ".hdf5", ".weights.h5"), "tensorflow"),
+    "tensorflow": _Ours(".tensorflow", (".savedmodel", ".index"), "tensorflow"),
+    "pytorch": _Ours(".pytorch", (".pt", ".pth", ".ckpt", "pytorch_model.bin"), "pytorch"),
+    "npz": _Ours(".npz", (".npz",)),
+    "onnx": _Ours(".onnx", (".onnx",), "onnx"),
+    "npy": _Ours(".npy", (".npy",)),
+    "gguf": _Ours(".gguf"),
+    "openvino": _Ours(".openvino", (".xml",), ""),
+    "openvx": _Ours(".openvx", (".openvx",)),
 }
 
 
@@ -42,7 +52,7 @@ class Format(Protocol):
     NAME: str
     #: One line for a list of formats.
     DESCRIPTION: str
-    #: The endings of file names it writes, in lower case; of all formats the longest decides.
+    #: The endings of file names it writes, in lower case; the longest decides, of our formats before all others.
     SUFFIXES: tuple[str, ...]
     #: What it reads, in a few words; empty if it only writes.
     READS: str
@@ -120,7 +130,7 @@ def every() -> Iterator[Format]:
 def get(name: str) -> Format:
     """The format called ``name``; FormatError when there is none, or that of another package cannot be used."""
     if name in _MODULES:
-        return cast(Format, importlib.import_module(_MODULES[name], __package__))
+        return cast(Format, importlib.import_module(_MODULES[name].module, __package__))
     if name not in others.entries():
         raise FormatError(f"no model format is called {name!r}; there are {', '.join(names())}")
     return cast(Format, others.named(name))
@@ -152,13 +162,17 @@ def recognise(source: Path | BinaryIO) -> Reading | None:
 
 def by_suffix(path: str | os.PathLike[str]) -> Writing:
     """The format that a name asks for; FormatError, with a list of what can be written, when it asks for none."""
-    name, known = Path(path).name.lower(), []
-    for modules in (_ours(), _theirs()):
-        found = [module for module in modules if isinstance(module, Writing)]
-        fitting = [(len(suffix), module) for module in found for suffix in module.SUFFIXES if name.endswith(suffix)]
-        if fitting:
-            return max(fitting, key=lambda fit: fit[0])[1]
-        known += [f"{module.NAME}: {' '.join(module.SUFFIXES)}" for module in found if module.SUFFIXES]
+    name = Path(path).name.lower()
+    ours = {suffix: known for known, place in _MODULES.items() for suffix in place.suffixes if name.endswith(suffix)}
+    if ours:
+        return writing(ours[max(ours, key=len)])
+    found = [module for module in _theirs() if isinstance(module, Writing)]
+    fitting = [(len(suffix), module) for module in found for suffix in module.SUFFIXES if name.endswith(suffix)]
+    if fitting:
+        return max(fitting, key=lambda fit: fit[0])[1]
+    endings = {known: place.suffixes for known, place in _MODULES.items()}
+    endings |= {module.NAME: module.SUFFIXES for module in found}
+    known = [f"{known}: {' '.join(suffixes)}" for known, suffixes in endings.items() if suffixes]
     raise FormatError(
         f"the name {name!r} does not say which model format to write; known endings are {'; '.join(known)}"
     )
@@ -166,7 +180,8 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
 
 def of_topology(topology: Topology) -> GraphFormat | None:
     """The format that a topology is of; None when that is not known."""
-    for module in every():
+    ours = (get(name) for name, place in _MODULES.items() if place.topology == topology.format)
+    for module in chain(ours, _theirs()):
         if isinstance(module, GraphFormat) and topology.format == module.TOPOLOGY and module.owns(topology):
             return module
     return None

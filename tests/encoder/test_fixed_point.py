@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,6 +135,8 @@ def test_what_saturates_is_told() -> None:
         "parameters outside -128..127.99609375 of q7.8 saturate: 'a' (2, the largest -300.5), "
         "'b' (1, the largest 1e+30)"
     )
+    again = pickle.loads(pickle.dumps(warning))  # as an error it may come from another process
+    assert (str(again), again.tensors) == (str(warning), warning.tensors)
     assert_nearest(nnr.decode(data).tensors, tensors)
     with pytest.warns(nnr.SaturationWarning):
         nnr.estimate(tensors, fixed_point="q7.8")

@@ -167,6 +167,29 @@ def test_failed_swap_restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("old", [{"m/graph.nnef": b"old"}, {"m": b"file"}])
+def test_interrupted_swap_restores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool, old: Mapping[str, bytes]
+) -> None:
+    """An interrupt before and after each of the two renames."""
+    before = tree(write_folder(tmp_path, old))
+    rename, calls = os.rename, iter(range(1000))
+
+    def interrupted(source: str | Path, target: str | Path) -> None:
+        is_it = next(calls) == at
+        if after or not is_it:
+            rename(source, target)
+        if is_it:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put_folder(tmp_path / "m", {"new": b"new"}, overwrite=True)
+    assert tree(tmp_path) == before
+
+
 @posix
 def test_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
     write_folder(tmp_path, {"real.bin": b"old", "real/graph.nnef": b"old"})

@@ -533,3 +533,19 @@ def test_limits() -> None:
     ):
         with pytest.raises(LimitError, match=message):
             formats.load(data, limits=limits)
+
+
+def test_metadata_and_ties_are_not_kept_without_a_word() -> None:
+    loaded = formats.load(model(tensors=[tensor("w", np.ones((2, 3), np.float32))]))
+    loaded.metadata["a"] = "b"
+    with pytest.warns(formats.FormatWarning, match="an ONNX model keeps tensors and topology, not the metadata$"):
+        formats.save(loaded, io.BytesIO(), format="onnx")
+
+
+@pytest.mark.parametrize("name", ["a:b.onnx", "a\\b.onnx", "a\n.onnx", "a\udcff.onnx"])
+def test_data_beside_a_model_of_any_name(name: str, tmp_path: Path) -> None:
+    """As the system lets users choose, and what readers refuse of a location."""
+    source = made.write(tmp_path, model(tensors=[tensor("w", W, entries("d"))]), d=W.tobytes())
+    formats.save(formats.load(source), tmp_path / name)
+    assert np.array_equal(formats.load(tmp_path / name)["w"], W)
+    assert len(list(tmp_path.iterdir())) == 4

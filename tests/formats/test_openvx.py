@@ -254,6 +254,13 @@ def test_a_bitstream_of_other_steps(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not target.exists()
 
 
+def test_a_folded_model_without_its_graph(tmp_path: Path) -> None:
+    """The option that an error asks for has been given: it says what else it may be."""
+    folded = nnr.decode(nnr.encode(nnr.load(DIGITS), fixed_point="q7.8", fold_batchnorm=True))
+    with pytest.warns(FormatWarning), pytest.raises(FormatError, match=r"var.*folded .* from NNEF graphs"):
+        nnr.save(dict(folded.tensors), tmp_path / "x.openvx")
+
+
 def test_no_warning_for_what_is_complete(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

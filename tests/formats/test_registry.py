@@ -15,8 +15,10 @@ from typing import BinaryIO, cast
 import numpy as np
 import pytest
 
+import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
+from nnr_codec.formats import registry
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
@@ -93,6 +95,28 @@ def test_nothing_heavy_is_imported() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code, *HEAVY], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[] []"
+
+
+def test_what_decides_stands_in_the_table() -> None:
+    for name, place in registry._MODULES.items():
+        module = formats.get(name)
+        assert place.suffixes == module.SUFFIXES
+        assert place.topology == getattr(module, "TOPOLOGY", None)
+
+
+def test_a_name_or_a_topology_imports_nothing_in_vain(tmp_path: Path) -> None:
+    """Small models take little longer than a start."""
+    digits = ROOT / "examples" / "digits" / "digits.nnef"
+    nnr.encode_file(digits, tmp_path / "m.nnr")
+    code = (
+        "import sys, nnr_codec as nnr\n"
+        "nnr.decode_file(sys.argv[1], sys.argv[2])\n"
+        "print(*[name for name in nnr.formats.names() if f'nnr_codec.formats.{name}' in sys.modules])"
+    )
+    for target, expected in (("m.nnef", "nnef"), ("m.safetensors", "nnef safetensors")):
+        command = [sys.executable, "-c", code, tmp_path / "m.nnr", tmp_path / target]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == expected
 
 
 def test_modules_are_imported_when_needed() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -369,10 +370,30 @@ def test_from_elsewhere_to_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(content(tmp_path / "many")) == len(TENSORS)  # the one without bytes is with the first, and an index
 
 
+@pytest.mark.parametrize("stem", ["a:b", "a\\b", "a\n", "a\udcff"])
+def test_shards_beside_an_index_of_any_name(stem: str, tmp_path: Path) -> None:
+    formats.save(Model(TENSORS), tmp_path / (stem + shards.INDEX))
+    model = formats.load(tmp_path / (stem + shards.INDEX))
+    assert_same({name: model[name] for name in TENSORS}, TENSORS)
+
+
 def test_capitals(tmp_path: Path) -> None:
     formats.save(Model(TENSORS), tmp_path / "M.Safetensors.Index.JSON")
     assert sorted(content(tmp_path)) == ["M-00001-of-00001.safetensors", "M.Safetensors.Index.JSON"]
     assert len(formats.load(tmp_path / "M.Safetensors.Index.JSON")) == len(TENSORS)
+
+
+@pytest.mark.parametrize("more", [{"index": {"total_size": None, "by": "us"}}, {"metadata": [{"a": "b"}, {}]}])
+def test_one_file_of_shards_with_metadata_of_their_own(more: dict[str, Any], tmp_path: Path) -> None:
+    names = sorted(TENSORS)
+    record = {"runs": [1, 0, len(names) - 1, 1]}
+    for fields, lost in ((record, 0), (record | more, 1), ({"runs": 1} | more, 0)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            formats.save(
+                Model(TENSORS, metadata={shards.KEY: json.dumps(fields)}), tmp_path / f"{len(fields)}{lost}.safetensors"
+            )
+        assert ["does not keep the metadata of an index" in str(each.message) for each in caught] == [True] * lost
 
 
 def test_one_file_where_nothing_says_shards(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from ...files import output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology, Wiring
 from .. import opened_file, state
+from ..beside import neighbour, opened
 from ..lazy import LazyTensors
-from . import external
 from .blocks import find_blocks
+from .external import find
 from .graph import read_graph
 from .layout import Layout, Slot
 from .tensor import Entry
@@ -148,8 +149,8 @@ def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> Lazy
     for slot in slots:
         location = slot.place.location if slot.place else ""
         if location not in numbers:
-            found = external.find(path, location)
-            with external.opened(found) as other:
+            found = find(path, location)
+            with opened(found) as other:
                 files.append((found, state(other)))
                 sizes.append(os.fstat(other.fileno()).st_size)
             numbers[location] = len(sizes) - 1
@@ -173,13 +174,14 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     FormatError
         The model has no ONNX graph, or lacks a tensor of it, or has one that does not fit its shape or type.
     """
-    found = plan(model, path.name + DATA_SUFFIX)
+    location = neighbour(path.name) + DATA_SUFFIX
+    found = plan(model, location)
     if not found.outside:
         with output_file(path, overwrite=overwrite) as file:
             write_plan(found, model, file, None)
         return
     with output_files(path, overwrite=overwrite) as create:
-        write_plan(found, model, create(path.name), create(path.name + DATA_SUFFIX))
+        write_plan(found, model, create(path.name), create(location))
 
 
 def write(model: Model, file: BinaryIO) -> None:

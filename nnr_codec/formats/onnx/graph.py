@@ -310,8 +310,9 @@ class _Walker:
         name = prefix + tensor.name if path is None else path
         patches = patches_of(self.source, tensor, name, self.claim, constant=constant)
         self.graph.layout.patches.extend(patches)
-        if is_value:
-            self.graph.values |= {name: patch for patch in patches if isinstance(patch, Slot)}
+        for patch in patches:
+            if is_value and isinstance(patch, Slot):
+                self.graph.values[name] = patch
 
     def sparse(self, found: Field, prefix: str = "", path: str | None = None) -> None:
         """A SparseTensorProto, called as its values are."""

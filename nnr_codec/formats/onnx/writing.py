@@ -13,7 +13,7 @@ from ...dtypes import STORED_TYPES, stored_type
 from ...errors import FormatError
 from ...limits import Limits
 from ...model import Array, Model
-from .. import FormatWarning, announce, check_topology, described, listed
+from .. import FormatWarning, announce, check_topology, described, listed, warn_of_loss
 from .graph import read_graph
 from .layout import Layout, Length, Location, Other, Part, Patch, Slot, inside, located, outside
 from .wire import Source, varint
@@ -58,9 +58,11 @@ def plan(model: Model, location: str | None) -> Plan:
     Without a location all stand in the model's own file. Tensors are asked for whose size depends on their values, and
     all of them by :func:`write_plan`.
 
-    Raises FormatError for a model that has no graph, whose tensors are not those of its graph, or that is too large.
+    Warns (FormatWarning) of metadata and ties, which are left out. Raises FormatError for a model that has no graph,
+    whose tensors are not those of its graph, or that is too large.
     """
     check_topology("onnx", model.topology)
+    warn_of_loss(model, "an ONNX model", "topology")
     assert model.topology is not None
     data = model.topology.data
     layout = _layout(data)

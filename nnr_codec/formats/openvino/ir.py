@@ -112,6 +112,9 @@ class _Reader:
         self._names: dict[str, int] = {}
         self.constants: dict[tuple[int, int], Constant] = {}
         self._parser = expat.ParserCreate("utf-8", intern=self._words)
+        if hasattr(self._parser, "SetReparseDeferralEnabled"):
+            # Else expat, from 2.6 on, may want more of the text than the longest tag before it tells of one.
+            self._parser.SetReparseDeferralEnabled(False)
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
 

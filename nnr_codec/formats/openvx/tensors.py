@@ -141,7 +141,8 @@ def _levels(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float64]:
         wrong = values[~exact][0]
         raise FormatError(
             f"tensor {name!r} has values that Q7.8 does not hold exactly, such as {float(wrong):g}: encode the model"
-            " with --fixed-point q7.8 (fixed_point='q7.8')"
+            " with --fixed-point q7.8 (fixed_point='q7.8'), or leave it out; folded batch normalizations are only known"
+            " from NNEF graphs"
         )
     return levels
 

@@ -57,8 +57,8 @@ def recognise(source: Path | BinaryIO) -> bool:
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
     """Read a file; of a path in the zip format, tensors are read on access.
 
-    Tensors that are the same view of the same memory are tied; others that share memory are named in a FormatWarning,
-    or in a FormatError if ``strict``.
+    Tensors that are the same view of the same memory are tied. Others that share memory, and members of the archive
+    that are not read, are named in a FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
@@ -69,6 +69,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     MissingDependencyError
         PyTorch is not installed, or is too old to be trusted with it; or ``ml_dtypes`` is needed.
     """
+    unread: list[str] = []
     with opened_file(source) as file:
         found, archive = _found(file, limits)
         for name, view in found.views.items():
@@ -79,6 +80,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             }
         else:
             starts = {key: archive.place(key)[0] for key in {str(view.storage) for view in found.views.values()}}
+            unread += [*archive.others, *(f"data/{key}" for key in archive.storages if key not in starts)]
             entries = {
                 name: entry_of(view, starts[str(view.storage)], big=archive.big) for name, view in found.views.items()
             }
@@ -86,12 +88,14 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
                 tensors = LazyTensors([(source, state(file))], entries)
             else:
                 tensors = {name: entry.read(file, f"tensor {name[:80]!a}") for name, entry in entries.items()}
-    if found.apart:
-        what = "tensors that share memory, but not all of it, are kept as separate ones"
-        message = f"{what}: {listed(found.apart)}"
-        if strict:
-            raise FormatError(message)
-        warnings.warn(message, FormatWarning, stacklevel=3)
+    for what, names in (
+        ("tensors that share memory, but not all of it, are kept as separate ones", found.apart),
+        ("members of the archive that are no part of what is in it are left out", unread),
+    ):
+        if names and strict:
+            raise FormatError(f"{what}: {listed(names)}")
+        if names:
+            warnings.warn(f"{what}: {listed(names)}", FormatWarning, stacklevel=3)
     topology = None if found.is_plain else _topology(found, limits)
     return Model(tensors, topology, format=NAME, aliases=found.aliases)
 

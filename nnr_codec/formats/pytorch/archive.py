@@ -27,6 +27,8 @@ from .structure import View
 
 _PICKLE = "data.pkl"
 _KEY = re.compile(r"data/([0-9]{1,20})")
+# What torch.save writes, or has written; what begins with a dot is about the archive.
+_WRITTEN = re.compile(r"data\.pkl|version|byteorder|\..*|data/[0-9]{1,20}", re.DOTALL)
 # What zipfile raises on damaged archives, encrypted members and members of unknown compression.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, OverflowError)
 _END, _END_SIZE, _END64_SIZE, _LOCATOR = b"PK\5\6", 22, 56, b"PK\6\7"
@@ -83,6 +85,8 @@ class Archive:
     big : bool
         Items have their highest byte first.
     storages : mapping of str to ZipInfo
+    others : tuple of str
+        Members that ``torch.save`` does not write.
     """
 
     file: BinaryIO
@@ -90,14 +94,13 @@ class Archive:
     pickle: bytes
     big: bool
     storages: Mapping[str, zipfile.ZipInfo]
+    others: tuple[str, ...]
 
     def place(self, key: str) -> tuple[int, int]:
         """The first byte of a storage, and how many there are; FormatError unless they are in the file as they are."""
         info, what = self.storages[key], f"storage {key}"
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
             raise FormatError(f"{what} is compressed or encrypted, which torch.save does not")
-        if not 0 <= info.header_offset <= self.size:
-            raise FormatError(f"{what} begins beyond the end of the file")
         self.file.seek(info.header_offset)
         local = self.file.read(_LOCAL.size)
         if len(local) < _LOCAL.size or not local.startswith(b"PK\3\4"):
@@ -159,6 +162,8 @@ def open_archive(file: BinaryIO, limits: Limits) -> Archive:
             for info in infos:
                 budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
                 name = info.orig_filename.removeprefix(f"{root}/")
+                if not 0 <= info.header_offset <= size:
+                    raise FormatError(f"the member {name[:80]!a} begins beyond the end of the file")
                 if name in members:
                     raise FormatError(f"the archive has two members {name[:80]!a}")
                 members[name] = info
@@ -171,7 +176,8 @@ def open_archive(file: BinaryIO, limits: Limits) -> Archive:
     if order not in (b"little", b"big"):
         raise FormatError(f"the bytes of items are in order {order!a}")
     storages = {match[1]: info for name, info in members.items() if (match := _KEY.fullmatch(name))}
-    return Archive(file, size, pickle, order == b"big", storages)
+    others = tuple(name for name in members if not _WRITTEN.fullmatch(name))
+    return Archive(file, size, pickle, order == b"big", storages, others)
 
 
 def _member(

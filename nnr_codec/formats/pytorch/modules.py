@@ -27,10 +27,10 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
 
     Tensors of the main memory are not copied: the model changes with the module. The topology tells of the blocks:
     weights and biases of convolutions, transposed convolutions and linear layers, and the batch normalization of their
-    outputs, where nothing else uses these. That is known where ``torch.fx`` can trace the module; where it cannot, of
-    layers that follow each other in a ``Sequential``, if the module is made of them, or ``example_inputs`` show that
-    they are called as such. Of a ``BatchNorm1d`` it is only known where it is certain that its inputs are matrices,
-    which it is with ``example_inputs``.
+    outputs, where nothing else uses these, whichever arguments that may be None are. That is known where ``torch.fx``
+    can trace the module; where it cannot, of layers that follow each other in a ``Sequential``, if the module is made
+    of them, or ``example_inputs`` show that they are called as such. Of a ``BatchNorm1d`` it is only known where it is
+    certain that its inputs are matrices, which it is with ``example_inputs``.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
@@ -147,13 +147,24 @@ def _is_called(asked: str) -> bool:
     return called
 
 
+class _Bounded:
+    """A file of which no more is asked for than there is: some allocate what they are asked for."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size = file, size
+        self.readline, self.tell = file.readline, file.tell
+
+    def read(self, count: int) -> bytes:
+        return self._file.read(min(count, self._size - self._file.tell()))
+
+
 def check_legacy(file: BinaryIO, limits: Limits) -> None:
     """Look through the pickles of a file of the old kind; raises as :func:`check_pickle`."""
     size = file.seek(0, os.SEEK_END)
     limits.check("max_archive_bytes", size, "bytes of the file")
     limits.check("max_total_bytes", size, "bytes of the file, which is read whole")
     file.seek(0)
-    budget = Budget(limits)
+    budget, bounded = Budget(limits), cast(BinaryIO, _Bounded(file, size))
     for _ in range(_LEGACY_PICKLES):
-        check_pickle(file, budget)
+        check_pickle(bounded, budget)
     file.seek(0)

@@ -24,6 +24,7 @@ from ...files import output_directory, output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
+from ..beside import neighbour
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
@@ -165,7 +166,8 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
         return
     found = _described(model)
     if name.endswith(shards.INDEX):
-        plan = replace(shards.plan(found, model.metadata, path.name[: -len(shards.INDEX)]), index=path.name)
+        stem = neighbour(path.name[: -len(shards.INDEX)])
+        plan = replace(shards.plan(found, model.metadata, stem), index=path.name)
         with output_files(path, overwrite=overwrite) as beside:
             _write_shards(model, plan, beside)
         return
@@ -201,6 +203,9 @@ def _described(model: Model) -> dict[str, Described]:
 
 
 def _write(model: Model, file: BinaryIO) -> None:
+    if shards.tells_more(model.metadata):
+        message = "a safetensors file does not keep the metadata of an index, nor those of single shards"
+        warnings.warn(message, FormatWarning, stacklevel=4)
     tensors = in_order(_described(model))
     metadata = {key: text for key, text in model.metadata.items() if key != shards.KEY}
     head = make_header(metadata, tensors)

@@ -162,6 +162,15 @@ def _usual(stem: str, count: int) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------ writing
+def tells_more(metadata: Mapping[str, str]) -> bool:
+    """Whether there are metadata of an index, or of single shards, that one file does not keep."""
+    try:
+        record = _Record.parse(str(metadata[KEY])) if KEY in metadata else _Record()
+    except FormatError:
+        return False
+    return bool(record.metadata or (record.index and record.index.keys() - {_TOTAL}))
+
+
 @dataclass
 class Plan:
     """Which files are to be written.
