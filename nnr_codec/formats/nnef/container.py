@@ -25,7 +25,7 @@ from typing import BinaryIO, Protocol, cast
 
 from ...errors import FormatError
 from ...limits import Limits
-from .. import spooled, state
+from .. import opened_file, spooled, state
 from .labels import GRAPH, QUANT
 from .tar import Member, read_index
 
@@ -114,26 +114,15 @@ def _is_tar(source: Path | BinaryIO) -> bool:
 
 def _is_text(source: Path | BinaryIO) -> bool:
     """Whether this begins as the text of a graph does."""
-    with _opened(source) as file:
+    with opened_file(source) as file:
         return _TEXT.match(file.read(_TEXT_BEGINNING)) is not None
-
-
-@contextlib.contextmanager
-def _opened(source: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A file at its start."""
-    if isinstance(source, Path):
-        with open(source, "rb") as file:
-            yield file
-    else:
-        source.seek(0)
-        yield source
 
 
 class _Text:
     text_only, files = True, (GRAPH,)
 
     def __init__(self, source: Path | BinaryIO, limits: Limits) -> None:
-        with _opened(source) as file:
+        with opened_file(source) as file:
             limits.check("max_topology_bytes", file.seek(0, os.SEEK_END), f"bytes of {GRAPH}")
             file.seek(0)
             self.texts = {GRAPH: file.read()}
@@ -253,7 +242,7 @@ class _Tar:
             if not plain or not isinstance(source, Path):
                 self.source = spooled(stream, limits, "bytes of the archive")
                 weakref.finalize(self, self.source.close)
-        with _opened(self.source) as file:
+        with opened_file(self.source) as file:
             self.index, self.texts = read_index(cast(Stream, file), limits, texts=(GRAPH, QUANT))
             self.state = self._state(file)
         self.files = tuple(self.index)
@@ -266,7 +255,7 @@ class _Tar:
             wanted.append((path, self.index[path]))
         # Forward, as disks like it.
         wanted.sort(key=lambda item: item[1].offset)
-        with _opened(self.source) as file:
+        with opened_file(self.source) as file:
             if self._state(file)[-len(self.state) :] != self.state:
                 raise FormatError("the archive has changed since it was opened")
             for path, member in wanted:
@@ -291,7 +280,7 @@ class _Tar:
 @contextlib.contextmanager
 def _stream(source: Path | BinaryIO) -> Iterator[tuple[Stream, bool]]:
     """The bytes of a tar from their start, and whether they are stored plainly."""
-    with _opened(source) as file:
+    with opened_file(source) as file:
         magic = file.read(len(_GZIP_MAGIC))
         file.seek(0)
         if magic == _GZIP_MAGIC:
