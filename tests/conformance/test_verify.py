@@ -58,6 +58,8 @@ ACCEPTABLE = {
     "NNR-ACC-030": {"update-order"},
     "NNR-ACC-031": set(),  # what base_model_id says is up to the application
     "NNR-ACC-032": {"update-order"},
+    "NNR-ACC-033": set(),  # Annex B is informative
+    "NNR-ACC-034": set(),
     **{f"NNR-SID-{number:03}": set() for number in range(90, 99)},  # unspecified formats are outside the standard
 }
 
