@@ -27,7 +27,7 @@ def formats(as_json: bool) -> None:
 
     A model is told by its content when it is read, by its ending when it is written; --format and --to take names.
     """
-    rows = [row_of(module) for module in known()]
+    rows = sorted((row_of(module) for module in known()), key=lambda row: str(row["name"]))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return

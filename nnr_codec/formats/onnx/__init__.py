@@ -29,7 +29,7 @@ from .writing import plan, write_plan
 
 NAME = "onnx"
 SUFFIXES = (".onnx",)
-DESCRIPTION = "ONNX: one file, and one of data beside it where the source had that or 2 GiB are not enough"
+DESCRIPTION = "ONNX"
 READS = "a .onnx file, with external data"
 TOPOLOGY = "onnx"
 NEEDS_TOPOLOGY = True

@@ -26,7 +26,7 @@ from .tensors import Tensor, describe, write_tensor
 
 NAME = "openvx"
 SUFFIXES = (".openvx",)
-DESCRIPTION = "OpenVX neural network extension 1.2.1: a folder with a file for each tensor and a client in C"
+DESCRIPTION = "OpenVX neural network extension 1.2.1: tensors, and a client in C"
 READS = ""
 
 #: The file by which a folder is known as one of these.
