@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   nnr decode model.nnr -o model.nnef
+  nnr decode model.nnr -o model.onnx
   nnr decode - -o weights.npz < weights.nnr
   nnr decode model.nnr -o model.safetensors --dtype float16
   nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
   nnr decode weights.nnr -o model.nnef --topology graph.nnef
+  nnr decode fixed.nnr -o folder --to openvx
 """,
 )
 @click.argument("bitstream", type=params.FileName())

@@ -45,7 +45,7 @@ Examples:
     "inputs",
     type=params.FileName(),
     metavar="NPZ",
-    help="Run both models with the arrays of this file, by the names of the inputs, or one for the only input.",
+    help="Run both models (of NNEF) with the arrays of this file, by the names of the inputs, or one for the only one.",
 )
 @params.topology("What bitstreams belong to; in the place of the topologies that they carry")
 @click.option("-v", "--verbose", is_flag=True, help="List the tensors that are the same as well.")

@@ -29,7 +29,9 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
     epilog="""\b
 Examples:
   nnr encode model.nnef -o model.nnr
+  nnr encode model.onnx -o model.nnr --quality 40
   nnr encode model.safetensors -o model.nnr --lossless
+  nnr encode checkpoint/ -o model.nnr -j 8 --resume
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
   nnr encode model.nnef -o model.nnr --target-size 2.5MB
   nnr encode model.nnef --preset small --dry-run
@@ -96,7 +98,7 @@ Where several rules match a tensor, the last one wins.
 )
 @params.model_format("by its content")
 @click.option(
-    "--strict", is_flag=True, help="Refuse a model with files that the bitstream cannot carry, instead of a warning."
+    "--strict", is_flag=True, help="Refuse a model with anything that the bitstream cannot carry, instead of a warning."
 )
 @click.option(
     "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."

@@ -74,7 +74,7 @@ def _codings(command: F) -> F:
     epilog="""\b
 Examples:
   nnr update encode new.nnef --base old.nnef -o new.nnr --check
-  nnr update encode new.npz --base old.npz -o new.nnr --quality 40
+  nnr update encode new.onnx --base old.onnx -o new.nnr --quality 40
   nnr update encode new.safetensors --base old.safetensors -o new.nnr --lossless
   nnr update encode new.npz --base old.npz -o new.nnr --sparsity 0.9
 """,

@@ -279,6 +279,16 @@ def test_limits(limits: dict[str, int]) -> None:
         formats.load(SAVED, limits=Limits(**limits))
 
 
+def test_data_without_their_table(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(SAVED, folder)
+    (folder / "variables/variables.index").unlink()
+    with pytest.raises(FormatError, match=r"data of variables, but no variables/variables\.index"):
+        formats.load(folder)
+    next((folder / "variables").iterdir()).unlink()
+    assert not formats.load(folder)
+
+
 def test_links_out_of_the_folder(tmp_path: Path) -> None:
     shutil.copytree(SAVED, tmp_path / "m")
     (tmp_path / "m" / "assets" / "key").symlink_to("/etc/passwd")

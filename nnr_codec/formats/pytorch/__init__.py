@@ -142,7 +142,7 @@ def wiring(topology: Topology) -> Wiring:
 
 def _torch() -> Any:
     """PyTorch, of a version that is trusted with files."""
-    torch: Any = require("torch", "torch", "PyTorch files")
+    torch: Any = require("torch", "torch", "reading or writing PyTorch files")
     if _version(torch) < _FIRST:
         raise MissingDependencyError(
             f"PyTorch {torch.__version__} is installed; files are read with 2.10 or later only, since those before "

@@ -132,17 +132,21 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, dict[str, str]]:
     """The table of the variables, if there are some, and the other files of a SavedModel."""
-    index, metadata = None, {}
+    index, metadata, has_data = None, {}, False
     data = bundle.data_file(folder / _CHECKPOINT, 0, 0).name.partition("-")[0]
     for name, path in files(folder, limits):
         if name == f"{_CHECKPOINT}{bundle.SUFFIX}":
             index = path
-        elif name != _GRAPH and not name.startswith(f"{Path(_CHECKPOINT).parent.name}/{data}-"):
+        elif name.startswith(f"{Path(_CHECKPOINT).parent.name}/{data}-"):
+            has_data = True
+        elif name != _GRAPH:
             with opened(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 budget.charge("max_side_info_bytes", size, "bytes of files beside the variables")
                 key, text = as_metadata(NAME, name, file.read(size))
             metadata[key] = text
+    if has_data and index is None:
+        raise FormatError(f"there are data of variables, but no {_CHECKPOINT}{bundle.SUFFIX}")
     return index, metadata
 
 
