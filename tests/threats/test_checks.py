@@ -130,7 +130,8 @@ def kernel(copy: Path) -> Path:
     """A copy whose kernel leaves out the check that `WHICH` names; compiled for the purpose."""
     folder = copy / "compiled"
     shutil.copytree(copy / "nnr_codec", folder / "nnr_codec", ignore=shutil.ignore_patterns("kernel*.so", "kernel.c"))
-    checks = [row[2] for row in pinned() if is_compiled(row[2])]
+    compiled = [row for row in pinned() if is_compiled(row[2])]
+    checks = [check for _, _, check in compiled]
     for k, check in enumerate(checks, 1):
         path, condition = folder / "nnr_codec" / check.file, check.code.removeprefix("if ").rstrip(":")
         without = check.without.replace("if False:", f"if PRESENT and ({condition}):")
@@ -150,7 +151,7 @@ def kernel(copy: Path) -> Path:
         " include_dirs=['nnr_codec/cabac_ext'], extra_compile_args=['-O1']), quiet=True))"
     )
     subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
-    assert all(run(folder, module, which=0) == 0 for module in MODULES)
+    assert all(run(folder, module, which=0) == 0 for module in {module for module, _, _ in compiled})
     return folder
 
 
