@@ -27,7 +27,9 @@ def formats(as_json: bool) -> None:
 
     A model is told by its content when it is read, by its ending when it is written; --format and --to take names.
     """
-    rows = sorted((row_of(module) for module in known()), key=lambda row: str(row["name"]))
+    from nnr_codec.formats import registry
+
+    rows = sorted(map(row_of, registry.every()), key=lambda row: str(row["name"]))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
@@ -46,13 +48,6 @@ def formats(as_json: bool) -> None:
         right=(),
         fold=("what it is", "read", "written", "ready"),
     )
-
-
-def known() -> list[Format]:
-    """All formats that can be used; others are warned of."""
-    from nnr_codec.formats import registry
-
-    return list(registry.every())
 
 
 def row_of(module: Format) -> dict[str, Any]:

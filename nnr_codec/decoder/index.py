@@ -21,7 +21,7 @@ from .deferred import Access, DeferredTensors, Part
 from .group import Group, is_first_edition
 from .info import TensorInfo
 from .kept import Kept
-from .lineage import Lineage, base_model_id, token
+from .lineage import Hash, Lineage, base_model_id, token
 from .parents import node_key
 from .restore import Restorer
 from .schedule import decode_groups
@@ -195,24 +195,19 @@ class NnrFile(Mapping[str, Array]):
 
     def _token(self, lineage: Lineage) -> str:
         """That of the bitstream after this one."""
-        digest = lineage.digest()
-        for chunk in self._chunks():
-            digest.update(chunk)
-        return token(digest)
+        return token(self._hashed(lineage.digest()))
 
-    def _chunks(self) -> Iterator[memoryview]:
-        """All bytes of the bitstream."""
+    def _hashed(self, digest: Hash) -> Hash:
+        """A digest that goes on with all bytes of the bitstream."""
         source = self._reader.source
         stop = source.size if self._parser.stop is None else self._parser.stop
         for start in range(0, stop, _CHUNK):
-            yield source.view(start, min(start + _CHUNK, stop))
+            digest.update(source.view(start, min(start + _CHUNK, stop)))
+        return digest
 
     def _kept(self, parts: Parts, groups: Iterable[Group]) -> Kept:
         """Where tensors of units are kept; what they follow from is the whole bitstream, and how it is read."""
-        digest = hashlib.sha256()
-        for chunk in self._chunks():
-            digest.update(chunk)
-        return Kept(parts, (digest.digest(), self._reading()), groups)
+        return Kept(parts, (self._hashed(hashlib.sha256()).digest(), self._reading()), groups)
 
     @contextmanager
     def deferred(

@@ -53,11 +53,13 @@ __all__ = [
     "Writing",
     "announce",
     "as_model",
+    "begins",
     "by_suffix",
     "check_topology",
     "described",
     "fill",
     "get",
+    "is_text",
     "lacks_type",
     "listed",
     "load",
@@ -128,6 +130,15 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(ascii(name[:80]) for name in names[:most]) + more
 
 
+def is_text(text: str) -> bool:
+    """Whether there is no half of a surrogate pair, which no UTF-8 has."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def wiring(topology: Topology) -> Wiring:
     """What a topology says of its tensors; nothing when its format does not tell, or its text cannot be read."""
     module = of_topology(topology)
@@ -173,6 +184,14 @@ def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
     else:
         source.seek(0)
         yield source
+
+
+def begins(source: Path | BinaryIO, magic: bytes) -> bool:
+    """Whether a file has these bytes at its start; what is no file has none."""
+    if isinstance(source, Path) and not source.is_file():
+        return False
+    with opened_file(source) as file:
+        return file.read(len(magic)) == magic
 
 
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:

@@ -32,8 +32,13 @@ def check_name(name: str) -> None:
             raise FormatError(f"{name[:80]!a} cannot be the name of a file of a model")
         if len(part.encode()) > _MAX_BYTES or unicodedata.normalize("NFD", part) != part:
             raise FormatError(f"{name[:80]!a} is too long, or has characters that systems spell in several ways")
-        if _DEVICE.fullmatch(part):
+        if is_device(part):
             raise FormatError(f"{name[:80]!a} has the name of a device")
+
+
+def is_device(part: str) -> bool:
+    """Whether a system keeps this name of a file for a device."""
+    return _DEVICE.fullmatch(part) is not None
 
 
 def check_names(names: Iterator[str] | list[str]) -> None:

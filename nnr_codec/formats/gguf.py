@@ -25,7 +25,7 @@ from ..dtypes import STORED_TYPES
 from ..errors import FormatError, MissingDependencyError
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, fill, listed, opened_file, state
+from . import FormatWarning, begins, fill, listed, opened_file, state
 from .lazy import Entry, LazyTensors
 
 NAME = "gguf"
@@ -123,10 +123,7 @@ class _Blocks(Entry):
 # ------------------------------------------------------------------------------------------------ reading
 def recognise(source: Path | BinaryIO) -> bool:
     """Whether this begins as a GGUF file does."""
-    if isinstance(source, Path) and not source.is_file():
-        return False
-    with opened_file(source) as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+    return begins(source, _MAGIC)
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:

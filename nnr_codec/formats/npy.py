@@ -22,7 +22,7 @@ from ..errors import FormatError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, described, fill, lacks_type, opened_file, state, warn_of_loss
+from . import FormatWarning, begins, described, fill, lacks_type, opened_file, state, warn_of_loss
 from .lazy import Entry, LazyTensors
 
 NAME = "npy"
@@ -141,10 +141,7 @@ class _Entry(Entry):
 
 def recognise(source: Path | BinaryIO) -> bool:
     """Whether this begins as a file of one array does."""
-    if isinstance(source, Path) and not source.is_file():
-        return False
-    with opened_file(source) as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+    return begins(source, _MAGIC)
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:

@@ -11,7 +11,6 @@ import os
 import struct
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ..model import Array, Model
 from . import FormatWarning, lacks_type, listed, state, warn_of_loss
 from .lazy import Entry, LazyTensors
 from .npy import Header, is_plain, read_header
+from .zips import ZIP_ERRORS
 
 NAME = "npz"
 SUFFIXES = (".npz",)
@@ -38,8 +38,6 @@ _LOCAL_SIZE = 30  # of what precedes a member, without its name and what is adde
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
 # Deflate cannot expand by more (RFC 1951: 258 bytes for two bits).
 _MAX_EXPANSION = 1032
-# What zipfile raises on damaged archives, encrypted members and members of unknown compression.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ def recognise(source: Path | BinaryIO) -> bool:
     try:
         with zipfile.ZipFile(source) as archive:
             return any(name.endswith(_SUFFIX) for name in archive.namelist())
-    except (*_ZIP_ERRORS, ValueError):
+    except ZIP_ERRORS:
         return False
 
 
@@ -188,7 +186,7 @@ def _damaged(what: str = "") -> Iterator[None]:
         yield
     except NnrError:
         raise
-    except (*_ZIP_ERRORS, ValueError) as error:
+    except ZIP_ERRORS as error:
         raise FormatError(f"{what}not a zip archive, or a damaged one: {error}") from error
 
 

@@ -128,7 +128,7 @@ def test_names_that_are_none(name: str) -> None:
         beside.check_names([name])
 
 
-@pins(BESIDE, "if _DEVICE.fullmatch(part):")
+@pins(BESIDE, "if is_device(part):")
 @pytest.mark.parametrize("name", ["con", "a/NUL", "com1.txt", "CONIN$", "aux .x"])
 def test_names_of_devices(name: str) -> None:
     with pytest.raises(NnrError, match="has the name of a device"):

@@ -7,7 +7,6 @@ import json
 import os
 import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
 from .. import opened_file, spooled
 from ..beside import as_metadata, check_names, files, from_metadata, opened
+from ..zips import ZIP_ERRORS
 
 CONFIG = "config.json"
 METADATA = "metadata.json"
@@ -29,17 +29,6 @@ _ASSETS = "assets/"
 _FORMAT = "keras"
 _ORDER = "keras:order"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-# What zipfile raises on damaged archives, encrypted members and members of unknown compression.
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    struct.error,
-    OverflowError,
-    ValueError,
-)
 
 
 @dataclass
@@ -84,7 +73,7 @@ def is_archive(file: BinaryIO) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
-    except _ZIP_ERRORS:
+    except ZIP_ERRORS:
         return False
     return CONFIG in names and any(name.startswith("model.weights.") for name in names)
 
@@ -105,7 +94,7 @@ def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[P
                 part = _of_archive(file, limits, budget, stack)
             except NnrError:
                 raise
-            except _ZIP_ERRORS as error:
+            except ZIP_ERRORS as error:
                 raise FormatError(f"a damaged archive: {error}") from error
         if part.file is file and isinstance(source, Path):
             part.path = source

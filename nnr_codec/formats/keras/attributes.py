@@ -18,6 +18,7 @@ import numpy as np
 
 from ...dtypes import STORED_TYPES
 from ...errors import FormatError
+from .. import is_text as is_unicode
 from .hdf5 import Attribute
 from .messages import Type, text_of
 
@@ -135,13 +136,7 @@ def _is_shape(shape: Any) -> bool:
 
 def is_text(text: Any) -> bool:
     """Whether this is Unicode text without zero bytes."""
-    if not isinstance(text, str) or "\0" in text:
-        return False
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(text, str) and "\0" not in text and is_unicode(text)
 
 
 def _bytes(values: Any) -> bytes | None:

@@ -10,7 +10,6 @@ import os
 import re
 import struct
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -23,14 +22,13 @@ from ...limits import Budget, Limits
 from ...model import Array
 from .. import fill
 from ..lazy import Entry, native
+from ..zips import ZIP_ERRORS
 from .structure import View
 
 _PICKLE = "data.pkl"
 _KEY = re.compile(r"data/([0-9]{1,20})")
 # What torch.save writes, or has written; what begins with a dot is about the archive.
 _WRITTEN = re.compile(r"data\.pkl|version|byteorder|\..*|data/[0-9]{1,20}", re.DOTALL)
-# What zipfile raises on damaged archives, encrypted members and members of unknown compression.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, OverflowError)
 _END, _END_SIZE, _END64_SIZE, _LOCATOR = b"PK\5\6", 22, 56, b"PK\6\7"
 _LOCATOR_SIZE = 20
 _MAX_COMMENT = (1 << 16) - 1
@@ -135,7 +133,7 @@ def is_archive(file: BinaryIO) -> bool:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
             return bool(names) and f"{names[0].partition('/')[0]}/{_PICKLE}" in names
-    except (*_ZIP_ERRORS, ValueError):  # also LimitError
+    except ZIP_ERRORS:  # also LimitError
         return False
 
 
@@ -171,7 +169,7 @@ def open_archive(file: BinaryIO, limits: Limits) -> Archive:
             order = _member(archive, members, "byteorder", 8, limits) if "byteorder" in members else b"little"
     except NnrError:
         raise
-    except (*_ZIP_ERRORS, ValueError) as error:
+    except ZIP_ERRORS as error:
         raise FormatError(f"not a zip archive, or a damaged one: {str(error)[:200]}") from None
     if order not in (b"little", b"big"):
         raise FormatError(f"the bytes of items are in order {order!a}")

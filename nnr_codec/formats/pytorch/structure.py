@@ -12,7 +12,7 @@ from typing import Any
 from ...dtypes import STORED_TYPES, StoredType
 from ...errors import FormatError
 from ...limits import Budget
-from ..safetensors.header import is_text
+from .. import is_text
 from . import tree
 from .tree import Node
 

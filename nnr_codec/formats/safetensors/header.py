@@ -14,7 +14,7 @@ import numpy as np
 from ...dtypes import STORED_TYPES
 from ...errors import FormatError, MissingDependencyError
 from ...limits import Budget
-from .. import lacks_type
+from .. import is_text, lacks_type
 from ..lazy import Entry
 
 #: Item types by the format's names, in the order in which tensors lie in a file.
@@ -113,15 +113,6 @@ def check_name(name: str, budget: Budget) -> None:
     if not is_text(name):
         raise FormatError(f"the name {name[:80]!a} is not Unicode text")
     budget.limits.check("max_name_bytes", len(name.encode("utf-8")), f"bytes of the name {name[:80]!a}")
-
-
-def is_text(text: str) -> bool:
-    """Whether there is no half of a surrogate pair, which JSON's escapes can write."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _metadata(value: object, budget: Budget) -> dict[str, str]:

@@ -32,9 +32,10 @@ from typing import Any
 
 from ...errors import FormatError
 from ...limits import Budget
-from ..beside import located
+from .. import is_text
+from ..beside import is_device, located
 from ..lazy import Entry
-from .header import Described, in_order, is_text, parse_object, size_of
+from .header import Described, in_order, parse_object, size_of
 
 #: How indices are called, and shards.
 INDEX, SUFFIX = ".safetensors.index.json", ".safetensors"
@@ -47,7 +48,6 @@ LARGEST = 5_000_000_000
 
 _TOTAL = "total_size"
 _PORTABLE = re.compile(r"\w[\w .,+=@()-]*", re.ASCII)
-_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9]) *\.", re.IGNORECASE)
 _LONGEST = 255
 
 _Scalars = dict[str, str | int | float | bool | None]
@@ -295,6 +295,6 @@ def _are_portable(names: Iterable[str]) -> bool:
     """Whether all are plain names of safetensors files, and differ, on every system."""
     names = list(names)
     return len({name.lower() for name in names}) == len(names) and all(
-        _PORTABLE.fullmatch(name) and not _DEVICE.match(name) and name.endswith(SUFFIX) and len(name) <= _LONGEST
+        _PORTABLE.fullmatch(name) and not is_device(name) and name.endswith(SUFFIX) and len(name) <= _LONGEST
         for name in names
     )

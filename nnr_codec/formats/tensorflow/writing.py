@@ -15,7 +15,7 @@ import numpy as np
 from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
 from ...model import Array, Model
-from .. import FormatWarning, announce, described, lacks_type
+from .. import FormatWarning, announce, described, is_text, lacks_type
 from ..beside import from_metadata
 from .bundle import MAGIC, STRING, TYPES
 from .checksum import crc32c, masked
@@ -186,7 +186,4 @@ def strings_from_metadata(metadata: Mapping[str, str]) -> Strings:
 
 
 def _is_text(name: str) -> bool:
-    try:
-        return "\0" not in name and bool(name.encode("utf-8"))
-    except UnicodeEncodeError:
-        return False
+    return "\0" not in name and is_text(name)
