@@ -24,7 +24,7 @@ from .decoder.wiring import header_session
 from .encoder import estimate as estimation
 from .encoder import tune as tuning
 from .encoder.encode import Progress, TensorReport, encode_units
-from .encoder.fold import Prepared, prepare
+from .encoder.prepare import Prepared, prepare
 from .encoder.schedule import Pool, Reader
 from .errors import FormatError
 from .files import output_file

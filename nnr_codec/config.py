@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from .errors import EncodeError
+from .reduction import Step, steps_of
 
 #: The step of lossy tensors is 2 to this power unless the caller says otherwise.
 DEFAULT_STEP_EXPONENT = -10
@@ -55,6 +56,8 @@ FIXED_POINT = {"q7.8": (8, 16)}
 
 #: What a block may have beside its weight: local scaling, batch normalization, bias.
 BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
+#: Options of tensors that are true or false, and never left open.
+_FLAGS = ("fine_vectors", "reducible")
 #: Where decoders find the topology.
 TOPOLOGY = ("carried", "external")
 
@@ -101,6 +104,8 @@ class TensorOptions:
     codebook : int or None
         Quantize to so many values, 1..65536, that suit the tensor, where ``qp`` gives it more; 0: never, whatever the
         values. None: by ``effort``.
+    reducible : bool
+        False: steps of ``reduce`` leave the tensor alone. They do so with what ``exact`` keeps, too.
     """
 
     qp: int | None = None
@@ -116,6 +121,7 @@ class TensorOptions:
     choose_shift_parameters: bool | None = None
     rate: float | None = None
     codebook: int | None = None
+    reducible: bool = True
 
     def step_qp(self, qp_density: int) -> int:
         """``qp``, or what stands for the default step at this density."""
@@ -198,6 +204,10 @@ class EncoderConfig(TensorOptions):
         of the topology. Not so weights with ``sensitivity`` or ``hessians``; nor, where it takes a new scale, those of
         float16, with ``codebook``, ``snr`` or ``max_error``, those that one unit cannot hold with it, or if names are
         in one list, which has labels of the topology alone (A.4). Implies ``block``.
+    reduce : str or sequence of Step
+        Steps of parameter reduction, one after another, before anything is quantized: a text such as
+        ``"sparsify(ratio=0.6), fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/reduction.md has all tools.
+        What is reduced is in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` are steps that come last.
     fixed_point : str or None
         ``"q7.8"``: each float is the nearest multiple of 2**-8, ties to the even one, of those that 16 bits hold:
         -128..127.99609375, whatever its tensor and its type; floats come back as float32. What lies beyond is that
@@ -245,6 +255,7 @@ class EncoderConfig(TensorOptions):
     block: bool = False
     fold_batchnorm: bool = False
     local_scaling: bool = False
+    reduce: str | Iterable[Step | str] = ()
     fixed_point: str | None = None
     compressed_parameter_types: int = BLOCK_TYPES
     topology: str = TOPOLOGY[0]
@@ -276,6 +287,7 @@ class EncoderConfig(TensorOptions):
         if not isinstance(self.rules, Iterable):
             raise EncodeError(f"rules are Rule objects, not {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))
+        object.__setattr__(self, "reduce", steps_of(self.reduce))
         _check_whole("effort", self.effort)
         if not 1 <= self.effort <= 9:
             raise EncodeError(f"effort {self.effort} is outside 1..9")
@@ -353,9 +365,15 @@ class EncoderConfig(TensorOptions):
                 )
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps of parameter reduction, in order."""
+        last = {"fold": self.fold_batchnorm, "scale": self.local_scaling}
+        return (*steps_of(self.reduce), *[Step(tool) for tool, wanted in last.items() if wanted])
+
+    @property
     def has_blocks(self) -> bool:
         """Whether the blocks of the topology are coded as such."""
-        return self.block or self.fold_batchnorm or self.local_scaling
+        return self.block or any(step.tool in ("fold", "scale") for step in self.steps)
 
     def _check_replaced(self, defaults: TensorOptions, options: Mapping[str, Any]) -> None:
         """Check options of a rule or of a tensor."""
@@ -366,9 +384,9 @@ class EncoderConfig(TensorOptions):
     def _check(self, options: TensorOptions) -> None:
         for name in ("qp", "scan_order", "cabac_unary_length_minus1", "codebook"):
             _check_whole(name, getattr(options, name), optional=True)
-        for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters", "fine_vectors"):
+        for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters", *_FLAGS):
             value = getattr(options, name)
-            if not isinstance(value, bool) and (name == "fine_vectors" or value is not None):
+            if not isinstance(value, bool) and (name in _FLAGS or value is not None):
                 raise EncodeError(f"{name} is true or false, not {value!r}")
         real = {"quality": (0, 100), "snr": (0, float("inf")), "max_error": (0, float("inf")), "rate": (0, 16)}
         for name, (low, high) in real.items():

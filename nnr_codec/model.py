@@ -70,6 +70,46 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """Where a tensor has the numbers of channels: along a dimension, ``outer`` times all channels of ``inner`` numbers.
+
+    Number ``i`` of channel ``c`` in repetition ``o`` stands at index ``offset + (o * size + c) * inner + i``.
+
+    Parameters
+    ----------
+    tensor : str
+    axis : int
+    offset, outer, inner : int
+    makes : bool
+        The weight, of a filter or a neuron for each channel, that makes the channels; False for what belongs to them
+        (biases, batch normalizations) and for what reads them.
+    """
+
+    tensor: str
+    axis: int
+    offset: int = 0
+    outer: int = 1
+    inner: int = 1
+    makes: bool = False
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Channels of the activations of a network that can be removed, each from all of these tensors together.
+
+    Parameters
+    ----------
+    size : int
+        How many there are.
+    parts : tuple of Slice
+        All tensors that have numbers of these channels.
+    """
+
+    size: int
+    parts: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
 class Wiring:
     """What a topology says of its tensors.
 
@@ -83,12 +123,15 @@ class Wiring:
         The kinds of type that each may have, letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any, if not said.
     ignores_case : bool
         Names that differ in case alone are the same.
+    channels : tuple of Channels
+        Which channels could be removed; only where that was asked for.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     ignores_case: bool = False
+    channels: tuple[Channels, ...] = ()
 
 
 @dataclass

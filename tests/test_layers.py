@@ -26,6 +26,7 @@ LAYERS = {
     "workers": 1,
     "compare": 1,
     "config": 1,
+    "reduction": 1,
     "files": 1,
     "syntax": 1,
     "cabac_ext": 1,
@@ -55,7 +56,7 @@ SIDEWAYS = {
     "tensor": {"limits", "model", "cabac_ext"},
     "sideinfo": {"limits", "model", "tensor", "cabac_ext"},
     "files": {"limits"},
-    "config": {"limits", "model"},
+    "config": {"limits", "model", "reduction"},
     "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
     "federated": {"encoder", "decoder", "conformance", "formats"},
     "integrations": {"api"},

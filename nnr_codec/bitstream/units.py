@@ -337,7 +337,7 @@ def write_unit(
     """
     writer = Writer(session, BitWriter())
     writer.write(header)
-    body = [writer.io.getvalue()]  # type: ignore[union-attr]  # a BitWriter, see above
+    body: list[bytes | memoryview] = [writer.io.getvalue()]  # type: ignore[union-attr]  # a BitWriter, see above
     if isinstance(payload, Structure):
         if header.nnr_unit_type == NNR_TPL:
             session.topology_storage_format = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format
@@ -345,7 +345,7 @@ def write_unit(
         writer.write(payload)
         body.append(writer.io.getvalue())  # type: ignore[union-attr]
     elif payload is not None:
-        body.append(bytes(payload))
+        body.append(memoryview(payload).cast("B"))
     prefix = _unit_size(sum(map(len, body)), long_size)
     session.activate(header, payload if isinstance(payload, Structure) else None, depth)
     return b"".join([prefix, *body])

@@ -19,11 +19,11 @@ from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .allocate import allocate
 from .contexts import groups_of, refer
-from .fold import Prepared
 from .kept import Keeping
 from .layout import UnitPlan, plan_units, side_info
 from .links import Link
 from .preamble import preamble
+from .prepare import Prepared
 from .quantize import contents
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
@@ -112,7 +112,7 @@ def _units(
     references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     links = prepared.links
-    before = [*preamble(model, references, record, config, session, codebooks=codebooks, links=links)]
+    before = [*preamble(prepared, references, record, config, session, codebooks=codebooks)]
     yield from before
     index = {name: k for k, name in enumerate(references)}
     calls = []
@@ -153,6 +153,7 @@ def _encoded(
     started = time.perf_counter()
     try:
         by_role = dict(zip(plan.tensors, arrays, strict=True))
+        arrays.clear()
         wanted = measured if statistics else None
         # Threads share the session: units of tensors leave it as it is, since none has G without H.
         units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs, link)
@@ -165,7 +166,7 @@ def _encoded(
 
 def encode_unit(
     plan: UnitPlan,
-    arrays: Mapping[str, Array],
+    arrays: dict[str, Array],
     session: Session,
     index: Mapping[str, int],
     max_unit_size: int | None = None,
@@ -175,14 +176,15 @@ def encode_unit(
 ) -> list[bytes]:
     """The compressed data unit of one tensor or block, or its parts, and that of a tensor's other bits.
 
-    ``arrays`` are the tensors by role; ``index`` is the reference list; ``statistics`` is filled, if there is one;
-    ``jobs`` threads code rows of blocks between entry points; ``link`` is that of a tensor of an update.
+    ``arrays`` are the tensors by role, each taken out when levels are made of it; ``index`` is the reference list;
+    ``statistics`` is filled, if there is one; ``jobs`` threads code rows of blocks between entry points; ``link`` is
+    that of a tensor of an update.
     """
     header = _header(plan, index, link.elements if link else {})
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         if link and link.is_residual:
             raise EncodeError(f"tensor {plan.ids[0]!r} has no step, without which there are no residuals (7.3.4)")
-        unit, _ = contents(plan.tensors["weight"], arrays["weight"], None)
+        unit, _ = contents(plan.tensors["weight"], arrays.pop("weight"), None)
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)
         return write_ndu(header, unit, session, max_unit_size=max_unit_size)
@@ -192,7 +194,7 @@ def encode_unit(
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
         groups = groups_of(header, session, part, Part(tensor, arrays[part.role], syntax), link) if link else None
-        unit, bits = contents(tensor, arrays[part.role], syntax, groups)
+        unit, bits = contents(tensor, arrays.pop(part.role), syntax, groups)
         known = Part(tensor, unit, syntax)
         coded.append(refer(header, session, part, known, link) if link else known)
     tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)

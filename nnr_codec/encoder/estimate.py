@@ -10,12 +10,13 @@ from ..constants import NNR_PT_RAW_FLOAT
 from ..model import Array
 from ..syntax import Session
 from .allocate import allocate
+from .changed import divided
 from .cost import RECORD_BYTES, code_bytes, measured, overhead
-from .fold import Prepared, divided
 from .goals import excerpt
 from .layout import plan_units, side_info
 from .plan import TensorPlan, subject
 from .preamble import preamble
+from .prepare import Prepared
 from .schedule import Call, Pool, Reader
 
 #: Parameters of an excerpt.
@@ -48,7 +49,7 @@ def _estimated(
     ids = [name for unit in units for name in unit.all_ids]
     references = ids if config.indexed_references and len(ids) > 1 else []
     codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
-    before = sum(map(len, preamble(model, references, record, config, Session(), codebooks=codebooks)))
+    before = sum(map(len, preamble(prepared, references, record, config, Session(), codebooks=codebooks)))
     plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
     found = pool.results(calls)

@@ -31,13 +31,14 @@ from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_F
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import SideInfo, TensorRecord
+from .changed import divided
 from .choose import choose, in_unit
 from .cost import code_bytes
 from .fixed import warn_saturated
-from .fold import Prepared, divided
 from .kept import Keeping
 from .links import Links
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
+from .prepare import Prepared
 from .schedule import Call, Pool, Reader
 from .ties import ties
 

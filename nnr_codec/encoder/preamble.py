@@ -20,7 +20,7 @@ from ..constants import (
     TOPOLOGY_FORMATS,
 )
 from ..errors import EncodeError
-from ..model import Model, Topology
+from ..model import Topology
 from ..sideinfo.record import STORAGE_FORMAT, SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
@@ -33,7 +33,7 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
     NnrUnitHeader,
 )
-from .links import Links
+from .prepare import Prepared
 
 #: What a record may take more than deflated: NNCodec 2.1.3 passes over private units only where they are strings.
 PLAIN_BYTES = 128
@@ -42,24 +42,23 @@ ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 
 def preamble(
-    model: Model,
+    prepared: Prepared,
     references: Sequence[str],
     record: SideInfo,
     config: EncoderConfig,
     session: Session,
     *,
     codebooks: bool = False,
-    links: Links | None = None,
 ) -> Iterator[bytes]:
     """The units before the tensors; where the topology is kept apart, at most one that says of which format (B.4).
 
     ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
-    tensor has one; ``links`` are those of an update.
+    tensor has one.
 
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
-    units = [*_units(model, references, config, session, codebooks, links)]
+    units = [*_units(prepared, references, config, session, codebooks)]
     if record:
         units.append(_side_info(record, config, session))
     for unit in units:
@@ -72,13 +71,9 @@ def preamble(
 
 
 def _units(
-    model: Model,
-    references: Sequence[str],
-    config: EncoderConfig,
-    session: Session,
-    codebooks: bool,
-    links: Links | None,
+    prepared: Prepared, references: Sequence[str], config: EncoderConfig, session: Session, codebooks: bool
 ) -> Iterator[bytes]:
+    model, links = prepared.model, prepared.links
     topology = model.topology if config.topology == "carried" else None
     apart = "" if topology else model.topology.format if model.topology else model.format
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
@@ -89,7 +84,7 @@ def _units(
         mps_qp_density=config.qp_density,
         mps_quantization_parameter=0,
         mps_topology_indexed_reference_flag=int(bool(references)),
-        **(config.performance.elements() if config.performance else {}),
+        **{**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})},
         **(links.elements if links else {}),
     )
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), parameters, session)

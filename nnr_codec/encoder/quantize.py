@@ -15,8 +15,8 @@ from ..sideinfo.codes import split
 from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import codebook_values
+from .changed import divided
 from .distinct import chunks
-from .fold import divided
 from .plan import FixedPoint, TensorPlan
 
 TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64

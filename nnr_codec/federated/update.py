@@ -25,10 +25,10 @@ from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
 from ..encoder.distortion import power
 from ..encoder.encode import encode_units
-from ..encoder.fold import Prepared
 from ..encoder.goals import settle
 from ..encoder.links import Link, Links
 from ..encoder.plan import native
+from ..encoder.prepare import Prepared
 from ..encoder.schedule import Pool, Reader
 from ..errors import EncodeError
 from ..limits import Limits

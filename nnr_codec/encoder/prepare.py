@@ -1,0 +1,67 @@
+"""Models as they are coded: reduced step by step, with the blocks of the topology (ISO/IEC 15938-17:2024, 5.3, 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ..bitstream.performance import PerformanceMaps
+from ..config import EncoderConfig
+from ..model import Model, Wiring
+from .links import Links
+from .reduce import apply
+from .reduce.blocks import recognised
+from .reduce.tool import Pruning, Reduced
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model, ready to be coded.
+
+    Parameters
+    ----------
+    model : Model
+        What is coded.
+    restored : Model
+        What decoders restore, but for quantization: without the scales that are multiplied into weights. Those of them
+        that the caller does not have are optional: only a unit that has one divides its weight by it.
+    wiring : Wiring
+        What decoders learn from the topology, as far as blocks are concerned.
+    links : Links or None
+        The tensors are those of an update.
+    maps : PerformanceMaps
+        Of the kinds of reduction that were applied (6.4.4.3).
+    pruning : Pruning or None
+        What NNR_TPL_PRUN is to say.
+    """
+
+    model: Model
+    restored: Model
+    wiring: Wiring = field(default_factory=Wiring)
+    links: Links | None = None
+    maps: PerformanceMaps = field(default_factory=PerformanceMaps)
+    pruning: Pruning | None = None
+
+    @property
+    def scales(self) -> set[str]:
+        """The scales that the caller does not have."""
+        scales = (block.scale for block in self.model.blocks if block.scale is not None)
+        return {scale for scale in scales if scale not in self.restored.tensors}
+
+    @property
+    def products(self) -> set[str]:
+        """The weights that come out as a product of several tensors of the restored model."""
+        tensors, shapes = self.restored.tensors, self.wiring.shapes
+        return {
+            block.weight
+            for block in self.model.blocks
+            if block.g is not None or (block.scale in tensors and block.scale not in shapes)
+        }
+
+
+def prepare(model: Model, config: EncoderConfig, wiring: Wiring) -> Prepared:
+    """The model as it is coded with these options; EncodeError for a step of reduction that cannot be done."""
+    coded = replace(model, blocks=[*model.blocks, *recognised(model, wiring)]) if config.has_blocks else model
+    reduced = Reduced(coded, model, wiring, config)
+    for _, after in apply(reduced, config.steps):
+        reduced = after
+    return Prepared(reduced.model, reduced.restored, wiring, None, reduced.maps, reduced.pruning)

@@ -1,0 +1,114 @@
+"""Batch normalizations folded: outputs of the network are the same, up to rounding (8.2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...config import EncoderConfig
+from ...errors import EncodeError
+from ...model import Array, Block, Model, Wiring
+from ..changed import Floats, changed
+from .blocks import may_change
+from .tool import Reduced
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Make alpha the gamma of each batch normalization of the topology, delta its beta (8.2.1).
+
+    What is coded are these two; decoders recreate the others from the topology.
+    """
+
+    def apply(self, reduced: Reduced) -> Reduced:
+        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is nothing to fold."""
+        folded = _folded(reduced.model, reduced.config, reduced.wiring)
+        return replace(reduced, model=folded, restored=replace(folded, blocks=reduced.restored.blocks))
+
+
+def _folded(model: Model, config: EncoderConfig, wiring: Wiring) -> Model:
+    """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
+
+    With a fixed-point format, weights are multiplied by alpha, and it is 1: neither is rounded before the other.
+    """
+    others: dict[str, Array] = {}
+    divisors: dict[str, tuple[Floats, int]] = {}
+    blocks, reasons = [], []
+    for block in model.blocks:
+        reason = _unfoldable(block, model, config, wiring)
+        if reason:
+            reasons.append(f": {reason}")
+            blocks.append(block)
+            continue
+        others |= _alpha_delta(block, model)
+        if config.fixed_point is not None and block.gamma is not None:
+            alpha = others[block.gamma]
+            with np.errstate(divide="ignore"):
+                divisors[block.weight] = 1 / alpha.astype(np.float64).reshape(-1), block.axis
+            others[block.gamma] = np.ones_like(alpha)
+        blocks.append(Block(block.weight, block.beta, scale=block.gamma, axis=block.axis, epsilon=block.epsilon))
+    if not others:
+        why = reasons[0] if reasons else ": there is no graph that tells of one"
+        raise EncodeError(f"there is no batch normalization to fold{why}")
+    return replace(model, tensors=changed(model.tensors, others, divisors), blocks=blocks)
+
+
+def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> str:
+    """Why the batch normalization of a block cannot be folded; empty if it can."""
+    what = f"the block of {block.weight!r}"
+    parts = {member: getattr(block, member) for member in ("beta", "gamma", "mean", "var")}
+    if missing := [member for member, name in parts.items() if name is None]:
+        return f"{what} has no {'batch normalization' if len(missing) == len(parts) else ', '.join(missing)}"
+    if block.epsilon is None:
+        return f"the epsilon of {what} is not known"
+    if block not in wiring.blocks:
+        return f"{what} is not one of the topology, from which decoders know it"
+    if block.scale is not None or block.g is not None:
+        return f"{what} has a scaling or a decomposition of its own"
+    names = [name for name in (*parts.values(), block.bias) if name is not None]
+    if any(name not in model.tensors for name in names):
+        return f"the model lacks a tensor of {what}"
+    if not may_change(names, model, config):
+        return f"a tensor of {what} is tied to another one, or is kept exactly"
+    arrays = [np.asarray(model.tensors[name]) for name in names]
+    if any(array.dtype.kind != "f" or array.shape != arrays[0].shape for array in arrays):
+        return f"the tensors of {what} differ in shape, or are no floats"
+    if config.fixed_point is not None:  # the weight is multiplied by what normalizes
+        weight = np.asarray(model.tensors[block.weight])
+        if not may_change([block.weight], model, config):
+            return f"{block.weight!r} is tied to another tensor"
+        if weight.dtype.kind != "f" or weight.shape[block.axis : block.axis + 1] != (arrays[0].size,):
+            return f"{block.weight!r} is of integers, or of another shape than the batch normalization"
+    return ""
+
+
+def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
+    """What becomes of the batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias."""
+    arrays: dict[str, npt.NDArray[np.floating[Any]]] = {}
+    for member in ("beta", "gamma", "mean", "var", "bias"):
+        if (name := getattr(block, member)) is not None:
+            arrays[member] = np.asarray(model.tensors[name])
+    value = {member: array.astype(np.float64) for member, array in arrays.items()}
+    epsilon = block.epsilon or 0.0
+    with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
+        # What is folded stays as it is: its variance is 1 - epsilon as the type holds it.
+        folded = arrays["var"] == arrays["var"].dtype.type(1 - epsilon)
+        alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
+        delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]
+        found = {
+            member: np.asarray(values, np.float64).astype(arrays[member].dtype)
+            for member, values in (("gamma", alpha), ("beta", delta), ("var", np.full_like(value["var"], 1 - epsilon)))
+        }
+    for member, array in found.items():
+        if not np.isfinite(array).all():
+            raise EncodeError(
+                f"the batch normalization of {block.weight!r} cannot be folded: with {block.var!r} and epsilon "
+                f"{epsilon:g}, {getattr(block, member)!r} has no finite values (8.2.1)"
+            )
+    found["mean"] = np.zeros_like(arrays["mean"])
+    if "bias" in arrays:
+        found["bias"] = np.zeros_like(arrays["bias"])
+    return {getattr(block, member): array for member, array in found.items()}

@@ -1,0 +1,84 @@
+"""Steps of parameter reduction as texts: ``sparsify(ratio=0.6), fold, lowrank(error=0.02)``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import EncodeError
+
+Value = str | int | float | bool
+
+_STEP = re.compile(r"\s*([a-z][a-z_]*)\s*(?:\(([^()]*)\)\s*)?")
+_OPTION = re.compile(r"\s*([a-z][a-z_]*)\s*=\s*([^\s=][^=]*?)\s*")
+
+
+@dataclass(frozen=True, init=False)
+class Step:
+    """A tool of parameter reduction and its options: ``Step("sparsify", ratio=0.6)``.
+
+    Parameters
+    ----------
+    tool : str
+        Its name; docs/reduction.md has all of them, and their options.
+    **options
+        As the tool knows them; texts stand for what they read as.
+    """
+
+    tool: str
+    options: tuple[tuple[str, Value], ...]
+
+    def __init__(self, tool: str, **options: Value) -> None:
+        object.__setattr__(self, "tool", tool)
+        object.__setattr__(self, "options", tuple(options.items()))
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name}={_told(value)}" for name, value in self.options)
+        return f"{self.tool}({told})" if told else self.tool
+
+
+def steps_of(given: object) -> tuple[Step, ...]:
+    """The steps that a text tells of, separated by commas, or that are given one by one; EncodeError for others."""
+    if isinstance(given, str):
+        return tuple(_parsed(given))
+    if isinstance(given, Step):
+        return (given,)
+    if not isinstance(given, Iterable):
+        raise EncodeError(f"reduce is a text or a list of steps, not {given!r}")
+    return tuple(step for one in given for step in ((one,) if isinstance(one, Step) else steps_of(_text(one))))
+
+
+def _text(one: object) -> str:
+    if not isinstance(one, str):
+        raise EncodeError(f"a step of reduce is a Step or a text, not {one!r}")
+    return one
+
+
+def _parsed(text: str) -> Iterable[Step]:
+    """The steps of a text, which may be empty."""
+    start = 0
+    while text.strip():
+        found = _STEP.match(text, start)
+        if not found or text[found.end() : found.end() + 1] not in ("", ","):
+            raise EncodeError(
+                f"reduce: {text[start:].strip()!r} does not begin with a step such as sparsify(ratio=0.6)"
+            )
+        yield Step(found[1], **_options(found[1], found[2] or ""))
+        if found.end() == len(text):
+            return
+        start = found.end() + 1
+
+
+def _options(tool: str, text: str) -> dict[str, Value]:
+    options: dict[str, Value] = {}
+    for part in text.split(",") if text.strip() else ():
+        found = _OPTION.fullmatch(part)
+        if not found or found[1] in options:
+            raise EncodeError(f"reduce: {part.strip()!r} is not one option of {tool}, such as ratio=0.6")
+        options[found[1]] = found[2]
+    return options
+
+
+def _told(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
