@@ -6,6 +6,7 @@ import io
 import json
 import os
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,10 +38,11 @@ Examples:
   nnr encode model.nnef --preset small --dry-run
   nnr encode model.nnef -o model.nnr --fold-batchnorm --index --check
   nnr encode model.nnef -o model.nnr --fixed-point q7.8 --fold-batchnorm
+  nnr encode model.nnef -o model.nnr --reduce 'sparsify(ratio=0.6), fold'
 
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dq, exact, scan_order, row_skipping,
-cabac_unary_length_minus1, choose_shift_parameters, rate, codebook.
+cabac_unary_length_minus1, choose_shift_parameters, rate, codebook, reducible.
 Where several rules match a tensor, the last one wins.
 """,
 )
@@ -87,6 +89,12 @@ Where several rules match a tensor, the last one wins.
     default=None,
     help="Scale weights before batch normalizations, so that errors are less where those amplify them. Implies "
     "--block.",
+)
+@click.option(
+    "--reduce",
+    metavar="STEPS",
+    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold' (docs/reduction.md). "
+    "With --target-size a step without its amount gets the one that serves it best.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
@@ -194,13 +202,15 @@ def encode(
     report.source = "" if model == "-" else os.path.basename(os.path.normpath(model))
     for name in reports:
         report.save(name, overwrite=force)
+    for step in report.steps:
+        printer.note(step_told(step))
     printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
     if check:
         with printer.progress("checking", len(source)) as advance:
             apart = source.topology if config.topology == "external" else None
             written = nnr.open(kept.getvalue() if kept else target, limits=limits, topology=apart)
             with written.deferred(allow_missing=True, jobs=jobs) as decoded:
-                found = nnr.compare_models(nnr.folded(source, config), decoded, advance)
+                found = nnr.compare_models(nnr.folded(source, report.config), decoded, advance)
         printer.note(f"check: {checked(found)}")
 
 
@@ -247,7 +257,8 @@ def estimated(report: nnr.EncodeReport, as_json: bool) -> None:
             "bytes": report.nbytes,
             "bits_per_parameter": _each(report.nbytes, report.parameters),
         }
-        click.echo(json.dumps({"tensors": rows, **total}, indent=1))
+        steps = [step.document() for step in report.steps]
+        click.echo(json.dumps({"tensors": rows, "steps": steps, **total}, indent=1))
         return
     output.table(
         ("name", "parameters", "before", "bytes", "bits/par"),
@@ -264,7 +275,18 @@ def estimated(report: nnr.EncodeReport, as_json: bool) -> None:
         right=("parameters", "before", "bytes", "bits/par"),
         fold=("name",),
     )
+    for step in report.steps:
+        click.echo(step_told(step))
     click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report)}")
+
+
+def step_told(step: nnr.StepReport) -> str:
+    """What a step of parameter reduction did."""
+    error = f", {step.snr:.1f} dB" if isfinite(step.snr) else ""
+    return (
+        f"{step.step}: {output.tensors(step.changed)} changed, {step.parameters:,} parameters, "
+        f"{100 * step.zeros:.1f} % zeros{error}; about {step.nbytes:,} bytes then"
+    )
 
 
 def _each(nbytes: int, parameters: int) -> float:

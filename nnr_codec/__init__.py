@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import inspect as inspect
     from .api import load as load
     from .api import open as open
+    from .api import reduce as reduce
     from .api import requirements as requirements
     from .api import save as save
     from .api import tree as tree
@@ -93,7 +94,10 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .model import Block as Block
     from .model import Model as Model
     from .model import Topology as Topology
+    from .reduction import Step as Step
     from .report.encoded import EncodeReport as EncodeReport
+    from .report.reduced import Reduction as Reduction
+    from .report.reduced import StepReport as StepReport
     from .sideinfo.record import SideInfo as SideInfo
     from .syntax import Session as Session
     from .topics import Topic as Topic
@@ -103,7 +107,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "api": "StreamDecoder UpdateDecoder decode decode_file diff encode encode_file estimate folded inspect load open "
-    "requirements save tree tune units verify verify_model write_units",
+    "reduce requirements save tree tune units verify verify_model write_units",
     "bitstream.aggregate": "extract",
     "bitstream.ndu": "write_ndu",
     "bitstream.nodes": "Node UnitNode",
@@ -132,7 +136,9 @@ _NAMES = {
     "formats.nnef.rules": "ModelFinding ModelReport",
     "limits": "Limits",
     "model": "Block Model Topology",
+    "reduction": "Step",
     "report.encoded": "EncodeReport",
+    "report.reduced": "Reduction StepReport",
     "sideinfo.record": "SideInfo",
     "syntax": "Session",
     "topics": "Topic explain",

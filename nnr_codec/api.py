@@ -17,6 +17,7 @@ from . import __version__, formats
 from .bitstream.summary import UnitInfo, summarise
 from .bitstream.units import Unit, UnitReader
 from .bitstream.units import write_units as write
+from .compare import compare_models
 from .config import EncoderConfig
 from .decoder import stream, update
 from .decoder.index import NnrFile
@@ -24,14 +25,18 @@ from .decoder.wiring import header_session
 from .encoder import estimate as estimation
 from .encoder import tune as tuning
 from .encoder.encode import Progress, TensorReport, encode_units
-from .encoder.prepare import Prepared, prepare
+from .encoder.prepare import Prepared, prepare, prepared_of
+from .encoder.reduce.amounts import open_amounts, with_amounts
+from .encoder.reduce.tool import Reduced
 from .encoder.schedule import Pool, Reader
 from .errors import FormatError
 from .files import output_file
 from .limits import Limits
 from .model import Array, Model, Topology, Wiring
 from .parts import Parts, parts_of
+from .reduction import Step
 from .report.encoded import EncodeReport, Witness
+from .report.reduced import Reduction, StepReport, step_report
 from .syntax import Session
 
 if TYPE_CHECKING:
@@ -104,8 +109,9 @@ def encode(
     WorkerError
         The executor has lost the work on a tensor, or a worker does not find the model's file.
     """
-    settings = _config(config, options)
-    return b"".join(encode_units(_prepared(formats.as_model(model), settings), settings, jobs=jobs, executor=executor))
+    loaded = formats.as_model(model)
+    settings = _settled(loaded, _config(config, options))
+    return b"".join(encode_units(_prepared(loaded, settings), settings, jobs=jobs, executor=executor))
 
 
 def encode_file(
@@ -142,9 +148,10 @@ def encode_file(
         the same. ``target`` has to be a path; FileExistsError for a folder of that name that is another one's.
     """
     started = time.perf_counter()
-    settings = _config(config, options)
+    loaded = formats.as_model(source)
+    settings = _settled(loaded, _config(config, options))
     report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
-    prepared = _prepared(formats.as_model(source), settings)
+    prepared = _prepared(loaded, settings, report.steps)
 
     def note(tensor: TensorReport) -> None:
         if tensor.name not in prepared.restored.tensors:
@@ -192,9 +199,10 @@ def estimate(
     Parameters and errors are those of :func:`encode`; a target is met by what is estimated.
     """
     started = time.perf_counter()
-    settings = _config(config, options)
+    loaded = formats.as_model(model)
+    settings = _settled(loaded, _config(config, options))
     report = EncodeReport(source=_file_name(model), config=settings)
-    prepared = _prepared(formats.as_model(model), settings)
+    prepared = _prepared(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
         report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
     for plan, size in tensors:
@@ -244,7 +252,8 @@ def tune(
     EncodeError
         No steps hold the score, or the options have a target.
     """
-    loaded, settings = formats.as_model(model), _config(config, options)
+    loaded = formats.as_model(model)
+    settings = _settled(loaded, _config(config, options))
     prepared = _prepared(loaded, settings)
 
     def coded(settings: EncoderConfig) -> tuning.Coded:
@@ -262,10 +271,44 @@ def tune(
 def folded(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> Model:
     """The model that a bitstream of these options restores, but for quantization.
 
-    It is ``model`` unless ``fold_batchnorm`` or ``local_scaling`` change tensors, which leaves the outputs of the
-    network what they are, up to rounding. Parameters and errors are those of :func:`encode`.
+    It is ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two leave the
+    outputs of the network what they are, up to rounding. Parameters and errors are those of :func:`encode`.
     """
-    return _prepared(formats.as_model(model), _config(config, options)).restored
+    loaded = formats.as_model(model)
+    return _prepared(loaded, _settled(loaded, _config(config, options))).restored
+
+
+def reduce(
+    model: Model | Mapping[str, Array] | Source,
+    steps: str | Iterable[Step | str],
+    config: EncoderConfig | None = None,
+    **options: Any,
+) -> Reduction:
+    """Apply steps of parameter reduction to a model, without coding it (ISO/IEC 15938-17:2024, clause 8).
+
+    Parameters
+    ----------
+    model : Model, mapping of str to ndarray, path or binary file
+    steps : str or sequence of Step
+        Such as ``"sparsify(ratio=0.6), fold"``; docs/reduction.md has all tools and their options.
+    config, **options
+        As for :func:`encode`: rules keep tensors out, estimated sizes follow the rest.
+
+    Returns
+    -------
+    Reduction
+        The reduced model, and what each step did to size and error.
+
+    Raises
+    ------
+    EncodeError
+        A step or one of its options does not exist, or there is nothing that it could do.
+    """
+    loaded = formats.as_model(model)
+    settings = _settled(loaded, replace(_config(config, options), reduce=steps))
+    found: list[StepReport] = []
+    prepared = _prepared(loaded, settings, found)
+    return Reduction(prepared.restored, tuple(found))
 
 
 def decode(
@@ -646,12 +689,36 @@ def _config(config: EncoderConfig | None, options: Mapping[str, Any]) -> Encoder
     return replace(config, **options) if config else EncoderConfig(**options)
 
 
-def _prepared(model: Model, config: EncoderConfig) -> Prepared:
-    """The model as it is coded; FormatError for the text of a graph without the tensors of its variables."""
+def _settled(model: Model, config: EncoderConfig) -> EncoderConfig:
+    """The options with all amounts of steps of reduction: those that a target decides on give the best SNR."""
+    if not open_amounts(config):
+        return config
+
+    def snr(tried: EncoderConfig) -> float:
+        data = b"".join(encode_units(_prepared(model, tried), tried))
+        return compare_models(model, decode(data, topology=model.topology, allow_missing=True)).snr
+
+    return with_amounts(config, snr)
+
+
+def _prepared(model: Model, config: EncoderConfig, reports: list[StepReport] | None = None) -> Prepared:
+    """The model as it is coded; FormatError for the text of a graph without the tensors of its variables.
+
+    What steps of ``config.reduce`` do goes into ``reports``, if there are any.
+    """
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
         raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")
     known = formats.wiring(model.topology) if model.topology and (model.blocks or config.has_blocks) else Wiring()
-    return prepare(model, config, known)
+    plain = replace(config, target_size=None, target_ratio=None)
+
+    def note(step: Step, before: Reduced, after: Reduced) -> None:
+        if reports is not None and len(reports) < len(config.reduction):
+            prepared = prepared_of(after)
+            with Pool(1) as pool:
+                overhead, sizes = estimation.estimate(prepared, plain, Reader(prepared.model), pool)
+            reports.append(step_report(step, before, after, overhead + sum(size for _, size in sizes)))
+
+    return prepare(model, config, known, note)
 
 
 def _file_name(source: Model | Mapping[str, Array] | Source) -> str:

@@ -346,6 +346,8 @@ class EncoderConfig(TensorOptions):
             return
         if not isinstance(self.fixed_point, str) or self.fixed_point not in FIXED_POINT:
             raise EncodeError(f"fixed_point is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
+        if any(step.tool == "scale" for step in self.reduction):
+            raise EncodeError("fixed_point decides on all steps, which leaves nothing to choose for scale")
         for options in (vars(self), *[rule.options for rule in self.rules], *self.overrides.values()):
             for name, permitted in _DECIDING.items():
                 if options.get(name) not in permitted:
@@ -353,9 +355,17 @@ class EncoderConfig(TensorOptions):
 
     def _check_folding(self) -> None:
         """Check what changes tensors before they are coded."""
-        for name, types in (("fold_batchnorm", NNR_CPT_LS | NNR_CPT_BI), ("local_scaling", NNR_CPT_LS)):
-            if not getattr(self, name):
+        steps = {step.tool for step in self.reduction}
+        if steps and self.exact:
+            raise EncodeError("exact=True keeps every bit, which leaves nothing to choose for reduce")
+        for name, tool, types in (
+            ("fold_batchnorm", "fold", NNR_CPT_LS | NNR_CPT_BI),
+            ("local_scaling", "scale", NNR_CPT_LS),
+        ):
+            if not getattr(self, name) and tool not in steps:
                 continue
+            if getattr(self, name) and tool in steps:
+                raise EncodeError(f"{name} is the step {tool} of reduce, which would be done twice")
             if self.exact:
                 raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {name}")
             if types & ~self.compressed_parameter_types:
@@ -365,10 +375,15 @@ class EncoderConfig(TensorOptions):
                 )
 
     @property
+    def reduction(self) -> tuple[Step, ...]:
+        """The steps of ``reduce``."""
+        return steps_of(self.reduce)
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """All steps of parameter reduction, in order."""
         last = {"fold": self.fold_batchnorm, "scale": self.local_scaling}
-        return (*steps_of(self.reduce), *[Step(tool) for tool, wanted in last.items() if wanted])
+        return (*self.reduction, *[Step(tool) for tool, wanted in last.items() if wanted])
 
     @property
     def has_blocks(self) -> bool:

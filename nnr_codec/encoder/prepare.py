@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ..bitstream.performance import PerformanceMaps
 from ..config import EncoderConfig
 from ..model import Model, Wiring
+from ..reduction import Step
 from .links import Links
 from .reduce import apply
 from .reduce.blocks import recognised
 from .reduce.tool import Pruning, Reduced
+
+Note = Callable[[Step, Reduced, Reduced], None]
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,20 @@ class Prepared:
         }
 
 
-def prepare(model: Model, config: EncoderConfig, wiring: Wiring) -> Prepared:
-    """The model as it is coded with these options; EncodeError for a step of reduction that cannot be done."""
+def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | None = None) -> Prepared:
+    """The model as it is coded with these options; EncodeError for a step of reduction that cannot be done.
+
+    ``note`` is told of each step, of the model before and of what comes of it.
+    """
     coded = replace(model, blocks=[*model.blocks, *recognised(model, wiring)]) if config.has_blocks else model
     reduced = Reduced(coded, model, wiring, config)
-    for _, after in apply(reduced, config.steps):
+    for step, after in apply(reduced, config.steps):
+        if note:
+            note(step, reduced, after)
         reduced = after
-    return Prepared(reduced.model, reduced.restored, wiring, None, reduced.maps, reduced.pruning)
+    return prepared_of(reduced)
+
+
+def prepared_of(reduced: Reduced) -> Prepared:
+    """A model, perhaps on its way through the steps, as it would be coded."""
+    return Prepared(reduced.model, reduced.restored, reduced.wiring, None, reduced.maps, reduced.pruning)

@@ -434,6 +434,8 @@ def _settings(config: EncoderConfig | None, options: Mapping[str, Any]) -> Encod
         raise EncodeError("profile 0 has no updates (6.3.3.7)")
     if settings.block or settings.local_scaling:
         raise EncodeError("differences are not coded in blocks")
+    if settings.reduction:
+        raise EncodeError("reduce is for whole models, not for differences")
     if settings.fixed_point is not None:
         raise EncodeError("fixed_point is for whole models, not for differences")
     if settings.nnr_pre and settings.dependent_quantization:

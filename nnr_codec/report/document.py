@@ -16,7 +16,9 @@ from ..config import EncoderConfig, Rule
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..encoder.encode import TensorReport
 from ..encoder.statistics import TensorStatistics
+from ..reduction import Step
 from .encoded import EncodeReport, TensorDetails
+from .reduced import number
 
 FORMAT, VERSION = "nnr-encode-report", 1
 
@@ -46,7 +48,8 @@ def document(report: EncodeReport) -> Document:
         "options": _options(report.config) if report.config else None,
         "totals": _totals(report, rows),
         "overhead": report.overhead,
-        "seconds": _number(report.seconds),
+        "seconds": number(report.seconds),
+        "steps": [step.document() for step in report.steps],
         "tensors": rows,
     }
 
@@ -60,13 +63,13 @@ def _totals(report: EncodeReport, rows: list[Document]) -> Document:
         "source_bytes": report.source_bytes,
         "bytes": report.nbytes,
         "overhead_bytes": sum(report.overhead.values()),
-        "ratio": _number(report.ratio),
-        "bits_per_parameter": _number(report.bits_per_parameter),
+        "ratio": number(report.ratio),
+        "bits_per_parameter": number(report.bits_per_parameter),
         "entropy_bytes": math.ceil(math.fsum(row["entropy"] * row["parameters"] for row in bounded) / 8),
         "entropy_coded_bytes": sum(row["bytes"] for row in bounded),
         "exact_tensors": sum(row["exact"] is True for row in rows),
-        "snr_db": _number(difference.snr),
-        "max_error": _number(max((one.largest for one in difference.tensors.values()), default=0.0)),
+        "snr_db": number(difference.snr),
+        "max_error": number(max((one.largest for one in difference.tensors.values()), default=0.0)),
         "worst_tensor": difference.worst,
     }
 
@@ -88,15 +91,15 @@ def _tensor(one: TensorReport, details: TensorDetails) -> Document:
         "parameters": n,
         "source_bytes": one.source_bytes,
         "bytes": one.unit_bytes,
-        "bits_per_parameter": _number(8 * one.unit_bytes / n) if n else None,
-        "entropy": _number(entropy),
+        "bits_per_parameter": number(8 * one.unit_bytes / n) if n else None,
+        "entropy": number(entropy),
         "coding": _coding(statistics, details, n),
         "code": statistics.code or None if statistics else None,
         "same_as": details.same_as or None,
         **_distortion(difference),
         "tools": _tools(statistics) if statistics else None,
         "levels": _levels(statistics) if statistics else None,
-        "seconds": _number(one.seconds),
+        "seconds": number(one.seconds),
     }
 
 
@@ -117,9 +120,9 @@ def _distortion(difference: TensorDifference | None) -> Document:
         return {"exact": None, "snr_db": None, "max_error": None, "rms_error": None}
     return {
         "exact": not difference.count,
-        "snr_db": _number(difference.snr),
-        "max_error": _number(difference.largest),
-        "rms_error": _number(difference.rms),
+        "snr_db": number(difference.snr),
+        "max_error": number(difference.largest),
+        "rms_error": number(difference.rms),
     }
 
 
@@ -129,7 +132,7 @@ def _tools(statistics: TensorStatistics) -> Document:
         "payload_type": statistics.payload_type.name,
         "qp": statistics.qp if quantized else None,
         "step": statistics.step if quantized else None,
-        "rate": _number(statistics.rate) if quantized else None,
+        "rate": number(statistics.rate) if quantized else None,
         "dq_flag": statistics.dq_flag,
         "cabac_unary_length_minus1": statistics.cabac_unary_length_minus1 if statistics.levels else None,
         "scan_order": statistics.scan_order,
@@ -144,7 +147,7 @@ def _levels(statistics: TensorStatistics) -> Document | None:
         return None
     histogram = levels.histogram
     return {
-        "entropy": _number(levels.entropy),
+        "entropy": number(levels.entropy),
         "other_bits": statistics.other_bits,
         "zeros": levels.zeros,
         "distinct": levels.distinct,
@@ -173,7 +176,9 @@ def _plain(value: object) -> Any:
     if isinstance(value, (int, np.integer)):
         return int(value)
     if isinstance(value, (float, np.floating)):
-        return _number(float(value))
+        return number(float(value))
+    if isinstance(value, Step):
+        return str(value)
     if isinstance(value, Rule):
         return {"pattern": value.pattern, **_plain(value.options)}
     if isinstance(value, Mapping):
@@ -181,8 +186,3 @@ def _plain(value: object) -> Any:
     if isinstance(value, Iterable):
         return [_plain(item) for item in value]
     return type(value).__name__
-
-
-def _number(value: float | None) -> float | None:
-    """Seven digits, which are the same on every machine; None for what is no number."""
-    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

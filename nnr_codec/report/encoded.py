@@ -18,6 +18,7 @@ from ..encoder.prepare import Prepared
 from ..files import output_file
 from ..limits import Limits
 from ..model import Array
+from .reduced import StepReport
 
 #: The endings of files that reports are written to, and the methods of EncodeReport that make them.
 ENDINGS = {".json": "to_json", ".html": "to_html"}
@@ -68,6 +69,8 @@ class EncodeReport:
         Empty unless the report was asked for (``statistics=True``).
     overhead : dict of str to int
         Likewise: bytes of the units that hold no tensor, by the names of Table 3.
+    steps : list of StepReport
+        What the steps of ``config.reduce`` did.
     """
 
     source_bytes: int = 0
@@ -80,6 +83,7 @@ class EncodeReport:
     version: str = ""
     details: dict[str, TensorDetails] = field(default_factory=dict)
     overhead: dict[str, int] = field(default_factory=dict)
+    steps: list[StepReport] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:

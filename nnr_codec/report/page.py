@@ -60,10 +60,25 @@ def page(document: Document) -> str:
             f'<figure class="card">{bar(rows, overhead)}{_legend(document)}</figure></section>',
             _plots(rows),
             f"<section><h2>Tensors</h2>{_controls(rows)}{_table(rows, document['totals']['bytes'])}</section>",
+            _steps(document["steps"]),
             f"<section><h2>Options</h2>{_options(document)}</section>",
             f"{_notes()}\n</main>\n<script>{script}</script>\n</body>\n</html>\n",
         ]
     )
+
+
+def _steps(steps: Sequence[Row]) -> str:
+    """What steps of parameter reduction did, if there were any."""
+    if not steps:
+        return ""
+    head = "".join(f"<th>{title}</th>" for title in ("step", "changed", "parameters", "zeros", "SNR", "bytes then"))
+    rows = "".join(
+        f"<tr><td>{text(step['step'])}</td><td>{count(step['changed'])}</td><td>{count(step['parameters'])}</td>"
+        f"<td>{_percent(step['zeros'])}</td><td>{NONE if step['snr_db'] is None else step['snr_db']}</td>"
+        f"<td>{count(step['bytes'])}</td></tr>"
+        for step in steps
+    )
+    return f"<section><h2>Reduction</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
 
 
 def _part(name: str) -> str:

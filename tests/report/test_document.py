@@ -22,7 +22,7 @@ TENSOR = (
     "name shape type parameters source_bytes bytes bits_per_parameter entropy coding code same_as exact snr_db "
     "max_error rms_error tools levels seconds"
 )
-DOCUMENT = "format version made_by source options totals overhead seconds tensors"
+DOCUMENT = "format version made_by source options totals overhead seconds steps tensors"
 TOOLS = (
     "payload_type qp step rate dq_flag cabac_unary_length_minus1 scan_order rows_skipped codebook_size "
     "shift_parameter_ids"
@@ -229,3 +229,14 @@ def test_save(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match=r"ends in \.json or \.html"):
         made.save(tmp_path / "r.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.JSON", "r.html"]
+
+
+def test_steps_of_reduction() -> None:
+    weights = {"w": np.linspace(-1, 1, 600, dtype="f4").reshape(20, 30)}
+    document = json.loads(report(weights, reduce="sparsify(ratio=0.5)")[0].to_json())
+    (step,) = document["steps"]
+    assert document["options"]["reduce"] == ["sparsify(ratio=0.5)"]
+    assert list(step) == "step changed parameters zeros snr_db bytes".split()
+    assert (step["step"], step["changed"], step["parameters"]) == ("sparsify(ratio=0.5)", 1, 600)
+    assert step["zeros"] == pytest.approx(0.5, abs=0.01)
+    assert document["totals"]["bytes"] == pytest.approx(step["bytes"], rel=0.1)

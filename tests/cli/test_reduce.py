@@ -1,0 +1,78 @@
+"""Parameter reduction on the command line: nnr encode --reduce."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nnr_cli.main import run
+
+import nnr_codec as nnr
+
+DIGITS = Path(__file__).parents[2] / "examples/digits/digits.nnef"
+
+
+def test_what_each_step_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "digits.nnr"
+    steps = "sparsify(ratio=0.6), fold"
+    assert run(["encode", str(DIGITS), "-o", str(target), "--reduce", steps, "--check"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("sparsify(ratio=0.6): ")
+    assert "% zeros" in told[0] and " dB; about " in told[0] and told[0].endswith(" bytes then")
+    assert told[1].startswith("fold: ")
+    assert told[-1].startswith("check: largest error")
+    assert target.read_bytes() == nnr.encode(DIGITS, reduce=steps)
+    assert nnr.verify(target).ok
+    weights = [
+        array
+        for array in map(np.asarray, nnr.decode(target).tensors.values())
+        if array.ndim > 1 and min(array.shape) > 1
+    ]
+    zeros = sum(array.size - np.count_nonzero(array) for array in weights) / sum(array.size for array in weights)
+    assert zeros >= 0.6
+
+
+def test_a_dry_run_tells_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["encode", str(DIGITS), "--dry-run", "--reduce", "sparsify(ratio=0.5)"]) == 0
+    assert "\nsparsify(ratio=0.5): " in capsys.readouterr().out
+    assert run(["encode", str(DIGITS), "--dry-run", "--json", "--reduce", "sparsify(ratio=0.5)"]) == 0
+    (step,) = json.loads(capsys.readouterr().out)["steps"]
+    assert step["step"] == "sparsify(ratio=0.5)"
+
+
+def test_a_rule_keeps_tensors_out(tmp_path: Path) -> None:
+    target = tmp_path / "digits.nnr"
+    names = [name for name, array in nnr.load(DIGITS).tensors.items() if np.asarray(array).ndim == 4]
+    rule = f"{names[0]}:reducible=false"
+    assert run(["-q", "encode", str(DIGITS), "-o", str(target), "--reduce", "sparsify(ratio=0.9)", "--rule", rule]) == 0
+    decoded, original = nnr.decode(target), nnr.load(DIGITS)
+    kept = {name: np.count_nonzero(decoded[name]) / np.count_nonzero(original[name]) for name in names}
+    assert kept[names[0]] > 0.9 > 0.5 > kept[names[1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--reduce", "shrink"], "there is no step 'shrink'"),
+        (["--reduce", "sparsify(ratio=2)"], "outside 0..1"),
+        (["--reduce", "sparsify(ratio"], "does not begin as"),
+        (["--reduce", "sparsify"], "ratio"),
+        (["--reduce", "fold", "--fold-batchnorm"], "would be done twice"),
+        (["--reduce", "fold", "--lossless"], "nothing to choose for --reduce"),
+    ],
+)
+def test_what_cannot_be_done(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "digits.nnr"
+    assert run(["encode", str(DIGITS), "-o", str(target), *options]) in (2, 5)
+    assert message in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_target_decides_on_amounts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "digits.nnr"
+    assert run(["encode", str(DIGITS), "-o", str(target), "--target-size", "6kB", "--reduce", "sparsify"]) == 0
+    assert 5940 <= target.stat().st_size <= 6000
