@@ -33,7 +33,7 @@ import nnr_codec as nnr
 from examples.federated import network
 from examples.federated.network import Floats, Weights
 from nnr_codec.decoder.state import UpdateState
-from nnr_codec.federated.sparsify import sparsify
+from nnr_codec.encoder.reduce.sparsify import sparsify
 
 from .compare import UNARY, Codec, machine
 

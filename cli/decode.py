@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import click
 
-from . import output, params
+from . import maps, output, params
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -26,6 +27,7 @@ Examples:
   nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
   nnr decode weights.nnr -o model.nnef --topology graph.nnef
   nnr decode fixed.nnr -o folder --to openvx
+  nnr decode model.nnr -o thin.nnef --sparsify 0.01
 """,
 )
 @click.argument("bitstream", type=params.FileName())
@@ -40,6 +42,7 @@ Examples:
     default="source",
     help="Type of floats: what they were (default), or all the same; a value too large for it is an error.",
 )
+@maps.applying
 @click.option("--allow-missing", is_flag=True, help="Take a bitstream that lacks tensors which its topology names.")
 @params.topology("What the bitstream belongs to; in the place of the topology that it carries, if it does")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
@@ -52,6 +55,8 @@ def decode(
     model_format: str | None,
     only: tuple[str, ...],
     dtype: str,
+    sparsify: float | None,
+    prune: float | None,
     allow_missing: bool,
     topology: str | None,
     jobs: int,
@@ -72,6 +77,10 @@ def decode(
 
     printer = output.Printer(quiet, verbose)
     params.check_resume(resume, target)
+    if (sparsify is not None or prune is not None) and (only or resume or dtype != "source"):
+        raise click.UsageError(
+            "--sparsify and --prune take a whole model as it is, without --only, --dtype and --resume"
+        )
     if target != "-" and not model_format:
         try:
             model_format = formats.by_suffix(target).NAME
@@ -96,6 +105,7 @@ def decode(
             printer.warning(
                 f"{bitstream} is {update}: these are differences; nnr update {command} adds them to a model"
             )
+        point = maps.point_of(file, sparsify, prune)
         advance = stack.enter_context(printer.progress("decoding", len(names or file)))
 
         def note(name: str) -> None:
@@ -103,23 +113,33 @@ def decode(
             printer.detail(f"{name}: {info.type} {output.dims(info.shape)}")
             advance()
 
-        nnr.decode_file(
-            file,
-            stream or target,
-            format=model_format,
-            overwrite=force,
-            progress=note,
-            names=names,
-            allow_missing=allow_missing,
-            jobs=jobs,
-            resume=resume,
-        )
-    infos = [file.info[name] for name in names or file]
-    size = sum(info.parameters * info.dtype.itemsize for info in infos)
+        if point:
+            model = nnr.folded(file.decode(note, allow_missing=allow_missing, jobs=jobs), reduce=[point.step])
+            whole = io.BytesIO() if stream else None
+            nnr.save(model, whole or target, format=model_format, overwrite=force)
+            if stream and whole:
+                stream.write(whole.getvalue())
+            size, count = sum(model[name].nbytes for name in model), len(model)
+        else:
+            nnr.decode_file(
+                file,
+                stream or target,
+                format=model_format,
+                overwrite=force,
+                progress=note,
+                names=names,
+                allow_missing=allow_missing,
+                jobs=jobs,
+                resume=resume,
+            )
+            infos = [file.info[name] for name in names or file]
+            size, count = sum(info.parameters * info.dtype.itemsize for info in infos), len(infos)
     printer.note(
-        f"{bitstream} -> {target}: {file.nbytes:,} -> {size:,} bytes, {output.tensors(len(infos))} "
+        f"{bitstream} -> {target}: {file.nbytes:,} -> {size:,} bytes, {output.tensors(count)} "
         f"in {time.perf_counter() - started:.2f} s"
     )
+    if point:
+        printer.note(f"the performance map says: {point.promise}")
 
 
 def _matching(file: nnr.NnrFile, globs: tuple[str, ...]) -> list[str]:

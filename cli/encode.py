@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import coding, output, params
+from . import coding, maps, output, params
 from .coding import LOSSLESS
 from .diff import errors_told
 
@@ -39,6 +39,7 @@ Examples:
   nnr encode model.nnef -o model.nnr --fold-batchnorm --index --check
   nnr encode model.nnef -o model.nnr --fixed-point q7.8 --fold-batchnorm
   nnr encode model.nnef -o model.nnr --reduce 'sparsify(ratio=0.6), fold'
+  nnr encode model.onnx -o model.nnr --map sparsification --evaluate 'python evaluate.py'
 
 \b
 Keys of a rule: qp, quality, snr, max_error, fine_vectors, dq, exact, scan_order, row_skipping,
@@ -119,6 +120,7 @@ Where several rules match a tensor, the last one wins.
     metavar="FILE",
     help="Write what became of each tensor to a file.json or a file.html (see docs/reports.md); repeatable.",
 )
+@maps.measuring
 @params.resume
 @click.option("--dry-run", is_flag=True, help="Write nothing, but print what each tensor would take, estimated.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
@@ -136,6 +138,9 @@ def encode(
     known: str | None,
     rules: tuple[nnr.Rule, ...],
     reports: tuple[str, ...],
+    wanted: maps.Maps,
+    evaluate: str | None,
+    metric: str | None,
     resume: bool,
     dry_run: bool,
     as_json: bool,
@@ -163,6 +168,7 @@ def encode(
         raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
     if target is None and not dry_run:
         raise click.UsageError("Missing option '-o' / '--output'.")
+    evaluation = maps.checked(wanted, evaluate, metric, dry_run)
     params.check_resume(resume, None if dry_run else target)
     if target and os.path.realpath(target) in map(os.path.realpath, reports):
         raise click.UsageError(f"{target} cannot be both bitstream and report")
@@ -180,6 +186,8 @@ def encode(
     if target is None or dry_run:
         estimated(nnr.estimate(source, config, jobs=jobs), as_json)
         return
+    if evaluation:
+        config = maps.measured(source, model, config, evaluation, jobs, printer)
     with printer.progress("encoding", len(source)) as advance:
 
         def note(tensor: Any) -> None:

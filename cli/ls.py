@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import output, params
+from . import maps, output, params
 from .errors import one_line
 
 if TYPE_CHECKING:
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   nnr ls model.nnr
+  nnr ls model.nnr --maps
   nnr ls model.nnr --json | jq '.[] | select(.bits_per_parameter > 8).name'
 """,
 )
 @click.argument("bitstream", type=params.FileName())
+@click.option(
+    "--maps", "of_maps", is_flag=True, help="Print the performance maps: what is left after further reduction."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.topology("What a bitstream without topology belongs to, for what it leaves out of shapes and tensors")
 @params.limits
-def ls(bitstream: str, as_json: bool, topology: str | None, limits: nnr.Limits) -> None:
+def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limits: nnr.Limits) -> None:
     """List the tensors of BITSTREAM (- for standard input): shape, type, coding, tools, bytes, bits per parameter.
 
     Nothing is decoded but headers. Coded says what the units hold and, after a +, which code of the side information
@@ -40,6 +44,9 @@ def ls(bitstream: str, as_json: bool, topology: str | None, limits: nnr.Limits) 
     given = params.given(topology, limits, bitstream)
     with output.source(bitstream) as data, nnr.NnrFile(data, limits, wire=formats.wiring, topology=given) as file:
         output.Printer().passed_over(file.ignored)
+        if of_maps:
+            maps.print_maps(file, as_json)
+            return
         infos, update = list(file.info.values()), output.update_of(file)
         bits = file.side.metadata.get(UPDATE) == BITS
     if as_json:

@@ -77,6 +77,7 @@ Examples:
   nnr update encode new.onnx --base old.onnx -o new.nnr --quality 40
   nnr update encode new.safetensors --base old.safetensors -o new.nnr --lossless
   nnr update encode new.npz --base old.npz -o new.nnr --sparsity 0.9
+  nnr update encode new.npz --base old.npz -o new.nnr --sbt 0.98
 """,
 )
 @click.argument("new", type=params.FileName())
@@ -97,6 +98,20 @@ Examples:
     help="Leave this part of the parameters of matrices as they are in OLD: those that change least.",
 )
 @click.option("--structured", is_flag=True, help="With --sparsity: whole rows.")
+@click.option(
+    "--sbt",
+    type=click.FloatRange(0, 1),
+    metavar="R",
+    help="Stochastic binary-ternary quantization: leave this part of the parameters of each matrix as they are in OLD; "
+    "the others all change by the same amount, up or down.",
+)
+@click.option(
+    "--sbt-ternary",
+    type=click.FloatRange(0, 1),
+    metavar="P",
+    help="With --sbt: the probability (default 0.5) with which those of a matrix change up and down, and not just in "
+    "one direction.",
+)
 @params.model_format("by its content", of="NEW and OLD")
 @click.option(
     "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
@@ -114,6 +129,8 @@ def encode(
     jobs: int,
     sparsity: float | None,
     structured: bool,
+    sbt: float | None,
+    sbt_ternary: float | None,
     check: bool,
     limits: nnr.Limits,
     force: bool,
@@ -133,8 +150,13 @@ def encode(
     config = _config(preset, lossless, rules, options)
     if structured and sparsity is None:
         raise click.UsageError("--structured goes with --sparsity")
-    if sparsity is not None and math.isnan(sparsity):
-        raise click.UsageError("--sparsity is a finite number, not nan")
+    for name, part in (("--sparsity", sparsity), ("--sbt", sbt), ("--sbt-ternary", sbt_ternary)):
+        if part is not None and math.isnan(part):
+            raise click.UsageError(f"{name} is a finite number, not nan")
+    if sbt is None and sbt_ternary is not None:
+        raise click.UsageError("--sbt-ternary goes with --sbt")
+    if sbt is not None and config.exact:
+        raise click.UsageError("--lossless keeps every bit, which leaves nothing to choose for --sbt")
     stream = params.open_target(target, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new), (base, new), model_format, limits)
@@ -143,7 +165,7 @@ def encode(
     if config.fold_batchnorm:
         before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
     wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
-    data = nnr.encode_update(before, wanted, config, jobs=jobs)
+    data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, jobs=jobs)
     _write(data, stream, target, force)
     _tell(printer, new, target, after, data, time.perf_counter() - started)
     if check:
@@ -371,8 +393,8 @@ def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> 
     """The new model without the least changes of its matrices."""
     import numpy as np
 
+    from nnr_codec.encoder.reduce.sparsify import sparsify
     from nnr_codec.federated.difference import difference
-    from nnr_codec.federated.sparsify import sparsify
 
     found = {name: difference(base[name], new[name]) for name in new if name in base.tensors}
     changes = {name: one.array for name, one in found.items() if one.kind == "difference"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .api import folded as folded
     from .api import inspect as inspect
     from .api import load as load
+    from .api import measure as measure
     from .api import open as open
     from .api import reduce as reduce
     from .api import requirements as requirements
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .encoder.encode import TensorReport as TensorReport
     from .encoder.fixed import Saturation as Saturation
     from .encoder.fixed import SaturationWarning as SaturationWarning
+    from .encoder.reduce.sparsify import sparsify as sparsify
     from .encoder.tune import Tuning as Tuning
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
@@ -84,8 +86,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .federated.apply import identity as identity
     from .federated.chain import chain_updates as chain_updates
     from .federated.chain import squash_updates as squash_updates
-    from .federated.sparsify import ErrorFeedback as ErrorFeedback
-    from .federated.sparsify import sparsify as sparsify
+    from .federated.feedback import ErrorFeedback as ErrorFeedback
     from .federated.update import UpdateEncoder as UpdateEncoder
     from .federated.update import encode_update as encode_update
     from .formats.nnef.rules import ModelFinding as ModelFinding
@@ -106,8 +107,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "StreamDecoder UpdateDecoder decode decode_file diff encode encode_file estimate folded inspect load open "
-    "reduce requirements save tree tune units verify verify_model write_units",
+    "api": "StreamDecoder UpdateDecoder decode decode_file diff encode encode_file estimate folded inspect load "
+    "measure open reduce requirements save tree tune units verify verify_model write_units",
     "bitstream.aggregate": "extract",
     "bitstream.ndu": "write_ndu",
     "bitstream.nodes": "Node UnitNode",
@@ -126,12 +127,13 @@ _NAMES = {
     "decoder.update": "Update",
     "encoder.encode": "TensorReport",
     "encoder.fixed": "Saturation SaturationWarning",
+    "encoder.reduce.sparsify": "sparsify",
     "encoder.tune": "Tuning",
     "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
     "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError WorkerError",
     "federated.apply": "apply_update identity",
     "federated.chain": "chain_updates squash_updates",
-    "federated.sparsify": "ErrorFeedback sparsify",
+    "federated.feedback": "ErrorFeedback",
     "federated.update": "UpdateEncoder encode_update",
     "formats.nnef.rules": "ModelFinding ModelReport",
     "limits": "Limits",

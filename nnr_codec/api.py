@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from . import __version__, formats
+from .bitstream.performance import Performance, PerformanceMaps
 from .bitstream.summary import UnitInfo, summarise
 from .bitstream.units import Unit, UnitReader
 from .bitstream.units import write_units as write
@@ -23,11 +24,12 @@ from .decoder import stream, update
 from .decoder.index import NnrFile
 from .decoder.wiring import header_session
 from .encoder import estimate as estimation
+from .encoder import measure as measuring
 from .encoder import tune as tuning
 from .encoder.encode import Progress, TensorReport, encode_units
 from .encoder.prepare import Prepared, prepare, prepared_of
 from .encoder.reduce.amounts import open_amounts, with_amounts
-from .encoder.reduce.tool import Reduced
+from .encoder.reduce.tool import Reduced, decomposed
 from .encoder.schedule import Pool, Reader
 from .errors import FormatError
 from .files import output_file
@@ -35,7 +37,7 @@ from .limits import Limits
 from .model import Array, Model, Topology, Wiring
 from .parts import Parts, parts_of
 from .reduction import Step
-from .report.encoded import EncodeReport, Witness
+from .report.encoded import EncodeReport, Notes, Witness
 from .report.reduced import Reduction, StepReport, step_report
 from .syntax import Session
 
@@ -153,14 +155,12 @@ def encode_file(
     report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
     prepared = _prepared(loaded, settings, report.steps)
 
+    notes = Notes(prepared, report)
+
     def note(tensor: TensorReport) -> None:
-        if tensor.name not in prepared.restored.tensors:
-            return  # a scale of ours, whose bytes are its weight's
-        report.tensors[tensor.name] = tensor
-        report.source_bytes += tensor.source_bytes
-        report.parameters += tensor.parameters
-        if progress:
-            progress(tensor)
+        taken = notes.take(tensor)
+        if progress and taken:
+            progress(taken)
 
     def write(file: BinaryIO, parts: Parts | None) -> None:
         nonlocal started
@@ -205,14 +205,10 @@ def estimate(
     prepared = _prepared(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
         report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
+    notes = Notes(prepared, report)
     for plan, size in tensors:
         report.nbytes += size
-        if plan.name not in prepared.restored.tensors:
-            continue  # a scale of ours
-        tensor = TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size)
-        report.tensors[plan.name] = tensor
-        report.source_bytes += tensor.source_bytes
-        report.parameters += tensor.parameters
+        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -265,7 +261,8 @@ def tune(
         data = b"".join(encode_units(prepared, settings, note))
         return decode(data, topology=loaded.topology), len(data), units
 
-    return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget)
+    blocks = decomposed(prepared.model, prepared.restored)
+    return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, blocks)
 
 
 def folded(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> Model:
@@ -309,6 +306,75 @@ def reduce(
     found: list[StepReport] = []
     prepared = _prepared(loaded, settings, found)
     return Reduction(prepared.restored, tuple(found))
+
+
+def measure(
+    model: Model | Mapping[str, Array] | Source,
+    evaluate: Callable[[Model], float | tuple[float, Sequence[float | None]]],
+    maps: Mapping[str, Sequence[float] | None],
+    *,
+    metric: str | None = None,
+    config: EncoderConfig | None = None,
+    jobs: int = 1,
+    **options: Any,
+) -> Performance:
+    """Performance maps of a bitstream, by measurement (6.4.4.3): its decoded model is reduced further, and evaluated.
+
+    With the same options, and ``performance`` set to what this returns, :func:`encode` gives a bitstream that has these
+    maps, and decodes to the model that they tell of.
+
+    Parameters
+    ----------
+    model : Model, mapping of str to ndarray, path or binary file
+    evaluate : callable
+        From a Model to its accuracy, or to that and a sequence of the accuracies of its classes, in the order of the
+        network's outputs, None for those of which the map is to say nothing. It is called once for each point, and
+        with ``target_size`` or ``target_ratio`` once more.
+    maps : mapping of str to sequence of float, or None
+        Which maps, and their points, 254 at most: thresholds of ``"sparsification"``, ratios of ``"pruning"``,
+        thresholds of ``"unification"`` (in blocks of 2x2x2), mean square errors of ``"decomposition"``. None: some that
+        suit the weights.
+    metric : str, optional
+        performance_metric_type, such as ``"top-1"``; the maps are marked as being in it.
+    config, jobs, **options
+        As for :func:`encode`; of ``performance``, what else it tells is kept.
+
+    Returns
+    -------
+    Performance
+        All numbers are those of float32, as they will be read.
+
+    Raises
+    ------
+    EncodeError
+        There is no such map, a point is none or cannot be applied to the model, or ``evaluate`` gives no finite number.
+    """
+    loaded, asked = formats.as_model(model), _config(config, options)
+    known = asked.performance if isinstance(asked.performance, Performance) else Performance()
+    if metric is not None:
+        known = replace(known, performance_metric_type=metric, metric_type_performance_map_valid_flag=True)
+
+    def coded(settings: EncoderConfig) -> Model:
+        settled = _settled(loaded, settings)
+        data = b"".join(encode_units(_prepared(loaded, settled), settled, jobs=jobs))
+        apart = loaded.topology if settled.topology == "external" else None
+        return decode(data, topology=apart, allow_missing=True, jobs=jobs)
+
+    def told(found: PerformanceMaps) -> Performance:
+        tables = {kind: getattr(found, kind) for kind in maps}
+        return replace(known, maps=replace(known.maps, **tables))
+
+    kinds = measuring.checked(maps)
+    decoded = coded(replace(asked, performance=known))
+    points = measuring.filled(decoded, kinds)
+    if asked.target_size is not None or asked.target_ratio is not None:  # maps leave less for the tensors
+        blank = measuring.blank(decoded, points, evaluate(decoded))
+        decoded = coded(replace(asked, performance=told(blank)))
+
+    def reduced(step: Step) -> Prepared:
+        return _prepared(decoded, EncoderConfig(reduce=(step,)))
+
+    return told(measuring.measured(decoded, points, reduced, evaluate))
 
 
 def decode(
@@ -695,8 +761,12 @@ def _settled(model: Model, config: EncoderConfig) -> EncoderConfig:
         return config
 
     def snr(tried: EncoderConfig) -> float:
-        data = b"".join(encode_units(_prepared(model, tried), tried))
-        return compare_models(model, decode(data, topology=model.topology, allow_missing=True)).snr
+        prepared = _prepared(model, tried)
+        data = b"".join(encode_units(prepared, tried))
+        found = decode(data, topology=model.topology, allow_missing=True)
+        if prepared.pruning:
+            found = replace(found, tensors=prepared.pruning.widened(found.tensors))
+        return compare_models(model, found).snr
 
     return with_amounts(config, snr)
 
@@ -709,6 +779,8 @@ def _prepared(model: Model, config: EncoderConfig, reports: list[StepReport] | N
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
         raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")
     known = formats.wiring(model.topology) if model.topology and (model.blocks or config.has_blocks) else Wiring()
+    if model.topology and not model.pruned and any(step.tool == "prune" for step in config.steps):
+        known = replace(known, channels=formats.channels(model.topology))
     plain = replace(config, target_size=None, target_ratio=None)
 
     def note(step: Step, before: Reduced, after: Reduced) -> None:

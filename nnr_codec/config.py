@@ -382,8 +382,8 @@ class EncoderConfig(TensorOptions):
     @property
     def steps(self) -> tuple[Step, ...]:
         """All steps of parameter reduction, in order."""
-        last = {"fold": self.fold_batchnorm, "scale": self.local_scaling}
-        return (*self.reduction, *[Step(tool) for tool, wanted in last.items() if wanted])
+        last = {Step("fold"): self.fold_batchnorm, Step("scale", method="gain"): self.local_scaling}
+        return (*self.reduction, *[step for step, wanted in last.items() if wanted])
 
     @property
     def has_blocks(self) -> bool:

@@ -32,7 +32,7 @@ class Limits:
     max_pending_bytes, max_history_bytes : int
         Parts of tensors that wait for the rest; what an UpdateState keeps.
     max_decomp_elements : int
-        Multiplications of all decomposed tensors together.
+        Multiplications of all decomposed tensors together, and additions to displacements of side information.
     max_archive_bytes : int
         Members of a model archive together.
     allow_trailing : bool

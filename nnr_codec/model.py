@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -53,6 +53,12 @@ class Block:
         The dimension of the weight that bias, batch normalization and scale belong to.
     epsilon : float or None
         Of the batch normalization; None where it is not known.
+    two_units : bool
+        ``g`` and ``h`` have a unit each, of which no other tensor of the block is.
+    corner : int or None
+        The product is the displacement of the weight, seen as a matrix with a row for each index of its first
+        dimension: the weight less itself moved down and to the right by one, where the first column is ``corner``
+        times what left the last one, and the first row is 0. None: the product is the weight.
     """
 
     weight: str
@@ -67,6 +73,8 @@ class Block:
     shape: tuple[int, ...] | None = None
     axis: int = 0
     epsilon: float | None = None
+    two_units: bool = False
+    corner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,13 @@ class Wiring:
     kinds: Mapping[str, str] = field(default_factory=dict)
     ignores_case: bool = False
     channels: tuple[Channels, ...] = ()
+
+    def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Wiring:
+        """The same with other declared shapes of some tensors."""
+        known = str.casefold if self.ignores_case else str
+        others = {known(name): shape for name, shape in shapes.items()}
+        declared = {name: others.get(known(name), shape) for name, shape in self.shapes.items()}
+        return replace(self, shapes=declared)
 
 
 @dataclass

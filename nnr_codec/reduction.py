@@ -11,7 +11,7 @@ from .errors import EncodeError
 Value = str | int | float | bool
 
 _STEP = re.compile(r"\s*([a-z][a-z_]*)\s*(?:\(([^()]*)\)\s*)?")
-_OPTION = re.compile(r"\s*([a-z][a-z_]*)\s*=\s*([^\s=][^=]*?)\s*")
+_OPTION = re.compile(r"\s*([a-z][a-z_]*)\s*=\s*([^\s=][^=\x00-\x1f]*?)\s*")
 
 
 @dataclass(frozen=True, init=False)
@@ -29,7 +29,7 @@ class Step:
     tool: str
     options: tuple[tuple[str, Value], ...]
 
-    def __init__(self, tool: str, **options: Value) -> None:
+    def __init__(self, tool: str, /, **options: Value) -> None:
         object.__setattr__(self, "tool", tool)
         object.__setattr__(self, "options", tuple(options.items()))
 

@@ -23,7 +23,16 @@ from .errors import NnrError
 from .formats.nnef.rules import RULES, ModelFinding, ModelReport
 from .limits import Limits
 from .sideinfo import record
-from .sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, SideInfo, TensorRecord
+from .sideinfo.record import (
+    DisplacementCode,
+    FloatCode,
+    GridCode,
+    IntegerCode,
+    PaletteCode,
+    RawCode,
+    SideInfo,
+    TensorRecord,
+)
 from .syntax.coder import LIMITED, byte_alignment
 from .syntax.docs import CLASSES, comments, meaning_of, syntax_tables, value_tables, values_of
 
@@ -200,7 +209,7 @@ def _side_information() -> Iterator[Topic]:
     for cls in (SideInfo, TensorRecord):
         text, *rest = _prose(cls)
         yield Topic(cls.__name__, "extension", "", text, tuple(rest))
-    for code in (FloatCode, IntegerCode, RawCode, PaletteCode, GridCode):
+    for code in (FloatCode, IntegerCode, RawCode, PaletteCode, GridCode, DisplacementCode):
         text, *rest = _prose(code)
         yield Topic(code.__name__, "extension", "", text, (f'"kind": "{code.KIND}"', *rest))
         yield Topic(code.KIND, "extension", "", text, (f"a code of side information, {code.__name__}", *rest))

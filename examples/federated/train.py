@@ -54,9 +54,9 @@ class Plain:
 class Coded:
     """With nnr_codec: an encoder for each client, one decoder for all."""
 
-    def __init__(self, weights: Weights, preset: str) -> None:
+    def __init__(self, weights: Weights, preset: str, sbt: float | None) -> None:
         config = nnr.EncoderConfig.preset(preset)
-        self.encoders = [nnr.UpdateEncoder(config, device_id=k, error_feedback=True) for k in range(CLIENTS)]
+        self.encoders = [nnr.UpdateEncoder(config, device_id=k, error_feedback=True, sbt=sbt) for k in range(CLIENTS)]
         self.decoder = nnr.UpdateDecoder(like=weights)
 
     def send(self, client: int, update: Weights) -> bytes:
@@ -109,14 +109,14 @@ def spread(x: Floats, y: Labels, rng: np.random.Generator) -> list[tuple[Floats,
     return [(x[owner == client], y[owner == client]) for client in range(CLIENTS)]
 
 
-def run(rounds: int, preset: str) -> dict[str, list[Row]]:
+def run(rounds: int, preset: str, sbt: float | None) -> dict[str, list[Row]]:
     """Both federations, one round after another: rows without and with the codec."""
     rng = np.random.default_rng(15938)
     x, y, *held_out = images()
     shares, weights = spread(x, y, rng), initial_weights(rng)
     federations = {
         "float32": Federation(weights, Plain(weights), shares),
-        "nnr_codec": Federation(weights, Coded(weights, preset), shares),
+        "nnr_codec": Federation(weights, Coded(weights, preset, sbt), shares),
     }
     rows: dict[str, list[Row]] = {name: [] for name in federations}
     print(f"{sum(value.size for value in weights.values()):,} parameters, {CLIENTS} clients\n")
@@ -155,10 +155,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Federated training with and without nnr_codec.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--preset", default="fl", help="of nnr_codec's encoder (default: fl)")
+    parser.add_argument("--sbt", type=float, metavar="R", help="set this part of matrices to zero: see docs/updates.md")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write federated.svg there")
     arguments = parser.parse_args()
     with threadpool_limits(1):  # batches are small
-        rows = run(arguments.rounds, arguments.preset)
+        rows = run(arguments.rounds, arguments.preset, arguments.sbt)
     plain, coded = rows.values()
     fewer = sum(row.nbytes for row in plain) / sum(row.nbytes for row in coded)
     lost = 100 * (plain[-1].accuracy - coded[-1].accuracy)

@@ -24,6 +24,7 @@ from ..constants import (
     NNR_QNT,
     NNR_STR,
     NNR_TPL,
+    NNR_TPL_PRUN,
     TopologyStorageFormat,
 )
 from ..errors import TruncatedError
@@ -169,17 +170,33 @@ def _detail(unit: Unit) -> Iterator[str]:
         )
         if "base_model_id" in mps:
             yield f"base {mps.base_model_id}"
+        yield from _maps(mps)
     elif kind == NNR_LPS:
         lps = cast(NnrLayerParameterSetUnitPayload, payload)
         if "lps_qp_density" in lps:
             yield f"qp density {lps.lps_qp_density}"
             yield f"qp base {lps.lps_quantization_parameter}"
+        yield from _maps(lps)
     elif kind == NNR_TPL:
         yield from _storage(unit)
     elif kind == NNR_QNT:
         yield f"{unit.size.nnr_unit_size} bytes"
     elif kind == NNR_AGG:
         yield f"{cast(NnrAggregateUnitHeader, header.detail).num_of_nnr_units_minus2 + 2} units"
+
+
+def _maps(payload: NnrModelParameterSetUnitPayload | NnrLayerParameterSetUnitPayload) -> Iterator[str]:
+    """The kinds of reduction that were applied, with the number of points of their maps (6.4.4.3)."""
+    counts = {
+        "sparsification": "spm_count_thresholds",
+        "pruning": "ppm_count_pruning_ratios",
+        "unification": "upm_count_thresholds",
+        "decomposition": "dpm_count_thresholds",
+    }
+    for kind, count in counts.items():
+        if kind in payload:
+            rows = max(getattr(getattr(payload, kind), count) - 1, 0)  # errata I16
+            yield f"{kind} map of {rows}" if rows else kind
 
 
 def _storage(unit: Unit) -> Iterator[str]:
@@ -192,6 +209,14 @@ def _storage(unit: Unit) -> Iterator[str]:
         yield TopologyStorageFormat(storage).name if known else f"format {storage}"
     if header.topology_compression_format:
         yield "deflated"
+    pruning = cast(NnrTopologyUnitPayload, unit.structure).pruning if storage == NNR_TPL_PRUN else None
+    if pruning:
+        if pruning.prune_flag and "count_ids" in pruning:
+            yield f"new shapes of {pruning.count_ids}"
+        for mask in ("prune_mask", "sparse_mask"):
+            if mask in pruning:
+                bits = getattr(pruning, mask).bit_mask_value
+                yield f"{mask} of {len(bits)} with {bits.count(0)} zeros"
 
 
 def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:

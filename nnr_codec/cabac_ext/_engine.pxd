@@ -78,6 +78,7 @@ cdef extern from "_estimate.h" nogil:
     int nnr_state_after(const int32_t *levels, int64_t n, int state)
     ctypedef struct NnrWish:
         int context
+        int place
         uint8_t id
         uint64_t gain
     void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *wishes, int m)

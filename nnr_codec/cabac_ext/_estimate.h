@@ -106,36 +106,49 @@ static void nnr_run_set(NnrSets *s, int k, const uint8_t *bins, const uint8_t *e
     s->cost[k] += cost;
 }
 
-/* What the flags and numbers of shift_idx() cost, in their order, 10.2.1.7; from `most` on, no matter how much more. */
-static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids, uint64_t most)
+/* What flags and numbers of shift_idx() have cost, and the state of their context. */
+typedef struct {
+    uint64_t cost;
+    uint32_t fast, slow;
+} NnrFlags;
+
+/* Add those of some contexts, in their order, 10.2.1.7; from `most` on, no matter how much more. */
+static inline void nnr_run_flags(NnrFlags *f, const int *contexts, const int *end, const uint8_t *ids, uint64_t most)
 {
-    uint32_t a = NNR_FAST_BIAS, x = NNR_SLOW_BIAS;
-    uint64_t cost = 0;
-    int i;
-    for (i = 0; i < n && cost < most; i++) {
-        const NnrStep *step = NNR_STEP + (ids[contexts[i]] != 0);
-        cost += NNR_COST_OF(a, x) + ((uint64_t)(ids[contexts[i]] != 0) * 3 << 15);
+    uint32_t a = f->fast, x = f->slow;
+    uint64_t cost = f->cost;
+    for (; contexts < end && cost < most; contexts++) {
+        const NnrStep *step = NNR_STEP + (ids[*contexts] != 0);
+        cost += NNR_COST_OF(a, x) + ((uint64_t)(ids[*contexts] != 0) * 3 << 15);
         a = step->fast[1][a];
         x = step->slow[0][x];
     }
-    return cost;
+    f->cost = cost, f->fast = a, f->slow = x;
 }
 
-/* An id that saves `gain` in its context's bins, which its flag and number may cost or not. */
+static uint64_t nnr_flags_cost(const int *contexts, int n, const uint8_t *ids, uint64_t most)
+{
+    NnrFlags all = {0, NNR_FAST_BIAS, NNR_SLOW_BIAS};
+    nnr_run_flags(&all, contexts, contexts + n, ids, most);
+    return all.cost;
+}
+
+/* An id that saves `gain` in its context's bins, which its flag and number may cost or not; `place`: of the flag. */
 typedef struct {
     int context;
+    int place;
     uint8_t id;
     uint64_t gain;
 } NnrWish;
 
 #define NNR_ALL_WAYS 5
-#define NNR_PASSES 4
 
-/* Grant those wishes that together cost least: try all ways where they are few, else one by one as long as it helps. */
+/* Grant those wishes, in the order of flags, that together cost least: try all ways where they are few, else one by one
+   as long as it helps. */
 static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *wishes, int m)
 {
     uint64_t least = UINT64_MAX, lost = 0, cost; /* lost: the gains of those that are not granted */
-    int i, pass, changed = 1, way, best = 0;
+    int i, changed = 1, way, best = 0;
     if (m <= NNR_ALL_WAYS) {
         for (way = 0; way < 1 << m; way++) {
             cost = 0;
@@ -168,16 +181,22 @@ static void nnr_grant(const int *contexts, int n, uint8_t *ids, const NnrWish *w
             ids[wishes[i].context] = 0;
     lost = least < cost ? lost : 0;
     least = least < cost ? least : cost;
-    for (pass = 0; pass < NNR_PASSES && changed; pass++) {
+    while (changed) { /* it ends, since `least` becomes less each time */
+        NnrFlags up_to = {0, NNR_FAST_BIAS, NNR_SLOW_BIAS}, whole;
+        const int *at = contexts;
         changed = 0;
         for (i = 0; i < m; i++) {
             uint8_t *id = ids + wishes[i].context, before = *id;
+            uint64_t then = lost + (before ? wishes[i].gain : 0 - wishes[i].gain);
+            nnr_run_flags(&up_to, at, contexts + wishes[i].place, ids, UINT64_MAX);
+            at = contexts + wishes[i].place;
+            whole = up_to;
+            whole.cost += then;
             *id = before ? 0 : wishes[i].id;
-            cost = nnr_flags_cost(contexts, n, ids, UINT64_MAX);
-            cost += lost + (before ? wishes[i].gain : 0 - wishes[i].gain);
-            if (cost < least) {
-                lost += before ? wishes[i].gain : 0 - wishes[i].gain;
-                least = cost;
+            nnr_run_flags(&whole, at, contexts + n, ids, least);
+            if (whole.cost < least) {
+                lost = then;
+                least = whole.cost;
                 changed = 1;
             } else {
                 *id = before;

@@ -66,17 +66,16 @@ cdef class Counter:
     cdef choose(self):
         """Set the ids of the job: of each context the one that codes its bins cheapest, where that is worth its flags."""
         cdef double scale = self.scale()
-        cdef int i, k, best, wishes = 0
+        cdef int i, k, place, best, wishes = 0
         cdef uint64_t gain
         cdef const uint64_t *costs
         cdef uint8_t *ids = self.job.t.ids
         cdef NnrWish *wish = <NnrWish *>malloc(self.c.contexts * sizeof(NnrWish))
         if wish == NULL:
             raise MemoryError
-        for i in range(self.c.contexts):
-            ids[i] = best = 0
-            if i == ROW_SKIP_LIST or i == SHIFT_IDX:
-                continue
+        memset(ids, 0, self.c.contexts)
+        for place in range(self.c.flag_count):
+            i, best = self.c.flags[place], 0
             costs = self.c.sets[i].cost
             for k in range(1, 9):
                 if costs[k] < costs[best]:
@@ -85,7 +84,7 @@ cdef class Counter:
             if gain > SURE:
                 ids[i] = best
             elif gain > 3 * BIT:  # the least that uae(3) and the flag cost
-                wish[wishes].context, wish[wishes].id, wish[wishes].gain = i, best, gain
+                wish[wishes] = NnrWish(i, place, best, gain)
                 wishes += 1
         nnr_grant(self.c.flags, self.c.flag_count, ids, wish, wishes)
         free(wish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,9 +17,11 @@ from ..limits import Budget, Limits
 from ..model import Array
 from ..sideinfo.codes import join, join_patterns
 from ..sideinfo.narrow import float32_of
-from ..sideinfo.record import RawCode, SideInfo, TensorRecord
+from ..sideinfo.record import DisplacementCode, RawCode, SideInfo, TensorRecord
 from ..tensor.quant import cast_floats
+from ..tensor.reduction import from_displacement
 from .info import TensorInfo
+from .task import TERM_OVERHEAD
 
 #: Key and value of the metadata of updates whose integers are differences of the patterns of floats, where the tensor
 #: that they are added to is one of floats.
@@ -45,7 +48,7 @@ class Restoration:
     Attributes
     ----------
     owners : dict of str to str
-        Whose the units of bits are, by their ids.
+        Whose the units of bits, and of displacements, are, by their ids.
 
     Raises LimitError when the record has tensors that are not expected.
     """
@@ -54,7 +57,8 @@ class Restoration:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}, not one of {', '.join(DTYPES)}")
         self.side, self.dtype, self.label, self._limits = side, dtype, label, limits
-        self.owners = {record.bits: name for name, record in side.tensors.items() if record.bits is not None}
+        other = ((record.bits or record.unit, name) for name, record in side.tensors.items())
+        self.owners = {unit: name for unit, name in other if unit is not None}
         self.ties: dict[str, list[str]] = {}
         for name, record in side.tensors.items():
             if record.same_as:
@@ -83,7 +87,8 @@ class Restoration:
             return self.parts(record.same_as)
         if record.index is not None:
             return ()
-        return (name,) if record.bits is None else (name, record.bits)
+        own = name if record.unit is None else record.unit
+        return (own,) if record.bits is None else (own, record.bits)
 
     # ------------------------------------------------------------------------------------------ from headers
     def check(self, info: TensorInfo) -> None:
@@ -100,9 +105,11 @@ class Restoration:
         elif record.index is not None:
             why = f"tied to {record.same_as!r}" if record.same_as else "empty"
             raise ElementError(f"{name!r} has a unit, and is {why} by the side information")
-        elif info.name == name:
+        elif info.name == self.parts(name)[0]:
             _check_unit(record, info)
             self._check_expected(name, _shape(record, info), record.type)
+        elif record.unit is not None:
+            raise ElementError(f"{name!r} has a unit, and is made of {record.unit!r} by the side information")
         elif (info.payload_type, info.type, len(info.shape)) != (NNR_PT_RAW_FLOAT, "float32", 1):
             raise ElementError(f"{info.name!r}, the bits of {name!r}, are not float32 words of NNR_PT_RAW_FLOAT")
 
@@ -139,8 +146,9 @@ class Restoration:
             return target._replace(name=name, payload_type=None, tools=(), nbytes=0, code="", same_as=target.name)
         if record.index is not None:
             return TensorInfo(name, record.shape or (), self.decoded(record.type), None, (), 0)
-        info = coded[name]
+        info = coded[self.parts(name)[0]]
         return info._replace(
+            name=name,
             type=self.decoded(record.type),
             shape=_shape(record, info),
             first_tensor_dimension_shift=0 if record.shape is not None else info.first_tensor_dimension_shift,
@@ -166,6 +174,8 @@ def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
     if isinstance(record.code, RawCode):
         count, wanted = -(-count * record.stored.itemsize // 4), "float32 words of NNR_PT_RAW_FLOAT"
         fits = info.payload_type == NNR_PT_RAW_FLOAT and info.type == "float32"
+    elif isinstance(record.code, DisplacementCode):
+        wanted, fits = "floats with rows", is_float and bool(_shape(record, info))
     elif record.code:
         wanted, fits = "int32 of NNR_PT_INT", info.payload_type == NNR_PT_INT and info.type == "int32"
     else:
@@ -252,10 +262,22 @@ class Restorer:
         self._charge(shape, of_type, to_type)
         if not unit.size:  # of some rows there may be none
             return np.empty(shape, STORED_TYPES[to_type].dtype)
+        if record and isinstance(record.code, DisplacementCode):
+            unit, record = self._from_displacement(unit, shape, record.code.corner), replace(record, code=None)
         if record and to_type == of_type:
             return join(record, unit, bits, shape)
         floats: Any = _floats(record, unit, bits, shape) if record else unit
         return cast_floats(floats.reshape(shape), STORED_TYPES[to_type].dtype)
+
+    def _from_displacement(self, unit: Any, shape: tuple[int, ...], corner: int) -> Array:
+        """The tensor that a unit holds the displacement of."""
+        rows, size = shape[0], self._budget.tensor(shape, 8, "tensor made of its displacement")
+        self._budget.charge("max_decomp_elements", size + rows * TERM_OVERHEAD, "additions to displacements")
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused
+            found = from_displacement(unit.reshape(rows, -1), corner)
+        if not np.isfinite(found).all():
+            raise ElementError("a value that side information makes of a displacement is not finite")
+        return found.reshape(shape)
 
     def _charge(self, shape: tuple[int, ...], *types: str) -> None:
         size = max(STORED_TYPES[name].itemsize for name in types)

@@ -23,6 +23,7 @@ from ..tensor.quant import DTYPES, step_size
 from .choose import choose
 from .cost import unit_syntax
 from .distortion import power, resolve
+from .factors import measured
 from .goals import (
     DEFAULT_QP,
     DENSITY,
@@ -41,6 +42,7 @@ from .goals import (
 )
 from .plan import Subject, subject
 from .quantize import quantize
+from .reduce.tool import decomposed
 from .schedule import Pool, Reader
 from .sensitivity import check_names, importance, scaled
 from .ties import ties
@@ -90,16 +92,22 @@ def allocate(
         The target is less than what the coarsest steps take, or more than what the finest do.
     """
     check_names(model, config)
-    config = settle(model, config, read, pool)
+    blocks = decomposed(model, restored)
+    config = settle(model, config, read, pool, decomposed=blocks)
     if config.target_size is None and config.target_ratio is None:
         return config
     if config.target_size is not None:
         target = config.target_size
     else:
-        arrays = read_each(restored.tensors, read, pool, _nbytes)
+        arrays = read_each(restored.tensors, Reader(restored), pool, _nbytes)
         target = int(config.target_ratio * sum(arrays.values()))  # type: ignore[operator]
     config = dense(replace(config, target_size=None, target_ratio=None))
-    return _Search(model, config, read, pool, size, target).found()
+    costs = {
+        name: cost
+        for block in blocks
+        for name, cost in zip((block.g, block.h), measured([block], read, pool)[block.weight].costs, strict=True)
+    }
+    return _Search(model, config, read, pool, size, target, costs).found()
 
 
 def _nbytes(arrays: list[Array], _: str) -> int:
@@ -267,6 +275,8 @@ class _Search:
     pool: Pool
     size: Callable[[EncoderConfig], Sizes]
     target: int
+    #: Of squared errors in factors, those in the product.
+    costs: Mapping[str | None, float] = field(default_factory=dict)
     curves: dict[str, Curve] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     sizes: dict[tuple[Steps, str, float], int] = field(default_factory=dict)
@@ -286,7 +296,8 @@ class _Search:
         about = max(LEAST, min(EXCERPT, TOTAL // max(len(names), 1)))
         found = read_each(names, self.read, self.pool, _curve, self.config, about, 1.0)
         self.curves = {name: curve for name, curve in found.items() if curve}
-        others = [curve.some.floats for curve in self.curves.values() if not curve.fine]
+        plain = {name: curve for name, curve in self.curves.items() if name not in self.costs} or self.curves
+        others = [curve.some.floats for curve in plain.values() if not curve.fine]
         self.usual = usual_qp((power(some), float(np.count_nonzero(some))) for some in others)
         for curve in self.curves.values():
             curve.shift = DEFAULT_QP - self.usual
@@ -294,6 +305,8 @@ class _Search:
         known = [name for name in self.curves if name in given]
         for name, cost in scaled(read_each(known, self.read, self.pool, _cost, self.config)).items():
             self.curves[name].weight *= cost
+        for name, curve in self.curves.items():
+            curve.weight *= self.costs.get(name, 1.0)
 
     def found(self) -> EncoderConfig:
         """The options; EncodeError where no step leads to the target."""

@@ -17,12 +17,20 @@ class _Changed(Mapping[str, Array]):
     """Tensors of which some are others, and some are divided index by index when they are read."""
 
     def __init__(
-        self, tensors: Mapping[str, Array], others: Mapping[str, Array], divisors: Mapping[str, tuple[Floats, int]]
+        self,
+        tensors: Mapping[str, Array],
+        others: Mapping[str, Array],
+        divisors: Mapping[str, tuple[Floats, int]],
+        names: Sequence[str] | None = None,
     ) -> None:
         self._tensors, self._others, self._divisors = tensors, others, divisors
-        self._names = [*tensors, *(name for name in others if name not in tensors)]
+        if names is None:
+            names = [*tensors, *(name for name in others if name not in tensors)]
+        self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
         if name in self._others:
             return self._others[name]
         tensor = self._tensors[name]
@@ -38,7 +46,7 @@ class _Changed(Mapping[str, Array]):
         return _Changed(only_of(self._tensors, [name for name in names if name not in others]), others, divisors)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._others or name in self._tensors
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -68,6 +76,15 @@ def changed(
     """
     cls = _ChangedDescribed if isinstance(tensors, Described) else _Changed
     found = cls(tensors, others, divisors or {})
+    return dict(found) if type(tensors) is dict else found
+
+
+def factored(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str, Array]]) -> Mapping[str, Array]:
+    """Tensors of which some have others, by name, in their places."""
+    names = [part for name in tensors for part in factors.get(name, (name,))]
+    others = {name: array for parts in factors.values() for name, array in parts.items()}
+    cls = _ChangedDescribed if isinstance(tensors, Described) else _Changed
+    found = cls(tensors, others, {}, names)
     return dict(found) if type(tensors) is dict else found
 
 

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
 from ..bitstream.payload import Coded, parts, tensor_syntax
 from ..config import EncoderConfig
-from ..constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..constants import NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
 from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
+from . import pruned
 from .allocate import allocate
 from .contexts import groups_of, refer
 from .kept import Keeping
 from .layout import UnitPlan, plan_units, side_info
 from .links import Link
+from .plan import TensorPlan
 from .preamble import preamble
 from .prepare import Prepared
 from .quantize import contents
@@ -108,11 +110,11 @@ def _units(
     plans = plan_units(prepared, config, read, pool)
     record = side_info(model, plans, config)
     ids_of = [plan.all_ids for plan in plans]
-    ids = [name for known in ids_of for name in known]
-    references = ids if config.indexed_references and len(ids) > 1 else []  # a list has two entries (errata N7)
+    references = pruned.references(prepared, plans, config)
+    removed = pruned.container(prepared, plans, references)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     links = prepared.links
-    before = [*preamble(prepared, references, record, config, session, codebooks=codebooks)]
+    before = [*preamble(prepared, references, record, config, session, codebooks=codebooks, pruning=removed)]
     yield from before
     index = {name: k for k, name in enumerate(references)}
     calls = []
@@ -155,7 +157,7 @@ def _encoded(
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         arrays.clear()
         wanted = measured if statistics else None
-        # Threads share the session: units of tensors leave it as it is, since none has G without H.
+        # Threads share the session: units of tensors leave it as it is, or have one of their own.
         units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs, link)
         return units, time.perf_counter() - started, measured
     except EncodeError:
@@ -180,7 +182,28 @@ def encode_unit(
     ``statistics`` is filled, if there is one; ``jobs`` threads code rows of blocks between entry points; ``link`` is
     that of a tensor of an update.
     """
-    header = _header(plan, index, link.elements if link else {})
+    if not plan.two_units:
+        header = _header(plan, index, link.elements if link else {})
+        return _units_of(header, plan, arrays, session, index, max_unit_size, statistics, jobs, link)
+    session, units = session.snapshot(), []  # in which G comes before H
+    for role in plan.tensors:
+        header = _factor_header(plan, role, index)
+        units += _units_of(header, plan, arrays, session, index, max_unit_size, statistics, jobs, None)
+    return units
+
+
+def _units_of(
+    header: NnrCompressedDataUnitHeader,
+    plan: UnitPlan,
+    arrays: dict[str, Array],
+    session: Session,
+    index: Mapping[str, int],
+    max_unit_size: int | None,
+    statistics: dict[str, TensorStatistics] | None,
+    jobs: int,
+    link: Link | None,
+) -> list[bytes]:
+    """The units of :func:`encode_unit` that have this header, and that of other bits."""
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         if link and link.is_residual:
             raise EncodeError(f"tensor {plan.ids[0]!r} has no step, without which there are no residuals (7.3.4)")
@@ -227,7 +250,27 @@ def mapping(jobs: int) -> Iterator[Run]:
 
 def _header(plan: UnitPlan, index: Mapping[str, int], linked: Mapping[str, Any]) -> NnrCompressedDataUnitHeader:
     main = next(iter(plan.tensors.values()))
-    elements: dict[str, Any] = {**linked}
+    elements = {**linked, **_elements(main)}
+    if plan.compressed_parameter_types:
+        return _block_header(plan, index, elements)
+    return _single_header(main.payload_type, plan.dims, plan.ids[0], index, elements)
+
+
+def _factor_header(plan: UnitPlan, role: str, index: Mapping[str, int]) -> NnrCompressedDataUnitHeader:
+    """The header of the unit of G or of H (7.3.3, errata J1)."""
+    factor = plan.tensors[role]
+    rows, rank = plan.tensors["g"].dims
+    elements = _elements(factor) | {
+        "compressed_parameter_types": NNR_CPT_DC,
+        "g_number_of_rows": rows,
+        "decomposition_rank": rank,
+    }
+    return _single_header(factor.payload_type, plan.dims, plan.ids[role == "h"], index, elements)
+
+
+def _elements(main: TensorPlan) -> dict[str, Any]:
+    """What a header says of how a tensor, or the weight of a block, is coded."""
+    elements: dict[str, Any] = {}
     if main.data_format not in DEFAULT_FORMATS:
         elements |= {"nnr_decompressed_data_format_present_flag": 1, "nnr_decompressed_data_format": main.data_format}
     if main.payload_type != NNR_PT_RAW_FLOAT:
@@ -240,9 +283,7 @@ def _header(plan: UnitPlan, index: Mapping[str, int], linked: Mapping[str, Any])
         }
     if main.codebook:
         elements |= {"codebook_present_flag": 1, "codebook": main.codebook}
-    if plan.compressed_parameter_types:
-        return _block_header(plan, index, elements)
-    return _single_header(main.payload_type, plan.dims, plan.ids[0], index, elements)
+    return elements
 
 
 def _block_header(plan: UnitPlan, index: Mapping[str, int], elements: Mapping[str, Any]) -> NnrCompressedDataUnitHeader:

@@ -9,6 +9,7 @@ from ..config import EncoderConfig
 from ..constants import NNR_PT_RAW_FLOAT
 from ..model import Array
 from ..syntax import Session
+from . import pruned
 from .allocate import allocate
 from .changed import divided
 from .cost import RECORD_BYTES, code_bytes, measured, overhead
@@ -46,10 +47,11 @@ def _estimated(
     model = prepared.model
     units = plan_units(prepared, config, read, pool)
     record = side_info(model, units, config)
-    ids = [name for unit in units for name in unit.all_ids]
-    references = ids if config.indexed_references and len(ids) > 1 else []
+    references = pruned.references(prepared, units, config)
+    removed = pruned.container(prepared, units, references)
     codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
-    before = sum(map(len, preamble(prepared, references, record, config, Session(), codebooks=codebooks)))
+    said = preamble(prepared, references, record, config, Session(), codebooks=codebooks, pruning=removed)
+    before = sum(map(len, said))
     plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
     found = pool.results(calls)
@@ -58,8 +60,10 @@ def _estimated(
 
 def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> int:
     """About the bytes of a tensor's units."""
-    array = arrays[0] if plan.divisor is None else divided(arrays[0], plan.divisor, plan.shift)
-    whole, plan = subject(plan.name, array, config, axis=plan.shift), replace(plan, shift=0, divisor=None)
+    array = arrays[0] if plan.values is None else plan.values
+    if plan.divisor is not None:
+        array = divided(array, plan.divisor, plan.shift)
+    whole, plan = subject(plan.name, array, config, axis=plan.shift), replace(plan, shift=0, divisor=None, values=None)
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
         return round(measured(whole, plan) - recorded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor, frexp, log2, sqrt
 from typing import Any, TypeVar
@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
-from ..model import Array, Model
+from ..errors import EncodeError
+from ..model import Array, Block, Model
 from .choose import choose, in_unit
 from .distortion import Distortion, distortion, power
+from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
 from .plan import Subject, subject
 from .schedule import Call, Pool, Reader
 
@@ -28,32 +30,77 @@ LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
 #: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
 CLOSE, TRIES = 4, 24
+#: Steps of qp between those that are tried of factors.
+FACTOR_STEPS = OCTAVE // 16
 #: Parameters of an excerpt.
 EXCERPT = 1 << 15
 #: The least magnitude of which squares are added up.
 LEAST = 2.0**-400
 
 
-def settle(model: Model, config: EncoderConfig, read: Reader, pool: Pool, *, apart: bool = False) -> EncoderConfig:
+def settle(
+    model: Model,
+    config: EncoderConfig,
+    read: Reader,
+    pool: Pool,
+    *,
+    apart: bool = False,
+    decomposed: Sequence[Block] = (),
+) -> EncoderConfig:
     """The options with which every tensor has the quality, snr or max_error that is asked for.
 
     ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by
-    quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit.
+    quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit. Factors of weights
+    that are ``decomposed`` get the options of these, and steps at which these have what is asked for; EncodeError
+    where no step gives that.
     """
-    wanted = {name: config.for_tensor(name) for name in model.tensors}
+    pairs = [block for block in decomposed if not has_steps(config, block)]
+    config = inherited(config, decomposed)
+    factors = {name for block in decomposed for name in (block.g, block.h)}
+    wanted = {name: config.for_tensor(name) for name in model.tensors if name not in factors}
+    wanted |= {block.weight: config.for_tensor(block.weight) for block in pairs}
     names = [name for name, options in wanted.items() if not options.exact and _goal(options)]
-    if not names:
+    if not names and not pairs:
         return config
-    config = dense(config)
+    if names:
+        config = dense(config)
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
-    energies = read_each(by_quality, read, pool, _energy, config)
+    known = measured(pairs, read, pool, energy=any(block.weight in by_quality for block in pairs))
+    energies = read_each([name for name in by_quality if name not in known], read, pool, _energy, config)
+    energies |= {name: (one.energy, one.rows * one.columns) for name, one in known.items() if name in by_quality}
     found: dict[str, Options] = {}
     for group in [[name] for name in by_quality] if apart else [[*by_quality]]:
         found |= _quality_steps(by_quality, {name: energies[name] for name in group})
-    others = [name for name in names if name not in by_quality]
+    others = [name for name in names if name not in by_quality and name not in known]
     found |= read_each(others, read, pool, _settled, config, frozenset(block_members(model)))
-    config = replace(config, quality=None, snr=None, max_error=None)
+    has_target = config.target_size is not None or config.target_ratio is not None
+    for block in pairs:
+        options, one = config.for_tensor(block.weight), known[block.weight]
+        if block.weight in found:
+            qp: int | None = found.pop(block.weight)["qp"]
+        elif block.weight in names:
+            qp = _factors_qp(block, one, options, config, read)
+        else:
+            qp = options.step_qp(config.qp_density) if options.qp is not None or not has_target else None
+        if qp is not None:
+            found |= qp_options(block, one, qp, config.qp_density)
+    if names:
+        config = replace(config, quality=None, snr=None, max_error=None)
     return config.overridden({name: options for name, options in found.items() if options})
+
+
+def _factors_qp(block: Block, factors: Factors, options: TensorOptions, config: EncoderConfig, read: Reader) -> int:
+    """The qp of a weight whose factors give it the SNR, or the largest error, that it may have."""
+
+    def reaches(error: Distortion) -> bool:
+        if options.max_error is not None:
+            return error.largest <= options.max_error
+        return error.reaches(10 ** ((options.snr or 0.0) / 10))
+
+    qp = largest_qp(block, factors, config, read, reaches, range(LEAST_QP, GREATEST_QP + 1, FACTOR_STEPS))
+    if qp is None:
+        raise EncodeError(f"no steps of its factors give {block.weight!r} the error that is asked for")
+    return qp
 
 
 def dense(config: EncoderConfig) -> EncoderConfig:

@@ -22,18 +22,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT, NNR_PT_INT
+from ..dtypes import stored_type
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
-from ..sideinfo.record import SideInfo, TensorRecord
+from ..sideinfo.record import DisplacementCode, SideInfo, TensorRecord, default_unit
+from ..tensor.quant import DTYPES
 from .changed import divided
 from .choose import choose, in_unit
 from .cost import code_bytes
+from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
 from .kept import Keeping
 from .links import Links
@@ -73,6 +76,8 @@ class UnitPlan:
         0 for a tensor on its own.
     implied : tuple of TensorPlan
         The tensors that decoders make of the others.
+    two_units : bool
+        G and H have a unit each.
     """
 
     ids: tuple[str, ...]
@@ -80,6 +85,7 @@ class UnitPlan:
     tensors: dict[str, TensorPlan]
     compressed_parameter_types: int = 0
     implied: tuple[TensorPlan, ...] = ()
+    two_units: bool = False
 
     @property
     def plans(self) -> tuple[TensorPlan, ...]:
@@ -101,7 +107,8 @@ def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Po
     Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
     that is none. With a fixed-point format, a SaturationWarning tells what lies beyond its numbers.
     """
-    layout = _Layout(prepared.model, config, read, pool, prepared.wiring, prepared.scales, prepared.links)
+    about = prepared.wiring, prepared.scales, prepared.fitted, prepared.links, prepared.decomposed
+    layout = _Layout(prepared.model, config, read, pool, *about)
     units = list(layout.units())
     if config.fixed_point is not None:
         warn_saturated([plan for unit in units for plan in unit.plans], config.fixed_point)
@@ -165,6 +172,12 @@ class _Known:
         Some of these are no tensors of the model, or in other blocks: scale and bias cannot be in one unit.
     optional : bool
         The unit may do without the scale, by which the weight is not divided yet.
+    is_fitted : bool
+        Scales, or the batch normalization, are to make up for what quantization takes from the weight.
+    product : dtype or None
+        The type of the weight, if a step decomposed it.
+    listed : bool
+        See :func:`factor_ids`.
     """
 
     block: Block
@@ -172,6 +185,9 @@ class _Known:
     implied: dict[str, float] = field(default_factory=dict)
     apart: bool = False
     optional: bool = False
+    is_fitted: bool = False
+    product: np.dtype[Any] | None = None
+    listed: bool = False
 
     @property
     def members(self) -> list[str]:
@@ -213,18 +229,22 @@ class _Layout:
     pool: Pool | Keeping
     wiring: Wiring
     scales: set[str]
+    fitted: frozenset[str]
     links: Links | None
+    decomposed: Mapping[str, np.dtype[Any]]
     taken: set[str] = field(init=False)
     room: float = field(init=False)
     recorded: bool = False  # whether any of them needs the record
 
     def __post_init__(self) -> None:
-        self.taken = {*self.model.tensors, *element_ids(self.model)}
+        self.taken = {*self.model.tensors, *element_ids(self.model, is_listed(self.model, self.config))}
         self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 
     def units(self) -> Iterator[UnitPlan]:
         """The units in order."""
-        block_of = _blocks(self.model, self.wiring, self.scales)
+        block_of = _blocks(self.model, self.wiring, self.scales, self.fitted, self.decomposed)
+        if is_listed(self.model, self.config):
+            block_of = {name: replace(known, listed=True) for name, known in block_of.items()}
         blocks = {name: known.block for name, known in block_of.items()}
         # Differences have trees of their own, unless the caller knows better.
         tied = ties(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
@@ -292,11 +312,15 @@ class _Layout:
 def _plan(arrays: list[Array], known: _Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:
     """Plan a tensor, or those of a block."""
     subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
-    unit, together = None, set[str]()
+    unit, together, fitted = None, set[str](), dict[str, Subject]()
     if known:
         by_name = {place.name: (place, array) for place, array in zip(places, arrays, strict=True)}
+        if known.is_fitted:
+            unit, fitted = _plan_fitted(known, subjects, by_name, config)
+            subjects |= fitted
         if known.optional and known.block.scale is not None:
-            unit = _plan_scaled(known, subjects, by_name, config)
+            if not unit and not _is_neutral(known, subjects):
+                unit = _plan_scaled(known, subjects, by_name, config, subjects[known.block.scale].array)
             together.add(known.block.scale)
             known = replace(known, block=replace(known.block, scale=None))
         unit = unit or _plan_block(known, _turned(known.block, subjects, by_name, config), config)
@@ -304,8 +328,54 @@ def _plan(arrays: list[Array], known: _Known | None, places: list[_Place], confi
     plans = {
         place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
     }
+    if fitted:
+        plans = {name: _with_value(plan, fitted) for name, plan in plans.items()}
     longest = max([max(array.shape, default=1) for array in arrays])
     return _Planned(unit, plans, CODE_ROOM + 9 * longest)
+
+
+def _plan_fitted(
+    known: _Known, subjects: Mapping[str, Subject], tensors: Mapping[str, tuple[_Place, Array]], config: EncoderConfig
+) -> tuple[UnitPlan | None, dict[str, Subject]]:
+    """The unit of a block of which some tensors make up for the levels of its weight, and these as they are then.
+
+    No unit where that does not pay, or where the unit would be another one.
+    """
+    block, is_new = known.block, _is_neutral(known, subjects)
+    divisor = subjects[block.scale].array if known.optional and block.scale is not None else None
+    if is_new and block.scale is not None:
+        config = config.overridden({block.scale: scale_options(config.qp_density)})
+    unit = _plan_scaled(known, subjects, tensors, config, divisor)
+    weight = unit.tensors.get("weight") if unit else None
+    if unit is None or weight is None:
+        return None, {}
+    facts = _turned(block, subjects, tensors, config, divisor)[block.weight]
+    found = fit(facts, weight)
+    values = scaled(block, subjects, found.factors)
+    if values is None:
+        return None, {}
+    after = {name: tensors[name][0].subject(array, config) for name, array in values.items()}
+    if not pays(found, weight, {} if is_new else {name: subjects[name] for name in after}, after):
+        return None, {}
+    if is_new and len(_members(block)) == 2:  # else there is no unit that the weight has to be in
+        alone = choose(facts)
+        if (alone.qp, alone.dq_flag, alone.codebook) != (weight.qp, weight.dq_flag, None):
+            return None, {}
+    unit = _plan_scaled(known, {**subjects, **after}, tensors, config, divisor)
+    if unit is None or unit.tensors["weight"] != weight:
+        return None, {}
+    return replace(unit, tensors={role: _with_value(plan, after) for role, plan in unit.tensors.items()}), after
+
+
+def _is_neutral(known: _Known, subjects: Mapping[str, Subject]) -> bool:
+    """Whether the scale of a block is there to be fitted, and changes nothing yet."""
+    block = known.block
+    return known.is_fitted and known.optional and bool((subjects[block.scale or ""].array == 1).all())
+
+
+def _with_value(plan: TensorPlan, others: Mapping[str, Subject]) -> TensorPlan:
+    """A plan that is followed with another value than the tensor has, if there is one."""
+    return replace(plan, values=others[plan.name].array) if plan.name in others else plan
 
 
 def _turned(
@@ -325,32 +395,50 @@ def _turned(
 
 
 def _plan_scaled(
-    known: _Known, subjects: Mapping[str, Subject], tensors: Mapping[str, tuple[_Place, Array]], config: EncoderConfig
+    known: _Known,
+    subjects: Mapping[str, Subject],
+    tensors: Mapping[str, tuple[_Place, Array]],
+    config: EncoderConfig,
+    divisor: Array | None,
 ) -> UnitPlan | None:
-    """The unit of a block whose weight is divided by the scale; None where it does not hold both."""
-    divisor = subjects[known.block.scale or ""].array
+    """The unit of a block whose weight is divided by something; None where it does not hold the scale as well."""
     unit = _plan_block(known, _turned(known.block, subjects, tensors, config, divisor), config)
-    if not unit or "ls" not in unit.tensors:
+    if not unit or divisor is None:
+        return unit
+    if "ls" not in unit.tensors:
         return None
     weight = replace(unit.tensors["weight"], divisor=divisor)
     return replace(unit, tensors={**unit.tensors, "weight": weight})
 
 
-def element_ids(model: Model) -> list[str]:
+def is_listed(model: Model, config: EncoderConfig) -> bool:
+    """Whether all ids are in one list, and have to be labels of a topology (A.4)."""
+    return config.indexed_references and model.topology is not None
+
+
+def element_ids(model: Model, listed: bool = False) -> list[str]:
     """The topology element ids of all tensors; EncodeError when two tensors would have the same one."""
     changed: dict[str, str] = {}
+    shared = set()  # H's, which has the id of its G
     for block in model.blocks:
         if block.g is not None and block.h is not None:
-            changed |= {block.g: block.weight, block.h: _h_id(block)}
-    ids = [changed.get(name, name) for name in model.tensors]
+            g, h = factor_ids(block, listed)
+            changed |= {block.g: g, block.h: h}
+            shared |= {block.h} if g == h else set()
+    ids = [changed.get(name, name) for name in model.tensors if name not in shared]
     if len(set(ids)) < len(ids):
         twice = next(name for k, name in enumerate(ids) if name in ids[:k])
         raise EncodeError(f"{twice!r} would be the name of two tensors; topology element ids are unique (6.2.3)")
     return ids
 
 
-def _h_id(block: Block) -> str:
-    return f"{block.weight}_H"  # errata N5
+def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
+    """The topology element ids of G and H.
+
+    Where they are ``listed`` with a topology, whose labels alone may be in the list, two units have the same one (A.4).
+    """
+    product = block.weight if block.corner is None else default_unit(block.weight)
+    return product, product if listed and block.two_units else f"{product}_H"  # errata N5
 
 
 def _members(block: Block) -> list[str]:
@@ -359,10 +447,16 @@ def _members(block: Block) -> list[str]:
     return [name for name in names if name is not None]
 
 
-def _blocks(model: Model, wiring: Wiring, scales: set[str]) -> dict[str, _Known]:
+def _blocks(
+    model: Model,
+    wiring: Wiring,
+    scales: set[str],
+    fitted: frozenset[str],
+    decomposed: Mapping[str, np.dtype[Any]],
+) -> dict[str, _Known]:
     """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
 
-    The ``scales`` are optional.
+    The ``scales`` are optional, those of ``fitted`` weights follow from levels; ``decomposed`` are types of weights.
     """
     block_of: dict[str, _Known] = {}
     declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
@@ -378,7 +472,11 @@ def _blocks(model: Model, wiring: Wiring, scales: set[str]) -> dict[str, _Known]
         if block.axis and block.g is not None:
             raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
         shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
-        block_of |= dict.fromkeys(names, _Known(block, shapes, optional=block.scale in scales))
+        optional, is_fitted = block.scale in scales, block.weight in fitted
+        known = _Known(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
+        if known.consumes_scale and (block.two_units or block.corner is not None):
+            raise EncodeError(f"the block of {block.weight!r} has a scale, which its form does not hold (7.3.5)")
+        block_of |= dict.fromkeys(names, known)
     by_weight = {known.block.weight.casefold(): known for known in block_of.values()}
     for folded in wiring.blocks:
         found = by_weight.get(folded.weight.casefold())
@@ -434,10 +532,10 @@ def _plan_block(known: _Known, subjects: Mapping[str, Subject], config: EncoderC
         role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order), shift=block.axis)
         for role, plan in weights.items()
     }
-    ids = (block.weight, _h_id(block)) if decomposed else (block.weight,)
+    ids = factor_ids(block, known.listed) if decomposed else (block.weight,)
     check_name(ids[-1])
     types = int(NNR_CPT_DC) if decomposed else 0
-    for kind, roles in OPTIONAL:
+    for kind, roles in () if block.two_units else OPTIONAL:
         members = {role: getattr(block, member) for role, member in roles.items()}
         if None in members.values():
             continue
@@ -449,9 +547,27 @@ def _plan_block(known: _Known, subjects: Mapping[str, Subject], config: EncoderC
     consumed = ("g", "h", "ls") if known.consumes_scale else ("g", "h")  # which do not come out
     tensors = {role: replace(plan, record=None) if role in consumed else plan for role, plan in tensors.items()}
     implied: tuple[TensorPlan, ...] = ()
-    if types == _FOLDED and known.implied:
+    if types & ~NNR_CPT_DC == _FOLDED and known.implied:
         implied = tuple(_plan_member(subjects[name])[0] for name in known.implied)
-    return UnitPlan(ids, dims, tensors, types, implied) if types else None
+    if known.product is not None:
+        implied = (_product(known.product, block, dims, first, config), *implied)
+    return UnitPlan(ids, dims, tensors, types, implied, block.two_units) if types else None
+
+
+def _product(
+    dtype: np.dtype[Any], block: Block, dims: tuple[int, ...], g: TensorPlan, config: EncoderConfig
+) -> TensorPlan:
+    """The plan of a weight that a step decomposed, and what its unit does not say of it."""
+    stored = stored_type(dtype)
+    assert stored is not None
+    code = None if block.corner is None else DisplacementCode(default_unit(block.weight), block.corner)
+    record = None
+    if code or DTYPES[g.data_format] != stored.dtype:
+        record = TensorRecord(stored.name, code=code)
+        if not config.side_info:
+            raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information")
+    size = prod(dims) * stored.itemsize
+    return TensorPlan(block.weight, dims, NNR_PT_FLOAT, g.data_format, g.options, size, record=record)
 
 
 def _fitted(

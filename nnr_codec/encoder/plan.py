@@ -124,6 +124,8 @@ class TensorPlan:
         Levels are those of the nearest numbers of a format, whose step is ``step``.
     saturated : (int, float) or None
         How many values lie beyond these, and the largest of them; None for none.
+    values : ndarray or None
+        What is coded in the place of the tensor, in its shape and type.
     """
 
     name: str
@@ -146,6 +148,7 @@ class TensorPlan:
     divisor: Array | None = field(default=None, compare=False)
     fixed: FixedPoint | None = None
     saturated: tuple[int, float] | None = None
+    values: Array | None = field(default=None, compare=False)
 
     @property
     def code(self) -> Code | None:

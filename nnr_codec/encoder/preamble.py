@@ -16,6 +16,7 @@ from ..constants import (
     NNR_QSU,
     NNR_STR,
     NNR_TPL,
+    NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
@@ -26,6 +27,7 @@ from ..syntax import Session
 from ..syntax.structures import (
     NnrModelParameterSetUnitHeader,
     NnrModelParameterSetUnitPayload,
+    NnrPruningTopologyContainer,
     NnrQuantizationUnitHeader,
     NnrQuantizationUnitPayload,
     NnrStartUnitHeader,
@@ -49,16 +51,17 @@ def preamble(
     session: Session,
     *,
     codebooks: bool = False,
+    pruning: NnrPruningTopologyContainer | None = None,
 ) -> Iterator[bytes]:
     """The units before the tensors; where the topology is kept apart, at most one that says of which format (B.4).
 
     ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
-    tensor has one.
+    tensor has one; ``pruning`` is what NNR_TPL_PRUN says.
 
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
-    units = [*_units(prepared, references, config, session, codebooks)]
+    units = [*_units(prepared, references, config, session, codebooks, pruning)]
     if record:
         units.append(_side_info(record, config, session))
     for unit in units:
@@ -71,7 +74,12 @@ def preamble(
 
 
 def _units(
-    prepared: Prepared, references: Sequence[str], config: EncoderConfig, session: Session, codebooks: bool
+    prepared: Prepared,
+    references: Sequence[str],
+    config: EncoderConfig,
+    session: Session,
+    codebooks: bool,
+    pruning: NnrPruningTopologyContainer | None,
 ) -> Iterator[bytes]:
     model, links = prepared.model, prepared.links
     topology = model.topology if config.topology == "carried" else None
@@ -96,6 +104,10 @@ def _units(
         names = NnrTopologyUnitPayload(topology_elem_id_list=list(references))
         header = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST)
         yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), names, session)
+    if pruning:
+        prune = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN)
+        removed = NnrTopologyUnitPayload(pruning=pruning)
+        yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=prune), removed, session)
     if topology and topology.quantization is not None:
         yield _quantization(topology.format, topology.quantization, config, session)
 

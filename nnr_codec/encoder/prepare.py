@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from ..bitstream.performance import PerformanceMaps
 from ..config import EncoderConfig
@@ -12,7 +15,8 @@ from ..reduction import Step
 from .links import Links
 from .reduce import apply
 from .reduce.blocks import recognised
-from .reduce.tool import Pruning, Reduced
+from .reduce.scaling import with_scales
+from .reduce.tool import Pruning, Reduced, decomposed, described
 
 Note = Callable[[Step, Reduced, Reduced], None]
 
@@ -36,6 +40,8 @@ class Prepared:
         Of the kinds of reduction that were applied (6.4.4.3).
     pruning : Pruning or None
         What NNR_TPL_PRUN is to say.
+    fitted : frozenset of str
+        Weights whose scales follow from their levels.
     """
 
     model: Model
@@ -44,6 +50,7 @@ class Prepared:
     links: Links | None = None
     maps: PerformanceMaps = field(default_factory=PerformanceMaps)
     pruning: Pruning | None = None
+    fitted: frozenset[str] = frozenset()
 
     @property
     def scales(self) -> set[str]:
@@ -52,13 +59,26 @@ class Prepared:
         return {scale for scale in scales if scale not in self.restored.tensors}
 
     @property
+    def decomposed(self) -> dict[str, np.dtype[Any]]:
+        """The weights that steps decomposed, and their types."""
+        tensors = self.restored.tensors
+        return {block.weight: described(tensors, block.weight)[0] for block in decomposed(self.model, self.restored)}
+
+    @property
+    def factors(self) -> dict[str, str]:
+        """The weights that steps decomposed, by the names of G and of H."""
+        blocks = decomposed(self.model, self.restored)
+        return {name: block.weight for block in blocks for name in (block.g, block.h) if name is not None}
+
+    @property
     def products(self) -> set[str]:
         """The weights that come out as a product of several tensors of the restored model."""
         tensors, shapes = self.restored.tensors, self.wiring.shapes
         return {
             block.weight
             for block in self.model.blocks
-            if block.g is not None or (block.scale in tensors and block.scale not in shapes)
+            if (block.g is not None and block.weight not in tensors)
+            or (block.scale in tensors and block.scale not in shapes)
         }
 
 
@@ -67,6 +87,9 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
 
     ``note`` is told of each step, of the model before and of what comes of it.
     """
+    if model.pruned:
+        names = [name for name in model.pruned if name in model.tensors]
+        wiring = wiring.with_shapes({name: described(model.tensors, name)[1] for name in names})
     coded = replace(model, blocks=[*model.blocks, *recognised(model, wiring)]) if config.has_blocks else model
     reduced = Reduced(coded, model, wiring, config)
     for step, after in apply(reduced, config.steps):
@@ -78,4 +101,5 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
 
 def prepared_of(reduced: Reduced) -> Prepared:
     """A model, perhaps on its way through the steps, as it would be coded."""
-    return Prepared(reduced.model, reduced.restored, reduced.wiring, None, reduced.maps, reduced.pruning)
+    done = with_scales(reduced)
+    return Prepared(done.model, done.restored, done.wiring, None, done.maps, done.pruning, done.fitted)

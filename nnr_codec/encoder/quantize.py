@@ -33,6 +33,8 @@ def contents(
 
     ``syntax`` is that of the unit; None where it holds floats. ``groups`` are those of the trellis, row-major.
     """
+    if plan.values is not None:
+        array = plan.values
     if plan.divisor is not None:
         array = divided(array, plan.divisor, plan.shift)
     if plan.shift:

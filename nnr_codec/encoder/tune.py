@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError
-from ..model import Model
+from ..model import Block, Model
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, dense, settle
 from .plan import subject
 from .schedule import Pool, Reader
@@ -51,8 +51,12 @@ def tune(
     config: EncoderConfig,
     tolerance: float,
     budget: int,
+    blocks: Sequence[Block] = (),
 ) -> Tuning:
-    """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec."""
+    """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec.
+
+    ``blocks`` are those of weights that were decomposed.
+    """
     if not tolerance >= 0:
         raise EncodeError(f"tolerance {tolerance} is not a number of at least 0")
     if budget < 2:
@@ -61,7 +65,7 @@ def tune(
         raise EncodeError("a target leaves nothing to tune")
     read = Reader(prepared)
     with Pool() as pool:
-        config = dense(settle(prepared, config, read, pool))
+        config = dense(settle(prepared, config, read, pool, decomposed=blocks))
     starts = {name: config.for_tensor(name) for name in prepared.tensors}
     names = []
     for name, options in starts.items():

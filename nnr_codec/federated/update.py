@@ -23,20 +23,23 @@ from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import Node, UpdateState
 from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
+from ..encoder.changed import changed
 from ..encoder.distortion import power
 from ..encoder.encode import encode_units
 from ..encoder.goals import settle
 from ..encoder.links import Link, Links
 from ..encoder.plan import native
 from ..encoder.prepare import Prepared
+from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, Reader
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array, Model
 from .apply import identity
 from .difference import Difference, difference
+from .feedback import ErrorFeedback
 from .fold import fold
-from .sparsify import ErrorFeedback, sparsify
+from .sbt import binary_ternary_of, stepped
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -71,6 +74,8 @@ def encode_update(
     config: EncoderConfig | None = None,
     *,
     lossless: bool = False,
+    sbt: float | None = None,
+    sbt_ternary: float | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
     **options: Any,
@@ -88,6 +93,8 @@ def encode_update(
         tensor by itself; with ``fold_batchnorm`` the models have folded batch normalizations (8.2.1).
     lossless : bool
         Keep every bit of ``new``. Tensors with ``exact`` are kept so in any case.
+    sbt, sbt_ternary : float, optional
+        As for :class:`UpdateEncoder`. What of the differences is quantized so is in memory as a whole.
     jobs, executor, options
         As for :func:`nnr_codec.encode`.
 
@@ -104,7 +111,9 @@ def encode_update(
         A model file is malformed.
     """
     settings = _settings(config, options)
-    if lossless and (goals := [goal for goal in MODEL_GOALS if options.get(goal) is not None]):
+    quantization = binary_ternary_of(sbt, sbt_ternary, settings)
+    goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
+    if lossless and goals:
         raise EncodeError(f"lossless=True keeps every bit, which leaves nothing to choose for {goals[0]}")
     before, after = formats.as_model(base), formats.as_model(new)
     if settings.fold_batchnorm:
@@ -125,6 +134,11 @@ def encode_update(
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
     model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)
     settings = _steps(model, whole, settings, lossless)
+    if quantization:
+        changes = ((name, tensors[name]) for name in tensors if name not in whole)
+        found = quantization.quantized(changes, settings, links.base_model_id, ties=ties)
+        found, settings = stepped(found, settings, {})
+        model = replace(model, tensors=changed(tensors, found))
     return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
 
 
@@ -227,6 +241,11 @@ class UpdateEncoder:
         The part of the parameters, 0..1, that is set to zero: the small ones of each tensor.
     structured_sparsity : float, optional
         Likewise, but rows of tensors, those of the least mean magnitude.
+    sbt : float, optional
+        The part of the parameters of each matrix, 0..1, that is set to zero, while all others get one magnitude:
+        stochastic binary-ternary quantization. Goals are about the other tensors then.
+    sbt_ternary : float, optional
+        The probability, 0..1, with which both signs are left in a matrix, and not just one; 0.5 by default.
     state : UpdateState, optional
         What was sent before: that of an encoder, or of a decoder, which decoded all of this one's bitstreams. It stays
         as it is.
@@ -257,6 +276,8 @@ class UpdateEncoder:
         error_feedback: bool = False,
         sparsity: float | None = None,
         structured_sparsity: float | None = None,
+        sbt: float | None = None,
+        sbt_ternary: float | None = None,
         state: UpdateState | None = None,
         names: Iterable[str] = (),
         **options: Any,
@@ -275,6 +296,7 @@ class UpdateEncoder:
             raise EncodeError("differences have no batch normalization to fold: fold the models (nnr_codec.folded)")
         self._base_model_id = base_model_id
         self._sparsity, self._structured_sparsity = sparsity, structured_sparsity
+        self._quantization = binary_ternary_of(sbt, sbt_ternary, self._config)
         self._decoder = UpdateDecoder(limits=Limits.unlimited(), state=state)
         self._ids = {name: parameter_id for parameter_id, name in enumerate(names)}
         if not self._ids and (sender := self.state.senders.get(self._device_id)):
@@ -345,14 +367,20 @@ class UpdateEncoder:
             )
             return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
 
-        data = coded(tensors, settings, {})
-        if residuals := self._residuals(tensors, ids):
-            try:
-                other = coded(tensors, _uniform(settings, tensors), residuals)
-            except EncodeError:  # residuals that no step suits
-                other = data
-            if settings.nnr_pre or len(other) < len(data):
-                data = other
+        found = self._quantized(tensors, settings)
+        arrays, steps = stepped(found, settings, {}) if found else (found, settings)
+        data = coded({**tensors, **arrays}, steps, {})
+        if before := self._before(tensors, ids):
+            steps = _uniform(settings, tensors)
+            if found:
+                arrays, steps = stepped(found, steps, before)
+            if residuals := self._residuals({**tensors, **arrays}, before):
+                try:
+                    other = coded({**tensors, **arrays}, steps, residuals)
+                except EncodeError:  # residuals that no step suits
+                    other = data
+                if settings.nnr_pre or len(other) < len(data):
+                    data = other
         self.decoded = self._decoder.decode(data, jobs=jobs, executor=executor)
         if self.feedback:
             self.feedback.keep(total, self.decoded)
@@ -406,25 +434,35 @@ class UpdateEncoder:
         config = self._config
         return Link({**ids, **update}, before, config.temporal_context_modeling, config.hist_dep_sig_prob, is_residual)
 
-    def _residuals(self, tensors: Mapping[str, Array], ids: Mapping[str, int]) -> dict[str, Array]:
-        """What tensors differ by from the updates before, if that may be worth it (9.2.4); else nothing."""
+    def _quantized(self, tensors: Mapping[str, Array], config: EncoderConfig) -> dict[str, Array]:
+        """The matrices as binary-ternary quantization has them; nothing without it."""
+        if not self._quantization:
+            return {}
+        place = self._base_model_id, self._device_id, self._lineage().number
+        return self._quantization.quantized(tensors.items(), config, *place)
+
+    def _before(self, tensors: Mapping[str, Array], ids: Mapping[str, int]) -> dict[str, Array]:
+        """The updates before of these tensors, as far as residuals of them come into question (9.2.4)."""
         config = self._config
         if config.nnr_pre is False or config.target_size is not None or config.target_ratio is not None:
             return {}
         if self._parent == "external" or (config.dependent_quantization and not config.nnr_pre):
             return {}
+        found = {name: _cached(self.state.node((self._device_id, ids[name])), tensors[name]) for name in tensors}
+        return {name: cache for name, cache in found.items() if cache is not None}
+
+    def _residuals(self, tensors: Mapping[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
+        """What tensors differ by from the updates before, if that may be worth it (9.2.4); else nothing."""
         residuals, energies = {}, [0.0, 0.0]
-        for name, array in tensors.items():
-            cache = _cached(self.state.node((self._device_id, ids[name])), array)
-            if cache is None:
-                continue
+        for name, cache in before.items():
+            array = tensors[name]
             residual = _minus(array, cache)
             if residual is None:
                 return {}
             residuals[name] = residual
             if array.dtype.kind == "f":
                 energies = [energies[0] + _power(residual), energies[1] + _power(array)]
-        return residuals if config.nnr_pre or energies[0] < PROMISE * energies[1] else {}
+        return residuals if self._config.nnr_pre or energies[0] < PROMISE * energies[1] else {}
 
 
 def _settings(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:

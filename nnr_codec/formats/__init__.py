@@ -18,9 +18,10 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_che
 from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
-from ..model import Array, Model, Topology, Wiring
+from ..model import Array, Channels, Model, Topology, Wiring
 from .others import FormatWarning
 from .registry import (
+    ChannelFormat,
     Format,
     GraphFormat,
     Reading,
@@ -55,6 +56,7 @@ __all__ = [
     "as_model",
     "begins",
     "by_suffix",
+    "channels",
     "check_topology",
     "described",
     "fill",
@@ -146,6 +148,15 @@ def wiring(topology: Topology) -> Wiring:
         return module.wiring(topology) if module else Wiring()
     except (FormatError, LimitError):
         return Wiring()
+
+
+def channels(topology: Topology) -> tuple[Channels, ...]:
+    """Which channels of its network could be removed; none when its format does not tell, or its text is not read."""
+    module = of_topology(topology)
+    try:
+        return module.channels(topology) if isinstance(module, ChannelFormat) else ()
+    except (FormatError, LimitError):
+        return ()
 
 
 def topology_of(

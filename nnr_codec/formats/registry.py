@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple, Protocol, cast, runtime_checkable
 
 from ..errors import FormatError, MissingDependencyError
 from ..limits import Limits
-from ..model import Model, Topology, Wiring
+from ..model import Channels, Model, Topology, Wiring
 from . import others
 
 
@@ -106,6 +106,14 @@ class GraphFormat(Format, Protocol):
 
         Decoders go by it, and have to come to the same tensors on every machine.
         """
+
+
+@runtime_checkable
+class ChannelFormat(Protocol):
+    """A format whose topologies tell which channels could be removed."""
+
+    def channels(self, topology: Topology) -> tuple[Channels, ...]:
+        """These channels, with all tensors that have a part of them; FormatError or LimitError if it is malformed."""
 
 
 @runtime_checkable

@@ -94,6 +94,8 @@ class NNREncode(_NNRFilter):
         The part of the parameters of differences, 0..1, that is set to zero: the small ones of each tensor.
     jobs : int
         Threads that encode.
+    sbt, sbt_ternary : float, optional
+        Of differences: binary-ternary quantization, as for :class:`nnr_codec.UpdateEncoder`.
 
     Raises EncodeError for options that there are not, and, when it filters, for what cannot be coded: NVFlare answers a
     task so with an error.
@@ -106,6 +108,8 @@ class NNREncode(_NNRFilter):
         error_feedback: bool = False,
         sparsity: float | None = None,
         jobs: int = 1,
+        sbt: float | None = None,
+        sbt_ternary: float | None = None,
     ) -> None:
         super().__init__(KINDS)
         if jobs < 1:
@@ -113,6 +117,7 @@ class NNREncode(_NNRFilter):
         # Under the names of the parameters: NVFlare writes them into the configuration of a job.
         self.preset, self.options, self.jobs = preset, options, jobs
         self.error_feedback, self.sparsity = error_feedback, sparsity
+        self.sbt, self.sbt_ternary = sbt, sbt_ternary
         self._lock = Lock()
         self._encodings: dict[tuple[str, str], Future[tuple[bytes, Content]]] = {}
         self._types: dict[str, np.dtype[Any]] = {}
@@ -198,7 +203,12 @@ class NNREncode(_NNRFilter):
     def _update_encoder(self) -> UpdateEncoder:
         """One without anything before it: updates refer to no others."""
         return UpdateEncoder(
-            self._update_settings, parent="external", error_feedback=self.error_feedback, sparsity=self.sparsity
+            self._update_settings,
+            parent="external",
+            error_feedback=self.error_feedback,
+            sparsity=self.sparsity,
+            sbt=self.sbt,
+            sbt_ternary=self.sbt_ternary,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -131,6 +131,42 @@ class EncodeReport:
             raise ValueError(f"{os.fspath(path)}: the name of a report ends in {' or '.join(ENDINGS)}")
         text: str = getattr(self, ENDINGS[ending])()
         return text.encode()
+
+
+class Notes:
+    """Puts into a report what becomes of tensors, as the caller knows them.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        What is encoded, and what is to come out.
+    report : EncodeReport
+    """
+
+    def __init__(self, prepared: Prepared, report: EncodeReport) -> None:
+        self._restored, self._factors, self._report = prepared.restored.tensors, prepared.factors, report
+        self._held: dict[str, TensorReport] = {}
+
+    def take(self, tensor: TensorReport) -> TensorReport | None:
+        """Note a tensor; a weight that was decomposed comes after its factors, and has what they took.
+
+        None for what the caller does not have: a factor, or a scale of ours, whose bytes are its weight's.
+        """
+        weight, report = self._factors.get(tensor.name), self._report
+        if weight is not None:
+            held = self._held.setdefault(weight, replace(tensor, unit_bytes=0, seconds=0.0))
+            nbytes, seconds = held.unit_bytes + tensor.unit_bytes, held.seconds + tensor.seconds
+            self._held[weight] = replace(held, unit_bytes=nbytes, seconds=seconds)
+        if tensor.name not in self._restored:
+            return None
+        if tensor.name in self._held:
+            both = self._held.pop(tensor.name)
+            told = both.statistics and replace(both.statistics, levels=None, rows_skipped=None, shift_parameter_ids={})
+            tensor = replace(tensor, unit_bytes=both.unit_bytes, seconds=both.seconds, statistics=told)
+        report.tensors[tensor.name] = tensor
+        report.source_bytes += tensor.source_bytes
+        report.parameters += tensor.parameters
+        return tensor
 
 
 class Witness:

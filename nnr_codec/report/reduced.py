@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from ..compare import compare_models
-from ..encoder.reduce.tool import Reduced
+from ..encoder.reduce.tool import Reduced, decomposed
 from ..model import Model
 from ..reduction import Step
 
@@ -29,7 +29,7 @@ class StepReport:
         The share of them that are 0.
     snr : float
         Signal to noise in dB of all tensors, as they will come out, relative to those before the step; infinite where
-        no value differs. Tensors of another shape are not counted.
+        no value differs. What tensors lost counts as 0.
     nbytes : int
         What the bitstream would take after the step, estimated; with a target, at the steps that it would have without.
     """
@@ -70,7 +70,7 @@ class Reduction:
 
 def step_report(step: Step, before: Reduced, after: Reduced, nbytes: int) -> StepReport:
     """What became of a model by a step, after which ``nbytes`` would be coded."""
-    found = compare_models(before.restored, after.restored)
+    found = compare_models(_widened(before), _widened(after))
     others = [name for name, one in found.tensors.items() if one.count]
     others += [*found.shapes, *found.missing, *found.extra]
     parameters = zeros = 0
@@ -78,10 +78,17 @@ def step_report(step: Step, before: Reduced, after: Reduced, nbytes: int) -> Ste
         array = np.asarray(after.model[name])
         parameters += array.size
         zeros += array.size - int(np.count_nonzero(array))
-    coded = {*before.model}.symmetric_difference(after.model)
+    factors = {name for block in decomposed(after.model, after.restored) for name in (block.g, block.h)}
+    coded = {*before.model}.symmetric_difference(after.model) - factors
     return StepReport(
         str(step), len({*others, *coded}), parameters, zeros / parameters if parameters else 0.0, found.snr, nbytes
     )
+
+
+def _widened(reduced: Reduced) -> Model:
+    """What comes out, tensors that lost some of their indices with 0 there."""
+    model, pruning = reduced.restored, reduced.pruning
+    return replace(model, tensors=pruning.widened(model.tensors)) if pruning else model
 
 
 def number(value: float | None) -> float | None:

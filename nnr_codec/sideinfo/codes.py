@@ -14,7 +14,7 @@ from ..dtypes import StoredType, bit_patterns, stored_type
 from ..errors import ElementError
 from ..model import Array
 from .narrow import float32_of, patterns_of
-from .record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
+from .record import DisplacementCode, FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 Levels = npt.NDArray[np.int32]
@@ -64,8 +64,8 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
             words = np.zeros(4 * _words(data.size), np.uint8)
             words[: data.size] = data
             return words.view("<f4"), None
-        case None:
-            raise ValueError("the record has no code")
+        case DisplacementCode() | None:
+            raise ValueError("the record has no code of levels")
     return levels.reshape(shape), other
 
 
@@ -86,7 +86,7 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
     Returns
     -------
     ndarray
-        In C order; without code it may be ``unit`` itself.
+        In C order; it may be ``unit`` itself, or have its memory, in which the levels are no more then.
 
     Raises
     ------
@@ -120,8 +120,8 @@ def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: 
             return _join_palette(code, stored, levels)
         case GridCode() as code:
             return _join_grid(code, stored, levels, shape)
-        case None:
-            raise ValueError("the record has no code")
+        case DisplacementCode() | None:
+            raise ValueError("the record has no code of levels")
 
 
 def _levels(unit: Array, size: int, shape: tuple[int, ...]) -> Levels:
@@ -261,7 +261,9 @@ def _join_floats(
     zero_rows = _zero_rows(code, shape)
     upper, lower = _sizes(code, stored, levels.view(np.uint32), zero_rows, (1 << 32) - max(code.holes, 1))
     stream = _stream(bits, upper + lower)
-    patterns = np.empty(levels.size, stored.pattern)
+    # Where rows differ in their low bits, these come last, and need the levels.
+    in_place = stored.itemsize == levels.itemsize and code.rows is None and levels.flags.writeable
+    patterns = levels.view(stored.pattern) if in_place else np.empty(levels.size, stored.pattern)
     kernel.join_floats(levels, stream[:upper], patterns, **_fields(code, stored))
     if code.zeros:
         kernel.join_low(levels, zero_rows, stream[upper:], patterns, holes=code.holes, zeros=code.zeros)

@@ -21,7 +21,8 @@ from .members import Members, load, shown, text
 
 #: topology_storage_format of the record's unit; 128 and more are unspecified (Table 4).
 STORAGE_FORMAT = 128
-VERSION = 1
+#: The last one; a record has the least that can say what it does.
+VERSION = 2
 
 #: What the inflated record begins with.
 MAGIC = b'{"nnr_codec":'
@@ -123,7 +124,26 @@ class GridCode:
     axis: int | None = None
 
 
-Code = FloatCode | IntegerCode | RawCode | PaletteCode | GridCode
+@dataclass(frozen=True)
+class DisplacementCode:
+    """A matrix of floats by its displacement, from which :func:`nnr_codec.tensor.reduction.from_displacement` makes it.
+
+    Its rows are the indices of the tensor's first dimension. Since version 2.
+
+    Parameters
+    ----------
+    unit : str
+        Id of the unit with the displacement; there is none of the tensor's own name.
+    corner : int
+        -1, 0 or 1.
+    """
+
+    KIND: ClassVar[str] = "displacement"
+    unit: str
+    corner: int = 0
+
+
+Code = FloatCode | IntegerCode | RawCode | PaletteCode | GridCode | DisplacementCode
 
 
 @dataclass(frozen=True)
@@ -160,6 +180,11 @@ class TensorRecord:
         """Id of the unit with those bits of its items that are not in its own unit; None when there is none."""
         return self.code.bits if isinstance(self.code, FloatCode | IntegerCode) else None
 
+    @property
+    def unit(self) -> str | None:
+        """Id of its own unit; None where that has the tensor's name."""
+        return self.code.unit if isinstance(self.code, DisplacementCode) else None
+
 
 @dataclass(frozen=True)
 class SideInfo:
@@ -193,7 +218,8 @@ class SideInfo:
             "source": {name: value for name, value in source.items() if value},
             "tensors": {name: _written(name, tensor) for name, tensor in self.tensors.items()},
         }
-        members = {"nnr_codec": VERSION} | {name: value for name, value in members.items() if value}
+        version = 2 if any(isinstance(tensor.code, DisplacementCode) for tensor in self.tensors.values()) else 1
+        members = {"nnr_codec": version} | {name: value for name, value in members.items() if value}
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -209,8 +235,8 @@ class SideInfo:
         version = _VERSION.match(data, len(MAGIC))
         if version is None:
             raise ElementError("is no version number", path="nnr_codec")
-        if int(version[1]) != VERSION:
-            raise UnsupportedError(f"side information of version {int(version[1])}; known is {VERSION}")
+        if int(version[1]) > VERSION:
+            raise UnsupportedError(f"side information of version {int(version[1])}; known are those up to {VERSION}")
         record = _read(Members(load(data), ""), budget)
         try:
             canonical = record.to_bytes()
@@ -227,6 +253,11 @@ def _default_bits(name: str) -> str:
     return f"{name}#bits"
 
 
+def default_unit(name: str) -> str:
+    """What the unit with a tensor's displacement is called unless the record says so."""
+    return f"{name}_displacement"
+
+
 def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
     """The JSON object of a tensor; what is as by default is left out."""
     members = _changed(tensor)
@@ -234,7 +265,7 @@ def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
         code = {
             key: text(value, _width(tensor.stored, key)) if isinstance(value, bytes) else value
             for key, value in _changed(tensor.code).items()
-            if (key, value) != ("bits", _default_bits(name))
+            if (key, value) not in (("bits", _default_bits(name)), ("unit", default_unit(name)))
         }
         members["code"] = {"kind": tensor.code.KIND} | code
     return members
@@ -294,7 +325,7 @@ def _read_tensor(name: str, members: Members, limits: Limits) -> TensorRecord:
         return record
     kind = members.need("type", str)
     if kind not in STORED_TYPES:
-        members.refuse("type", "is no type that version 1 knows")
+        members.refuse("type", "is no type that is known")
     stored = STORED_TYPES[kind]
     shape = _read_shape(members, stored, limits)
     if shape is not None and 0 in shape:
@@ -332,7 +363,7 @@ def _read_shape(members: Members, stored: StoredType, limits: Limits) -> tuple[i
 def _read_code(members: Members, tensor: _Tensor) -> Code:
     kind = members.need("kind", str)
     if kind not in _CODES:
-        members.refuse("kind", "is no code that version 1 knows")
+        members.refuse("kind", "is no code that is known")
     code = _CODES[kind](members, tensor)
     members.close()
     return code
@@ -419,12 +450,25 @@ def _read_grid(members: Members, tensor: _Tensor) -> GridCode:
     return GridCode(scale, axis)
 
 
+def _read_displacement(members: Members, tensor: _Tensor) -> DisplacementCode:
+    if tensor.stored.kind != "f":
+        members.refuse("kind", f"{tensor.stored.name} is no float")
+    if tensor.shape is not None and not tensor.shape:
+        members.refuse("kind", "the tensor has no dimensions, of which the first one is that of rows")
+    unit = members.take("unit", str, default_unit(tensor.name))
+    _check_name(unit, members.at("unit"), tensor.limits)
+    corner = members.take("corner", int, 0)
+    members.check("corner", corner, -1, 1)
+    return DisplacementCode(unit, corner)
+
+
 _CODES: dict[str, Callable[[Members, _Tensor], Code]] = {
     FloatCode.KIND: _read_float,
     IntegerCode.KIND: _read_integer,
     RawCode.KIND: _read_raw,
     PaletteCode.KIND: _read_palette,
     GridCode.KIND: _read_grid,
+    DisplacementCode.KIND: _read_displacement,
 }
 
 
@@ -442,11 +486,12 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
     """Raise ElementError where tensors contradict each other."""
     units: set[str] = set()
     for name, tensor in tensors.items():
-        if tensor.bits is None:
+        unit, member = (tensor.bits, "code.bits") if tensor.unit is None else (tensor.unit, "code.unit")
+        if unit is None:
             continue
-        if tensor.bits in tensors or tensor.bits in units:
-            raise ElementError(f"{tensor.bits!r} is the name of something else", path=_path(name, "code.bits"))
-        units.add(tensor.bits)
+        if unit in tensors or unit in units:
+            raise ElementError(f"{unit!r} is the name of something else", path=_path(name, member))
+        units.add(unit)
     places: set[int] = set()
     for name, tensor in tensors.items():
         if tensor.index is None:

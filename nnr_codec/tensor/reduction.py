@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,3 +28,26 @@ def product(g: Float, h: Float, dims: Sequence[int]) -> npt.NDArray[np.float64]:
 def local_scaling(weight: Float, scaling: Float) -> npt.NDArray[np.float64]:
     """RecWeight with each index of its first dimension multiplied by RecLS, in float64 (8.3.9, errata J2)."""
     return weight.astype(np.float64) * scaling.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
+
+
+def displacement(weight: Float, corner: int) -> npt.NDArray[np.float64]:
+    """A matrix less itself moved down and to the right by one, in float64.
+
+    The first row of what is moved is 0, its first column ``corner`` times what left the last one: W - Z W Zf^T with the
+    shift Z and the f-circulant Zf. Of a Toeplitz matrix little is left, whatever the corner; of a circulant one, where
+    the corner is 1, nothing but the first row.
+    """
+    wide = weight.astype(np.float64)
+    found = wide.copy()
+    found[1:, 1:] -= wide[:-1, :-1]
+    found[1:, 0] -= corner * wide[:-1, -1]
+    return found
+
+
+def from_displacement(moved: Float, corner: int) -> npt.NDArray[np.float64]:
+    """The matrix of which :func:`displacement` leaves this: row after row in float64, the same on every machine."""
+    found = moved.astype(np.float64)
+    for before, row in pairwise(found):
+        row[1:] += before[:-1]
+        row[0] += corner * before[-1]
+    return found

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from importlib.resources import files
 from itertools import pairwise, product
-from math import log2
+from math import log2, prod
 from random import Random
 
 import numpy as np
@@ -237,15 +237,29 @@ def total_cost(s: QuantTensorSyntax, t: QuantTensor, costs: dict[int, list[int]]
 ALL_WAYS, SURE = 5, 16 * ONE_BIT
 
 
-def six_that_gain_little() -> Pair:
-    """Six contexts: the ids that are chosen cost 32 units of 2**-15 bit more than the least, two changes away."""
-    places = {-2: (0, 80, 99, 111, 139, 141, 189, 249), -1: (230,), 1: (235,), 2: (10, 33, 40, 66, 192, 257)}
-    level_of = {place: level for level, several in places.items() for place in several}
-    s = QuantTensorSyntax((33, 8), general_profile_idc=0, cabac_unary_length_minus1=1, scan_order=3)
-    return s, QuantTensor([level_of.get(place, 0) for place in range(33 * 8)])
+def sparse(s: QuantTensorSyntax, places: dict[int, tuple[int, ...]]) -> Pair:
+    """A tensor with these levels in these places."""
+    levels = [0] * prod(s.dims)
+    for level, several in places.items():
+        for place in several:
+            levels[place] = level
+    return s, QuantTensor(levels)
 
 
-@example(six_that_gain_little())
+#: Six contexts that gain little: with two other ids the tensor would cost 32 units of 2**-15 bit less.
+TWO_AWAY = sparse(
+    QuantTensorSyntax((33, 8), general_profile_idc=0, cabac_unary_length_minus1=1, scan_order=3),
+    {-2: (0, 80, 99, 111, 139, 141, 189, 249), -1: (230,), 1: (235,), 2: (10, 33, 40, 66, 192, 257)},
+)
+#: Eight contexts, whose ids are gone over more than four times until none is better replaced.
+MANY_PASSES = sparse(
+    QuantTensorSyntax((31, 7), cabac_unary_length_minus1=9),
+    {-12: (127,), -11: (59, 194), 5: (158,), 6: (71,), 9: (25,), 12: (50, 151, 167)},
+)
+
+
+@example(TWO_AWAY)
+@example(MANY_PASSES)
 @settings(relaxed, max_examples=60)
 @given(tensors((1, 2, 10)))
 def test_choice_equals_an_exhaustive_search(tensor: Pair) -> None:

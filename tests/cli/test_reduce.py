@@ -24,12 +24,9 @@ def test_what_each_step_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told[1].startswith("fold: ")
     assert told[-1].startswith("check: largest error")
     assert target.read_bytes() == nnr.encode(DIGITS, reduce=steps)
-    assert nnr.verify(target).ok
-    weights = [
-        array
-        for array in map(np.asarray, nnr.decode(target).tensors.values())
-        if array.ndim > 1 and min(array.shape) > 1
-    ]
+    assert not nnr.verify(target).violations
+    arrays = map(np.asarray, nnr.decode(target).tensors.values())
+    weights = [array for array in arrays if array.ndim > 1 and min(array.shape) > 1]
     zeros = sum(array.size - np.count_nonzero(array) for array in weights) / sum(array.size for array in weights)
     assert zeros >= 0.6
 
@@ -46,10 +43,10 @@ def test_a_rule_keeps_tensors_out(tmp_path: Path) -> None:
     target = tmp_path / "digits.nnr"
     names = [name for name, array in nnr.load(DIGITS).tensors.items() if np.asarray(array).ndim == 4]
     rule = f"{names[0]}:reducible=false"
-    assert run(["-q", "encode", str(DIGITS), "-o", str(target), "--reduce", "sparsify(ratio=0.9)", "--rule", rule]) == 0
+    assert run(["encode", "-q", str(DIGITS), "-o", str(target), "--reduce", "sparsify(ratio=0.9)", "--rule", rule]) == 0
     decoded, original = nnr.decode(target), nnr.load(DIGITS)
     kept = {name: np.count_nonzero(decoded[name]) / np.count_nonzero(original[name]) for name in names}
-    assert kept[names[0]] > 0.9 > 0.5 > kept[names[1]]
+    assert kept[names[0]] > 0.9 and kept[names[1]] < 0.5
 
 
 @pytest.mark.parametrize(
@@ -57,7 +54,7 @@ def test_a_rule_keeps_tensors_out(tmp_path: Path) -> None:
     [
         (["--reduce", "shrink"], "there is no step 'shrink'"),
         (["--reduce", "sparsify(ratio=2)"], "outside 0..1"),
-        (["--reduce", "sparsify(ratio"], "does not begin as"),
+        (["--reduce", "sparsify(ratio"], "does not begin with a step"),
         (["--reduce", "sparsify"], "ratio"),
         (["--reduce", "fold", "--fold-batchnorm"], "would be done twice"),
         (["--reduce", "fold", "--lossless"], "nothing to choose for --reduce"),
@@ -67,7 +64,7 @@ def test_what_cannot_be_done(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "digits.nnr"
-    assert run(["encode", str(DIGITS), "-o", str(target), *options]) in (2, 5)
+    assert run(["encode", str(DIGITS), "-o", str(target), *options]) in (2, 3)
     assert message in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 

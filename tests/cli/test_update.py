@@ -99,6 +99,8 @@ def test_there_and_back(versions: Path, capsys: Capture) -> None:
         (["--target-size", "900"], {"target_size": 900}),
         (["--rule", "a.*:exact=true"], {"rules": [nnr.Rule("a.*", exact=True)]}),
         (["--index", "--row-skipping"], {"indexed_references": True, "row_skipping": True}),
+        (["--sbt", 0.9], {"sbt": 0.9}),
+        (["--sbt", 0.8, "--sbt-ternary", 0, "-j", 2], {"sbt": 0.8, "sbt_ternary": 0}),
     ],
 )
 def test_options(versions: Path, capsys: Capture, options: list[Any], expected: dict[str, Any]) -> None:
@@ -117,6 +119,14 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
         (["--structured"], "--structured goes with --sparsity"),
         (["--sparsity", 1.5], "1.5 is not in the range"),
         (["--sparsity", "nan"], "--sparsity is a finite number, not nan"),
+        (["--sbt", 1.5], "1.5 is not in the range"),
+        (["--sbt", "much"], "'much' is not a valid float"),
+        (["--sbt", "nan"], "--sbt is a finite number, not nan"),
+        (["--sbt", 0.9, "--sbt-ternary", -1], "-1.0 is not in the range"),
+        (["--sbt", 0.9, "--sbt-ternary", "inf"], "inf is not in the range"),
+        (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary is a finite number, not nan"),
+        (["--sbt-ternary", 0.5], "--sbt-ternary goes with --sbt"),
+        (["--sbt", 0.9, "--lossless"], "--lossless keeps every bit, which leaves nothing to choose for --sbt"),
         (["--preset", "default"], "'default' is not one of"),
         (["--rule", "a:snr=30", "--rule", "b:qp=1000"], "--rule 'b': qp 1000 is outside"),
         (["--block"], "No such option"),
@@ -157,6 +167,20 @@ def test_verbose_has_a_line_for_each_tensor(versions: Path, capsys: Capture) -> 
     assert "a.bias" not in result.err
     result = call(capsys, "update", "apply", "v2.npz", "d.nnr", "-o", "out.npz", "-v")
     assert re.search(f"^{lines[1]}$", result.err, re.MULTILINE)
+
+
+def test_sbt(versions: Path, capsys: Capture) -> None:
+    """Of each matrix one in ten parameters changes, by one and the same amount."""
+    command = ("update", "encode", "v2.npz", "--base", "v1.npz", "-o", "d.nnr", "--sbt", 0.9, "--check")
+    result = call(capsys, *command)
+    assert result.code == 0
+    assert CHECK.fullmatch(result.err.splitlines(keepends=True)[1])
+    assert call(capsys, "update", "apply", "v1.npz", "d.nnr", "-o", "out.npz").code == 0
+    got, before = nnr.load("out.npz"), model(1)
+    change = np.abs(got["a.weight"] - before["a.weight"])
+    assert 0 < (change > 0).mean() <= 0.1
+    assert np.ptp(change[change > 0]) < 1e-6
+    assert call(capsys, "verify", "d.nnr").code == 0
 
 
 @pytest.mark.parametrize("structured", [False, True])

@@ -402,6 +402,18 @@ def test_planning_keeps_no_tensor() -> None:
     assert peak < 8 * 1_600_000
 
 
+def test_coding_keeps_no_tensor(tmp_path: Path) -> None:
+    """At most the tensor, its levels and its other bits are there at once."""
+    tensor = normal((1000, 2000))
+    np.savez(tmp_path / "m.npz", w=tensor)
+    nnr.encode({"warm": normal()}, exact=True)
+    tracemalloc.start()
+    nnr.encode_file(tmp_path / "m.npz", tmp_path / "m.nnr", exact=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3.5 * tensor.nbytes
+
+
 # ------------------------------------------------------------------------------------------------ options
 def test_presets() -> None:
     assert nnr.EncoderConfig.preset("lossless") == nnr.EncoderConfig(exact=True)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.dtypes import STORED_TYPES, stored_type
+from nnr_codec.encoder.reduce.sparsify import sparsify
 from nnr_codec.errors import EncodeError
-from nnr_codec.federated.sparsify import ErrorFeedback, sparsify
+from nnr_codec.federated.feedback import ErrorFeedback
 from nnr_codec.model import Array
 
 from ..arrays import arrays, assert_identical, in_memory, made, models, patterns

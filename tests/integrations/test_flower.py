@@ -347,9 +347,10 @@ def test_residuals_of_another_model_are_forgotten() -> None:
     assert [*result.arrays] == [*other]
 
 
-def test_sparsity() -> None:
+@pytest.mark.parametrize("options", [{"sparsity": 0.95}, {"sbt": 0.95}], ids=str)
+def test_sparsity(options: dict[str, float]) -> None:
     _, dense = run(NNRStrategy(FedAvg()), rounds=1)
-    mods = [NNRMod(sparsity=0.95)]
+    mods = [NNRMod(**options)]
     strategy = NNRStrategy(FedAvg(), downlink="lossless")
     _, sparse = run(strategy, {node: client(node, mods) for node in range(1, 5)}, rounds=1)
 
@@ -382,6 +383,8 @@ def test_options() -> None:
         NNRMod(preset="huge")
     with pytest.raises(nnr.EncodeError, match="sparsity"):
         NNRMod(sparsity=2)
+    with pytest.raises(nnr.EncodeError, match="sbt_ternary"):
+        NNRMod(sbt=0.9, sbt_ternary=2)
     with pytest.raises(nnr.EncodeError, match="profile 0"):
         NNRMod(nnr.EncoderConfig(), profile=0)
     with pytest.raises(nnr.EncodeError, match="preset"):

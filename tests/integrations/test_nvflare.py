@@ -167,7 +167,14 @@ def test_options(flare: SimpleNamespace) -> None:
     assert size("WEIGHTS", options={"qp": -24}) == len(nnr.encode(tensors, qp=-24))
     assert size("WEIGHT_DIFF", "fl") < size("WEIGHT_DIFF") < size("WEIGHT_DIFF", options={"quality": 60})
     assert size("WEIGHT_DIFF", sparsity=0.9) < 0.5 * size("WEIGHT_DIFF")
-    for wrong in ({"preset": "no such"}, {"options": {"effort": 10}}, {"options": {"target_ratio": 0.1, "snr": 30}}):
+    assert size("WEIGHT_DIFF", sbt=0.9, sbt_ternary=1) < 0.5 * size("WEIGHT_DIFF")
+    for wrong in (
+        {"preset": "no such"},
+        {"sbt": 2},
+        {"sbt_ternary": 0.5},
+        {"options": {"effort": 10}},
+        {"options": {"target_ratio": 0.1, "snr": 30}},
+    ):
         with pytest.raises(nnr.EncodeError):
             flare.NNREncode(**wrong)
     for limits in ("lax", {"max_unit_bytes": 1, "no_such": 2}):
@@ -498,7 +505,7 @@ def test_options_reach_the_sites(flare: SimpleNamespace, tmp_path: Path) -> None
     recipe = recipes.NumpyFedAvgRecipe(
         name="job", model=[[0.0]], min_clients=1, num_rounds=1, train_script=str(tmp_path / "client.py")
     )
-    options = {"preset": "fl", "options": {"effort": 3}, "error_feedback": True, "sparsity": 0.5, "jobs": 2}
+    options = {"preset": "fl", "options": {"effort": 3}, "error_feedback": True, "sparsity": 0.5, "jobs": 2, "sbt": 0.9}
     limits = {"limits": {"max_units": 100}, "finite": False, "like_sent": False, "jobs": 2}
     recipe.add_client_output_filter(flare.NNREncode(**options), tasks=["train"])
     recipe.add_server_input_filter(flare.NNRDecode(**limits), tasks=["train"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -87,6 +89,12 @@ def test_the_peer_decodes_ours(peer: Peer, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1004))
 def test_the_peer_decodes_ten_rounds_of_ours(peer: Peer, seed: int) -> None:
     ours_to_the_peer(peer, rounds_for_our_encoder(seed, 10))
+
+
+@pytest.mark.parametrize("seed", range(2000, 2012))
+def test_the_peer_decodes_binary_ternary_ones_of_ours(peer: Peer, seed: int) -> None:
+    rounds = rounds_for_our_encoder(seed, ROUNDS)
+    ours_to_the_peer(peer, replace(rounds, options=rounds.options | {"sbt": 0.8, "error_feedback": True}))
 
 
 def test_our_tools_are_among_them() -> None:

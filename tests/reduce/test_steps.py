@@ -91,7 +91,7 @@ def test_what_is_told_of_steps_reads_as_the_same(steps: list[Step]) -> None:
             "sparsify((ratio=1))",
             "sparsify(ratio=1,)",
         ),
-        *("fold,", "fold,,"),
+        *("fold,", "fold,,", "sparsify(ratio=a\nb)"),
     ],
 )
 def test_texts_that_are_no_steps(text: str) -> None:
@@ -111,6 +111,8 @@ def test_what_is_no_list_of_steps(given: object) -> None:
     [
         ("shrink", "there is no step 'shrink'; there are halve, sparsify"),
         ("halve(x=1)", "halve has no option 'x'; there are limit, count, quick, tensors"),
+        ("halve(tool=1)", "halve has no option 'tool'"),
+        ("halve(self=1)", "halve has no option 'self'"),
         ("halve(limit=much)", "halve(limit=much) takes a finite number"),
         ("halve(limit=nan)", "halve(limit=nan) takes a finite number"),
         ("halve(limit=1e999)", "takes a finite number"),

@@ -236,7 +236,7 @@ def test_steps_of_reduction() -> None:
     document = json.loads(report(weights, reduce="sparsify(ratio=0.5)")[0].to_json())
     (step,) = document["steps"]
     assert document["options"]["reduce"] == ["sparsify(ratio=0.5)"]
-    assert list(step) == "step changed parameters zeros snr_db bytes".split()
+    assert list(step) == ["step", "changed", "parameters", "zeros", "snr_db", "bytes"]
     assert (step["step"], step["changed"], step["parameters"]) == ("sparsify(ratio=0.5)", 1, 600)
     assert step["zeros"] == pytest.approx(0.5, abs=0.01)
     assert document["totals"]["bytes"] == pytest.approx(step["bytes"], rel=0.1)

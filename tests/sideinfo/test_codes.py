@@ -640,6 +640,28 @@ def test_hostile_units_and_records(case: tuple[TensorRecord, Array, Array | None
 
 # ------------------------------------------------------------------------------------------------ memory
 @pytest.mark.parametrize(
+    ("code", "takes"),
+    [
+        (FloatCode("b", 120), True),
+        (FloatCode("b", 120, holes=2, zeros=11), True),
+        (FloatCode("b", 120, holes=1, zeros=11, rows=bytes([0x5A] * 8)), False),
+    ],
+)
+def test_floats_take_the_memory_of_their_levels(code: FloatCode, takes: bool) -> None:
+    values = np.random.default_rng(0).normal(0, 1, (64, 64)).astype("<f4")
+    tensor = (values.view("<u4") & np.uint32(0xFFFFF800)).view("<f4")
+    record = TensorRecord("float32", code=code)
+    unit, bits = split(record, tensor)
+    for writable in (False, True):
+        before = unit.copy()
+        unit.flags.writeable = writable
+        back = join(record, unit, bits, tensor.shape)
+        assert identical(record.stored, back, tensor)
+        assert np.shares_memory(back, unit) == (takes and writable)
+        assert np.array_equal(unit, before) != (takes and writable)
+
+
+@pytest.mark.parametrize(
     "code",
     [
         FloatCode("b", 120, 0, holes=1, zeros=11, rows=np.packbits(np.arange(1024) % 3 == 0).tobytes()),

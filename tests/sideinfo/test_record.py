@@ -120,10 +120,10 @@ def test_the_text_of_a_record(side: SideInfo, rest: str | None) -> None:
 
 def test_the_texts_of_the_documentation() -> None:
     found = re.findall(r"^```json\n(.*)\n```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(found) == 8
+    assert len(found) == 9
     sides = [parse(example.encode()) for example in found]
     kinds = {getattr(tensor.code, "KIND", None) for side in sides if side for tensor in side.tensors.values()}
-    assert kinds == {"float", "integer", "raw", "palette", "grid", None}
+    assert kinds == {"float", "integer", "raw", "palette", "grid", "displacement", None}
 
 
 #: Parts of examples, the values, levels and bytes that the text gives for them.
@@ -200,9 +200,9 @@ def test_a_text_of_somebody_else(data: bytes) -> None:
     assert parse(data, Limits(max_side_info_bytes=0)) is None
 
 
-@pytest.mark.parametrize("rest", [b"2}", b"10}", b"999999999,", b'2,"tensors":[NaN'])
+@pytest.mark.parametrize("rest", [b"3}", b"10}", b"999999999,", b'3,"tensors":[NaN'])
 def test_another_version(rest: bytes) -> None:
-    with pytest.raises(UnsupportedError, match=r"version \d+; known is 1"):
+    with pytest.raises(UnsupportedError, match=r"version \d+; known are those up to 2"):
         parse(b'{"nnr_codec":' + rest)
 
 

@@ -8,13 +8,15 @@ import struct
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.constants import NNR_PT_RAW_FLOAT
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.sideinfo.record import SideInfo
 
-from ..builder import Bitstream
+from ..builder import Bitstream, ndu
 from .checks import pins
 from .support import good, memory, start
 from .support import refused as refused_by_decoders
@@ -22,6 +24,7 @@ from .support import refused as refused_by_decoders
 DECODE = "decoder/decode.py"
 RECORD = "sideinfo/record.py"
 MEMBERS = "sideinfo/members.py"
+RESTORE = "decoder/restore.py"
 
 
 def parse(data: bytes, **limits: int) -> SideInfo | None:
@@ -332,9 +335,9 @@ def test_members_that_mean_nothing(data: bytes) -> None:
     refused(data, nnr.ElementError, "is not known here")
 
 
-@pins(RECORD, "if int(version[1]) != VERSION:")
+@pins(RECORD, "if int(version[1]) > VERSION:")
 def test_a_later_version() -> None:
-    refused(b'{"nnr_codec":2,"tensors":{}}', nnr.UnsupportedError, "version 2")
+    refused(b'{"nnr_codec":3,"tensors":{}}', nnr.UnsupportedError, "version 3")
 
 
 # --------------------------------------------------------------------------------------------------------- its unit
@@ -402,3 +405,45 @@ def test_what_is_shown_of_a_record_is_inflated_no_further() -> None:
     with memory() as used:
         assert nnr.inspect(data)[2].detail == "side information, deflated"
     assert used.peak < 1 << 20
+
+
+# ----------------------------------------------------------------------------------------------------- displacements
+def displaced(stream: Bitstream, dims: list[int], **code: object) -> bytes:
+    """A tensor by its displacement, of zeros."""
+    members = {"type": "float32", "code": {"kind": "displacement", **code}}
+    recorded(stream, record({"w": members}).replace(b'{"nnr_codec":1', b'{"nnr_codec":2'))
+    return stream.raw(ndu("w_displacement", dims, kind=NNR_PT_RAW_FLOAT), np.zeros(dims, "f4")).data
+
+
+@pins(
+    RESTORE,
+    'self._budget.charge("max_decomp_elements", size + rows * TERM_OVERHEAD, "additions to displacements")',
+    "pass",
+)
+def test_a_displacement_of_many_rows() -> None:
+    """Each row takes an operation of its own."""
+    data = displaced(start(), [2000, 1])
+    refused_by_decoders(data, nnr.LimitError, "additions to displacements", limits=Limits(max_decomp_elements=1 << 20))
+
+
+@pins(
+    RESTORE, 'size = shape[0], self._budget.tensor(shape, 8, "tensor made of its displacement")', "size = shape[0], 1"
+)
+def test_a_displacement_is_made_in_float64() -> None:
+    data = displaced(start(), [100, 100])
+    limits = Limits(max_tensor_bytes=8 * 10_000 - 1)
+    refused_by_decoders(data, nnr.LimitError, "made of its displacement", limits=limits)
+
+
+@pins(RECORD, 'members.check("corner", corner, -1, 1)', "pass")
+def test_a_corner_that_makes_numbers_grow() -> None:
+    text = tensor(kind="displacement", corner=2).replace(b'{"nnr_codec":1', b'{"nnr_codec":2')
+    refused(text, nnr.ElementError, "corner")
+
+
+@pins(RESTORE, "elif record.unit is not None:")
+def test_a_unit_of_a_tensor_that_is_made_of_another_one() -> None:
+    stream = start()
+    displaced(stream, [2, 2])
+    stream.raw(ndu("w", [4], kind=NNR_PT_RAW_FLOAT), np.zeros(4, "f4"))
+    refused_by_decoders(stream.data, nnr.ElementError, "is made of 'w_displacement'")

@@ -99,6 +99,26 @@ for number, (title, features, performance) in enumerate(
         return s.gives({"w": floats(W, 5)})
 
 
+#: As many rows as their count can tell of, and a mask of 32 classes.
+LONGEST = PerformanceMaps(
+    SparsificationMap(tuple(SparsificationRow(k / 256, 1 - k / 256, 0.5) for k in range(254))),
+    PruningMap((PruningRow(0.0, 0.5, (1 << 32) - 1, (0.5,) * 31 + (1.0,)), PruningRow(0.25, 0.25, 1 << 31, (0.125,)))),
+    UnificationMap((UnificationRow(0.5, 1.0, (), (64, 64), (2, 2, 2)),)),
+)
+
+
+@valid(
+    "NNR-SYN-057",
+    "a map of 254 rows, one with a mask of 32 classes, and one of superblocks with two dimensions",
+    "6.3.4.3 6.4.4.3",
+    "performance_maps spm_count_thresholds=255 ppm_class_bitmask",
+)
+def longest_maps() -> Content:
+    s = model(Performance(maps=LONGEST))
+    s.ndu(ndu("w", [3]), W, qp=5)
+    return s.gives({"w": floats(W, 5)})
+
+
 @acceptable("NNR-ACC-017", "maps that count 0 thresholds", "6.4.4.3", "spm_count_thresholds=0 dpm_count_thresholds=0")
 def no_thresholds() -> Content:
     s = Stream()

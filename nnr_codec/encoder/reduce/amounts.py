@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
@@ -23,8 +23,8 @@ def open_amounts(config: EncoderConfig) -> list[int]:
 def with_amounts(config: EncoderConfig, score: Callable[[EncoderConfig], float]) -> EncoderConfig:
     """The options with those amounts, of the ladder of each step, whose score is best.
 
-    Steps that do no good are left out. They are decided one after another, those that are not decided yet being left out. EncodeError where no amount at
-    all gives a bitstream of the target.
+    Steps that do no good are left out. They are decided one after another, without those that are not decided yet.
+    EncodeError where no amount at all gives a bitstream of the target.
     """
     steps: list[Step | None] = [None if _amount_of(step) else step for step in config.reduction]
     for k in open_amounts(config):
@@ -46,10 +46,11 @@ def with_amounts(config: EncoderConfig, score: Callable[[EncoderConfig], float])
 
 
 def _amount_of(step: Step) -> str:
-    """The name of the option that a step lacks; empty for none."""
+    """The name of the option that a step lacks; empty for none, also where it has another one in its place."""
     tool: Any = tool_of(step)
-    name: str = getattr(tool, "AMOUNT", "")
-    return name if name and getattr(tool, name) is None else ""
+    given = any(getattr(tool, option.name) is not None for option in fields(tool) if option.default is None)
+    name: str = "" if given else getattr(tool, "AMOUNT", "")
+    return name
 
 
 def _ladder(step: Step) -> list[Step]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...config import EncoderConfig
 from ...model import Block, Model, Wiring
 
@@ -12,6 +14,11 @@ MEMBERS = ("bias", "beta", "gamma", "mean", "var", "scale")
 def members(block: Block) -> list[str]:
     """The tensors of a block beside its weight."""
     return [name for name in (getattr(block, member) for member in MEMBERS) if name is not None]
+
+
+def whole(block: Block) -> Block:
+    """A block as the topology knows it: without the form that a step gave its weight."""
+    return replace(block, g=None, h=None, shape=None, two_units=False, corner=None)
 
 
 def recognised(model: Model, wiring: Wiring) -> list[Block]:
@@ -28,6 +35,7 @@ def recognised(model: Model, wiring: Wiring) -> list[Block]:
 
 
 def may_change(names: list[str], model: Model, config: EncoderConfig) -> bool:
-    """Whether these tensors may become others: nothing is tied to them, nor are they to be kept bit for bit."""
+    """Whether these tensors may become others: nothing is tied to them, and no rule keeps them."""
     tied = {*model.aliases, *model.aliases.values()}
-    return not any(name in tied or config.for_tensor(name).exact for name in names)
+    kept = ((options := config.for_tensor(name)).exact or not options.reducible for name in names)
+    return tied.isdisjoint(names) and not any(kept)

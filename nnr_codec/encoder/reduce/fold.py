@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ...config import EncoderConfig
 from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring
-from ..changed import Floats, changed
-from .blocks import may_change
+from ..changed import Floats, changed, factored
+from .blocks import may_change, whole
 from .tool import Reduced
 
 
@@ -25,35 +25,51 @@ class Fold:
 
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is nothing to fold."""
-        folded = _folded(reduced.model, reduced.config, reduced.wiring)
-        return replace(reduced, model=folded, restored=replace(folded, blocks=reduced.restored.blocks))
+        return _folded(reduced, reduced.config)
 
 
-def _folded(model: Model, config: EncoderConfig, wiring: Wiring) -> Model:
+def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
     """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
-    With a fixed-point format, weights are multiplied by alpha, and it is 1: neither is rounded before the other.
+    A scale of ours becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and it is 1:
+    neither is rounded before the other.
     """
+    model, restored = reduced.model, reduced.restored
     others: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
+    gone: dict[str, dict[str, Array]] = {}
     blocks, reasons = [], []
     for block in model.blocks:
-        reason = _unfoldable(block, model, config, wiring)
+        ours = block.scale if block.scale not in restored.tensors else None
+        plain = block if ours is None else replace(block, scale=None)
+        reason = _unfoldable(plain, model, config, reduced.wiring)
         if reason:
             reasons.append(f": {reason}")
             blocks.append(block)
             continue
-        others |= _alpha_delta(block, model)
+        scale = None if ours is None else np.asarray(model.tensors[ours]).astype(np.float64).reshape(-1)
+        others |= _alpha_delta(plain, model, scale)
+        if ours is not None and scale is not None:
+            divisors[block.weight] = scale, block.axis
+            gone[ours] = {}
         if config.fixed_point is not None and block.gamma is not None:
             alpha = others[block.gamma]
             with np.errstate(divide="ignore"):
                 divisors[block.weight] = 1 / alpha.astype(np.float64).reshape(-1), block.axis
             others[block.gamma] = np.ones_like(alpha)
-        blocks.append(Block(block.weight, block.beta, scale=block.gamma, axis=block.axis, epsilon=block.epsilon))
+        folded = replace(plain, bias=block.beta, scale=block.gamma)
+        blocks.append(replace(folded, beta=None, gamma=None, mean=None, var=None))
     if not others:
         why = reasons[0] if reasons else ": there is no graph that tells of one"
         raise EncodeError(f"there is no batch normalization to fold{why}")
-    return replace(model, tensors=changed(model.tensors, others, divisors), blocks=blocks)
+    coded = (
+        factored(changed(model.tensors, others, divisors), gone) if gone else changed(model.tensors, others, divisors)
+    )
+    return replace(
+        reduced,
+        model=replace(model, tensors=coded, blocks=blocks),
+        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+    )
 
 
 def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> str:
@@ -64,15 +80,15 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
         return f"{what} has no {'batch normalization' if len(missing) == len(parts) else ', '.join(missing)}"
     if block.epsilon is None:
         return f"the epsilon of {what} is not known"
-    if block not in wiring.blocks:
+    if whole(block) not in wiring.blocks:
         return f"{what} is not one of the topology, from which decoders know it"
-    if block.scale is not None or block.g is not None:
-        return f"{what} has a scaling or a decomposition of its own"
+    if block.scale is not None:
+        return f"{what} has a scaling of its own"
     names = [name for name in (*parts.values(), block.bias) if name is not None]
     if any(name not in model.tensors for name in names):
         return f"the model lacks a tensor of {what}"
     if not may_change(names, model, config):
-        return f"a tensor of {what} is tied to another one, or is kept exactly"
+        return f"a tensor of {what} is tied to another one, or a rule keeps it"
     arrays = [np.asarray(model.tensors[name]) for name in names]
     if any(array.dtype.kind != "f" or array.shape != arrays[0].shape for array in arrays):
         return f"the tensors of {what} differ in shape, or are no floats"
@@ -85,8 +101,11 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     return ""
 
 
-def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
-    """What becomes of the batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias."""
+def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, Array]:
+    """What becomes of the batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
+
+    alpha is multiplied by ``scale``, by which the weight is divided.
+    """
     arrays: dict[str, npt.NDArray[np.floating[Any]]] = {}
     for member in ("beta", "gamma", "mean", "var", "bias"):
         if (name := getattr(block, member)) is not None:
@@ -98,6 +117,8 @@ def _alpha_delta(block: Block, model: Model) -> dict[str, Array]:
         folded = arrays["var"] == arrays["var"].dtype.type(1 - epsilon)
         alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]
+        if scale is not None:
+            alpha = alpha * scale.reshape(alpha.shape)
         found = {
             member: np.asarray(values, np.float64).astype(arrays[member].dtype)
             for member, values in (("gamma", alpha), ("beta", delta), ("var", np.full_like(value["var"], 1 - epsilon)))

@@ -1,4 +1,8 @@
-"""Local scaling: weights divided, index by index of their outputs, by what is multiplied in again (8.3.9)."""
+"""Local scaling adaptation: scales of the outputs of weights (8.3.9), from gains or from what quantization gives.
+
+After Haase and others, *Encoder Optimizations for the NNR Standard on Neural Network Compression* (2021), without
+training: nnr_codec.integrations.training has scales that are trained.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +13,116 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EncoderConfig
+from ...constants import NNR_CPT_LS
+from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring
 from ..changed import Floats, changed, multiplied
 from .blocks import may_change, members
-from .tool import Reduced
+from .tool import Reduced, described, matches
 
 #: How many times less, or more, an index of a weight may be scaled than the median of them is.
 RANGE = 16.0
 
 
+METHODS = ("fit", "gain")
+
+
 @dataclass(frozen=True)
 class Scale:
-    """Scale weights before batch normalizations, so that errors are less where those amplify them."""
+    """Scale the outputs of weights.
+
+    Parameters
+    ----------
+    method : str
+        ``fit``: once levels are known, each output gets the scale of the least squared error, which goes into the scale
+        or the batch normalization that the weight has, or is coded beside it where that pays. ``gain``: weights before
+        batch normalizations are divided by scales, so that errors are less where those amplify them.
+    tensors : str
+        Patterns of names of weights, separated by ``|``.
+    """
+
+    method: str = METHODS[0]
+    tensors: str = "*"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise EncodeError(f"reduce: scale(method={self.method}) takes {' or '.join(METHODS)}")
 
     def apply(self, reduced: Reduced) -> Reduced:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`."""
-        coded, restored = _scaled(reduced.model, reduced.config, reduced.wiring)
-        return replace(reduced, model=coded, restored=replace(restored, blocks=reduced.restored.blocks))
+        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is no weight to fit scales to."""
+        if self.method == "fit":
+            return replace(reduced, fitted=reduced.fitted.union(reduced.matrices(self.tensors)))
+        return _scaled(reduced, self.tensors)
 
 
-def _scaled(model: Model, config: EncoderConfig, wiring: Wiring) -> tuple[Model, Model]:
+def with_scales(reduced: Reduced) -> Reduced:
+    """The model when all steps are done, with a scale of ones for each fitted weight whose block has nothing to scale.
+
+    Weights that cannot be fitted are fitted no more: those with ``sensitivity`` or ``hessians``, a codebook or a goal
+    of their own, or whose block has a tensor that may not change.
+    """
+    if not reduced.fitted:
+        return reduced
+    model, config = reduced.model, reduced.config
+    blocks = list(model.blocks)
+    apart = reduced.fitted - {name for block in blocks for name in (block.weight, block.g, block.h, *members(block))}
+    blocks += [Block(name) for name in model.tensors if name in apart]
+    labels = {name.casefold() for name in (*model.tensors, *reduced.wiring.shapes)}
+    fits, found, scales = set(), [], dict[str, Array]()
+    for block in blocks:
+        own, new = block, f"{block.weight}_scaling"
+        if block.weight in reduced.fitted and block.g is None and _may_fit(block, model, config):
+            dtype, shape = described(model.tensors, block.weight)
+            if block.scale is not None or block.gamma is not None:
+                fits.add(block.weight)
+            elif new.casefold() not in labels and _holds(dtype, new, model, config) and block.axis < len(shape):
+                fits.add(block.weight)
+                scales[new] = np.ones(shape[block.axis], dtype)
+                own = replace(block, scale=new)
+        if own.scale is not None or block.weight not in apart:
+            found.append(own)
+    coded = replace(model, tensors=changed(model.tensors, scales), blocks=found)
+    return replace(reduced, model=coded, fitted=frozenset(fits))
+
+
+def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
+    """Whether levels of a weight may decide on the tensors of its block."""
+    taking: tuple[str | None, ...] = ()
+    if block.scale is not None:
+        taking = (block.scale,)
+    elif block.gamma is not None:
+        taking = block.gamma, block.mean, block.bias
+    names = [name for name in (block.weight, *taking) if name is not None]
+    known = (config.sensitivity or (), config.hessians or ())
+    return (
+        may_change(names, model, config)
+        and not any(_has_goals(name, config) for name in names)
+        and not any(name in given for name in names for given in known)
+        and all(described(model.tensors, name)[0].kind == "f" for name in names)
+    )
+
+
+def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig) -> bool:
+    """Whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
+    listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
+    allowed = config.compressed_parameter_types & NNR_CPT_LS and config.for_tensor(scale).fine_vectors
+    return dtype.itemsize >= 4 and bool(allowed) and not listed
+
+
+def _scaled(reduced: Reduced, tensors: str) -> Reduced:
     """The model with new scales for its blocks, and weights divided, index by index, by what multiplies known ones.
 
-    The second one is what comes out: without the scales that are new.
+    What comes out is without the scales that are new, and has undivided weights where there are such.
     """
+    model, restored, config, wiring = reduced.model, reduced.restored, reduced.config, reduced.wiring
     others: dict[str, Array] = {}
     scales: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
     blocks, labels = [], {name.casefold() for name in (*model.tensors, *wiring.shapes)}
     listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
     for block in model.blocks:
-        divisor = _divisor(block, model, config, wiring)
+        done = block.scale is not None and block.scale not in restored.tensors
+        divisor = None if done or not matches(block.weight, tensors) else _divisor(block, model, config, wiring)
         scale = block.scale or f"{block.weight}_scaling"
         new = block.scale is None
         free = not new or not (listed or scale.casefold() in labels)
@@ -53,8 +136,11 @@ def _scaled(model: Model, config: EncoderConfig, wiring: Wiring) -> tuple[Model,
             others[scale] = multiplied(tensor.reshape(-1), factors).reshape(tensor.shape)
             divisors[block.weight] = factors, block.axis
         blocks.append(replace(block, scale=scale))
-    scaled = replace(model, tensors=changed(model.tensors, others | scales, divisors), blocks=blocks)
-    return scaled, replace(model, tensors=changed(model.tensors, others, divisors))
+    return replace(
+        reduced,
+        model=replace(model, tensors=changed(model.tensors, others | scales, divisors), blocks=blocks),
+        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+    )
 
 
 def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> Array | None:
@@ -89,9 +175,15 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
 
 def _fits(block: Block, scale: str, divisor: Array, config: EncoderConfig) -> bool:
     """Whether a new scale is as precise as it has to be, and what is asked of the weight not asked of their product."""
-    options = config.for_tensor(block.weight)
-    goals = (options.codebook or None, options.snr, options.max_error)
-    return divisor.dtype.itemsize >= 4 and goals == (None, None, None) and config.for_tensor(scale).fine_vectors
+    return (
+        divisor.dtype.itemsize >= 4 and not _has_goals(block.weight, config) and config.for_tensor(scale).fine_vectors
+    )
+
+
+def _has_goals(name: str, config: EncoderConfig) -> bool:
+    """Whether a codebook or an error is asked for that is of the tensor as it was."""
+    options = config.for_tensor(name)
+    return (options.codebook or None, options.snr, options.max_error) != (None, None, None)
 
 
 def _gain(block: Block, model: Model, wiring: Wiring) -> Floats | None:

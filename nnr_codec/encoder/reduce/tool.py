@@ -8,13 +8,15 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 
 from ...bitstream.performance import PerformanceMaps
 from ...config import EncoderConfig
 from ...dtypes import stored_type
 from ...errors import EncodeError
-from ...model import Array, Described, Model, Wiring
+from ...model import Array, Block, Described, Model, Wiring
 from ...reduction import Step
+from ...tensor.reduction import from_displacement, product
 from ..changed import changed
 
 
@@ -26,9 +28,24 @@ class Pruning:
     ----------
     dims : mapping of str to tuple of int
         The new dimensions of the tensors that lost some of their indices.
+    sparse : bool
+        A mask shall say which parameters are not 0 (sparse_flag), as they are when all steps are done.
+    kept : mapping of str to tuple of ndarray
+        Of each tensor of ``dims``, which of the indices that each dimension had are left, booleans.
     """
 
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sparse: bool = False
+    kept: Mapping[str, tuple[Array, ...]] = field(default_factory=dict, compare=False)
+
+    def widened(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Tensors with the dimensions that they had, and 0 at the indices that they lost."""
+        others = {}
+        for name, masks in self.kept.items():
+            if name in tensors:
+                others[name] = np.zeros([len(mask) for mask in masks], described(tensors, name)[0])
+                others[name][np.ix_(*masks)] = np.asarray(tensors[name])
+        return changed(tensors, others)
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,8 @@ class Reduced:
     maps : PerformanceMaps
         A map, with or without rows, for each kind of reduction that was applied (6.4.4.3).
     pruning : Pruning or None
+    fitted : frozenset of str
+        Weights that get scales by least squares when their levels are known.
     """
 
     model: Model
@@ -55,6 +74,7 @@ class Reduced:
     config: EncoderConfig
     maps: PerformanceMaps = field(default_factory=PerformanceMaps)
     pruning: Pruning | None = None
+    fitted: frozenset[str] = frozenset()
 
     def array(self, name: str) -> Array:
         """A tensor as it is now."""
@@ -78,23 +98,49 @@ class Reduced:
         return options.reducible and not options.exact and name not in self.model.aliases
 
     def replaced(self, others: Mapping[str, Array]) -> Reduced:
-        """The same with other values of some tensors, those that are tied to them included."""
+        """The same with other values of some tensors, those that are tied to them and products of them included."""
         tied = {name: others[source] for name, source in self.model.aliases.items() if source in others}
         others = {**others, **tied}
+        model = replace(self.model, tensors=changed(self.model.tensors, others))
+        restored = dict(others)
+        for block in decomposed(model, self.restored):
+            factors = {name for name in (block.g, block.h) if name in restored}
+            if factors:
+                restored = {name: array for name, array in restored.items() if name not in factors}
+                restored[block.weight] = product_of(block, model, self.restored.tensors[block.weight].dtype)
         return replace(
-            self,
-            model=replace(self.model, tensors=changed(self.model.tensors, others)),
-            restored=replace(self.restored, tensors=changed(self.restored.tensors, others)),
+            self, model=model, restored=replace(self.restored, tensors=changed(self.restored.tensors, restored))
         )
 
     def _is_matrix(self, name: str) -> bool:
-        tensors = self.model.tensors
-        known = (
-            tensors.described(name) if isinstance(tensors, Described) else (tensors[name].dtype, tensors[name].shape)
-        )
+        known = described(self.model.tensors, name)
         stored = stored_type(known[0])
         is_float = stored is not None and stored.kind == "f"
         return is_float and 0 not in known[1] and sum(extent > 1 for extent in known[1]) > 1 and self.may_change(name)
+
+
+def described(tensors: Mapping[str, Array], name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Type and shape of a tensor."""
+    return tensors.described(name) if isinstance(tensors, Described) else (tensors[name].dtype, tensors[name].shape)
+
+
+def decomposed(model: Model, restored: Model) -> list[Block]:
+    """The blocks whose weights a step decomposed: tensors that come out, but are not coded."""
+    weights = (block for block in model.blocks if block.g is not None)
+    return [block for block in weights if block.weight in restored.tensors and block.weight not in model.tensors]
+
+
+def product_of(block: Block, model: Model, dtype: np.dtype[Any]) -> Array:
+    """What decoders make of the G and the H of a block, in a type of floats."""
+    g, h = (np.asarray(model.tensors[name or ""]).astype(np.float64) for name in (block.g, block.h))
+    coded = np.asarray(model.tensors[block.g or ""]).dtype
+    shape = block.shape or (g.shape[0], h.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is no number
+        found: npt.NDArray[np.floating[Any]] = product(g, h, shape).astype(coded)
+        if block.corner is not None:
+            found = from_displacement(found.reshape(shape[0], -1), block.corner).reshape(shape)
+        restored: Array = found.astype(dtype)
+    return restored
 
 
 class Tool(Protocol):

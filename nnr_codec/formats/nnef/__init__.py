@@ -25,9 +25,10 @@ from ...dtypes import stored_type
 from ...errors import FormatError
 from ...files import output_directory, output_file
 from ...limits import Budget, Limits
-from ...model import Array, Model, Topology, Wiring
+from ...model import Array, Channels, Model, Topology, Wiring
 from .. import FormatWarning, announce, check_topology, described, listed
 from .blocks import find_blocks
+from .channels import find_channels
 from .container import Container, is_container, open_container
 from .graph import Variable, parse_graph, with_shapes
 from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
@@ -208,6 +209,14 @@ def wiring(topology: Topology) -> Wiring:
         {label: _KINDS[variable.dtype] for label, variable in first.items()},
         ignores_case=True,
     )
+
+
+def channels(topology: Topology) -> tuple[Channels, ...]:
+    """Which channels of the network could be removed, see :func:`nnr_codec.formats.nnef.channels.find_channels`.
+
+    Raises FormatError for a text that is malformed.
+    """
+    return find_channels(parse_graph(topology.data, Limits()))
 
 
 def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:

@@ -103,10 +103,13 @@ class Flow:
         Those that are followed, in the order of the text.
     names : dict of str to Value
         What the identifiers of the graph stand for at its end.
+    values : list of Value
+        All that is made, what is not followed among it, each after what it is computed from.
     """
 
     operations: list[Value]
     names: Mapping[str, Value]
+    values: list[Value] = field(default_factory=list)
 
 
 def flow(graph: Graph) -> Flow:
@@ -116,7 +119,7 @@ def flow(graph: Graph) -> Flow:
         names = follower.run(graph)
     except _TooMuchError:
         return Flow([], {})
-    return Flow(follower.operations, names)
+    return Flow(follower.operations, names, follower.values)
 
 
 def follow(graph: Graph) -> list[Value]:
@@ -133,6 +136,7 @@ class _Follower:
         self.fragments = {part.name.name: part for part in graph.document.fragments if part.body is not None}
         self.sizes = {name: sum(1 for _ in _nodes(fragment)) for name, fragment in self.fragments.items()}
         self.operations: list[Value] = []
+        self.values: list[Value] = []
         self.unknown = Value()
         self.inlined_nodes = 0
 
@@ -163,6 +167,7 @@ class _Follower:
         value = Value(operation, called, dict(inputs or {}))
         for used in value.inputs.values():
             used.users.append(value)
+        self.values.append(value)
         if operation:
             self.operations.append(value)
         return value

@@ -15,11 +15,12 @@ from typing import BinaryIO
 from ...errors import FormatError, LimitError, MissingDependencyError
 from ...files import output_file, output_files
 from ...limits import Budget, Limits
-from ...model import Array, Model, Topology, Wiring
+from ...model import Array, Channels, Model, Topology, Wiring
 from .. import opened_file, state
 from ..beside import neighbour, opened
 from ..lazy import LazyTensors
 from .blocks import find_blocks
+from .channels import find_channels
 from .external import find
 from .graph import read_graph
 from .layout import Layout, Slot
@@ -204,3 +205,8 @@ def wiring(topology: Topology) -> Wiring:
         find_blocks(graph),
         {slot.name: _KINDS[slot.items.stored.kind] for slot in slots},
     )
+
+
+def channels(topology: Topology) -> tuple[Channels, ...]:
+    """Which channels of the network could be removed (:mod:`.channels`); FormatError, LimitError."""
+    return find_channels(read_graph(Source(topology.data, Limits()), Limits(), whole=True))

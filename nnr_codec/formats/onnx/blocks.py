@@ -19,8 +19,8 @@ from .layout import Slot
 EPSILON = float(struct.unpack("<f", struct.pack("<f", 1e-5))[0])
 
 _CORES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-# Initializers that are inputs as well can be replaced by callers since then.
-_REPLACEABLE = 4
+#: Initializers that are inputs as well can be replaced by callers since then.
+REPLACEABLE = 4
 # BatchNormalization is for inference since then, unless it says otherwise.
 _INFERENCE = 7
 
@@ -34,7 +34,7 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
 
 class _Blocks:
     def __init__(self, graph: Graph) -> None:
-        replaceable = graph.inputs if graph.ir_version >= _REPLACEABLE else set()
+        replaceable = graph.inputs if graph.ir_version >= REPLACEABLE else set()
         self.slots = {name: slot for name, slot in graph.values.items() if slot.items.stored.kind == "f"}
         for name in replaceable:
             self.slots.pop(name, None)

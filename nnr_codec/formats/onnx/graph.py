@@ -21,8 +21,8 @@ from functools import partial
 from ...errors import FormatError
 from ...limits import Budget, Limits
 from .layout import Layout, Length, Slot
-from .proto import check_inside, integers, number, once, patches_of, read_tensor
-from .wire import FIXED32, LENGTH, VARINT, Field, Source
+from .proto import Constant, check_inside, constant_of, extents_of, integers, number, once, patches_of, read_tensor
+from .wire import FIXED32, LENGTH, VARINT, Field, Source, signed
 
 #: Operations that blocks are made of.
 FOLLOWED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization", "Transpose")
@@ -71,7 +71,7 @@ _VALUE_NAME, _TENSOR_NAME, _VALUES, _INDICES, _OPSET_DOMAIN, _OPSET_VERSION = 1,
 
 @dataclass
 class Node:
-    """An operation of the outer graph, one of :data:`FOLLOWED`."""
+    """An operation of the outer graph, without a name where it is none of ONNX."""
 
     operation: str = ""
     inputs: list[str] = field(default_factory=list)
@@ -87,13 +87,17 @@ class Graph:
     ----------
     layout : Layout
     nodes : list of Node
-        Of the outer graph, in order.
+        Of the outer graph, in order: those of :data:`FOLLOWED`, or all.
     values : dict of str to Slot
         The dense tensors of the outer graph by the names that its nodes know them by.
     uses : Counter of str
         How often each value is used, in all graphs, as an output of a graph as well.
     inputs : set of str
         Of the outer graph.
+    constants : dict of str to Constant
+        The tensors of the outer graph that stay in it and have few items, where all nodes are asked for.
+    extents : dict of str to tuple of int
+        The declared shapes of the inputs, where all nodes are asked for; 0 for what is not known of them.
     ir_version, opset : int
     """
 
@@ -102,12 +106,14 @@ class Graph:
     values: dict[str, Slot] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
     inputs: set[str] = field(default_factory=set)
+    constants: dict[str, Constant] = field(default_factory=dict)
+    extents: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ir_version: int = 0
     opset: int = 0
 
 
-def read_graph(source: Source, limits: Limits) -> Graph:
-    """Go through a model.
+def read_graph(source: Source, limits: Limits, *, whole: bool = False) -> Graph:
+    """Go through a model; of the outer graph all nodes are kept if it is asked for as a ``whole``.
 
     Raises
     ------
@@ -116,15 +122,15 @@ def read_graph(source: Source, limits: Limits) -> Graph:
     LimitError
         It has more than the limits permit.
     """
-    walker = _Walker(source, limits)
+    walker = _Walker(source, limits, whole)
     walker.model()
     walker.graph.layout.patches.sort(key=lambda patch: patch.start)
     return walker.graph
 
 
 class _Walker:
-    def __init__(self, source: Source, limits: Limits) -> None:
-        self.source, self.limits, self.budget = source, limits, Budget(limits)
+    def __init__(self, source: Source, limits: Limits, whole: bool) -> None:
+        self.source, self.limits, self.budget, self.whole = source, limits, Budget(limits), whole
         self.graph = Graph(Layout(source.size))
         self.nodes = 0
         self.taken: Counter[str] = Counter()
@@ -207,7 +213,10 @@ class _Walker:
             elif part.number == _Graph.OUTPUT:
                 self.graph.uses[self.name_in(part, _VALUE_NAME)] += 1
             elif part.number == _Graph.INPUT and not depth:
-                self.graph.inputs.add(self.name_in(part, _VALUE_NAME))
+                name = self.name_in(part, _VALUE_NAME)
+                self.graph.inputs.add(name)
+                if self.whole:
+                    self.graph.extents[name] = extents_of(self.source, part, self.limits)
 
     def function(self, found: Field) -> None:
         """A FunctionProto."""
@@ -245,7 +254,7 @@ class _Walker:
             node.operation = text(seen[_Node.OP_TYPE])
         first = node.outputs[0] if node.outputs else ""
         name = text(seen[_Node.NAME]) if _Node.NAME in seen else ""
-        is_followed = not depth and node.operation in FOLLOWED
+        is_followed = not depth and (self.whole or node.operation in FOLLOWED)
         if is_followed:
             self.graph.nodes.append(node)
         for attribute in attributes:
@@ -299,7 +308,7 @@ class _Walker:
             return float(struct.unpack("<f", self.source.read(last.body, last.end))[0])
         if last.number == _Attribute.INT and last.wire == VARINT:
             return number(last)
-        return [value for part in parts for value in integers(self.source, part, _MAX_EACH)]
+        return [signed(value) for part in parts for value in integers(self.source, part, _MAX_EACH)]
 
     # -------------------------------------------------------------------------------------------- tensors
     def tensor(
@@ -313,6 +322,9 @@ class _Walker:
         for patch in patches:
             if is_value and isinstance(patch, Slot):
                 self.graph.values[name] = patch
+        found_inside = constant_of(self.source, tensor) if self.whole and is_value and not patches else None
+        if found_inside:
+            self.graph.constants[name] = found_inside
 
     def sparse(self, found: Field, prefix: str = "", path: str | None = None) -> None:
         """A SparseTensorProto, called as its values are."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,10 @@ from .wire import LENGTH, LONGEST, VARINT, Field, Source, signed, unpacked
 SMALL = 16
 
 _DIMS, _DATA_TYPE, _SEGMENT, _STRING_DATA, _NAME, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 3, 6, 8, 13, 14
+# To the shape in a ValueInfoProto: TypeProto, TypeProto.Tensor, TensorShapeProto; of that a Dimension and its value.
+_TO_SHAPE, _DIM, _DIM_VALUE = (2, 1, 2), 1, 1
+# Types of the items of constants that graphs are followed by.
+_READ = ("int32", "int64", "float32")
 _DATA = (FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, DOUBLE_DATA, UINT64_DATA)
 _EXTERNAL = 1
 _MAX_FIELDS = 64  # of those that tell one thing
@@ -123,6 +129,62 @@ def check_inside(tensor: Tensor, what: str) -> None:
     is_lost = tensor.is_external
     if is_lost:
         raise FormatError(f"{what}: its data are in another file, and cannot be carried")
+
+
+class Constant(NamedTuple):
+    """A tensor of few items that stays where it is: its shape, and its items where they are of :data:`_READ`."""
+
+    shape: tuple[int, ...]
+    values: tuple[float, ...] = ()
+
+
+def constant_of(source: Source, tensor: Tensor) -> Constant | None:
+    """What a tensor holds of which :func:`patches_of` replaces nothing; None where it is large, or no array.
+
+    Raises FormatError where there are not as many items as its shape says.
+    """
+    if tensor.type not in TYPES or tensor.is_strange or tensor.is_external:
+        return None
+    found = _inside(tensor)
+    if prod(tensor.shape) > SMALL or not found:
+        return None
+    items, what = Items(TYPES[tensor.type].name, tensor.shape, found[0].number), f"tensor {tensor.name[:80]!a}"
+    if items.type not in _READ:
+        return Constant(tensor.shape)
+    nbytes = found[0].end - found[0].body
+    items.check_size(nbytes, what)
+    array = items.read(io.BytesIO(source.read(found[0].body, found[0].end)), nbytes, what)
+    return Constant(tensor.shape, tuple(array.reshape(-1).tolist()))
+
+
+def extents_of(source: Source, found: Field, limits: Limits) -> tuple[int, ...]:
+    """The shape that a ValueInfoProto declares, 0 for what it does not say; empty where it declares none."""
+    path = path_to_shape(source, found)
+    extents: list[int] = []
+    for dim in source.fields(path[-1].body, path[-1].end) if path else ():
+        if dim.number == _DIM and dim.wire == LENGTH:
+            limits.check("max_dims", len(extents) + 1, "number of dimensions of an input")
+            extents.append(0)
+            for part in source.fields(dim.body, dim.end):
+                if part.number == _DIM_VALUE:
+                    extents[-1] = max(number(part), 0)
+    return tuple(extents)
+
+
+def path_to_shape(source: Source, found: Field) -> list[Field]:
+    """TypeProto, TypeProto.Tensor and TensorShapeProto of a ValueInfoProto; nothing where they are not there once."""
+    path: list[Field] = []
+    for place in _TO_SHAPE:
+        inner: Field | None = None
+        for part in source.fields(found.body, found.end):
+            if part.number == place and (inner or part.wire != LENGTH):
+                return []
+            inner = part if part.number == place else inner
+        if inner is None:
+            return []
+        found = inner
+        path.append(found)
+    return path
 
 
 def _inside(tensor: Tensor) -> list[Field]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -14,17 +14,15 @@ from ...errors import FormatError
 from ...limits import Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, check_topology, described, listed, warn_of_loss
-from .graph import read_graph
-from .layout import Layout, Length, Location, Other, Part, Patch, Slot, inside, located, outside
-from .wire import Source, varint
+from .graph import Graph, read_graph
+from .layout import Layout, Location, Part, Slot, inside, located, outside
+from .shapes import with_shapes
+from .wire import Source
 
 #: No serialized message is larger.
 LARGEST = (1 << 31) - 1
 #: Fewer bytes do not go to another file where the source's did not.
 SMALLEST = 1024
-
-# Fields of ModelProto, GraphProto and TensorProto.
-_GRAPH, _INFO, _DIMS = 7, 13, 1
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,11 @@ def plan(model: Model, location: str | None) -> Plan:
     warn_of_loss(model, "an ONNX model", "topology")
     assert model.topology is not None
     data = model.topology.data
-    layout = _layout(data)
+    graph = _read(data, whole=bool(model.pruned))
     if changed := {name: described(model, name)[1] for name in model.pruned if name in model.tensors}:
-        data = _with_shapes(data, layout, changed)
-        layout = _layout(data)
-    slots = layout.slots
+        data = with_shapes(data, graph, changed)
+        graph = _read(data)
+    layout, slots = graph.layout, graph.layout.slots
     _check(model, slots)
     varying = [slot for slot in slots if slot.items.is_varints]
     announce(model, [slot.name for slot in (*varying, *slots)])
@@ -86,11 +84,11 @@ def plan(model: Model, location: str | None) -> Plan:
     return Plan(data, layout, parts, chosen, sizes)
 
 
-def _layout(data: bytes) -> Layout:
-    """Of a model without items; LimitError where it grows."""
+def _read(data: bytes, *, whole: bool = False) -> Graph:
+    """A model without items; LimitError where it grows."""
     # The bytes are the caller's own by now; what they make may still be many times as much.
     limits = replace(Limits.unlimited(), max_topology_bytes=max(len(data), Limits().max_topology_bytes))
-    return read_graph(Source(data, limits), limits).layout
+    return read_graph(Source(data, limits), limits, whole=whole)
 
 
 def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None) -> None:
@@ -122,28 +120,6 @@ def _parts(
         elif isinstance(patch, Slot):
             parts[place] = inside(patch, sizes[patch.name])
     return layout.composed(parts)
-
-
-def _with_shapes(data: bytes, layout: Layout, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """A model without items in which these tensors have other shapes; what it says of values between them is gone."""
-    changes = [Other(start, end, b"") for start, end in _value_infos(data)]
-    for slot in layout.slots:
-        if slot.name in shapes and slot.dims:
-            first, *others = slot.dims
-            dims = b"".join(varint(_DIMS << 3) + varint(extent) for extent in shapes[slot.name])
-            changes += [Other(*first, dims), *(Other(start, end, b"") for start, end in others)]
-    lengths: list[Patch] = [patch for patch in layout.patches if isinstance(patch, Length)]
-    edited = Layout(layout.size, sorted([*lengths, *changes], key=lambda patch: patch.start))
-    parts, _ = edited.composed(edited.emptied())
-    return b"".join(part for part, _ in edited.joined(lambda start, end: data[start:end], parts))
-
-
-def _value_infos(data: bytes) -> Iterator[tuple[int, int]]:
-    """The ranges of what the outer graph says of the shapes of its values."""
-    source = Source(data, Limits.unlimited())
-    for graph in source.fields(0, source.size):
-        if graph.number == _GRAPH:
-            yield from ((part.start, part.end) for part in source.fields(graph.body, graph.end) if part.number == _INFO)
 
 
 # ------------------------------------------------------------------------------------------------ tensors

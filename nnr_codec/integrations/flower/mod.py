@@ -29,7 +29,7 @@ class NNRMod:
         How updates are coded.
     preset : str
         Of EncoderConfig, where ``config`` is not given.
-    sparsity, structured_sparsity : float, optional
+    sparsity, structured_sparsity, sbt, sbt_ternary : float, optional
         As for :class:`nnr_codec.UpdateEncoder`.
     error_feedback : bool
         Add what quantization took from an update to the next one; it is kept in the client's ``Context.state``.
@@ -50,6 +50,8 @@ class NNRMod:
         preset: str = "fl",
         sparsity: float | None = None,
         structured_sparsity: float | None = None,
+        sbt: float | None = None,
+        sbt_ternary: float | None = None,
         error_feedback: bool = True,
         limits: Limits | None = None,
         jobs: int = 1,
@@ -62,6 +64,8 @@ class NNRMod:
             "error_feedback": error_feedback,
             "sparsity": sparsity,
             "structured_sparsity": structured_sparsity,
+            "sbt": sbt,
+            "sbt_ternary": sbt_ternary,
         }
         self._limits, self._jobs = limits, jobs
         UpdateEncoder(self._config, **self._options)  # finds out now what is wrong with the options

@@ -1,0 +1,314 @@
+"""Performance maps (6.4.4.3): measured by a command when a model is encoded, and applied when it is decoded."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from . import output
+from .errors import one_line
+
+if TYPE_CHECKING:
+    import nnr_codec as nnr
+
+F = TypeVar("F", bound=Callable[..., None])
+Maps = dict[str, tuple[float, ...] | None]
+
+#: Of what a command prints, that which is kept: the last line may have 65,535 accuracies.
+KEPT = 1 << 22
+KINDS = ("sparsification", "pruning", "unification", "decomposition")
+
+
+def _maps(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Maps:
+    """Each ``KIND`` or ``KIND=POINT,...``, once."""
+    maps: Maps = {}
+    for text in values:
+        kind, equals, points = text.partition("=")
+        if kind not in KINDS:
+            raise click.BadParameter(f"there is no map of {kind!r}; there are {', '.join(KINDS)}")
+        if kind in maps:
+            raise click.BadParameter(f"{kind} is given twice")
+        try:
+            maps[kind] = tuple(map(float, points.split(","))) if equals else None
+        except ValueError:
+            raise click.BadParameter(f"{text!r} has points that are no numbers") from None
+    return maps
+
+
+def measuring(command: F) -> F:
+    """The options ``--map``, ``--evaluate`` and ``--metric``."""
+    for option in (
+        click.option(
+            "--metric", metavar="NAME", help="What the accuracies of maps are, such as top-1: performance_metric_type."
+        ),
+        click.option(
+            "--evaluate",
+            metavar="COMMAND",
+            help="What gives accuracies: it is run with the name of a model in the format of MODEL as its last "
+            "argument, and the last line that it prints is the accuracy, and those of classes if it likes.",
+        ),
+        click.option(
+            "--map",
+            "wanted",
+            multiple=True,
+            callback=_maps,
+            metavar="KIND[=P,...]",
+            help=f"Measure how the decoded model takes further reduction, and write that into the bitstream: "
+            f"{', '.join(KINDS)}; with thresholds or ratios, or some that suit the weights; repeatable "
+            "(docs/reduction.md).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which maps are to be measured, by what command and in what metric."""
+
+    maps: Maps
+    words: list[str]
+    metric: str | None
+
+
+def checked(maps: Maps, evaluate: str | None, metric: str | None, dry_run: bool) -> Request | None:
+    """What the options ask for, None for nothing; UsageError where they do not go together."""
+    if bool(maps) != (evaluate is not None):
+        raise click.UsageError("--map and --evaluate go together")
+    if metric is not None and not maps:
+        raise click.UsageError("--metric is that of --map")
+    if evaluate is None:
+        return None
+    if dry_run:
+        raise click.UsageError("--dry-run writes nothing that --map could be in")
+    try:
+        words = shlex.split(evaluate)
+    except ValueError as error:
+        raise click.UsageError(f"--evaluate: {str(error).lower()}") from None
+    if not words:
+        raise click.UsageError("--evaluate: the command is empty")
+    return Request(maps, words, metric)
+
+
+def measured(
+    source: nnr.Model, name: str, config: nnr.EncoderConfig, request: Request, jobs: int, printer: output.Printer
+) -> nnr.EncoderConfig:
+    """The options with the maps of a model, which came from a file of this name."""
+    import nnr_codec as nnr
+
+    evaluate = Evaluation(request.words, source.format, file_name(name, source.format), printer)
+    found = nnr.measure(source, evaluate, request.maps, metric=request.metric, config=config, jobs=jobs)
+    return replace(config, performance=found)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A command that is given models as files of some name."""
+
+    words: list[str]
+    format: str
+    file: str
+    printer: output.Printer
+
+    def __call__(self, model: nnr.Model) -> tuple[float, list[float | None]]:
+        """Accuracy, and those of classes; EncodeError where the command fails, or prints no such thing."""
+        import nnr_codec as nnr
+
+        with tempfile.TemporaryDirectory(prefix="nnr-") as folder:
+            path = os.path.join(folder, self.file)
+            nnr.save(model, path, format=self.format)
+            code, printed, told = _run([*self.words, path])
+        if code:
+            raise nnr.EncodeError(f"--evaluate: {self.words[0]} {_failure(code, told)}")
+        line = _last_line(printed)
+        try:
+            accuracy, *classes = [None if word == "-" else float(word) for word in line.split()]
+            if accuracy is None:
+                raise ValueError
+        except ValueError:
+            raise nnr.EncodeError(
+                f"--evaluate: the last line that {self.words[0]} prints is an accuracy, and those of classes, "
+                f"not {line[:80]!r}"
+            ) from None
+        self.printer.detail(f"accuracy {accuracy:g}")
+        return accuracy, classes
+
+
+def file_name(name: str, model_format: str) -> str:
+    """What a model of a format is to be called: as the file that it came from where that says the format."""
+    from nnr_codec import FormatError, formats
+
+    own = os.path.basename(os.path.normpath(name))
+    try:
+        if model_format == formats.by_suffix(own).NAME:
+            return own
+    except FormatError:
+        pass
+    return f"model{formats.writing(model_format).SUFFIXES[0]}"
+
+
+def _run(words: list[str]) -> tuple[int, bytes, bytes]:
+    """Run a command: its exit code, and the ends of what it prints to standard output and standard error."""
+    pipe, told = subprocess.PIPE, [b""]
+    with subprocess.Popen(words, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
+        printed, errors = (cast(IO[bytes], stream) for stream in (process.stdout, process.stderr))
+        reader = threading.Thread(target=lambda: told.append(_end(errors)), daemon=True)
+        try:
+            reader.start()
+            result = _end(printed)
+            reader.join()
+            return process.wait(), result, told[-1]
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _end(stream: IO[bytes]) -> bytes:
+    """The last lines that a stream gives, whole ones of no more than twice KEPT bytes."""
+    kept, cut = bytearray(), False
+    while chunk := stream.read(1 << 16):
+        kept += chunk
+        if len(kept) > 2 * KEPT:
+            del kept[:-KEPT]
+            cut = True
+    return bytes(kept.partition(b"\n")[2] if cut else kept)
+
+
+def _failure(code: int, told: bytes) -> str:
+    ended = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+    line = _last_line(told)
+    return f"{ended}: {line[:200]}" if line else ended
+
+
+def _last_line(text: bytes) -> str:
+    return (text.decode(errors="replace").strip().splitlines() or [""])[-1]
+
+
+def applying(command: F) -> F:
+    """The options ``--sparsify`` and ``--prune``."""
+    for name, what in (("--prune", "ratio"), ("--sparsify", "threshold")):
+        command = click.option(
+            name,
+            type=float,
+            metavar=what.upper(),
+            help=f"Apply a {what} of the bitstream's performance map, and tell what accuracy is left.",
+        )(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a performance map that is to be applied, and what the map says of it."""
+
+    step: nnr.Step
+    promise: str
+
+
+def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> Point | None:
+    """What the options ask for; UsageError for a point that the bitstream's map does not have."""
+    from nnr_codec import Step
+
+    if sparsify is not None and prune is not None:
+        raise click.UsageError("--sparsify and --prune exclude each other: no map tells of both")
+    if (sparsify is not None or prune is not None) and file.is_update:
+        raise click.UsageError("--sparsify and --prune are for whole models, and this is an update")
+    if sparsify is not None:
+        row = _row(file, "--sparsify", sparsify, "sparsification", "threshold")
+        step, share = Step("sparsify", threshold=row.threshold), f", {_share(row)}"
+    elif prune is not None:
+        row = _row(file, "--prune", prune, "pruning", "pruning_ratio")
+        step, share = Step("prune", ratio=row.pruning_ratio), ""
+    else:
+        return None
+    metric = _metric(file)
+    return Point(step, f"accuracy {row.nn_accuracy:g}{f' ({metric})' if metric else ''}{share}")
+
+
+def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> Any:
+    """The row of a map whose point is the float32 nearest to a number."""
+    import numpy as np
+
+    table = getattr(file.performance.maps, kind)
+    if table is None or not table.rows:
+        raise click.UsageError(f"{option} takes a point of a {kind} map, of which the bitstream has none")
+    points = {np.float32(getattr(row, name)): row for row in table.rows}
+    with np.errstate(over="ignore"):
+        asked = np.float32(value)
+    if asked not in points:
+        raise click.UsageError(f"{option} {value:g}: the {kind} map has {', '.join(map(str, points))}")
+    return points[asked]
+
+
+def print_maps(file: nnr.NnrFile, as_json: bool) -> None:
+    """Print the rows of the maps of the whole model."""
+    import json
+    from dataclasses import asdict
+
+    known = file.performance.maps
+    rows = [(kind, row) for kind in KINDS for row in getattr(getattr(known, kind), "rows", ())]
+    if as_json:
+        click.echo(json.dumps([{"map": kind, **_plain(asdict(row))} for kind, row in rows], indent=1))
+        return
+    metric = one_line(_metric(file) or "accuracy")
+    output.table(
+        ("map", "point", metric, "remains", "of classes"),
+        ((kind, _told(_point(row)), f"{row.nn_accuracy:g}", _share(row), _classes(row)) for kind, row in rows),
+        right=("point", metric),
+        fold=("of classes",),
+    )
+
+
+def _metric(file: nnr.NnrFile) -> str | None:
+    """The metric of the maps, where the bitstream tells it."""
+    about = file.performance
+    return about.performance_metric_type if about.metric_type_performance_map_valid_flag else None
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON has it: numbers that are not finite are texts."""
+    from nnr_codec.bitstream.nodes import plain
+
+    return {name: [*map(plain, value)] if isinstance(value, tuple) else plain(value) for name, value in row.items()}
+
+
+def _point(row: Any) -> float:
+    """What a row is about: its first field."""
+    from dataclasses import fields
+
+    point: float = getattr(row, fields(row)[0].name)
+    return point
+
+
+def _told(value: float) -> str:
+    """The shortest number that float32 rounds to the same."""
+    import numpy as np
+
+    return str(np.float32(value))
+
+
+def _share(row: Any) -> str:
+    """What a row says that remains of the model."""
+    if hasattr(row, "non_zero_ratio"):
+        return f"{100 * row.non_zero_ratio:.1f} % of the weights are not 0"
+    if hasattr(row, "nn_reduction_ratio"):
+        return f"{100 * row.nn_reduction_ratio:.1f} % of the parameters"
+    return ""
+
+
+def _classes(row: Any) -> str:
+    """The accuracies of classes from the first one that has one, - for those that have none."""
+    given = iter(row.class_accuracies)
+    mask = f"{row.class_bitmask:b}" if hasattr(row, "class_bitmask") else "1" * len(row.class_accuracies)
+    return (
+        " ".join(f"{next(given, float('nan')):.4g}" if bit == "1" else "-" for bit in mask)
+        if row.class_accuracies
+        else ""
+    )

@@ -1,0 +1,108 @@
+"""Scales by least squares: what quantization took from each index of a weight is given back (8.3.9).
+
+With levels Q of a weight W, the scale of an index is <W, Q> / <Q, Q>, of which the squared error is least. It goes into
+a scale, or the batch normalization, that the block has: gamma times it, and bias and mean divided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import frexp
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..model import Array, Block
+from .changed import Floats, multiplied
+from .choose import RATES, choose
+from .cost import measured
+from .distortion import quant_param
+from .plan import Subject, TensorPlan
+
+#: A scale is at most so many times more or less than 1.
+RANGE = 2.0
+#: New scales, which are near 1, have a step of 2 to this power.
+STEP_EXPONENT = -6
+#: Numbers that are added up at once, and bits of the integers whose sums are exact.
+PORTION, SUM_BITS = 1 << 20, 40
+
+
+def scale_options(qp_density: int) -> dict[str, Any]:
+    """How new scales are coded: options of their tensor."""
+    return {"qp": STEP_EXPONENT << qp_density, "fine_vectors": False, "rate": 0}
+
+
+class Fit(NamedTuple):
+    """Scales of a weight.
+
+    Parameters
+    ----------
+    factors : ndarray of float64, shape (dims[0],)
+    gain : float
+        By how much they lower the sum of squared errors.
+    """
+
+    factors: Floats
+    gain: float
+
+
+def fit(subject: Subject, plan: TensorPlan) -> Fit:
+    """The scales that suit the levels of a weight, its dimension of scales first; the same on every machine."""
+    count, step = plan.dims[0], plan.step
+    levels = quant_param(plan, subject).reshape(count, -1)
+    values = subject.floats.reshape(count, -1)
+    products, squares = np.empty(count), np.empty(count)
+    rows = max(PORTION // max(levels.shape[1], 1), 1)
+    for start in range(0, count, rows):
+        part = slice(start, start + rows)
+        some = levels[part].astype(np.float64)
+        products[part] = _sums(values[part].astype(np.float64) / step * some)
+        squares[part] = _sums(some * some)
+    usable = (squares > 0) & (products > 0)
+    factors = np.divide(products, squares, out=np.ones(count), where=usable).clip(1 / RANGE, RANGE)
+    # |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>, and s is 1 before.
+    gains = np.where(usable, 2 * (factors - 1) * products - (factors * factors - 1) * squares, 0.0)
+    return Fit(factors, float(_sums(gains[None])[0]) * step * step)
+
+
+def scaled(block: Block, subjects: Mapping[str, Subject], factors: Floats) -> dict[str, Array] | None:
+    """The tensors of a block that take the factors, by name; None where they do not hold what comes of that."""
+    if block.scale is not None:
+        powers = {block.scale: factors}
+    elif block.gamma is not None:
+        others = (block.mean, block.bias)
+        powers = {block.gamma: factors} | {name: 1 / factors for name in others if name is not None}
+    else:
+        return None
+    found: dict[str, Array] = {}
+    for name, factor in powers.items():
+        array = subjects[name].array
+        if subjects[name].stored.kind != "f" or array.size != len(factor):
+            return None
+        with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
+            found[name] = multiplied(array.reshape(-1), factor).reshape(array.shape)
+        if not np.isfinite(subjects[name].floats).all() or not np.isfinite(found[name].astype(np.float64)).all():
+            return None
+    return found
+
+
+def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, Subject], after: Mapping[str, Subject]) -> bool:
+    """Whether less error in a weight is worth the bits that its other scales take; ``before`` may lack new ones."""
+    worth = (weight.rate or RATES[bool(weight.dq_flag)]) * weight.step**2
+    taken, was = (sum(_bytes(one) for one in subjects.values()) for subjects in (after, before))
+    return fitted.gain > worth * 8 * (taken - was)
+
+
+def _bytes(subject: Subject) -> float:
+    return measured(subject, choose(subject, in_block=True))
+
+
+def _sums(rows: npt.NDArray[np.float64]) -> Floats:
+    """The sum of each row; the same in whichever order its numbers are added up."""
+    exponent = frexp(float(np.abs(rows).max(initial=0.0)))[1]
+    totals = np.zeros(len(rows))
+    for start in range(0, rows.shape[1], PORTION):
+        part = np.ldexp(rows[:, start : start + PORTION], SUM_BITS - exponent)
+        totals += np.rint(part).astype(np.int64).sum(axis=1)
+    return np.ldexp(totals, exponent - SUM_BITS)

@@ -1,0 +1,465 @@
+"""Low rank and low displacement rank: weights as products of two matrices G and H (8.3.7, 7.3.5).
+
+Truncated singular value decompositions of weights as matrices (Denton and others, 2014; Eckart and Young), with ranks
+by error, by a water level over all singular values, or by rate and distortion; f-circulant displacement (Kailath and
+others, 1979; Sindhwani and others, 2015), W - Z W Zf^T = G H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bitstream.performance import DecompositionMap
+from ...dtypes import stored_type
+from ...errors import EncodeError
+from ...model import Array, Block
+from ...sideinfo.record import default_unit
+from ...tensor.reduction import displacement, from_displacement
+from ..changed import changed, factored
+from ..choose import RATES, choose
+from ..cost import measured
+from ..distortion import distortion, power
+from ..factors import Factors, gain_of
+from ..goals import excerpt, settle
+from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
+from ..schedule import Pool, Reader
+from .blocks import members
+from .tool import Reduced, decomposed, described, product_of, within
+
+Floats = npt.NDArray[np.float64]
+
+#: Of the largest magnitude of a matrix, what its numbers are multiples of, so that last bits of LAPACK do not matter.
+GRID = 2.0**-20
+#: The corners of displacements that are tried: Toeplitz-like, circulant, skew-circulant matrices.
+CORNERS = (0, 1, -1)
+#: Ranks that are tried by rate and distortion, and of displacements, are about so many times the one before.
+GROWTH = 1.25
+#: How often a rank is raised where rounding makes the error of G and H more than it may be.
+TRIES = 4
+#: Weights with a largest magnitude between this and its inverse are decomposed.
+LEAST = 2.0**-400
+FORMS = ("block", "units")
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Take weights apart into two matrices wherever these have fewer parameters.
+
+    Of ``error``, ``mse``, ``ratio``, ``rank`` and ``rate`` there may be one; without any it is ``rate=1``.
+
+    Parameters
+    ----------
+    error : float or None
+        Of each tensor, at most: the root of the squared errors' sum, relative to that of the squares of its values.
+    mse : float or None
+        The mean squared error of each tensor, at most: mse_threshold of the decomposition performance map.
+    ratio : float or None
+        The parameters of these tensors, relative to what they were, at most; ranks are such that errors are least.
+    rank : int or None
+        Of each tensor, at most.
+    rate : float or None
+        Decompose where the sum of squared error and bits is less than without, as the encoder's model of rates has it:
+        how many times what it is usually worth a bit is.
+    form : str
+        ``block``: G and H in one NNR_PT_BLOCK; ``units``: in two units of NNR_PT_FLOAT, as they always are where ids
+        are in a list that has labels of a topology alone (``indexed_references``, A.4).
+    displacement : bool
+        Where the displacement of a weight has so low a rank that it takes fewer parameters at the same error, code
+        that; only decoders that know side information of version 2 make the weight of it.
+    tensors : str
+        Patterns of names, separated by ``|``.
+    """
+
+    AMOUNT: ClassVar[str] = "ratio"
+    AMOUNTS: ClassVar[tuple[float, ...]] = (0.85, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12)
+
+    error: float | None = None
+    mse: float | None = None
+    ratio: float | None = None
+    rank: int | None = None
+    rate: float | None = None
+    form: str = FORMS[0]
+    displacement: bool = False
+    tensors: str = "*"
+
+    def __post_init__(self) -> None:
+        within("error", self.error, 0, 1)
+        within("mse", self.mse, 0, float("inf"))
+        within("ratio", self.ratio, 0, 1)
+        within("rank", self.rank, 1, 1 << 31)
+        within("rate", self.rate, 0, 1000)
+        amounts = {name: getattr(self, name) for name in ("error", "mse", "ratio", "rank", "rate")}
+        if len(given := [name for name, value in amounts.items() if value is not None]) > 1:
+            raise EncodeError(f"reduce: lowrank takes one of {', '.join(amounts)}, not {' and '.join(given)}")
+        if self.form not in FORMS:
+            raise EncodeError(f"reduce: lowrank(form={self.form}): there are {' and '.join(FORMS)}")
+
+    def apply(self, reduced: Reduced) -> Reduced:
+        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays."""
+        if reduced.config.fixed_point is not None:
+            raise EncodeError("reduce: lowrank makes products, which are no fixed-point numbers")
+        if self.displacement and not reduced.config.side_info:
+            raise EncodeError("reduce: lowrank(displacement=true) needs side information")
+        names = [name for name in reduced.matrices(self.tensors) if _decomposable(name, reduced)]
+        weights = [weight for name in names if (weight := _Weight.of(name, reduced.array(name)))]
+        pairs = self._chosen(weights, reduced) if weights else {}
+        listed = reduced.config.indexed_references and reduced.model.topology is not None  # where H has no name (A.4)
+        return _decomposed(reduced, pairs, listed or self.form == "units") if pairs else reduced
+
+    def _chosen(self, weights: Sequence[_Weight], reduced: Reduced) -> dict[str, _Pair]:
+        """G and H of the weights that do not stay."""
+        ranks: Mapping[str, int] = {}
+        if self.ratio is not None:
+            ranks = _ranks(weights, self.ratio)
+        elif self.rank is not None:
+            ranks = {one.name: self.rank for one in weights}
+        plain = _Plain(reduced) if self.error is None and self.mse is None and not ranks else None
+        found: dict[str, _Pair | None] = {}
+        for one in weights:
+            if plain:
+                found[one.name] = self._cheapest(one, plain)
+            elif one.name in ranks:
+                found[one.name] = self._of_rank(one, ranks[one.name])
+            else:
+                most = self.error**2 * one.energy if self.error is not None else (self.mse or 0.0) * one.matrix.size
+                pair = one.within(most)
+                found[one.name] = one.displaced(most, pair) if self.displacement else pair
+        return {name: pair for name, pair in found.items() if pair}
+
+    def _of_rank(self, weight: _Weight, rank: int) -> _Pair | None:
+        """The pair of a rank, or one of a displacement with fewer parameters and no greater error."""
+        pair = weight.pair(rank)
+        return weight.displaced(pair.squared, pair) if pair and self.displacement else pair
+
+    def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
+        """The pair of the least sum of squared error and bits; None where that of the weight itself is less."""
+        whole = plain.subject(weight.name)
+        plan = choose(whole)
+        if not plan.step:
+            return None
+        worth = (1.0 if self.rate is None else self.rate) * (plan.rate or RATES[bool(plan.dq_flag)]) * plan.step**2
+        noise, nbytes = _estimated(whole)
+        least, best = noise + worth * 8 * nbytes, None
+        for rank in _ladder(weight.most):
+            pair = self._of_rank(weight, rank)
+            if pair is None or pair.squared >= least:
+                continue
+            factors, cost = pair.factors, pair.squared
+            qps = factors.qps(plan.qp, plain.config.qp_density)
+            for array, qp, each in zip((pair.g, pair.h), qps, factors.costs, strict=True):
+                own = subject(weight.name, array, plain.config)
+                options = own.options.replaced({"qp": qp, "fine_vectors": False, "codebook": 0})
+                noise, nbytes = _estimated(replace(own, options=options), in_block=True)
+                cost += each * noise + worth * 8 * nbytes
+            if cost < least:
+                least, best = cost, pair
+        return best
+
+
+class _Plain:
+    """The weights before, with the steps that they would have: without a target, where there is one."""
+
+    def __init__(self, reduced: Reduced) -> None:
+        config, model = replace(reduced.config, target_size=None, target_ratio=None), reduced.model
+        with Pool() as pool:
+            blocks = decomposed(model, reduced.restored)
+            self.config = settle(model, config, Reader(model), pool, decomposed=blocks)
+        self._model = model
+
+    def subject(self, name: str) -> Subject:
+        """The facts about a weight."""
+        return subject(name, native(np.asarray(self._model.tensors[name])), self.config)
+
+
+def _estimated(whole: Subject, in_block: bool = False) -> tuple[float, float]:
+    """About the sum of the squared errors of a tensor, and its bytes."""
+    some = excerpt(whole)
+    plan, share = choose(some, in_block=in_block), whole.array.size / some.array.size
+    return share * distortion(some, plan).noise, share * measured(some, plan)
+
+
+def _ladder(most: int) -> Iterator[int]:
+    """Ranks from 1 on, each a little larger than the one before."""
+    rank = 1
+    while rank <= most:
+        yield rank
+        rank = max(rank + 1, int(rank * GROWTH))
+
+
+# ------------------------------------------------------------------------------------------------ one weight
+@dataclass(frozen=True)
+class _Pair:
+    """G and H of a weight.
+
+    Parameters
+    ----------
+    g, h : ndarray
+        Of the type that is coded.
+    squared : float
+        The sum of the squared errors of the weight.
+    corner : int or None
+        See :class:`nnr_codec.model.Block`.
+    """
+
+    g: Array
+    h: Array
+    squared: float
+    corner: int | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Of both."""
+        return int(self.g.size + self.h.size)
+
+    @property
+    def factors(self) -> Factors:
+        """What their steps follow from."""
+        (rows, rank), columns = self.g.shape, self.h.shape[1]
+        g, h = (power(np.asarray(array, np.float64)) for array in (self.g, self.h))
+        return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A weight as a matrix: of all that its dimensions can be split into, the one nearest to a square.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : dtype
+        That G and H have.
+    matrix : ndarray of float64, shape (rows, columns)
+    basis : _Basis
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    matrix: Floats
+    basis: _Basis
+
+    @classmethod
+    def of(cls, name: str, array: Array) -> _Weight | None:
+        """The facts about a tensor; None where some of it is not finite, or its squares are not."""
+        stored = stored_type(array.dtype)
+        if stored is None:
+            return None
+        wide = np.asarray(array, np.float64)
+        largest = float(np.abs(wide).max())
+        if not LEAST < largest < 1 / LEAST:  # no comparison with a not-a-number is true
+            return None
+        split = min(range(1, array.ndim), key=lambda k: prod(array.shape[:k]) + prod(array.shape[k:]))
+        matrix = wide.reshape(prod(array.shape[:split]), -1)
+        dtype = np.dtype(stored.name if stored.name in FLOAT_FORMATS else np.float32)
+        return cls(name, array.shape, dtype, matrix, _Basis.of(matrix))
+
+    @property
+    def energy(self) -> float:
+        """The sum of the squares."""
+        return power(self.matrix)
+
+    @property
+    def most(self) -> int:
+        """The greatest rank at which G and H have fewer parameters."""
+        rows, columns = self.matrix.shape
+        return int((rows * columns - 1) // (rows + columns))
+
+    @cached_property
+    def _moved(self) -> list[tuple[int, Floats, _Basis]]:
+        """The displacements, by their corners."""
+        moved = [(corner, displacement(self.matrix, corner)) for corner in CORNERS]
+        return [(corner, one, _Basis.of(one)) for corner, one in moved]
+
+    def pair(self, rank: int) -> _Pair | None:
+        """G and H of a rank; None where they have no fewer parameters, or their type does not hold them."""
+        return self._made(self.matrix, self.basis, rank, None) if rank <= self.most else None
+
+    def within(self, most: float) -> _Pair | None:
+        """The pair of the least rank with a sum of squared errors of at most this; None where there is none."""
+        rank, more = max(int(np.count_nonzero(self.basis.tails > most)), 1), 1
+        for _ in range(TRIES):
+            pair = self.pair(rank)
+            if pair is None or pair.squared <= most:
+                return pair
+            rank, more = rank + more, 2 * more
+        return None
+
+    def displaced(self, most: float, other: _Pair | None) -> _Pair | None:
+        """G and H of a displacement with an error of at most this, if they have fewer parameters than the other pair.
+
+        What is left of that is given otherwise.
+        """
+        best, both = other, sum(self.matrix.shape)
+        if len(self.matrix) != self.shape[0]:
+            return best
+        for corner, moved, basis in self._moved:
+            fewer = (best.parameters if best else self.matrix.size) - 1
+            for rank in _ladder(min(fewer // both, len(basis.tails))):
+                pair = self._made(moved, basis, rank, corner)
+                if pair and pair.squared <= most:
+                    best = pair
+                    break
+        return best
+
+    def _made(self, matrix: Floats, basis: _Basis, rank: int, corner: int | None) -> _Pair | None:
+        """G and H of what is the weight, or its displacement."""
+        g, h = basis.factors(matrix, rank)
+        with np.errstate(over="ignore"):  # what does not fit is looked at
+            factors = g.astype(self.dtype), h.astype(self.dtype)
+            found = (factors[0].astype(np.float64) @ factors[1].astype(np.float64)).astype(self.dtype)
+        if not all(np.isfinite(array).all() for array in (*factors, found)):
+            return None
+        errors = self.matrix - (found if corner is None else from_displacement(found, corner))
+        return _Pair(*factors, power(errors), corner) if np.isfinite(errors).all() else None
+
+
+@dataclass(frozen=True)
+class _Basis:
+    """The singular vectors of a matrix on its shorter side, and its singular values.
+
+    Parameters
+    ----------
+    vectors : ndarray of float64, shape (n, n)
+        In columns, by descending values; on a grid, and with the largest component positive.
+    values : ndarray of float64, shape (n,)
+    tails : ndarray of float64, shape (n,)
+        For each rank from 0 on, the sum of the squares of the values that it leaves out.
+    is_left : bool
+    """
+
+    vectors: Floats
+    values: Floats
+    tails: Floats
+    is_left: bool
+
+    @classmethod
+    def of(cls, matrix: Floats) -> _Basis:
+        """That of a matrix of finite numbers."""
+        is_left = matrix.shape[0] <= matrix.shape[1]
+        squares, vectors = np.linalg.eigh(matrix @ matrix.T if is_left else matrix.T @ matrix)
+        squares, vectors = np.maximum(squares[::-1], 0.0), _on_grid(vectors[:, ::-1])
+        largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
+        tails = np.cumsum(squares[::-1])[::-1]
+        return cls(np.where(largest < 0, -vectors, vectors), np.sqrt(squares), tails, is_left)
+
+    def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
+        """G and H of a rank, whose product is next to the matrix.
+
+        A singular value is shared so that its powers are as m to n in an (m, n) matrix: then the bits of both, with
+        one step for each, are least at high rates.
+        """
+        some = self.vectors[:, :rank]
+        target = matrix if self.is_left else matrix.T
+        other = np.linalg.solve(some.T @ some, some.T @ target)
+        rows, columns = matrix.shape
+        share = (rows if self.is_left else columns) / (rows + columns)
+        scales = np.maximum(self.values[:rank], self.values[0] * GRID) ** share
+        g, h = _on_grid(some * scales), _on_grid(other / scales[:, None])
+        return (g, h) if self.is_left else (h.T, g.T)
+
+
+def _on_grid(array: Floats) -> Floats:
+    """The nearest multiples of a small part of the largest magnitude, a power of two."""
+    largest = float(np.abs(array).max())
+    if not largest:
+        return array
+    step = np.ldexp(GRID, int(np.frexp(largest)[1]))
+    found: Floats = np.rint(array / step) * step
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ all weights
+def _ranks(weights: Sequence[_Weight], ratio: float) -> dict[str, int]:
+    """The ranks of the least sum of squared errors with so many of the parameters; beyond ``most``: as it is."""
+    budget = ratio * sum(one.matrix.size for one in weights)
+
+    def at(level: float) -> list[int]:
+        """Ranks in which each parameter makes the errors less by as much as the level, or more."""
+        return [_rank(one, level) for one in weights]
+
+    def taken(ranks: Sequence[int]) -> int:
+        return sum(_parameters(one, rank) for one, rank in zip(weights, ranks, strict=True))
+
+    low, high = 0.0, max((one.energy for one in weights), default=0.0) + 1.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (low, middle) if taken(at(middle)) <= budget else (middle, high)
+    ranks = at(high)
+    left = budget - taken(ranks)
+    while True:  # what is left is for those that gain most by one rank more
+        gains = [
+            (float(one.basis.values[rank]) ** 2 / sum(one.matrix.shape), -k)
+            for k, (one, rank) in enumerate(zip(weights, ranks, strict=True))
+            if rank < one.most and sum(one.matrix.shape) <= left
+        ]
+        if not gains:
+            return {one.name: rank for one, rank in zip(weights, ranks, strict=True)}
+        k = -max(gains)[1]
+        ranks[k] += 1
+        left -= sum(weights[k].matrix.shape)
+
+
+def _parameters(weight: _Weight, rank: int) -> int:
+    return rank * sum(weight.matrix.shape) if rank <= weight.most else weight.matrix.size
+
+
+def _rank(weight: _Weight, level: float) -> int:
+    """The rank of the least sum of squared errors and parameters, each of which is worth a level."""
+    if not weight.most:
+        return 1
+    gains = weight.basis.values[: weight.most] ** 2
+    rank = max(int(np.count_nonzero(gains > level * sum(weight.matrix.shape))), 1)
+    saved = level * (weight.matrix.size - _parameters(weight, rank))
+    return rank if float(weight.basis.tails[rank]) < saved else weight.most + 1
+
+
+# ------------------------------------------------------------------------------------------------ the model
+def _decomposable(name: str, reduced: Reduced) -> bool:
+    """Whether a weight can be a product of two tensors: by what it is in blocks, by its options, and by names."""
+    model, config = reduced.model, reduced.config
+    if name in model.aliases.values() or name in (config.sensitivity or ()) or name in (config.hessians or ()):
+        return False
+    for block in model.blocks:
+        if name in (block.g, block.h, *members(block)):
+            return False
+        if name == block.weight and block.scale is not None and block.scale not in reduced.wiring.shapes:
+            return False
+    taken = {other.casefold() for other in (*model.tensors, *reduced.wiring.shapes)}
+    new = (f"{name}_H", default_unit(name), f"{default_unit(name)}_H", *_names(name))
+    return not config.for_tensor(name).codebook and not any(
+        other.casefold() in taken or not fits_name(other) for other in new
+    )
+
+
+def _names(name: str) -> tuple[str, str]:
+    """What G and H of a weight are called until they are coded."""
+    return f"{name}.G", f"{name}.H"
+
+
+def _decomposed(reduced: Reduced, pairs: Mapping[str, _Pair], two_units: bool) -> Reduced:
+    """The model with G and H in the places of some weights."""
+    model = reduced.model
+    blocks = {block.weight: block for block in model.blocks}
+    for name, pair in pairs.items():
+        g, h = _names(name)
+        block = blocks.get(name, Block(name))
+        if two_units or pair.corner is not None or block.axis:
+            block = Block(name)  # the others of it stand apart
+        shape = described(model.tensors, name)[1]
+        blocks[name] = replace(block, g=g, h=h, shape=shape, two_units=two_units, corner=pair.corner)
+    tensors = {name: dict(zip(_names(name), (pair.g, pair.h), strict=True)) for name, pair in pairs.items()}
+    coded = replace(model, tensors=factored(model.tensors, tensors), blocks=list(blocks.values()))
+    products = {name: product_of(blocks[name], coded, described(model.tensors, name)[0]) for name in pairs}
+    maps = reduced.maps
+    if maps.decomposition is None:
+        maps = replace(maps, decomposition=DecompositionMap())
+    restored = replace(reduced.restored, tensors=changed(reduced.restored.tensors, products))
+    return replace(reduced, model=coded, restored=restored, maps=maps)

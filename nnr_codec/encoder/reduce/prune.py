@@ -1,0 +1,283 @@
+"""Combined pruning and sparsification: channels are removed from all tensors that have them (8.3.3, Table 19).
+
+Which channels there are, and in which tensors, is told by the topology (:class:`nnr_codec.model.Channels`); how much
+each matters by graph diffusion (:mod:`.diffusion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bitstream.performance import PruningMap, SparsificationMap
+from ...errors import EncodeError
+from ...model import Array, Channels, Slice
+from ..changed import changed
+from .diffusion import GRID, importance
+from .tool import Pruning, Reduced, described, matches, within
+from .zeros import cleared, magnitudes, missing, share, work_type
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+SCOPES = ("global", "local")
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Remove channels: filters and neurons, what belongs to them, and what reads them.
+
+    Parameters
+    ----------
+    ratio : float or None
+        The share of all channels that could be removed which are, rounded up; one of each group stays.
+    scope : str
+        ``global``: those that matter least of all groups; ``local``: the same share of each group.
+    sparsity : float
+        The share of the parameters in the matrices that are left which are 0 then: those whose magnitude, times what
+        their filter matters, is least.
+    mask : bool
+        NNR_TPL_PRUN has a mask of the parameters that are not 0, one bit for each.
+    tensors : str
+        Patterns of names, separated by ``|``: of the weights that make channels, all of a group, and of those that
+        become sparse.
+    """
+
+    AMOUNT: ClassVar[str] = "ratio"
+    AMOUNTS: ClassVar[tuple[float, ...]] = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+
+    ratio: float | None = None
+    scope: str = SCOPES[0]
+    sparsity: float = 0.0
+    mask: bool = False
+    tensors: str = "*"
+
+    def __post_init__(self) -> None:
+        within("ratio", self.ratio, 0, 1)
+        within("sparsity", self.sparsity, 0, 1)
+        if self.scope not in SCOPES:
+            raise EncodeError(f"reduce: prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
+
+    def apply(self, reduced: Reduced) -> Reduced:
+        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no graph tells of channels."""
+        if self.ratio is None:
+            raise EncodeError("reduce: prune lacks its ratio, as in prune(ratio=0.3)")
+        if self.ratio:
+            groups = _groups(reduced, self.tensors)
+            if not groups:
+                raise EncodeError(f"reduce: prune({self._told}): {_why(reduced)}")
+            reduced = _without(reduced, groups, self._kept(groups))
+        if self.sparsity:
+            reduced = self._sparse(reduced)
+        if self.mask:
+            reduced = replace(reduced, pruning=replace(reduced.pruning or Pruning(), sparse=True))
+        return reduced
+
+    @property
+    def _told(self) -> str:
+        return f"ratio={self.ratio}" + (f", tensors={self.tensors}" if self.tensors != "*" else "")
+
+    def _kept(self, groups: list[_Group]) -> list[Mask]:
+        """Which channels of each group stay."""
+        ratio = self.ratio or 0.0
+        kept = [np.ones(group.channels.size, np.bool_) for group in groups]
+        if self.scope == "local":
+            for group, mask in zip(groups, kept, strict=True):
+                order = np.lexsort((np.arange(len(mask)), group.importance))
+                mask[order[: min(share(ratio, len(mask)), len(mask) - 1)]] = False
+            return kept
+        found: list[tuple[float, int, int]] = []
+        for k, group in enumerate(groups):
+            last = int(np.lexsort((np.arange(group.channels.size), group.importance))[-1])
+            found += [(value, k, c) for c, value in enumerate(group.importance.tolist()) if c != last]
+        for _, k, c in sorted(found)[: share(ratio, sum(group.channels.size for group in groups))]:
+            kept[k][c] = False
+        return kept
+
+    def _sparse(self, reduced: Reduced) -> Reduced:
+        """The matrices with some of their parameters 0."""
+        filters = _by_filter(_groups(reduced, "*"))
+        names = reduced.matrices(self.tensors)
+        arrays = {name: reduced.array(name) for name in names}
+        weights = {name: _weighted(array, filters.get(name)) for name, array in arrays.items()}
+        count = missing(arrays.values(), self.sparsity)
+        every = np.concatenate(list(weights.values()))
+        every = every[(every > 0) & (every < np.inf)]
+        others: dict[str, Array] = {}
+        if count > 0 and len(every):
+            last = min(count, len(every)) - 1
+            threshold = np.partition(every, last)[last]
+            others = {name: cleared(array, weights[name] <= threshold) for name, array in arrays.items()}
+        maps = replace(reduced.maps, sparsification=reduced.maps.sparsification or SparsificationMap())
+        return replace(reduced.replaced(others), maps=maps)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Channels that may be removed, and how much each matters, shape (size,)."""
+
+    channels: Channels
+    importance: Floats
+
+
+class _NoFloatsError(Exception):
+    """Channels of which nothing tells how much they matter."""
+
+
+def _why(reduced: Reduced) -> str:
+    """Why there are no channels."""
+    if reduced.wiring.channels:
+        return "rules, patterns, types or earlier steps leave none of the network's channels"
+    if reduced.model.topology is None:
+        return "there is no graph, which alone tells of channels"
+    return "the graph tells of no channels that could be removed"
+
+
+def _groups(reduced: Reduced, tensors: str) -> list[_Group]:
+    """The channels that may be removed: of tensors that may change and are as the graph says."""
+    tied = {*reduced.model.aliases, *reduced.model.aliases.values()}
+    found = []
+    for channels in reduced.wiring.channels:
+        names = {part.tensor for part in channels.parts}
+        if not all(name in reduced.model.tensors and name not in tied and reduced.may_change(name) for name in names):
+            continue
+        shapes = {name: described(reduced.model.tensors, name)[1] for name in names}
+        if not all(_fits(part, channels.size, shapes[part.tensor]) for part in channels.parts):
+            continue
+        makers = [part for part in channels.parts if part.makes]
+        if not makers or not all(matches(part.tensor, tensors) for part in makers):
+            continue
+        rows = (rows_of(reduced.array(part.tensor), part, channels.size) for part in makers)
+        readers = (rows_of(reduced.array(part.tensor), part, channels.size) for part in _readers(reduced, channels))
+        with suppress(_NoFloatsError):
+            found.append(_Group(channels, importance(rows, readers)))
+    return found
+
+
+def _readers(reduced: Reduced, channels: Channels) -> list[Slice]:
+    """The slices of weights that read the channels."""
+    makers = {(part.tensor, part.axis) for part in channels.parts if part.makes}
+    shapes = {part.tensor: described(reduced.model.tensors, part.tensor)[1] for part in channels.parts}
+    return [
+        part
+        for part in channels.parts
+        if (part.tensor, part.axis) not in makers and sum(extent > 1 for extent in shapes[part.tensor]) > 1
+    ]
+
+
+def _fits(part: Slice, size: int, shape: tuple[int, ...]) -> bool:
+    return part.axis < len(shape) and part.offset + part.outer * size * part.inner <= shape[part.axis]
+
+
+def indices(part: Slice, channels: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Where the numbers of some channels stand along the dimension of a slice, in order of the channels."""
+    outer = np.arange(part.outer)[None, :, None] * size * part.inner
+    inner = np.arange(part.inner)[None, None, :]
+    return (part.offset + outer + channels[:, None, None] * part.inner + inner).reshape(-1)
+
+
+def rows_of(array: Array, part: Slice, size: int) -> Floats:
+    """The numbers of each channel, shape (size, n); _NoFloatsError where they are no finite floats."""
+    if work_type(array) is None:
+        raise _NoFloatsError
+    taken = np.take(np.moveaxis(array, part.axis, 0), indices(part, np.arange(size), size), axis=0)
+    rows = taken.reshape(size, -1).astype(np.float64)
+    if not np.isfinite(rows).all():
+        raise _NoFloatsError
+    return rows
+
+
+def _without(reduced: Reduced, groups: list[_Group], kept: list[Mask]) -> Reduced:
+    """The model without channels, and its topology's shapes and channels as they are then."""
+    stays: dict[tuple[str, int], Mask] = {}
+    for group, mask in zip(groups, kept, strict=True):
+        gone = np.flatnonzero(~mask)
+        for part in group.channels.parts if len(gone) else ():
+            key = part.tensor, part.axis
+            if key not in stays:
+                stays[key] = np.ones(described(reduced.model.tensors, part.tensor)[1][part.axis], np.bool_)
+            stays[key][indices(part, gone, group.channels.size)] = False
+    others: dict[str, Array] = {}
+    for (name, axis), mask in stays.items():
+        others[name] = np.compress(mask, others[name] if name in others else reduced.array(name), axis=axis)
+    shapes = {name: array.shape for name, array in others.items()}
+    size = {id(group.channels): int(mask.sum()) for group, mask in zip(groups, kept, strict=True)}
+    channels = tuple(
+        Channels(size.get(id(each), each.size), tuple(_moved(part, stays) for part in each.parts))
+        for each in reduced.wiring.channels
+    )
+    done = reduced.replaced(others)
+    left = {name: _left(reduced, name, stays) for name in others}
+    pruned = [*dict.fromkeys([*reduced.model.pruned, *others])]
+    pruning = reduced.pruning or Pruning()
+    return replace(
+        done,
+        model=replace(done.model, tensors=changed(done.model.tensors, _scales(reduced, stays)), pruned=pruned),
+        restored=replace(done.restored, pruned=pruned),
+        wiring=replace(reduced.wiring.with_shapes(shapes), channels=channels),
+        maps=replace(reduced.maps, pruning=reduced.maps.pruning or PruningMap()),
+        pruning=replace(pruning, dims={**pruning.dims, **shapes}, kept={**pruning.kept, **left}),
+    )
+
+
+def _scales(reduced: Reduced, stays: Mapping[tuple[str, int], Mask]) -> dict[str, Array]:
+    """What is left of scales that a step made, which no graph knows."""
+    return {
+        block.scale: np.compress(stays[block.weight, block.axis], reduced.array(block.scale))
+        for block in reduced.model.blocks
+        if block.scale is not None
+        and block.scale not in reduced.restored.tensors
+        and (block.weight, block.axis) in stays
+    }
+
+
+def _left(reduced: Reduced, name: str, stays: Mapping[tuple[str, int], Mask]) -> tuple[Mask, ...]:
+    """Which of the indices that each dimension of a tensor had, before all steps, are left."""
+    shape = described(reduced.model.tensors, name)[1]
+    before = reduced.pruning.kept.get(name) if reduced.pruning else None
+    found = []
+    for axis, extent in enumerate(shape):
+        mask = stays.get((name, axis), np.ones(extent, np.bool_))
+        if before is not None:
+            whole = np.array(before[axis], np.bool_)
+            whole[whole] = mask
+            mask = whole
+        found.append(mask)
+    return tuple(found)
+
+
+def _moved(part: Slice, stays: Mapping[tuple[str, int], Mask]) -> Slice:
+    """A slice where other channels of its dimension are gone."""
+    mask = stays.get((part.tensor, part.axis))
+    return part if mask is None else replace(part, offset=int(np.count_nonzero(mask[: part.offset])))
+
+
+def _by_filter(groups: list[_Group]) -> dict[str, tuple[Slice, int, Floats]]:
+    """The importances of the filters of weights."""
+    return {
+        part.tensor: (part, group.channels.size, group.importance)
+        for group in groups
+        for part in group.channels.parts
+        if part.makes
+    }
+
+
+def _weighted(array: Array, filters: tuple[Slice, int, Floats] | None) -> npt.NDArray[np.float32]:
+    """How much each parameter matters, in row-major order: 0 for those that are 0, infinite for no finite numbers."""
+    found = magnitudes(array).astype(np.float64)
+    found[np.isnan(found)] = np.inf
+    if filters:
+        part, size, value = filters
+        factor = np.ones(array.shape[part.axis])
+        factor[indices(part, np.arange(size), size)] = np.repeat(np.maximum(value, GRID), part.outer * part.inner)
+        shape = [1] * array.ndim
+        shape[part.axis] = -1
+        found = (found.reshape(array.shape) * factor.reshape(shape)).reshape(-1)
+    limits = np.finfo(np.float32)
+    bounded = np.clip(found, float(limits.tiny), float(limits.max))
+    return np.where((found > 0) & (found < np.inf), bounded, found).astype(np.float32)

@@ -1,0 +1,126 @@
+"""Weights as tensors of three dimensions, in blocks inside superblocks (8.3.2, 8.3.6).
+
+``reshaped`` gives the three dimensions of a weight: outputs, inputs, and all positions of the kernel. ``dimensions``
+reads those of a block or superblock from an option. ``Blocks`` is the grid that both make in one tensor: ``gathered``
+turns a tensor into one row for each block, with ``inside`` saying which items of the rows the tensor really has,
+``scattered`` makes the tensor of such rows again, and ``superblocks`` are the numbers of the superblocks that blocks
+lie in, which are the same for blocks of every size, because blocks divide superblocks (``divided`` checks that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import EncodeError
+
+Triple = tuple[int, int, int]
+Item = TypeVar("Item", bound=np.generic)
+
+#: The largest extent of blocks and superblocks: block_dimensions and super_block_dimensions are u(8) (6.3.4.3).
+LARGEST = 255
+#: The most items of a block.
+ITEMS = 1 << 12
+
+
+def reshaped(shape: tuple[int, ...]) -> Triple:
+    """The three dimensions of a weight: the first two, and the product of all others (reshaped_tensor_dimensions)."""
+    first, second, *others = (*shape, 1, 1)
+    return first, second, prod(others)
+
+
+def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
+    """Three extents from a text such as ``4x1x1``.
+
+    One that is left out at the end is 1; with ``whole`` it is 0, which stands for all that the tensor has. EncodeError
+    for anything else than one to three numbers from 1 to 255.
+    """
+    parts = text.split("x")
+    if len(parts) > 3 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
+        raise EncodeError(f"reduce: {option} {text!r} is not up to three numbers such as 4x1x1")
+    extents = [int(part) for part in parts]
+    if not all(1 <= extent <= LARGEST for extent in extents):
+        raise EncodeError(f"reduce: {option} {text} has an extent outside 1..{LARGEST}, which 6.3.4.3 can tell of")
+    first, second, third = extents + [0 if whole else 1] * (3 - len(extents))
+    return first, second, third
+
+
+def divided(block: Triple, superblock: Triple) -> None:
+    """Check that blocks divide superblocks; EncodeError if they do not, or have more than 4096 items."""
+    if any(whole % part if part else whole for part, whole in zip(block, superblock, strict=True)):
+        raise EncodeError(f"reduce: blocks of {_told(block)} do not divide superblocks of {_told(superblock)}")
+    if prod(block) > ITEMS:
+        raise EncodeError(f"reduce: blocks of {_told(block)} have more than {ITEMS} items")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of one tensor, in row-major order of where they lie; those at the end may be cut.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the tensor, with no extent of 0.
+    block, superblock : tuple of int
+        Three extents that :func:`divided` lets pass; 0 stands for all that there is.
+    """
+
+    shape: tuple[int, ...]
+    block: Triple
+    superblock: Triple = (0, 0, 0)
+
+    @property
+    def sizes(self) -> Triple:
+        """Extents of a block that is not cut: no more than the tensor has."""
+        a, b, c = (min(part or whole, whole) for part, whole in zip(self.block, reshaped(self.shape), strict=True))
+        return a, b, c
+
+    @property
+    def counts(self) -> Triple:
+        """How many blocks there are along each dimension."""
+        a, b, c = (-(-whole // part) for part, whole in zip(self.sizes, reshaped(self.shape), strict=True))
+        return a, b, c
+
+    def gathered(self, array: npt.NDArray[Item], fill: Any = 0) -> npt.NDArray[Item]:
+        """A tensor as shape (blocks, items of a block), in its type; what blocks at the end lack is ``fill``.
+
+        It may be a view of the tensor, where blocks lie one after the other.
+        """
+        whole = reshaped(self.shape)
+        padding = [
+            (0, size * count - extent) for size, count, extent in zip(self.sizes, self.counts, whole, strict=True)
+        ]
+        solid = array.reshape(whole)
+        if any(after for _, after in padding):
+            solid = np.pad(solid, padding, constant_values=fill)
+        (a, b, c), (i, j, k) = self.counts, self.sizes
+        return solid.reshape(a, i, b, j, c, k).transpose(0, 2, 4, 1, 3, 5).reshape(a * b * c, i * j * k)
+
+    def scattered(self, rows: npt.NDArray[Item]) -> npt.NDArray[Item]:
+        """The tensor whose blocks are the rows of shape (blocks, items), or (blocks, 1) where items are alike."""
+        (a, b, c), (i, j, k) = self.counts, self.sizes
+        rows = np.broadcast_to(rows, (a * b * c, i * j * k))
+        solid = rows.reshape(a, b, c, i, j, k).transpose(0, 3, 1, 4, 2, 5).reshape(a * i, b * j, c * k)
+        d0, d1, d2 = reshaped(self.shape)
+        return solid[:d0, :d1, :d2].reshape(self.shape)
+
+    def inside(self) -> npt.NDArray[np.bool_]:
+        """Which items of what :meth:`gathered` gives the tensor has: shape (blocks, items of a block)."""
+        return self.gathered(np.ones(self.shape, np.bool_), fill=False)
+
+    def superblocks(self) -> npt.NDArray[np.int64]:
+        """The number of the superblock of each block, shape (blocks,): row-major order of where superblocks lie."""
+        number = np.zeros(self.counts, np.int64)
+        for axis, (size, count, extent) in enumerate(zip(self.sizes, self.counts, self.superblock, strict=True)):
+            of_axis = np.arange(count) * size // (extent or size * count)
+            number *= int(of_axis[-1]) + 1
+            number += of_axis.reshape([-1 if axis == other else 1 for other in range(3)])
+        return number.reshape(-1)
+
+
+def _told(extents: Triple) -> str:
+    return "x".join(str(extent) if extent else "all" for extent in extents)

@@ -1,0 +1,185 @@
+"""Unification: the parameters of a block get one magnitude, and keep their signs (8.3.6).
+
+After Lin, Jiang and others, *Efficient Micro-Structured Weight Unification and Pruning for Neural Network Compression*
+(2021), without training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, prod
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bitstream.performance import UnificationMap
+from ...errors import EncodeError
+from ...model import Array
+from .structure import Blocks, Triple, dimensions, divided
+from .tool import Reduced, within
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Unify:
+    """Give the parameters of a block that are not 0 the mean of their magnitudes, where that makes the least error.
+
+    The error of a block is the root mean square of what this changes its parameters by, those that are 0 left out. The
+    blocks with the least error come first, whatever tensor they are of.
+
+    Parameters
+    ----------
+    ratio : float or None
+        The part of the parameters of all these tensors together whose blocks are unified, 0..1.
+    threshold : float or None
+        The largest error that a block may have (unification_threshold, 6.4.4.3); in the place of ``ratio``.
+    block : str
+        Shapes of blocks such as ``2x2x2``, separated by ``|``: outputs, inputs and positions of the kernel. Each
+        superblock has the one with the least squared error for each magnitude that it saves.
+    superblock : str
+        Shape of superblocks; what is left out at its end is whole.
+    tensors : str
+        Patterns of names, separated by ``|``.
+    """
+
+    ratio: float | None = None
+    threshold: float | None = None
+    block: str = "1x1x9|1x8x1"
+    superblock: str = "64x64"
+    tensors: str = "*"
+
+    AMOUNT: ClassVar[str] = "ratio"
+    AMOUNTS: ClassVar[tuple[float, ...]] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+
+    def __post_init__(self) -> None:
+        within("ratio", self.ratio, 0, 1)
+        within("threshold", self.threshold, 0, inf)
+        if self.ratio is not None and self.threshold is not None:
+            raise EncodeError("reduce: unify takes a ratio or a threshold, not both")
+        for shape in self.shapes:
+            divided(shape, self.super_shape)
+
+    @property
+    def shapes(self) -> tuple[Triple, ...]:
+        """The shapes of blocks."""
+        return tuple(dimensions("block", text) for text in self.block.split("|"))
+
+    @property
+    def super_shape(self) -> Triple:
+        """The shape of superblocks, 0 for what is whole."""
+        return dimensions("superblock", self.superblock, whole=True)
+
+    def apply(self, reduced: Reduced) -> Reduced:
+        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
+        if self.ratio is None and self.threshold is None:
+            raise EncodeError("reduce: unify lacks its ratio, or a threshold")
+        grids = self._grids(reduced)
+        parts = [part for grid in grids.values() for part in grid]
+        if self.threshold is not None:
+            chosen = [part.errors <= self.threshold for part in parts]
+        else:
+            chosen = _least(parts, self.ratio or 0.0)
+        unified, masks = {}, iter(chosen)
+        for name, grid in grids.items():
+            array = reduced.array(name)
+            for part in grid:
+                array = part.unified(array, next(masks))
+            unified[name] = array
+        maps = replace(reduced.maps, unification=reduced.maps.unification or UnificationMap())
+        return replace(reduced.replaced(unified), maps=maps)
+
+    def threshold_at(self, reduced: Reduced, ratio: float) -> float:
+        """The threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
+        parts = [part for grid in self._grids(reduced).values() for part in grid]
+        errors = [part.errors[chosen] for part, chosen in zip(parts, _least(parts, ratio), strict=True)]
+        return float(np.concatenate([*errors, np.zeros(1)]).max())
+
+    def _grids(self, reduced: Reduced) -> dict[str, list[_Part]]:
+        """The blocks of each tensor; EncodeError where there are none at all."""
+        found = {}
+        for name in reduced.matrices(self.tensors):
+            if grid := _parts(reduced.array(name), self.shapes, self.super_shape):
+                found[name] = grid
+        if not found:
+            raise EncodeError(
+                f"reduce: of the tensors {self.tensors!r}, none has finite values and more than one in a block "
+                f"of {self.block}"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The blocks of one shape in a tensor: those of the superblocks that have this shape.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    number : ndarray of int64
+        Which ones, of all that there are of the shape.
+    magnitudes, errors : ndarray of float64
+        The mean of the magnitudes that are not 0, and what it makes of error.
+    sizes : ndarray of int64
+        Parameters of each block.
+    """
+
+    blocks: Blocks
+    number: Numbers
+    magnitudes: Floats
+    errors: Floats
+    sizes: Numbers
+
+    def unified(self, array: Array, chosen: Mask) -> Array:
+        """A tensor in which the chosen ones of these blocks have one magnitude each."""
+        magnitudes = np.zeros(prod(self.blocks.counts))
+        magnitudes[self.number[chosen]] = self.magnitudes[chosen]
+        new = self.blocks.scattered(magnitudes[:, np.newaxis])
+        changed: Array = np.where((new != 0) & (array != 0), np.copysign(new, array.astype(np.float64)), array)
+        return changed.astype(array.dtype)
+
+
+def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list[_Part]:
+    """The blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
+    magnitudes = np.abs(array.astype(np.float64))
+    candidates, costs = [], []
+    for shape in dict.fromkeys(shapes):
+        blocks = Blocks(array.shape, shape, superblock)
+        if prod(blocks.sizes) < 2:
+            continue
+        rows = blocks.gathered(magnitudes)
+        there = rows != 0
+        count = np.maximum(np.count_nonzero(there, axis=1), 1)
+        with np.errstate(all="ignore"):  # what is not finite is seen by its sum
+            mean = rows.sum(axis=1) / count
+            squares = np.where(there, (rows - mean[:, np.newaxis]) ** 2, 0).sum(axis=1)
+        if not np.isfinite(squares.sum()):
+            return []
+        sizes = np.count_nonzero(blocks.inside(), axis=1)
+        owner = blocks.superblocks()
+        saved = np.bincount(owner, count - 1)
+        cost = np.divide(np.bincount(owner, squares), saved, out=np.full(len(saved), inf), where=saved > 0)
+        candidates.append((owner, _Part(blocks, np.arange(len(mean)), mean, np.sqrt(squares / count), sizes)))
+        costs.append(cost)
+    if not candidates:
+        return []
+    best = np.argmin(np.stack(costs), axis=0)
+    return [_only(part, best[owner] == k) for k, (owner, part) in enumerate(candidates)]
+
+
+def _only(part: _Part, chosen: Mask) -> _Part:
+    """Some of the blocks."""
+    return _Part(part.blocks, part.number[chosen], part.magnitudes[chosen], part.errors[chosen], part.sizes[chosen])
+
+
+def _least(parts: list[_Part], ratio: float) -> list[Mask]:
+    """The blocks with the least errors: so many that they have this part of all parameters, and no more."""
+    sizes = np.concatenate([part.sizes for part in parts])
+    order = np.argsort(np.concatenate([part.errors for part in parts]), kind="stable")
+    reached = np.cumsum(sizes[order])
+    chosen = np.zeros(len(order), np.bool_)
+    chosen[order[: int(np.searchsorted(reached, ratio * reached[-1])) + 1]] = ratio > 0
+    return np.split(chosen, np.cumsum([len(part.sizes) for part in parts])[:-1])

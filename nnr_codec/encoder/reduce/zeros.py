@@ -1,0 +1,84 @@
+"""Matrices and their parameters that are 0: what the methods of sparsification share.
+
+Decisions are made by integers, and by operations on single floats that every machine computes alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import ceil, frexp, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...dtypes import stored_type
+from ...model import Array
+
+Floats = npt.NDArray[np.floating[Any]]
+Mask = npt.NDArray[np.bool_]
+
+#: Bits of the integers that magnitudes are seen as where they are added up, so that the squares of CHUNK fit 64 bits.
+PRECISION = 22
+#: Items that are looked at together.
+CHUNK = 1 << 18
+
+
+def work_type(array: Array) -> np.dtype[Any] | None:
+    """The type of floats in which sums are made; None for what is no float."""
+    stored = stored_type(array.dtype)
+    if stored is None or stored.kind != "f":
+        return None
+    return np.dtype("f8" if stored.bits == 64 else "f4")
+
+
+def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The float tensors with at least two extents above 1, in their order."""
+    return {
+        name: array
+        for name, array in tensors.items()
+        if work_type(array) is not None and sum(extent > 1 for extent in array.shape) > 1 and prod(array.shape) > 0
+    }
+
+
+def magnitudes(array: Array) -> Floats:
+    """Of all items in row-major order, float32 or float64; those that are not finite are not-a-numbers."""
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.abs(array.astype(work_type(array), order="C").reshape(-1))
+        found[~np.isfinite(found)] = np.nan  # one that does not signal
+    return found
+
+
+def integers(values: Array, largest: float) -> npt.NDArray[np.int64]:
+    """Values, those that are finite, as multiples of a power of two: 2**PRECISION or a little less is the largest."""
+    scaled = np.ldexp(values.astype(np.float64), PRECISION - frexp(largest)[1])
+    return np.rint(scaled).astype(np.int64)
+
+
+def share(ratio: float, count: int) -> int:
+    """The part of a number of parameters, as its decimals have it, rounded up."""
+    return ceil(Fraction(str(float(ratio))) * count)
+
+
+def missing(arrays: Iterable[Array], ratio: float) -> int:
+    """How many parameters of all arrays together have to become 0, that the ratio of them is; not above 0 if it is."""
+    zeros = total = 0
+    for array in arrays:
+        total += array.size
+        zeros += int(np.count_nonzero(magnitudes(array) == 0))
+    return share(ratio, total) - zeros
+
+
+def below(array: Array, threshold: float) -> Mask:
+    """Which parameters, in row-major order, have a magnitude less than sparsification_threshold (6.4.4.3)."""
+    return np.asarray(magnitudes(array) < np.float64(threshold))
+
+
+def cleared(array: Array, mask: Mask) -> Array:
+    """A tensor with some parameters, given in row-major order, set to 0; itself if none is."""
+    if not mask.any():
+        return array
+    out = np.array(array, order="C")
+    out.reshape(-1)[mask] = 0
+    return out

@@ -1,0 +1,143 @@
+"""Updates whose matrices are multiples -1, 0 and 1 of a step of their own (ISO/IEC 15938-17:2024, 5.3, 9.2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import frexp
+from typing import Any
+
+import numpy as np
+
+from ..config import EncoderConfig
+from ..encoder.goals import DENSITY, GREATEST_QP, LEAST_QP, clipped, dense, qp_of
+from ..encoder.reduce.sbt import binary_ternary, is_ternary
+from ..encoder.reduce.zeros import Floats, matrices
+from ..errors import EncodeError
+from ..model import Array
+from ..tensor.quant import step_size
+
+#: The probability of ternary quantization, unless the caller says otherwise.
+TERNARY = 0.5
+#: Neither the trellis nor a codebook has anything to choose where all levels are known.
+KNOWN = {"dependent_quantization": False, "rate": 0, "codebook": 0}
+
+
+@dataclass(frozen=True)
+class BinaryTernary:
+    """Stochastic binary-ternary quantization of the matrices of an update.
+
+    Parameters
+    ----------
+    ratio : float
+        The part of the parameters of each matrix, 0..1, that becomes 0.
+    probability : float
+        That of ternary quantization, 0..1.
+    """
+
+    ratio: float
+    probability: float
+
+    def quantized(
+        self,
+        tensors: Iterable[tuple[str, Array]],
+        config: EncoderConfig,
+        *place: str | int,
+        ties: Mapping[str, str] | None = None,
+    ) -> dict[str, Array]:
+        """The matrices of an update, each of 0 and one magnitude.
+
+        Others have no part in it: vectors, integers, tensors that are exact or not reducible, and those whose magnitude
+        is no step.
+
+        Parameters
+        ----------
+        tensors : iterable of str and ndarray
+            Differences, of which floats are float32 or float64.
+        config : EncoderConfig
+        place : str or int
+            What draws depend on beside the values and the name of a tensor.
+        ties : mapping of str to str, optional
+            Tensors that are to be the same as others.
+        """
+        found: dict[str, Array] = {}
+        for name, array in tensors:
+            own = config.for_tensor(name)
+            if own.exact or not own.reducible or not matrices({name: array}):
+                continue
+            floats: Floats = np.asarray(array, array.dtype)
+            ternary = is_ternary(floats, self.probability, *place, _target(name, ties or {}))
+            quantized = binary_ternary(floats, self.ratio, ternary=ternary)
+            if _nearest(quantized) is not None:
+                found[name] = quantized
+        return found
+
+
+def stepped(
+    found: Mapping[str, Array], config: EncoderConfig, before: Mapping[str, Array]
+) -> tuple[dict[str, Array], EncoderConfig]:
+    """What :class:`BinaryTernary` quantized, in steps, and the options by which just that is coded.
+
+    Parameters
+    ----------
+    found : mapping of str to ndarray
+        Magnitudes become the nearest step of a QpDensity of 7.
+    config : EncoderConfig
+    before : mapping of str to ndarray
+        What is to be subtracted (9.2.4). As a rule it has one magnitude, too: then the new one is a power of two times
+        that, so that all differences are multiples of the lesser.
+    """
+    arrays: dict[str, Array] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for name, array in found.items():
+        qp, last = _nearest(array), _nearest(before[name]) if name in before else None
+        if qp is None:
+            continue
+        if last is not None:
+            qp = _octaves_from(last, qp)
+        arrays[name] = np.sign(array) * array.dtype.type(step_size(qp, DENSITY))
+        options[name] = {"qp": qp if last is None else min(qp, last), **KNOWN}
+    return arrays, dense(config).overridden(options)
+
+
+def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: EncoderConfig) -> BinaryTernary | None:
+    """The quantization that two options ask for, None for none; EncodeError for what means nothing."""
+    for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
+        if part is not None and not _is_part(part):
+            raise EncodeError(f"{name} is a number within 0..1, not {part!r}")
+    if sbt is not None and config.exact:
+        raise EncodeError("exact=True keeps every bit, which leaves nothing to choose for sbt")
+    if sbt is not None:
+        return BinaryTernary(float(sbt), TERNARY if sbt_ternary is None else float(sbt_ternary))
+    if sbt_ternary is not None:
+        raise EncodeError("sbt_ternary goes with sbt")
+    return None
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and type(value) is not bool and bool(0 <= value <= 1)
+
+
+def _target(name: str, ties: Mapping[str, str]) -> str:
+    """The tensor that a name stands for at last."""
+    for _ in ties:
+        name = ties.get(name, name)
+    return name
+
+
+def _nearest(array: Array) -> int | None:
+    """The qp of the step that is nearest to the largest magnitude; None where that is not within the range of steps."""
+    largest = float(np.abs(array).max())
+    if not step_size(LEAST_QP, DENSITY) <= largest <= step_size(GREATEST_QP, DENSITY):
+        return None
+    qp = qp_of(largest)
+    more = clipped(qp + 1)
+    return qp if largest - step_size(qp, DENSITY) <= step_size(more, DENSITY) - largest else more
+
+
+def _octaves_from(last: int, qp: int) -> int:
+    """The qp of that power of two times the step of another one that is nearest to the step of ``qp``."""
+    fraction, octaves = frexp(step_size(qp, DENSITY) / step_size(last, DENSITY))
+    found = last + ((octaves if fraction >= 0.75 else octaves - 1) << DENSITY)
+    beyond = (found > GREATEST_QP) - (found < LEAST_QP)
+    return found - (beyond << DENSITY)

@@ -1,0 +1,143 @@
+"""Which indices of tensors are the same channels of a network: numbered, joined, fixed, and told as Channels.
+
+A track is one channel of one extent, of a tensor or of an activation; an extent is an array of tracks. Whoever walks
+through a graph joins the tracks that operations make the same, and fixes those that have to stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ..model import Channels, Slice
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass
+class Tracks:
+    """The tracks of one network."""
+
+    _count: int = 0
+    _pairs: list[tuple[Ids, Ids]] = field(default_factory=list)
+    _fixed: dict[int, Ids] = field(default_factory=dict)
+    _made: set[int] = field(default_factory=set)
+    _places: dict[tuple[str, int], Ids] = field(default_factory=dict)
+
+    def new(self, count: int) -> Ids:
+        """Tracks that nobody has, shape (count,)."""
+        self._count += count
+        return np.arange(self._count - count, self._count)
+
+    def fixed(self, count: int) -> Ids:
+        """The same, which have to stay."""
+        ids = self.new(count)
+        self.fix(ids)
+        return ids
+
+    def of(self, tensor: str, axis: int, extent: int) -> Ids:
+        """The tracks of a dimension of a tensor of the model, the same at each call."""
+        if (tensor, axis) not in self._places:
+            self._places[tensor, axis] = self.new(extent)
+        return self._places[tensor, axis]
+
+    def fix(self, ids: Ids) -> None:
+        """These have to stay."""
+        self._fixed[id(ids)] = ids
+
+    def is_fixed(self, ids: Ids) -> bool:
+        """Whether these were fixed, as they are."""
+        return id(ids) in self._fixed
+
+    def join(self, one: Ids, other: Ids) -> None:
+        """These are the same, each with each."""
+        if one is not other:
+            self._pairs.append((one, other))
+
+    def make(self, ids: Ids) -> None:
+        """The tensor whose dimension has them makes the channels."""
+        if len(ids):
+            self._made.add(int(ids[0]))
+
+    def channels(self) -> tuple[Channels, ...]:
+        """The channels that can be removed: those that a tensor makes, and of which nothing has to stay.
+
+        They are told together where they are in the same dimensions of the same tensors side by side.
+        """
+        roots = self._roots()
+        free = np.ones(self._count, np.bool_)
+        for ids in self._fixed.values():
+            free[roots[ids]] = False
+        label = np.zeros(self._count, np.int64)  # equal for tracks in the same dimensions, equally often
+        made, last = np.zeros(self._count, np.bool_), 0
+        for ids in self._places.values():
+            found, counts = np.unique(roots[ids], return_counts=True)
+            _, kinds = np.unique(np.stack([label[found], counts]), axis=1, return_inverse=True)
+            label[found] = last + 1 + kinds.reshape(-1)
+            last += 1 + int(kinds.max(initial=0))
+            made[found] |= int(ids[0]) in self._made
+        groups: dict[int, list[int]] = {}
+        for root in np.flatnonzero(free & made & (roots == np.arange(self._count))).tolist():
+            groups.setdefault(int(label[root]), []).append(root)
+        places: dict[int, list[tuple[str, int]]] = {group: [] for group in groups}
+        for place, ids in self._places.items():
+            for group in {int(kind) for kind in np.unique(label[roots[ids]])} & groups.keys():
+                places[group].append(place)
+        return tuple(
+            channels for group, of in groups.items() for channels in self._told(np.array(of), places[group], roots)
+        )
+
+    def _roots(self) -> Ids:
+        """The least of the tracks that are the same, for each."""
+        roots = np.arange(self._count)
+        one = np.concatenate([np.zeros(0, np.int64), *[ids for ids, _ in self._pairs]])
+        other = np.concatenate([np.zeros(0, np.int64), *[ids for _, ids in self._pairs]])
+        while True:
+            a, b = roots[one], roots[other]
+            if np.array_equal(a, b):
+                return roots
+            np.minimum.at(roots, np.maximum(a, b), np.minimum(a, b))
+            while not np.array_equal(roots, roots[roots]):
+                roots = roots[roots]
+
+    def _told(self, group: Ids, places: list[tuple[str, int]], roots: Ids) -> list[Channels]:
+        """The channels of a group, cut where they do not lie side by side in all of the places."""
+        starts: list[Ids] = []
+        inners: list[Ids] = []
+        cut = np.zeros(len(group) - 1, np.bool_)
+        for place in places:
+            at = roots[self._places[place]]
+            order = np.argsort(at, kind="stable")
+            first = np.searchsorted(at[order], group)
+            count = int(np.searchsorted(at[order], group[0], "right")) - int(first[0])
+            where = order[first[:, None] + np.arange(count)]  # of each channel, in order
+            begins = np.concatenate([[0], np.flatnonzero((np.diff(where, axis=1) != 1).any(0)) + 1])
+            starts.append(where[:, begins])
+            inners.append(np.diff(np.append(begins, count)))
+            cut |= (np.diff(starts[-1], axis=0) != inners[-1]).any(1)
+        borders = [0, *(np.flatnonzero(cut) + 1).tolist(), len(group)]
+        return [
+            Channels(
+                end - begin,
+                tuple(
+                    Slice(tensor, axis, offset, outer, inner, makes=int(self._places[tensor, axis][0]) in self._made)
+                    for (tensor, axis), start, of_each in zip(places, starts, inners, strict=True)
+                    for offset, outer, inner in _repeated(start[begin], of_each, end - begin)
+                ),
+            )
+            for begin, end in pairwise(borders)
+        ]
+
+
+def _repeated(starts: Ids, inners: Ids, size: int) -> Iterator[tuple[int, int, int]]:
+    """Offset, ``outer`` and ``inner`` of the slices that begin at these, of so many channels."""
+    for inner in dict.fromkeys(inners.tolist()):
+        first, *others = own = starts[inners == inner].tolist()
+        if all(start == first + k * size * inner for k, start in enumerate(others, 1)):
+            yield first, len(own), inner
+        else:
+            yield from ((start, 1, inner) for start in own)
