@@ -97,7 +97,10 @@ def trained(make: Callable[[], nn.Module]) -> nn.Module:
 def train(
     module: nn.Module, epochs: int, rate: float, after: After | None = None, extra: Extra | None = None
 ) -> nn.Module:
-    """The module after so many epochs of Adam, whose rate falls to nothing; ``after`` each step, ``extra`` loss."""
+    """The module after so many epochs of Adam on images with noise, whose rate falls to nothing.
+
+    ``after`` each step, ``extra`` loss.
+    """
     training = images()[0]
     generator = torch.Generator().manual_seed(SEED)
     steps = epochs * (len(training.y) // BATCH)
@@ -107,7 +110,9 @@ def train(
     for _ in range(epochs):
         order = torch.randperm(len(training.y), generator=generator)
         for rows in order[: len(order) // BATCH * BATCH].view(-1, BATCH):
-            loss = nn.functional.cross_entropy(module(training.x[rows]), training.y[rows])
+            x = training.x[rows]
+            x = x + NOISE * torch.randn(x.shape, generator=generator)
+            loss = nn.functional.cross_entropy(module(x), training.y[rows])
             if extra:
                 loss = loss + extra(module)
             optimizer.zero_grad()

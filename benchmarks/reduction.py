@@ -15,10 +15,12 @@ import copy
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +37,12 @@ from . import digits
 
 SHARED = Path(os.environ.get("NNR_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
-#: Qualities among which the lowest is sought that does.
-QUALITIES = range(2, 49)
-#: Qualities below it that are tried, too, of digits, whose accuracy is no smooth function.
-NEAR = 4
+#: Qualities among which the lowest is sought that does, of digits and of ResNets.
+QUALITIES, FINER = range(2, 49), range(20, 49)
+#: How many qualities below it are tried: neither accuracies nor outputs are smooth functions.
+NEAR, NEARER = 4, 2
+#: How many finer ones have to do as well, of digits, so that no luck decides.
+SURE = 2
 #: What the mean cosine of the outputs of ResNets with those before has to be.
 COSINE = 0.998
 SAMPLES, SEED = 256, 15938
@@ -66,8 +70,8 @@ class Attempt:
         What was done, as tables have it.
     options : dict
         Other options of the encoder.
-    qualities : range
-        None of them where the options decide.
+    settled : bool
+        The options decide on the quality.
     score : callable or None
         In the place of that of the network.
     shown : bool
@@ -78,7 +82,7 @@ class Attempt:
     reduce: str = ""
     told: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    qualities: range = QUALITIES
+    settled: bool = False
     score: Score | None = None
     shown: bool = False
 
@@ -99,14 +103,20 @@ class Network:
         Attempts after fine-tuning, by the same names.
     near : int
         How many qualities below the lowest one that does are tried.
+    qualities : range
+        Those that are tried.
+    sure : int
+        How many qualities above one have to do as well.
     """
 
     name: str
     model: nnr.Model
     score: Score
     tools: Mapping[str, tuple[str, ...]]
-    tuned: Callable[[], Iterator[tuple[str, list[Attempt]]]] = lambda: iter(())
+    tuned: Callable[[], Iterator[tuple[str, Iterator[Attempt]]]] = lambda: iter(())
     near: int = 0
+    qualities: range = QUALITIES
+    sure: int = 0
 
 
 def coded(attempt: Attempt, score: Score, most: float = math.inf, **options: Any) -> Row | None:
@@ -123,38 +133,52 @@ def smallest(attempt: Attempt, network: Network, most: float) -> Row | None:
 
     None where none does in fewer than ``most`` bytes.
     """
-    finest: dict[str, Any] = {"quality": attempt.qualities[-1]} if attempt.qualities else {}
+    qualities = range(0) if attempt.settled else network.qualities
+    finest: dict[str, Any] = {"quality": qualities[-1]} if qualities else {}
     best = coded(attempt, network.score, **finest)
     if not best or not best["enough"]:
         return None
     if best["bytes"] >= most:
         best = None
 
+    @cache
+    def enough(quality: int) -> bool:
+        found = coded(attempt, network.score, quality=quality)
+        return found is not None and bool(found["enough"])
+
     def does(quality: int) -> bool:
         nonlocal best
         found = coded(attempt, network.score, best["bytes"] if best else most, quality=quality)
-        if found and found["enough"]:
-            best = found
-        return found is None or bool(found["enough"])  # what is too large may be made smaller
+        if found is None:
+            return True  # what is too large may be made smaller
+        if not found["enough"] or not all(enough(quality + k) for k in range(1, network.sure + 1)):
+            return False
+        best = found
+        return True
 
-    low, high = 0, len(attempt.qualities) - 2
+    low, high = 0, len(qualities) - 2
     while low <= high:
         middle = (low + high) // 2
-        if does(attempt.qualities[middle]):
+        if does(qualities[middle]):
             high = middle - 1
         else:
             low = middle + 1
-    for quality in attempt.qualities[max(low - network.near, 0) : low]:
+    for quality in qualities[max(low - network.near, 0) : low]:
         if does(quality):
             break
     return best
 
 
-def rows(network: Network) -> Iterator[Row]:
-    """Two for each tool, quantization alone first: an amount at the default step, and the smallest that does."""
+def rows(network: Network, wanted: str = "*") -> Iterator[Row]:
+    """Two for each tool, quantization alone first: an amount at the default step, and the smallest that does.
 
-    def of(tool: str, tuned: bool, attempts: list[Attempt]) -> Iterator[Row]:
-        facts = {"network": network.name, "tool": tool, "tuned": tuned}
+    ``wanted`` is a pattern of names of tools.
+    """
+
+    def of(tool: str, tuned: bool, given: Iterator[Attempt]) -> Iterator[Row]:
+        if not fnmatchcase(tool, wanted):
+            return
+        facts, attempts = {"network": network.name, "tool": tool, "tuned": tuned}, list(given)
         one = next((attempt for attempt in attempts if attempt.shown), attempts[0])
         yield {**facts, "fixed": True, **(coded(one, network.score) or {})}
         best: Row = {"bytes": None}
@@ -162,10 +186,10 @@ def rows(network: Network) -> Iterator[Row]:
             best = smallest(attempt, network, best["bytes"] or math.inf) or best
         yield {**facts, "fixed": False, **best}
 
-    yield from of("quantization alone", False, [Attempt(network.model)])
+    yield from of("quantization alone", False, iter([Attempt(network.model)]))
     for tool, steps in network.tools.items():
         shown = SHOWN.get(tool, "")
-        yield from of(tool, False, [Attempt(network.model, reduce=text, shown=text == shown) for text in steps])
+        yield from of(tool, False, (Attempt(network.model, reduce=text, shown=text == shown) for text in steps))
     for tool, attempts in network.tuned():
         yield from of(tool, True, attempts)
 
@@ -176,8 +200,8 @@ def amounts(template: str, *values: float | str) -> tuple[str, ...]:
 
 
 TOOLS: dict[str, tuple[str, ...]] = {
-    "sparsify, by statistics": amounts("sparsify(ratio=?)", 0.1, 0.2, 0.4, 0.6, 0.8),
-    "sparsify, by magnitude": amounts("sparsify(ratio=?, method=magnitude)", 0.1, 0.2, 0.4, 0.6, 0.8),
+    "sparsify, by magnitude": amounts("sparsify(ratio=?)", 0.1, 0.2, 0.4, 0.6, 0.8),
+    "sparsify, by statistics": amounts("sparsify(ratio=?, method=statistics)", 0.1, 0.2, 0.4, 0.6, 0.8),
     "sparsify, compressibility loss": amounts("sparsify(ratio=?, method=compressibility)", 0.1, 0.2, 0.4, 0.6, 0.8),
     "sparsify, rows": amounts("sparsify(ratio=?, method=rows)", 0.05, 0.1, 0.2, 0.3),
     "sparsify, micro-structured": amounts("sparsify(ratio=?, method=micro)", 0.05, 0.1, 0.2, 0.4),
@@ -187,17 +211,17 @@ TOOLS: dict[str, tuple[str, ...]] = {
 }
 WITH_GRAPH: dict[str, tuple[str, ...]] = {
     "prune": amounts("prune(ratio=?)", 0.01, 0.02, 0.05, 0.1, 0.2),
-    "prune and sparsify": amounts("prune(ratio=?, sparsity=0.2)", 0.02, 0.05, 0.1),
+    "prune and sparsify": amounts("prune(ratio=?, sparsity=0.1)", 0.02, 0.05, 0.1),
     "fold": ("fold",),
     "scale, least squares": ("scale",),
     "fold, scale": ("fold, scale",),
     "fold, scale, by gain": ("fold, scale(method=gain)",),
-    "sparsify, fold, scale": amounts("sparsify(ratio=?, method=magnitude), fold, scale", 0.2, 0.4, 0.6),
+    "sparsify, fold, scale": amounts("sparsify(ratio=?), fold, scale", 0.1, 0.2, 0.4, 0.6),
 }
 #: What tables have at the default step; of others, the first of their steps.
 SHOWN = {
-    "sparsify, by statistics": "sparsify(ratio=0.6)",
-    "sparsify, by magnitude": "sparsify(ratio=0.6, method=magnitude)",
+    "sparsify, by magnitude": "sparsify(ratio=0.6)",
+    "sparsify, by statistics": "sparsify(ratio=0.6, method=statistics)",
     "sparsify, compressibility loss": "sparsify(ratio=0.6, method=compressibility)",
     "sparsify, rows": "sparsify(ratio=0.2, method=rows)",
     "sparsify, micro-structured": "sparsify(ratio=0.4, method=micro)",
@@ -205,8 +229,8 @@ SHOWN = {
     "low rank": "lowrank(ratio=0.5)",
     "low displacement rank": "lowrank(error=0.2, displacement=true)",
     "prune": "prune(ratio=0.05)",
-    "prune and sparsify": "prune(ratio=0.05, sparsity=0.2)",
-    "sparsify, fold, scale": "sparsify(ratio=0.4, method=magnitude), fold, scale",
+    "prune and sparsify": "prune(ratio=0.05, sparsity=0.1)",
+    "sparsify, fold, scale": "sparsify(ratio=0.4), fold, scale",
 }
 
 
@@ -227,7 +251,7 @@ def convolutional() -> Network:
     base = digits.trained(digits.convolutional)
     score = _accuracy(base, module)
     tuned = partial(_tuned, digits.convolutional, model)
-    return Network("digits, convolutional", model(base), score, {**TOOLS, **WITH_GRAPH}, tuned, NEAR)
+    return Network("digits, convolutional", model(base), score, {**TOOLS, **WITH_GRAPH}, tuned, NEAR, sure=SURE)
 
 
 def _places(module: nn.Module) -> list[str]:
@@ -253,7 +277,7 @@ def perceptron() -> Network:
     score = _accuracy(base, lambda decoded: _assigned(digits.perceptron(), decoded.tensors))
     tuned = partial(_tuned, digits.perceptron, model)
     tools = {**TOOLS, "scale, least squares": ("scale",)}
-    return Network("digits, fully connected", model(base), score, tools, tuned, NEAR)
+    return Network("digits, fully connected", model(base), score, tools, tuned, NEAR, sure=SURE)
 
 
 def _assigned(module: nn.Module, tensors: Mapping[str, Any]) -> nn.Module:
@@ -286,13 +310,16 @@ def _accuracy(base: nn.Module, module: Callable[[nnr.Model], nn.Module]) -> Scor
 
 def _tuned(
     make: Callable[[], nn.Module], model: Callable[[nn.Module], nnr.Model]
-) -> Iterator[tuple[str, list[Attempt]]]:
+) -> Iterator[tuple[str, Iterator[Attempt]]]:
     """Attempts with training, each from the trained network."""
     base = digits.trained(make)
     steps = EPOCHS * (len(digits.images()[0].y) // digits.BATCH)
-    plain = _accuracy(base, lambda decoded: _assigned(make(), decoded.tensors))
+    score = _accuracy(base, lambda decoded: _assigned(make(), decoded.tensors))
 
-    yield "quantization alone", [Attempt(model(digits.train(copy.deepcopy(base), EPOCHS, RATE)), told="trained on")]
+    def plain() -> Iterator[Attempt]:
+        yield Attempt(model(digits.train(copy.deepcopy(base), EPOCHS, RATE)), told="trained on")
+
+    yield "quantization alone", plain()
 
     def masked(ratio: float, loss: float = 0.0, **options: Any) -> Attempt:
         module, count = copy.deepcopy(base), 0
@@ -310,14 +337,12 @@ def _tuned(
         told = ", ".join([f"ratio={ratio}", *(f"{key}={value}" for key, value in options.items())])
         return Attempt(model_, told=f"sparsify({told})" + (f", {loss:g} times the loss" if loss else ""))
 
-    yield "sparsify, by statistics", [masked(ratio) for ratio in (0.6, 0.9)]
-    yield "sparsify, by magnitude", [masked(ratio, method="magnitude") for ratio in (0.6, 0.8, 0.9, 0.95)]
-    yield (
-        "sparsify, compressibility loss",
-        [masked(ratio, loss, method="magnitude") for ratio, loss in ((0.6, 1e-3), (0.9, 1e-3), (0.9, 1e-2))],
-    )
-    yield "sparsify, rows", [masked(ratio, method="rows") for ratio in (0.2, 0.5)]
-    yield "sparsify, micro-structured", [masked(ratio, method="micro") for ratio in (0.4, 0.7)]
+    yield "sparsify, by magnitude", (masked(ratio) for ratio in (0.6, 0.8, 0.9, 0.95))
+    yield "sparsify, by statistics", (masked(ratio, method="statistics") for ratio in (0.6, 0.9))
+    losses = ((0.6, 1e-3), (0.9, 1e-3), (0.9, 1e-2))
+    yield "sparsify, compressibility loss", (masked(ratio, loss) for ratio, loss in losses)
+    yield "sparsify, rows", (masked(ratio, method="rows") for ratio in (0.2, 0.5))
+    yield "sparsify, micro-structured", (masked(ratio, method="micro") for ratio in (0.4, 0.7))
 
     def unified(ratio: float) -> Attempt:
         module, count, text = copy.deepcopy(base), 0, f"unify(ratio={ratio})"
@@ -331,24 +356,26 @@ def _tuned(
 
         return Attempt(model(digits.train(module, EPOCHS, RATE, after)), told=text)
 
-    yield "unify", [unified(ratio) for ratio in (0.4, 0.7)]
+    yield "unify", (unified(ratio) for ratio in (0.4, 0.7))
 
     def factored(ratio: float) -> Attempt:
         module = copy.deepcopy(base)
         factors = training.LowRank(module, ratio=ratio)
         digits.train(module, EPOCHS, RATE)
-        return Attempt(factors.model(), told=f"lowrank(ratio={ratio})", score=plain)
+        return Attempt(factors.model(), told=f"lowrank(ratio={ratio})", score=score)
 
-    yield "low rank", [factored(ratio) for ratio in (0.5, 0.25, 0.12)]
+    yield "low rank", (factored(ratio) for ratio in (0.5, 0.25, 0.12))
 
     def scaled(quality: int) -> Attempt:
         module = copy.deepcopy(base)
         scaling = training.LocalScaling(module, quality=quality)
         digits.train(module, EPOCHS, RATE)
         options = {"config": scaling.config}
-        return Attempt(scaling.model(), told=f"quality={quality}", options=options, qualities=range(0), score=plain)
+        return Attempt(
+            scaling.model(), told=f"LocalScaling(quality={quality})", options=options, settled=True, score=score
+        )
 
-    yield "scale", [scaled(quality) for quality in (14, 12, 10, 8, 6, 4)]
+    yield "scale", (scaled(quality) for quality in (14, 12, 10, 8, 6, 4))
 
 
 # ------------------------------------------------------------------------------------------------ ResNets
@@ -386,7 +413,7 @@ def resnet(depth: int) -> Network:
         found = compare_outputs(before, outputs(decoded))
         return {"enough": found.cosine >= COSINE, "top_1": found.top_1, "cosine": found.cosine}
 
-    return Network(f"ResNet-{depth}", model, score, {**TOOLS, **WITH_GRAPH})
+    return Network(f"ResNet-{depth}", model, score, {**TOOLS, **WITH_GRAPH}, near=NEARER, qualities=FINER)
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {
@@ -398,34 +425,42 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def table(found: list[Row]) -> str:
-    """Markdown of the rows of all networks."""
+    """Markdown of the rows of all networks; those with fine-tuning apart, relative to quantization alone with it."""
     out = []
     for network in dict.fromkeys(row["network"] for row in found):
         mine = [row for row in found if row["network"] == network]
-        alone = mine[0]["bytes"]
-        measured = "accuracy" if "accuracy" in mine[0] else "same decision, cosine"
-        out += [
-            f"### {network}",
-            "",
-            f"| | bytes | of quantization alone | what was done | {measured} |",
-            "|---|---|---|---|---|",
-        ]
-        for row in mine:
-            name = row["tool"] + (", fine-tuned" if row["tuned"] else "")
-            if row["bytes"] is None:
-                out.append(f"| {name} | none does | | | |")
-                continue
-            done = ", ".join(filter(None, [row["done"], f"quality {row['quality']}" if "quality" in row else ""]))
-            result = (
-                f"{100 * row['accuracy']:.2f} %"
-                if "accuracy" in row
-                else f"{100 * row['top_1']:.1f} %, {row['cosine']:.4f}"
-            )
-            out.append(f"| {name} | {row['bytes']:,} | {100 * row['bytes'] / alone:.1f} % | {done} | {result} |")
-        if "accuracy_before" in mine[0]:
-            out.append(f"\nThe network itself: {100 * mine[0]['accuracy_before']:.2f} %.")
-        out.append("")
+        measured = "accuracy" if "accuracy" in mine[0] else "cosine, same decision"
+        before = f": {100 * mine[0]['accuracy_before']:.2f} %" if "accuracy_before" in mine[0] else ""
+        out += [f"### {network}{before}", ""]
+        for tuned in sorted({row["tuned"] for row in mine}):
+            smallest = [row for row in mine if row["tuned"] == tuned and not row["fixed"]]
+            shown = {row["tool"]: row for row in mine if row["tuned"] == tuned and row["fixed"]}
+            out += [
+                f"| {'with fine-tuning' if tuned else ''} | at the default step | bytes | {measured} "
+                f"| smallest that does | bytes | | {measured} |",
+                "|---|---|---|---|---|---|---|---|",
+            ]
+            for row in smallest:
+                name, alone = row["tool"], smallest[0]["bytes"]
+                share = f"{100 * row['bytes'] / alone:.1f} %" if row["bytes"] else ""
+                out.append(f"| {name} | {_cells(shown[name])} | {_cells(row, share)} |")
+            out.append("")
     return "\n".join(out)
+
+
+def _cells(row: Row, share: str | None = None) -> str:
+    """What was done, the bytes, their share and what was measured."""
+    if row["bytes"] is None:
+        return "none does | | | "
+    steps, more = (*re.split(", (?=.* loss$)|(?=trained on)", row["done"]), "")[:2]
+    done = [f"`{steps}`" if steps else "", more]
+    done += [f"quality {row['quality']}"] if "quality" in row else []
+    if "accuracy" in row:
+        measured = f"{100 * row['accuracy']:.2f} %"
+    else:
+        measured = f"{row['cosine']:.4f}, {100 * row['top_1']:.1f} %"
+    shares = [] if share is None else [share]
+    return " | ".join([", ".join(filter(None, done)), f"{row['bytes']:,}", *shares, measured])
 
 
 def main() -> None:
@@ -435,13 +470,14 @@ def main() -> None:
     parser.add_argument(
         "--table", metavar="RESULTS.jsonl", type=Path, help="print the tables of what was printed before"
     )
+    parser.add_argument("--tools", metavar="PATTERN", default="*", help="only tools with such names")
     arguments = parser.parse_args()
     if arguments.table:
         print(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
         return
     torch.set_num_threads(1)
     for name in arguments.networks or NETWORKS:
-        for row in rows(NETWORKS[name]()):
+        for row in rows(NETWORKS[name](), arguments.tools):
             print(json.dumps(row), flush=True)
 
 

@@ -24,6 +24,8 @@ Maps = dict[str, tuple[float, ...] | None]
 
 #: Of what a command prints, that which is kept: the last line may have 65,535 accuracies.
 KEPT = 1 << 22
+#: Points that a message lists.
+MOST_TOLD = 16
 KINDS = ("sparsification", "pruning", "unification", "decomposition")
 
 
@@ -243,7 +245,8 @@ def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> 
     with np.errstate(over="ignore"):
         asked = np.float32(value)
     if asked not in points:
-        raise click.UsageError(f"{option} {value:g}: the {kind} map has {', '.join(map(str, points))}")
+        there = ", ".join(map(str, points)) if len(points) <= MOST_TOLD else f"{len(points)} points (nnr ls --maps)"
+        raise click.UsageError(f"{option} {value}: the {kind} map has {there}")
     return points[asked]
 
 

@@ -24,12 +24,11 @@ from .decoder import stream, update
 from .decoder.index import NnrFile
 from .decoder.wiring import header_session
 from .encoder import estimate as estimation
-from .encoder import measure as measuring
 from .encoder import tune as tuning
 from .encoder.encode import Progress, TensorReport, encode_units
 from .encoder.prepare import Prepared, prepare, prepared_of
 from .encoder.reduce.amounts import open_amounts, with_amounts
-from .encoder.reduce.tool import Reduced, decomposed
+from .encoder.reduce.tool import Reduced
 from .encoder.schedule import Pool, Reader
 from .errors import FormatError
 from .files import output_file
@@ -261,8 +260,7 @@ def tune(
         data = b"".join(encode_units(prepared, settings, note))
         return decode(data, topology=loaded.topology), len(data), units
 
-    blocks = decomposed(prepared.model, prepared.restored)
-    return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, blocks)
+    return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
 
 
 def folded(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> Model:
@@ -363,6 +361,8 @@ def measure(
     def told(found: PerformanceMaps) -> Performance:
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
+
+    from .encoder import measure as measuring  # which nothing else needs
 
     kinds = measuring.checked(maps)
     decoded = coded(replace(asked, performance=known))
@@ -779,8 +779,9 @@ def _prepared(model: Model, config: EncoderConfig, reports: list[StepReport] | N
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
         raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")
     known = formats.wiring(model.topology) if model.topology and (model.blocks or config.has_blocks) else Wiring()
-    if model.topology and not model.pruned and any(step.tool == "prune" for step in config.steps):
-        known = replace(known, channels=formats.channels(model.topology))
+    if model.topology and any(step.tool == "prune" for step in config.steps):
+        smaller = {name: formats.described(model, name)[1] for name in model.pruned if name in model.tensors}
+        known = replace(known, channels=formats.channels(model.topology, smaller))
     plain = replace(config, target_size=None, target_ratio=None)
 
     def note(step: Step, before: Reduced, after: Reduced) -> None:

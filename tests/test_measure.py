@@ -64,6 +64,20 @@ def test_rows_tell_of_the_decoded_model_at_each_point() -> None:
     assert want[0].non_zero_ratio > want[2].non_zero_ratio > want[1].non_zero_ratio
 
 
+def test_an_evaluation_may_change_what_it_is_given() -> None:
+    def evaluate(model: nnr.Model) -> float:
+        found = float(np.abs(np.asarray(model["bias"])).sum())
+        for name in model:
+            np.asarray(model[name])[...] = 0
+        return found
+
+    found = nnr.measure(MODEL, evaluate, {"sparsification": (0.0, 0.1), "unification": (0.0,)}).maps
+    assert found.sparsification is not None and found.unification is not None
+    first, second = found.sparsification.rows
+    assert first.nn_accuracy == second.nn_accuracy == found.unification.rows[0].nn_accuracy > 0
+    assert first.non_zero_ratio > second.non_zero_ratio > 0
+
+
 def test_what_was_measured_is_what_is_read() -> None:
     maps = {"sparsification": None, "unification": (0.01, 0.03)}
     performance = nnr.measure(MODEL, lambda model: (total(model), [1 / 3, zeros(model)]), maps, metric="sum")
@@ -239,6 +253,21 @@ def test_a_decomposition_map_has_no_mask() -> None:
 def test_weights_that_are_not_finite_suggest_no_points() -> None:
     with pytest.raises(nnr.EncodeError, match="no finite weights to choose the points"):
         nnr.measure({"w": np.full((4, 4), np.nan, "f4")}, lambda model: 1.0, {"sparsification": None})
+
+
+@pytest.mark.parametrize("kind", ["sparsification", "unification", "decomposition"])
+def test_weights_that_float32_does_not_have_suggest_no_points(kind: str) -> None:
+    with pytest.raises(nnr.EncodeError, match=f"a point of a {kind} map is a number"):
+        nnr.measure({"w": 1e100 * RNG.normal(size=(8, 9))}, lambda model: 1.0, {kind: None}, exact=True)
+
+
+def test_numbers_that_are_none_are_passed_over() -> None:
+    """Without a warning, also where they signal."""
+    odd = MODEL["fc"].copy()
+    odd.view("u4")[0, 0] = 0x7FA00000
+    kinds = dict.fromkeys(("sparsification", "unification"))
+    found = nnr.measure({**MODEL, "odd": odd}, lambda model: 1.0, kinds).maps
+    assert found.sparsification is not None and len(found.sparsification.rows) > 5
 
 
 # ------------------------------------------------------------------------------------------------ a network

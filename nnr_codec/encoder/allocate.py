@@ -93,7 +93,7 @@ def allocate(
     """
     check_names(model, config)
     blocks = decomposed(model, restored)
-    config = settle(model, config, read, pool, decomposed=blocks)
+    config = settle(model, config, read, pool, restored=restored)
     if config.target_size is None and config.target_ratio is None:
         return config
     if config.target_size is not None:
@@ -251,6 +251,8 @@ def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, we
         return Curve(some, scale, weight, LEAST_QP // SPACING, GREATEST_QP // SPACING, fine=True)
     largest = max(map(abs, tensor.bounds))
     least = max(-(-qp_of(largest / MOST) // SPACING), LEAST_QP // SPACING)
+    if least + 2 > GREATEST_QP // SPACING:  # too large for all steps
+        return None
     greatest = min(qp_of(8 * largest) // SPACING + 1, GREATEST_QP // SPACING)
     bits = np.finfo(DTYPES[tensor.data_format]).nmant - DENSITY - 1
     even = qp_of(largest / ((1 << bits) - 4)) + 1 if bits > DENSITY else GREATEST_QP

@@ -19,9 +19,10 @@ from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from . import pruned
 from .allocate import allocate
+from .blocks import UnitPlan
 from .contexts import groups_of, refer
 from .kept import Keeping
-from .layout import UnitPlan, plan_units, side_info
+from .layout import plan_units, side_info
 from .links import Link
 from .plan import TensorPlan
 from .preamble import preamble

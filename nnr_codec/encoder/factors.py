@@ -18,10 +18,10 @@ import numpy.typing as npt
 from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..model import Array, Block
 from ..tensor.quant import scale, step_size
-from ..tensor.reduction import from_displacement, product
 from .choose import choose
 from .distortion import Distortion, power, quant_param
 from .plan import Subject, TensorPlan, subject
+from .reduce.tool import weight_of
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]
@@ -89,7 +89,8 @@ def _factors(arrays: list[Array], block: Block, energy: bool) -> Factors:
     g, h = (np.asarray(array, np.float64) for array in arrays)
     (rows, rank), columns = g.shape, h.shape[1]
     gain = gain_of(rows, columns, block.corner)
-    return Factors(power(g), power(h), rows, columns, rank, gain, power(_weight(g, h, block)) if energy else 0.0)
+    whole = np.asarray(weight_of(block, g, h, np.float64), np.float64) if energy else np.zeros(1)
+    return Factors(power(g), power(h), rows, columns, rank, gain, power(whole))
 
 
 def gain_of(rows: int, columns: int, corner: int | None) -> float:
@@ -101,14 +102,6 @@ def gain_of(rows: int, columns: int, corner: int | None) -> float:
         short = np.minimum(lengths, columns)
         lengths = (short * (short + 1) / 2 + (columns - short) * lengths) / columns
     return float(lengths.sum() / rows)
-
-
-def _weight(g: Floats, h: Floats, block: Block) -> Floats:
-    """The weight as a matrix."""
-    found = product(g, h, (g.shape[0], h.shape[1]))
-    if block.corner is None:
-        return found
-    return from_displacement(found.reshape((block.shape or found.shape)[0], -1), block.corner)
 
 
 def inherited(config: EncoderConfig, blocks: Sequence[Block]) -> EncoderConfig:
@@ -139,20 +132,24 @@ def qp_options(block: Block, factors: Factors, qp: int, density: int) -> dict[st
 
 def largest_qp(
     block: Block,
+    dtype: np.dtype[Any],
     factors: Factors,
     config: EncoderConfig,
     read: Reader,
     reaches: Callable[[Distortion], bool],
     qps: range,
 ) -> int | None:
-    """The largest of ascending ``qps`` of the weight at which G and H have an error that suffices, found by halving."""
+    """The largest of ascending ``qps`` of the weight at which G and H have an error that suffices, found by halving.
+
+    That of the weight as decoders make it, in its ``dtype``.
+    """
     subjects = [subject(name, array, config) for name, array in zip(_names(block), read(_names(block)), strict=True)]
     low, high = -1, len(qps)
     while high - low > 1:
         middle = (low + high) >> 1
         options = qp_options(block, factors, qps[middle], config.qp_density)
         tried = [_with(one, options[one.name]) for one in subjects]
-        found = _distortion(tried, block)
+        found = _distortion(tried, block, dtype)
         if found is not None and reaches(found):
             low = middle
         else:
@@ -164,22 +161,22 @@ def _with(some: Subject, options: Options) -> Subject:
     return Subject(some.name, some.array, some.stored, some.options.replaced(options), some.config)
 
 
-def _distortion(subjects: Sequence[Subject], block: Block) -> Distortion | None:
-    """The error of the weight with the steps of G and H; None where there is no such step."""
+def _distortion(subjects: Sequence[Subject], block: Block, dtype: np.dtype[Any]) -> Distortion | None:
+    """The error of the weight with the steps of G and H; None where there is no such step, or number."""
     plans = [choose(one, in_block=True) for one in subjects]
     if not all(plan.step for plan in plans):
         return None
     dq_flag = min(plan.dq_flag for plan in plans)
     for plan in plans:
         plan.dq_flag = dq_flag
-    g, h = (one.floats.astype(np.float64) for one in subjects)
-    before = _weight(g, h, block)
+    g, h = (one.array for one in subjects)
+    before = np.asarray(weight_of(block, g, h, dtype), np.float64)
     g, h = (_decoded(one, plan) for one, plan in zip(subjects, plans, strict=True))
-    after = _weight(g, h, block)
-    errors = before - after
+    errors = before - np.asarray(weight_of(block, g, h, dtype), np.float64)
+    if not np.isfinite(errors).all():
+        return None
     return Distortion(power(before), power(errors), float(np.abs(errors).max()))
 
 
-def _decoded(some: Subject, plan: TensorPlan) -> Any:
-    levels = quant_param(plan, some)
-    return scale(levels, plan.step, plan.data_format).astype(np.float64).reshape(some.dims)
+def _decoded(some: Subject, plan: TensorPlan) -> Array:
+    return scale(quant_param(plan, some), plan.step, plan.data_format).reshape(some.dims)

@@ -39,12 +39,18 @@ class Fit(NamedTuple):
     Parameters
     ----------
     factors : ndarray of float64, shape (dims[0],)
-    gain : float
-        By how much they lower the sum of squared errors.
+    products, squares : ndarray of float64, shape (dims[0],)
+        <W, Q> and <Q, Q> of each index, of levels times steps.
     """
 
     factors: Floats
-    gain: float
+    products: Floats
+    squares: Floats
+
+    def gain(self, before: Floats, after: Floats) -> float:
+        """By how much other scales lower the sum of squared errors: |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>."""
+        gains = (after - before) * (2 * self.products - (after + before) * self.squares)
+        return float(_sums(gains[None])[0])
 
 
 def fit(subject: Subject, plan: TensorPlan) -> Fit:
@@ -61,9 +67,7 @@ def fit(subject: Subject, plan: TensorPlan) -> Fit:
         squares[part] = _sums(some * some)
     usable = (squares > 0) & (products > 0)
     factors = np.divide(products, squares, out=np.ones(count), where=usable).clip(1 / RANGE, RANGE)
-    # |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>, and s is 1 before.
-    gains = np.where(usable, 2 * (factors - 1) * products - (factors * factors - 1) * squares, 0.0)
-    return Fit(factors, float(_sums(gains[None])[0]) * step * step)
+    return Fit(factors, products * step * step, squares * step * step)
 
 
 def scaled(block: Block, subjects: Mapping[str, Subject], factors: Floats) -> dict[str, Array] | None:
@@ -88,14 +92,28 @@ def scaled(block: Block, subjects: Mapping[str, Subject], factors: Floats) -> di
 
 
 def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, Subject], after: Mapping[str, Subject]) -> bool:
-    """Whether less error in a weight is worth the bits that its other scales take; ``before`` may lack new ones."""
+    """Whether less error in a weight is worth the bits that its other scales take.
+
+    ``before`` and ``after`` are the tensors that take the factors, first the scale or gamma, which counts as it is
+    decoded; ``before`` is empty where that is new.
+    """
+    first = next(iter(after))
+    values = before[first].floats.astype(np.float64).reshape(-1) if before else np.ones(len(fitted.factors))
+    (was, had), (taken, got) = (_coded(subjects, first, values) for subjects in (before, after))
     worth = (weight.rate or RATES[bool(weight.dq_flag)]) * weight.step**2
-    taken, was = (sum(_bytes(one) for one in subjects.values()) for subjects in (after, before))
-    return fitted.gain > worth * 8 * (taken - was)
+    return fitted.gain(had, got) > worth * 8 * (taken - was)
 
 
-def _bytes(subject: Subject) -> float:
-    return measured(subject, choose(subject, in_block=True))
+def _coded(subjects: Mapping[str, Subject], first: str, values: Floats) -> tuple[float, Floats]:
+    """Bytes of some tensors, and the quotient of what the first one is decoded as, and of these values; 1 for 0 / 0."""
+    taken, quotient = 0.0, np.ones(len(values))
+    for name, one in subjects.items():
+        plan = choose(one, in_block=True)
+        taken += measured(one, plan)
+        if name == first:
+            got = one.floats if plan.code or not plan.step else quant_param(plan, one) * plan.step
+            np.divide(got.astype(np.float64).reshape(-1), values, out=quotient, where=values != 0)
+    return taken, quotient
 
 
 def _sums(rows: npt.NDArray[np.float64]) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import floor, frexp, log2, sqrt
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from .choose import choose, in_unit
 from .distortion import Distortion, distortion, power
 from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
 from .plan import Subject, subject
+from .reduce.tool import decomposed, described
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]
@@ -45,21 +46,22 @@ def settle(
     pool: Pool,
     *,
     apart: bool = False,
-    decomposed: Sequence[Block] = (),
+    restored: Model | None = None,
 ) -> EncoderConfig:
     """The options with which every tensor has the quality, snr or max_error that is asked for.
 
     ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by
     quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit. Factors of weights
-    that are ``decomposed`` get the options of these, and steps at which these have what is asked for; EncodeError
-    where no step gives that.
+    that are ``restored`` get the options of these, and steps at which these have what is asked for; EncodeError where
+    no step gives that.
     """
-    pairs = [block for block in decomposed if not has_steps(config, block)]
-    config = inherited(config, decomposed)
-    factors = {name for block in decomposed for name in (block.g, block.h)}
+    blocks = decomposed(model, restored) if restored is not None else []
+    pairs = [block for block in blocks if not has_steps(config, block)]
+    config = inherited(config, blocks)
+    factors = {name for block in blocks for name in (block.g, block.h)}
     wanted = {name: config.for_tensor(name) for name in model.tensors if name not in factors}
     wanted |= {block.weight: config.for_tensor(block.weight) for block in pairs}
-    names = [name for name, options in wanted.items() if not options.exact and _goal(options)]
+    names = [name for name, options in wanted.items() if not options.exact and has_goal(options)]
     if not names and not pairs:
         return config
     if names:
@@ -79,7 +81,9 @@ def settle(
         if block.weight in found:
             qp: int | None = found.pop(block.weight)["qp"]
         elif block.weight in names:
-            qp = _factors_qp(block, one, options, config, read)
+            assert restored is not None
+            dtype = described(restored.tensors, block.weight)[0]
+            qp = _factors_qp(block, dtype, one, options, config, read)
         else:
             qp = options.step_qp(config.qp_density) if options.qp is not None or not has_target else None
         if qp is not None:
@@ -89,7 +93,9 @@ def settle(
     return config.overridden({name: options for name, options in found.items() if options})
 
 
-def _factors_qp(block: Block, factors: Factors, options: TensorOptions, config: EncoderConfig, read: Reader) -> int:
+def _factors_qp(
+    block: Block, dtype: np.dtype[Any], factors: Factors, options: TensorOptions, config: EncoderConfig, read: Reader
+) -> int:
     """The qp of a weight whose factors give it the SNR, or the largest error, that it may have."""
 
     def reaches(error: Distortion) -> bool:
@@ -97,7 +103,8 @@ def _factors_qp(block: Block, factors: Factors, options: TensorOptions, config: 
             return error.largest <= options.max_error
         return error.reaches(10 ** ((options.snr or 0.0) / 10))
 
-    qp = largest_qp(block, factors, config, read, reaches, range(LEAST_QP, GREATEST_QP + 1, FACTOR_STEPS))
+    qps = range(LEAST_QP, GREATEST_QP + 1, FACTOR_STEPS)
+    qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
     if qp is None:
         raise EncodeError(f"no steps of its factors give {block.weight!r} the error that is asked for")
     return qp
@@ -150,7 +157,8 @@ def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:
     return replace(whole, array=some if some.shape[1] > 1 else some.reshape(-1), options=options)
 
 
-def _goal(options: TensorOptions) -> bool:
+def has_goal(options: TensorOptions) -> bool:
+    """Whether a tensor has a goal from which its step follows."""
     return not (options.quality is None and options.snr is None and options.max_error is None)
 
 

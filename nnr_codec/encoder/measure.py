@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -29,6 +30,7 @@ from .prepare import Prepared
 from .reduce.structure import reshaped
 from .reduce.tool import Reduced
 from .reduce.unify import Unify
+from .reduce.zeros import magnitudes
 
 Points = Mapping[str, Sequence[float]]
 
@@ -80,10 +82,10 @@ def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[floa
 def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[str, tuple[float, ...]]:
     """The same, with points that suit a decoded model, of two digits, where none are named.
 
-    EncodeError where there are no finite weights to choose them by.
+    EncodeError where there are no finite weights to choose them by, or too large ones for float32.
     """
     return {
-        kind: tuple(dict.fromkeys(_rounded(float(f"{one:.2g}")) for one in _ladder(model, kind)))
+        kind: tuple(dict.fromkeys(_point(kind, float(f"{one:.2g}")) for one in _ladder(model, kind)))
         if points is None
         else points
         for kind, points in kinds.items()
@@ -100,7 +102,8 @@ def measured(
 
     def row(kind: str, point: float) -> Any:
         prepared = reduce(STEPS[kind](point))
-        return _row(kind, point, model, prepared, evaluate(prepared.restored))
+        given = {name: np.array(array) for name, array in prepared.restored.tensors.items()}  # others are to be as now
+        return _row(kind, point, model, prepared, evaluate(replace(prepared.restored, tensors=given)))
 
     return _maps(points, row)
 
@@ -192,14 +195,16 @@ def _ladder(model: Model, kind: str) -> Sequence[float]:
     if kind == "unification":
         unify, reduced = Unify(**_UNIFY), _unreduced(model)
         return [unify.threshold_at(reduced, part) for part in UNIFIED]
-    magnitudes = np.concatenate([np.abs(np.asarray(model.tensors[name]).astype(np.float64)).ravel() for name in names])
-    magnitudes = magnitudes[np.isfinite(magnitudes)]
-    if not magnitudes.size:
+    found = np.concatenate([magnitudes(np.asarray(model.tensors[name])) for name in names])
+    found = found[np.isfinite(found)]
+    if not found.size:
         raise EncodeError(f"there are no finite weights to choose the points of a {kind} map by")
     if kind == "decomposition":
-        return [part * float((magnitudes * magnitudes).mean()) for part in DECOMPOSED]
-    places = [int(part * magnitudes.size) for part in SPARSE]
-    return [0.0, *np.partition(magnitudes, places)[places[1:]].tolist()]
+        with np.errstate(over="ignore"):
+            mean = float(np.square(found, dtype=np.float64).mean())
+        return [part * mean for part in DECOMPOSED]
+    places = [int(part * found.size) for part in SPARSE]
+    return [0.0, *np.partition(found, places)[places[1:]].tolist()]
 
 
 def _matrices(model: Model) -> list[str]:

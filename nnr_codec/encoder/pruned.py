@@ -12,7 +12,7 @@ from ..config import EncoderConfig
 from ..constants import NNR_TPL_BMSK, NNR_TPL_DICT
 from ..errors import EncodeError
 from ..syntax.structures import BitMask, NnrPruningTopologyContainer
-from .layout import UnitPlan
+from .blocks import UnitPlan
 from .prepare import Prepared
 
 

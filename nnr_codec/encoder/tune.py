@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError
-from ..model import Block, Model
+from ..model import Model
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, dense, settle
 from .plan import subject
 from .schedule import Pool, Reader
@@ -51,11 +51,11 @@ def tune(
     config: EncoderConfig,
     tolerance: float,
     budget: int,
-    blocks: Sequence[Block] = (),
+    restored: Model | None = None,
 ) -> Tuning:
     """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec.
 
-    ``blocks`` are those of weights that were decomposed.
+    ``restored`` is what comes out, weights that were decomposed as they are.
     """
     if not tolerance >= 0:
         raise EncodeError(f"tolerance {tolerance} is not a number of at least 0")
@@ -65,7 +65,7 @@ def tune(
         raise EncodeError("a target leaves nothing to tune")
     read = Reader(prepared)
     with Pool() as pool:
-        config = dense(settle(prepared, config, read, pool, decomposed=blocks))
+        config = dense(settle(prepared, config, read, pool, restored=restored))
     starts = {name: config.for_tensor(name) for name in prepared.tensors}
     names = []
     for name, options in starts.items():

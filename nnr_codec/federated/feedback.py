@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..encoder.reduce.zeros import work_type
+from ..encoder.reduce.zeros import Floats, work_type
 from ..model import Array
 from .difference import fits
-
-Floats = npt.NDArray[np.floating[Any]]
 
 
 class ErrorFeedback:

@@ -23,7 +23,7 @@ from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import Node, UpdateState
 from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
-from ..encoder.changed import changed
+from ..encoder.changed import changed, factored
 from ..encoder.distortion import power
 from ..encoder.encode import encode_units
 from ..encoder.goals import settle
@@ -133,12 +133,14 @@ def encode_update(
     topology = after.topology if after.topology != before.topology else None
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
     model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)
-    settings = _steps(model, whole, settings, lossless)
     if quantization:
         changes = ((name, tensors[name]) for name in tensors if name not in whole)
         found = quantization.quantized(changes, settings, links.base_model_id, ties=ties)
-        found, settings = stepped(found, settings, {})
+        others = factored(tensors, {name: {} for name in found})
+        found, settings = stepped(found, _steps(Model(others), whole, settings, lossless), {})
         model = replace(model, tensors=changed(tensors, found))
+    else:
+        settings = _steps(model, whole, settings, lossless)
     return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
 
 
@@ -353,7 +355,9 @@ class UpdateEncoder:
                 ids[name] = next(following)
         tensors = {name: array for name, array in wanted.items() if array.any()}
         settings = replace(self._config, performance=performance) if performance else self._config
-        settings = _steps(Model({**tensors, **whole}), whole, settings, lossless=False)
+        found = self._quantized(tensors)
+        others = {name: array for name, array in tensors.items() if name not in found}
+        settings = _steps(Model({**others, **whole}), whole, settings, lossless=False)
 
         def coded(tensors: Mapping[str, Array], settings: EncoderConfig, residuals: Mapping[str, Array]) -> bytes:
             model = Model({**tensors, **residuals, **whole})
@@ -367,7 +371,6 @@ class UpdateEncoder:
             )
             return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
 
-        found = self._quantized(tensors, settings)
         arrays, steps = stepped(found, settings, {}) if found else (found, settings)
         data = coded({**tensors, **arrays}, steps, {})
         if before := self._before(tensors, ids):
@@ -434,12 +437,12 @@ class UpdateEncoder:
         config = self._config
         return Link({**ids, **update}, before, config.temporal_context_modeling, config.hist_dep_sig_prob, is_residual)
 
-    def _quantized(self, tensors: Mapping[str, Array], config: EncoderConfig) -> dict[str, Array]:
+    def _quantized(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """The matrices as binary-ternary quantization has them; nothing without it."""
         if not self._quantization:
             return {}
         place = self._base_model_id, self._device_id, self._lineage().number
-        return self._quantization.quantized(tensors.items(), config, *place)
+        return self._quantization.quantized(tensors.items(), self._config, *place)
 
     def _before(self, tensors: Mapping[str, Array], ids: Mapping[str, int]) -> dict[str, Array]:
         """The updates before of these tensors, as far as residuals of them come into question (9.2.4)."""

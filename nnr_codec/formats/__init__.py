@@ -150,11 +150,14 @@ def wiring(topology: Topology) -> Wiring:
         return Wiring()
 
 
-def channels(topology: Topology) -> tuple[Channels, ...]:
-    """Which channels of its network could be removed; none when its format does not tell, or its text is not read."""
+def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]] | None = None) -> tuple[Channels, ...]:
+    """Which channels of its network could be removed; none when its format does not tell, or its text is not read.
+
+    ``shapes`` are those of tensors that pruning has made smaller than the topology says.
+    """
     module = of_topology(topology)
     try:
-        return module.channels(topology) if isinstance(module, ChannelFormat) else ()
+        return module.channels(topology, shapes or {}) if isinstance(module, ChannelFormat) else ()
     except (FormatError, LimitError):
         return ()
 

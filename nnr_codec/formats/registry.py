@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -112,8 +112,11 @@ class GraphFormat(Format, Protocol):
 class ChannelFormat(Protocol):
     """A format whose topologies tell which channels could be removed."""
 
-    def channels(self, topology: Topology) -> tuple[Channels, ...]:
-        """These channels, with all tensors that have a part of them; FormatError or LimitError if it is malformed."""
+    def channels(self, topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
+        """These channels, with all tensors that have a part of them, some of which have other shapes than it says.
+
+        FormatError or LimitError if it is malformed.
+        """
 
 
 @runtime_checkable

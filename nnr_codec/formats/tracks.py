@@ -6,30 +6,44 @@ through a graph joins the tracks that operations make the same, and fixes those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import LimitError
 from ..model import Channels, Slice
 
 Ids = npt.NDArray[np.int64]
 
+# Of all tracks at all operations together; large networks have a few millions.
+_MAX_STEPS = 1 << 24
+_PLACE = 512  # for each dimension of a tensor
+
 
 @dataclass
 class Tracks:
-    """The tracks of one network."""
+    """The tracks of one network; LimitError where there are too many, or they are used too often."""
 
     _count: int = 0
+    _steps: int = 0
     _pairs: list[tuple[Ids, Ids]] = field(default_factory=list)
     _fixed: dict[int, Ids] = field(default_factory=dict)
     _made: set[int] = field(default_factory=set)
     _places: dict[tuple[str, int], Ids] = field(default_factory=dict)
 
+    def charge(self, steps: int) -> None:
+        """Count the tracks that an operation goes through."""
+        self._steps += 1 + steps
+        if self._steps > _MAX_STEPS:
+            raise LimitError(f"more than {_MAX_STEPS:,} channels are followed")
+
     def new(self, count: int) -> Ids:
         """Tracks that nobody has, shape (count,)."""
+        self.charge(count)
         self._count += count
         return np.arange(self._count - count, self._count)
 
@@ -42,6 +56,7 @@ class Tracks:
     def of(self, tensor: str, axis: int, extent: int) -> Ids:
         """The tracks of a dimension of a tensor of the model, the same at each call."""
         if (tensor, axis) not in self._places:
+            self.charge(_PLACE)
             self._places[tensor, axis] = self.new(extent)
         return self._places[tensor, axis]
 
@@ -55,6 +70,7 @@ class Tracks:
 
     def join(self, one: Ids, other: Ids) -> None:
         """These are the same, each with each."""
+        self.charge(len(one))
         if one is not other:
             self._pairs.append((one, other))
 
@@ -87,8 +103,9 @@ class Tracks:
         for place, ids in self._places.items():
             for group in {int(kind) for kind in np.unique(label[roots[ids]])} & groups.keys():
                 places[group].append(place)
+        sort = cache(lambda place: _sorted(roots[self._places[place]]))
         return tuple(
-            channels for group, of in groups.items() for channels in self._told(np.array(of), places[group], roots)
+            channels for group, of in groups.items() for channels in self._told(np.array(of), places[group], sort)
         )
 
     def _roots(self) -> Ids:
@@ -104,16 +121,20 @@ class Tracks:
             while not np.array_equal(roots, roots[roots]):
                 roots = roots[roots]
 
-    def _told(self, group: Ids, places: list[tuple[str, int]], roots: Ids) -> list[Channels]:
-        """The channels of a group, cut where they do not lie side by side in all of the places."""
+    def _told(
+        self, group: Ids, places: list[tuple[str, int]], sort: Callable[[tuple[str, int]], tuple[Ids, Ids]]
+    ) -> list[Channels]:
+        """The channels of a group, cut where they do not lie side by side in all of the places.
+
+        ``sort`` gives the order of what stands in a place, and that in this order.
+        """
         starts: list[Ids] = []
         inners: list[Ids] = []
         cut = np.zeros(len(group) - 1, np.bool_)
         for place in places:
-            at = roots[self._places[place]]
-            order = np.argsort(at, kind="stable")
-            first = np.searchsorted(at[order], group)
-            count = int(np.searchsorted(at[order], group[0], "right")) - int(first[0])
+            order, at = sort(place)
+            first = np.searchsorted(at, group)
+            count = int(np.searchsorted(at, group[0], "right")) - int(first[0])
             where = order[first[:, None] + np.arange(count)]  # of each channel, in order
             begins = np.concatenate([[0], np.flatnonzero((np.diff(where, axis=1) != 1).any(0)) + 1])
             starts.append(where[:, begins])
@@ -131,6 +152,12 @@ class Tracks:
             )
             for begin, end in pairwise(borders)
         ]
+
+
+def _sorted(ids: Ids) -> tuple[Ids, Ids]:
+    """The order of tracks, and the tracks in it."""
+    order = np.argsort(ids, kind="stable")
+    return order, ids[order]
 
 
 def _repeated(starts: Ids, inners: Ids, size: int) -> Iterator[tuple[int, int, int]]:

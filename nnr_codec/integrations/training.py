@@ -30,7 +30,7 @@ from .. import api
 from ..config import EncoderConfig
 from ..encoder.fitting import scale_options
 from ..encoder.goals import dense
-from ..encoder.reduce import apply
+from ..encoder.reduce import apply, tool_of
 from ..encoder.reduce.tool import Reduced, matches
 from ..errors import EncodeError
 from ..formats import require
@@ -54,7 +54,8 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     Parameters
     ----------
     weights : torch.nn.Module, Tensor or iterable of Tensor
-        Of a module, the floating-point parameters with at least two extents above 1.
+        Of a module, the floating-point parameters with at least two extents above 1: of weights that are made of
+        others, as by :class:`LowRank`, these others.
     gamma : float
         0 or more.
     together : bool
@@ -63,7 +64,8 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     Returns
     -------
     Tensor
-        A scalar; 0 for what is 0. Multiply it by something like 1e-3 .. 1e-1, and add it to the loss.
+        A scalar, of float32 at least; 0 for what is 0. Multiply it by something like 1e-3 .. 1e-1, and add it to the
+        loss.
 
     Raises
     ------
@@ -74,8 +76,9 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     """
     torch: Any = require("torch", "torch", "training")
     if isinstance(weights, torch.nn.Module):
-        weights = [value for _, value in _weights(weights)]
+        weights = [value for value in weights.parameters() if _is_matrix(value)]
     tensors = [weights] if isinstance(weights, torch.Tensor) else list(weights)
+    tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # which holds their squares
     if not tensors or not gamma >= 0:
         raise ValueError("there are no weights, or gamma is negative")
     sums = torch.stack([value.abs().sum() for value in tensors])
@@ -99,7 +102,7 @@ class Projection:
     ----------
     module : torch.nn.Module
     steps : str or sequence of Step
-        Which leave names and shapes of tensors as they are: ``sparsify``, ``unify``.
+        Which leave names and shapes of tensors as they are: ``sparsify``, ``unify``, ``lowrank``.
 
     Raises
     ------
@@ -112,11 +115,13 @@ class Projection:
     def __init__(self, module: Any, steps: Steps) -> None:
         self.module, self.steps = module, steps_of(steps)
         self._wiring = _wiring_of(module)
+        for step in self.steps:
+            tool_of(step)
 
     def project(self) -> None:
         """Replace parameters by what the steps make of them; EncodeError where there is nothing that they could do."""
         torch: Any = require("torch", "torch", "training")
-        found = self._reduced(self.steps).model.tensors
+        found = self._reduced(self.steps).restored.tensors
         with torch.no_grad():
             for name, value in self.module.named_parameters():
                 value.copy_(torch.from_numpy(np.array(found[name])))
@@ -148,10 +153,15 @@ class Masks(Projection):
     ------
     MissingDependencyError
         PyTorch is not installed.
+    EncodeError
+        An option does not exist, or is an amount.
     """
 
     def __init__(self, module: Any, **options: str | int | float | bool) -> None:
         super().__init__(module, ())
+        if amounts := [name for name in ("ratio", "threshold") if name in options]:
+            raise EncodeError(f"masks are given no {amounts[0]} at first: sparsify(ratio), or grow(ratio, progress)")
+        tool_of(Step("sparsify", ratio=0.0, **options))
         self._options = options
         self._masks: dict[str, Any] = {}
         self._ratio = 0.0
@@ -169,9 +179,8 @@ class Masks(Projection):
         torch: Any = require("torch", "torch", "training")
         self.project()
         found = self._reduced([Step("sparsify", ratio=ratio, **self._options)])
-        devices = {name: value.device for name, value in self.module.named_parameters()}
         for name in found.matrices(str(self._options.get("tensors", "*"))):
-            self._masks[name] = torch.from_numpy(found.array(name) != 0).to(devices[name])
+            self._masks[name] = torch.from_numpy(found.array(name) != 0)
         self._ratio = ratio
         self.project()
 
@@ -191,6 +200,7 @@ class Masks(Projection):
         with torch.no_grad():
             for name, value in self.module.named_parameters():
                 if name in self._masks:
+                    self._masks[name] = self._masks[name].to(value.device)
                     value.masked_fill_(~self._masks[name], 0)
 
 
@@ -198,13 +208,15 @@ class Masks(Projection):
 class _Made:
     """A module some of whose weights are made of other tensors, which are trained in their place.
 
-    ``blocks`` say which ones, in the names that they have when they are coded.
+    ``blocks`` say which ones, in the names that they have when they are coded; ``members``, which of their tensors has
+    what stands behind the weight's name in ``state_dict()``.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, members: Mapping[str, str]) -> None:
         require("torch", "torch", "training")
         self.module = module
         self.blocks: list[Block] = []
+        self._members = members
 
     def model(self) -> Model:
         """The module's state as it is now, for :func:`nnr_codec.encode`: what weights are made of, in their places."""
@@ -213,8 +225,8 @@ class _Made:
         for key, value in self.module.state_dict().items():
             layer, made, rest = key.rpartition(f"{_ORIGINAL}.")
             name = layer + rest.partition(".")[0]
-            names = self._names(by_weight[name]) if made and name in by_weight else {}
-            tensors[names.get(rest.partition(".")[2]) or key] = _array(value)
+            member = self._members.get(rest.partition(".")[2]) if made and name in by_weight else None
+            tensors[getattr(by_weight[name], member) if member else key] = _array(value)
         return Model(tensors, blocks=list(self.blocks))
 
     def finish(self) -> None:
@@ -224,10 +236,6 @@ class _Made:
             path, _, weight = block.weight.rpartition(".")
             torch.nn.utils.parametrize.remove_parametrizations(self.module.get_submodule(path), weight)
         self.blocks = []
-
-    def _names(self, block: Block) -> dict[str, str | None]:
-        """Of a weight, names of tensors by what stands behind its own in ``state_dict()``."""
-        raise NotImplementedError
 
 
 class LocalScaling(_Made):
@@ -265,7 +273,7 @@ class LocalScaling(_Made):
     """
 
     def __init__(self, module: Any, config: EncoderConfig | None = None, *, tensors: str = "*", **options: Any) -> None:
-        super().__init__(module)
+        super().__init__(module, {"original": "weight", "0.scale": "scale"})
         torch: Any = require("torch", "torch", "training")
         layers = _layers(torch, module, tensors)
         if not layers:
@@ -274,11 +282,12 @@ class LocalScaling(_Made):
         config = replace(config or EncoderConfig(), **options)
         if config.steps:
             raise EncodeError("steps of reduction come before scales: do them, and train these without")
-        levels, self.config = _quantized(self._unscaled(layers), config)
+        self._levels, self.config = _quantized(self._unscaled(layers), config)
+        self._trained = {name: layer.weight.requires_grad for name, layer in layers.items()}
         self.scales: list[Any] = []
         for block in self.blocks:
             layer = layers[block.weight]
-            weight, level = layer.weight.detach(), torch.from_numpy(levels[block.weight]).to(layer.weight)
+            weight, level = layer.weight.detach(), torch.from_numpy(self._levels[block.weight]).to(layer.weight)
             scale = _modules().Scaled(_least(weight, level, block.axis), block.axis)
             layer.weight.requires_grad_(False)
             torch.nn.utils.parametrize.register_parametrization(layer, "weight", scale)
@@ -294,8 +303,18 @@ class LocalScaling(_Made):
             tensors[f"{block.weight}_scaling"] = np.ones(weight.shape[block.axis], weight.dtype)
         return Model(tensors, blocks=list(self.blocks))
 
-    def _names(self, block: Block) -> dict[str, str | None]:
-        return {"original": block.weight, "0.scale": block.scale}
+    def model(self) -> Model:
+        """The module's state as it is now, for :func:`nnr_codec.encode`: levels and scales in the place of weights."""
+        model = super().model()
+        return replace(model, tensors={**model.tensors, **self._levels})  # which bfloat16 would have rounded
+
+    def finish(self) -> None:
+        """Let the weights be what they are made of: the module has the parameters again that it had."""
+        names = [block.weight for block in self.blocks]
+        super().finish()
+        for name in names:
+            self.module.get_parameter(name).requires_grad_(self._trained[name])
+        self._levels = {}
 
 
 class LowRank(_Made):
@@ -327,13 +346,15 @@ class LowRank(_Made):
     """
 
     def __init__(self, module: Any, **options: str | int | float | bool) -> None:
-        super().__init__(module)
+        super().__init__(module, {"original0": "g", "original1": "h"})
         torch: Any = require("torch", "torch", "training")
-        if options.get("displacement"):
+        step = Step("lowrank", **options)
+        tool: Any = tool_of(step)
+        if tool.displacement:
             raise EncodeError("a displacement is not trained")
         layers = _layers(torch, module)
         weights = {name: _array(layer.weight) for name, layer in layers.items()}
-        model = _reduced(weights, [Step("lowrank", **options)], Wiring()).model
+        model = _reduced(weights, [step], Wiring()).model
         self.ranks: dict[str, int] = {}
         for block in model.blocks:
             if block.g is not None:
@@ -342,9 +363,6 @@ class LowRank(_Made):
                 torch.nn.utils.parametrize.register_parametrization(layer, "weight", product)
                 self.ranks[block.weight] = rank
                 self.blocks.append(replace(block, shape=product.shape))
-
-    def _names(self, block: Block) -> dict[str, str | None]:
-        return {"original0": block.g, "original1": block.h}
 
 
 @cache
@@ -378,7 +396,8 @@ def _modules() -> Any:
                 return (g @ h).reshape(self.shape)
 
             def right_inverse(self, weight: Any) -> Any:
-                u, s, v = torch.linalg.svd(weight.detach().flatten(1).double(), full_matrices=False)
+                matrix = weight.detach().flatten(1).cpu().double()  # which not every device has
+                u, s, v = torch.linalg.svd(matrix, full_matrices=False)
                 roots = s[: self.rank].sqrt()
                 return (u[:, : self.rank] * roots).to(weight), (roots[:, None] * v[: self.rank]).to(weight)
 
@@ -398,6 +417,8 @@ def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring)
 def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], EncoderConfig]:
     """Weights of blocks as levels times steps, and options with which the same levels are made of these."""
     config = dense(config)  # which goals lead to anyway
+    scale = {**scale_options(config.qp_density), "exact": False}
+    config = config.overridden({block.scale: scale for block in model.blocks if block.scale is not None})
     file = io.BytesIO()
     report = api.encode_file(model, file, config, statistics=True)
     raw = api.decode(file.getvalue(), raw=True).tensors
@@ -406,8 +427,12 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
         known = report.tensors[block.weight].statistics
         if known is None or not known.step:
             raise EncodeError(f"tensor {block.weight!r} is not quantized, but its levels are to have scales")
-        same[block.weight] = {"qp": known.qp, "rate": 0, "dependent_quantization": bool(known.dq_flag)}
-        same[f"{block.weight}_scaling"] = scale_options(config.qp_density)
+        same[block.weight] = {
+            "qp": known.qp,
+            "fine_vectors": False,
+            "rate": 0,
+            "dependent_quantization": bool(known.dq_flag),
+        }
     plain: dict[str, Any] = dict.fromkeys(("target_size", "target_ratio", "sensitivity", "hessians"))
     weights = {block.weight: np.array(raw[block.weight]) for block in model.blocks}
     return weights, replace(config.overridden(same), **plain)
@@ -415,7 +440,7 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
 
 def _least(weight: Any, level: Any, axis: int) -> Any:
     """The scales of least squared error, shape (n,); 1 where there is none."""
-    rows, levels = (value.transpose(0, axis).flatten(1).double() for value in (weight, level))
+    rows, levels = (value.transpose(0, axis).flatten(1).cpu().double() for value in (weight, level))
     squares, products = (levels * levels).sum(1), (rows * levels).sum(1)
     found = (products / squares).where((squares > 0) & (products > 0), 1.0)
     return found.to(weight)
@@ -454,11 +479,8 @@ def _axis(torch: Any, layer: Any) -> int:
     return 1 if getattr(layer, "transposed", False) else 0
 
 
-def _weights(module: Any) -> Iterator[tuple[str, Any]]:
-    """Parameters that are matrices, by name; weights that are made of others as they are made."""
-    for name, value in module.named_parameters():
-        if value.is_floating_point() and sum(extent > 1 for extent in value.shape) > 1:
-            yield name, value
+def _is_matrix(value: Any) -> bool:
+    return bool(value.is_floating_point()) and sum(extent > 1 for extent in value.shape) > 1
 
 
 def _array(value: Any) -> Array:

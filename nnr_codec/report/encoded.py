@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -52,8 +53,9 @@ class EncodeReport:
     Parameters
     ----------
     source_bytes : int
-        Bytes of the tensors as they were.
+        Bytes of the tensors as they were, before pruning.
     parameters : int
+        Likewise.
     nbytes : int
         Bytes of the bitstream.
     seconds : float
@@ -145,6 +147,7 @@ class Notes:
 
     def __init__(self, prepared: Prepared, report: EncodeReport) -> None:
         self._restored, self._factors, self._report = prepared.restored.tensors, prepared.factors, report
+        self._kept = prepared.pruning.kept if prepared.pruning else {}
         self._held: dict[str, TensorReport] = {}
 
     def take(self, tensor: TensorReport) -> TensorReport | None:
@@ -164,8 +167,9 @@ class Notes:
             told = both.statistics and replace(both.statistics, levels=None, rows_skipped=None, shift_parameter_ids={})
             tensor = replace(tensor, unit_bytes=both.unit_bytes, seconds=both.seconds, statistics=told)
         report.tensors[tensor.name] = tensor
-        report.source_bytes += tensor.source_bytes
-        report.parameters += tensor.parameters
+        parameters = prod(map(len, self._kept[tensor.name])) if tensor.name in self._kept else tensor.parameters
+        report.source_bytes += tensor.source_bytes * parameters // max(tensor.parameters, 1)
+        report.parameters += parameters
         return tensor
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..compare import compare_models
-from ..encoder.reduce.tool import Reduced, decomposed
+from ..compare import ModelDifference, compare_models
+from ..encoder.reduce.tool import Reduced, decomposed, described
+from ..encoder.reduce.zeros import is_matrix
 from ..model import Model
 from ..reduction import Step
 
@@ -28,7 +29,7 @@ class StepReport:
     zeros : float
         The share of them that are 0.
     snr : float
-        Signal to noise in dB of all tensors, as they will come out, relative to those before the step; infinite where
+        Signal to noise in dB of all matrices, as they will come out, relative to those before the step; infinite where
         no value differs. What tensors lost counts as 0.
     nbytes : int
         What the bitstream would take after the step, estimated; with a target, at the steps that it would have without.
@@ -70,7 +71,8 @@ class Reduction:
 
 def step_report(step: Step, before: Reduced, after: Reduced, nbytes: int) -> StepReport:
     """What became of a model by a step, after which ``nbytes`` would be coded."""
-    found = compare_models(_widened(before), _widened(after))
+    was, now = _widened(before), _widened(after)
+    found = compare_models(was, now)
     others = [name for name, one in found.tensors.items() if one.count]
     others += [*found.shapes, *found.missing, *found.extra]
     parameters = zeros = 0
@@ -80,9 +82,9 @@ def step_report(step: Step, before: Reduced, after: Reduced, nbytes: int) -> Ste
         zeros += array.size - int(np.count_nonzero(array))
     factors = {name for block in decomposed(after.model, after.restored) for name in (block.g, block.h)}
     coded = {*before.model}.symmetric_difference(after.model) - factors
-    return StepReport(
-        str(step), len({*others, *coded}), parameters, zeros / parameters if parameters else 0.0, found.snr, nbytes
-    )
+    matrices = {name: one for name, one in found.tensors.items() if is_matrix(*described(was.tensors, name))}
+    share = zeros / parameters if parameters else 0.0
+    return StepReport(str(step), len({*others, *coded}), parameters, share, ModelDifference(matrices).snr, nbytes)
 
 
 def _widened(reduced: Reduced) -> Model:

@@ -67,6 +67,7 @@ def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
         "docs/nnef.md",
         "docs/updates.md",
         "docs/formats.md",
+        "docs/reduction.md",
     ],
 )
 def test_pages_name_options_that_there_are(page: str) -> None:

@@ -159,7 +159,7 @@ def test_a_command_that_prints_much(npz: Path, capsys: Capture, stream: str) -> 
 
 def test_the_end_of_a_line_is_no_accuracy(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a line that is longer than all that is kept, the first number would be another one."""
-    monkeypatch.setattr("cli.maps.KEPT", 100)
+    monkeypatch.setattr("nnr_cli.maps.KEPT", 100)
     arguments = ["--map", "sparsification=0.1", "--evaluate", command("print('0.25', '0.125 ' * 200, end='')")]
     result = call(capsys, "encode", npz, "-o", "mapped.nnr", *arguments)
     assert result.code == 3
@@ -249,6 +249,16 @@ def test_points_that_there_are_not(mapped: Path, capsys: Capture, arguments: lis
     assert result.code == 2
     assert message in result.err
     assert not Path("thin.npz").exists()
+
+
+def test_a_message_does_not_list_all_points_that_there_can_be(npz: Path, capsys: Capture) -> None:
+    rows = tuple(SparsificationRow(k / 256, 0.5, 0.5) for k in range(254))
+    nnr.encode_file(npz, "many.nnr", performance=nnr.Performance(maps=nnr.PerformanceMaps(nnr.SparsificationMap(rows))))
+    result = call(capsys, "decode", "many.nnr", "-o", "thin.npz", "--sparsify", "0.3333333")
+    assert result.code == 2
+    assert "--sparsify 0.3333333: the sparsification map has 254 points (nnr ls --maps)" in result.err
+    assert call(capsys, "ls", "many.nnr", "--maps").out.count("\n") == 255
+    assert call(capsys, "decode", "many.nnr", "-o", "thin.npz", "--sparsify", str(np.float32(253 / 256))).code == 0
 
 
 def test_no_map(npz: Path, bitstream: Path, capsys: Capture) -> None:

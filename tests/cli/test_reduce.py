@@ -73,3 +73,9 @@ def test_a_target_decides_on_amounts(tmp_path: Path, capsys: pytest.CaptureFixtu
     target = tmp_path / "digits.nnr"
     assert run(["encode", str(DIGITS), "-o", str(target), "--target-size", "6kB", "--reduce", "sparsify"]) == 0
     assert 5940 <= target.stat().st_size <= 6000
+
+
+def test_folding_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["encode", str(DIGITS), "--dry-run", "--reduce", "fold"]) == 0
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fold: ")]
+    assert " dB" not in told

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,11 @@ def test_commands(section: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("section", having("python"))
-def test_python(section: str) -> None:
+def test_python(section: str, request: pytest.FixtureRequest) -> None:
     if section == "Training":
-        pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
+        torch: Any = pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
+        request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+        torch.set_num_threads(1)
     names: dict[str, Any] = {"nnr": nnr, "accuracy": lambda model: 0.5}
     for text in examples(section, "python"):
         if not text.startswith("# evaluate.py\n"):

@@ -281,6 +281,14 @@ def test_targets_with_other_options(options: dict[str, Any]) -> None:
     assert 79_200 <= size <= 80_000
 
 
+def test_the_target_spares_values_that_no_step_suits() -> None:
+    w = np.random.default_rng(3).normal(0, 0.1, (40, 90)).astype("f4")
+    huge = w[:, :10] * np.float32(1e31)
+    data = nnr.encode({"huge": huge, "w": w}, target_size=3500)
+    assert 3400 <= len(data) <= 3500
+    np.testing.assert_array_equal(nnr.decode(data)["huge"], huge)
+
+
 def test_the_target_spares_tensors_with_goals_of_their_own() -> None:
     decoded = nnr.decode(nnr.encode(MODEL, target_ratio=0.1, rules=[nnr.Rule("c.*", exact=True)]))
     assert np.array_equal(decoded["c.weight"], MODEL["c.weight"])

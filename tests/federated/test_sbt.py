@@ -341,3 +341,16 @@ def test_options_that_mean_nothing(options: dict[str, Any], message: str) -> Non
 def test_lossless_leaves_nothing_to_choose() -> None:
     with pytest.raises(EncodeError, match="for sbt"):
         nnr.encode_update({"a": np.ones(3)}, {"a": np.zeros(3)}, lossless=True, sbt=0.9)
+
+
+@pytest.mark.parametrize("goal", [{"max_error": 1e-30}, {"snr": 400.0}, {"quality": 30.0}], ids=str)
+def test_goals_are_about_the_other_tensors(goal: dict[str, float]) -> None:
+    """One that no step gives a matrix is no reason to keep every bit of it, which float32 would not hold."""
+    update = {"w": np.random.default_rng(0).normal(0, 1e-9, (30, 40))}
+    encoder = nnr.UpdateEncoder(sbt=0.9, **goal)
+    assert encoder.encode(update) == nnr.UpdateEncoder(sbt=0.9).encode(update)
+    assert len(magnitudes(encoder.decoded["w"])) == 1
+    base = {"w": np.zeros((30, 40))}
+    data = nnr.encode_update(base, update, sbt=0.9, **goal)
+    assert data == nnr.encode_update(base, update, sbt=0.9)
+    assert len(magnitudes(nnr.apply_update(base, data)["w"])) == 1

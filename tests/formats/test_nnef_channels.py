@@ -195,6 +195,8 @@ RULES: dict[str, tuple[str, list[str]]] = {
     "unknown": (f"{_SAME} e = vendor_thing(c); y = conv(e, r);", []),
     "unknown beside": (f"{_SAME} e = vendor_thing(x); y = conv(c + e, r);", []),
     "unknown before": ("e = vendor_thing(x); c = conv(e, w); y = conv(c, r);", ["4: r.1 w.0!"]),
+    "in arrays of arrays": (f"{_SAME} e = vendor_thing([[c], [[c]]]); y = conv(c, r) + e;", []),
+    "in the same array twice": (f"{_SAME} a = [c]; e = vendor_thing([a, a]); y = conv(c, r) + e;", []),
     "in a condition": (f"{_SAME} y = conv(c, r) if shape_of(c)[1] == 4 else c;", []),
     "both are activations": (
         f"{_SAME} u = squeeze(mean_reduce(c, axes = [2, 3]), axes = [2, 3]); y = matmul(u, u, transposeB = true);",

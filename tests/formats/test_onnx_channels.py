@@ -225,7 +225,10 @@ KEPT = {
     "output of the graph": [more(12, "p", 2, 4, 6, 6), apply("Relu")],
     "weight used elsewhere": [lambda n: n.op("Frobnicate", "a.w", "z"), apply("Relu")],
     "bias used elsewhere": [lambda n: n.op("Frobnicate", "a.b", "z"), apply("Relu")],
+    "shape that callers replace": [ints(0, 0, -1, 6), more(11, "i", 4), apply("Reshape", "p i")],
     "weight that callers replace": [more(11, "a.w", 4, 3, 3, 3), apply("Relu")],
+    "weight that is read as a value": [lambda n: n.weight("v", 3, 3, 1, 1), lambda n: n.op("Conv", "a.w v", "z"),
+                                       apply("Relu")],
     "used before it is made": [lambda n: n.nodes.insert(0, made.node("Relu", ["p"], ["z"])), apply("Relu")],
 }  # fmt: skip
 
@@ -449,6 +452,17 @@ def test_weights_used_twice_go_once(tmp_path: Path) -> None:
     assert check_removal(net.model(), tmp_path, net.random.standard_normal((2, 3, 6, 6)).astype(np.float32)) == 4
 
 
+@pytest.mark.parametrize("operation", ["MatMul", "Gemm"])
+def test_products_of_weights_keep_all_of_them(operation: str) -> None:
+    net = Net(input=(2, 3), output=(2, 5))
+    for name, shape in {"a": (3, 4), "b": (4, 5), "c": (4, 5)}.items():
+        net.weight(name, *shape)
+    net.op("MatMul", "x a", "p").op("MatMul", "p c", "q")
+    assert "4: a@1 c@0-" in net.channels()
+    net.op(operation, "a b", "w").op("MatMul", "x w", "r").op("Add", "q r", "y")
+    assert net.channels() == set()
+
+
 def test_a_transposed_weight_that_is_used_elsewhere() -> None:
     net = Net().conv("x", "p", "a", 4, 3, 3, 3)
     net.weight("c.w", 4, 3, 1, 1)
@@ -487,17 +501,59 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ any network
+KINDS = ["conv"] * 4 + ["norm", "unary", "binary", "binary", "concat", "depth", "gate", "vector", "slopes", "pool"]
+KINDS += ["places", "last", "transposed", "back", "back each", "shared"]
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> Net:
-    """Convolutions of pictures in one another's ways: sums, products, concatenations, filters for each channel."""
+    """Convolutions of pictures in one another's ways: sums, products, concatenations, filters for each channel.
+
+    Behind them may be layers of matrices, and another output.
+    """
     net = Net(output=("n", "c", "h", "w"))
     values = [("x", 3)]
     for k in range(draw(st.integers(2, 9))):
         (name, count), (other, others) = (values[draw(st.integers(0, len(values) - 1))] for _ in range(2))
         new = f"v{k}"
-        kind = draw(st.sampled_from(["conv", "conv", "conv", "norm", "unary", "binary", "concat", "depth", "gate"]))
+        kind = draw(st.sampled_from(KINDS))
         if kind == "norm":
             net.norm(name, new, new, count)
+        elif kind == "vector":
+            shape = draw(st.sampled_from([(count, 1, 1), (1, count, 1, 1), (6,), (1,), (2, 1, 1, 6)]))
+            net.weight(f"{new}.v", *shape)
+            net.op(draw(st.sampled_from(["Add", "Mul", "Sub"])), f"{name} {new}.v", new)
+        elif kind == "slopes":
+            net.weight(f"{new}.v", count, 1, 1)
+            net.op("PRelu", f"{name} {new}.v", new)
+        elif kind == "pool":
+            net.op("MaxPool", name, new, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        elif kind == "places":  # next to each other in height
+            net.op("Concat", f"{name} {name}", f"{new}.c", axis=2)
+            net.op("MaxPool", f"{new}.c", new, kernel_shape=[2, 1], strides=[2, 1])
+        elif kind == "last":
+            net.op("Transpose", name, f"{new}.t", perm=[0, 2, 3, 1]).weight(f"{new}.v", count)
+            net.op("Add", f"{new}.t {new}.v", f"{new}.s").weight(f"{new}.m", count, 5)
+            net.op("MatMul", f"{new}.s {new}.m", f"{new}.p").op("Transpose", f"{new}.p", new, perm=[0, 3, 1, 2])
+            count = 5
+        elif kind == "transposed":
+            net.weight(f"{new}.w", count, 3, 3, 5)
+            net.op("Transpose", f"{new}.w", f"{new}.t", perm=[3, 0, 1, 2])
+            net.op("Conv", f"{name} {new}.t", new, pads=[1, 1, 1, 1])
+            count = 5
+        elif kind == "back":
+            net.weight(f"{new}.w", count, 5, 3, 3)
+            net.weight(f"{new}.b", 5)
+            net.op("ConvTranspose", f"{name} {new}.w {new}.b", new, pads=[1, 1, 1, 1])
+            count = 5
+        elif kind == "back each":
+            net.weight(f"{new}.w", count, 2, 3, 3)
+            net.op("ConvTranspose", f"{name} {new}.w", new, pads=[1, 1, 1, 1], group=count)
+            count *= 2
+        elif kind == "shared":
+            net.weight(f"{new}.w", count, count, 3, 3)
+            net.op("Conv", f"{name} {new}.w", f"{new}.1", pads=[1, 1, 1, 1]).op("Relu", f"{new}.1", f"{new}.2")
+            net.op("Conv", f"{new}.2 {new}.w", new, pads=[1, 1, 1, 1])
         elif kind == "unary":
             net.op(draw(st.sampled_from(["Relu", "Sigmoid", "Tanh", "Identity"])), name, new)
         elif kind == "binary" and (count == others or 1 in (count, others)):
@@ -520,12 +576,32 @@ def networks(draw: st.DrawFn) -> Net:
             count = size
         values.append((new, count))
     name, count = values[-1]
-    net.conv(name, "y", "last", 3, count, 1, 1)
-    return net
+    end = draw(st.sampled_from(["conv", "conv", "flat", "reshape", "mean", "place"]))
+    if draw(st.booleans()):
+        other, others = draw(st.sampled_from(values))
+        net.conv(other, "z", "beside", 2, others, 1, 1).more = made.field(12, declared("z", ("n", "c", "h", "w")))
+    if end == "conv":
+        return net.conv(name, "y", "last", 3, count, 1, 1)
+    net.output, columns = ("n", "c"), count * (1 if end in ("mean", "place") else 36)
+    if end == "flat":
+        net.op("Flatten", name, "f")
+    elif end == "reshape":
+        net.integers("i", draw(st.sampled_from([0, 2])), -1)
+        net.op("Reshape", f"{name} i", "f")
+    elif end == "mean":
+        net.op("ReduceMean", name, "f", axes=[-1, 2], keepdims=0)
+    else:
+        net.op("GlobalMaxPool", name, "g").op("Flatten", "g", "f", axis=1)
+    transposed = draw(st.integers(0, 1))
+    net.weight("d.w", *((5, columns) if transposed else (columns, 5)))
+    net.weight("d.b", *draw(st.sampled_from([(5,), (1, 5), (1,), (2, 5)])))
+    net.op("Gemm", "f d.w d.b", "d", transB=transposed, alpha=0.5, beta=2.0).op("Relu", "d", "e")
+    net.weight("m", 5, 3)
+    return net.op("MatMul", "e m", "y")
 
 
 @pytest.mark.clients
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(networks(), st.integers(0, 99), st.sampled_from([0.2, 0.5, 1.0]))
 def test_any_network_without_channels(tmp_path: Path, net: Net, seed: int, share: float) -> None:
     x = np.random.default_rng(seed).standard_normal((2, 3, 6, 6)).astype(np.float32)

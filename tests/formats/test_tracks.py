@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nnr_codec.formats import tracks as tracks_module
 from nnr_codec.formats.tracks import Tracks
 from nnr_codec.model import Channels, Slice
 
@@ -107,3 +109,14 @@ def test_every_index_is_told_once(data: st.DataObject) -> None:
             found.append(frozenset(places))
     assert len(found) == len(set(found))
     assert set(found) == expected
+
+
+def test_each_place_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many groups of channels it has."""
+    sort, done = tracks_module._sorted, []
+    monkeypatch.setattr(tracks_module, "_sorted", lambda ids: done.append(len(ids)) or sort(ids))
+    tracks = Tracks()
+    ids = np.concatenate([made(tracks, f"w{k}", 2) for k in range(20)])
+    tracks.join(ids, tracks.of("r", 1, len(ids)))
+    assert len(tracks.channels()) == 20
+    assert sorted(done) == [2] * 20 + [40]

@@ -143,6 +143,35 @@ def test_the_loss_of_zeros_and_of_nothing(torch: Any) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("together", [True, False])
+def test_gradients_of_the_loss(torch: Any, together: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((4, 5), (6,)))
+
+    def loss(*weights: Any) -> Any:
+        return compressibility_loss(weights, 0.3, together=together)
+
+    vectors = [np.append(one.numpy(), other.numpy())] if together else [one.numpy().ravel(), other.numpy()]
+    norms = [(np.abs(vector).sum(), np.sqrt((vector**2).sum())) for vector in vectors]
+    wanted = np.mean([sums / root + 0.3 * root**2 / sums for sums, root in norms])
+    assert value(loss(one, other)) == pytest.approx(wanted, rel=1e-12)
+    assert torch.autograd.gradcheck(loss, (one.requires_grad_(), other.requires_grad_()))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("size", [1e-4, 300.0])
+def test_the_loss_of_half_precision(torch: Any, size: float) -> None:
+    """Whose squares float16 does not hold."""
+    for dtype in (torch.float16, torch.bfloat16):
+        weight = torch.full((20, 50), size, dtype=dtype, requires_grad=True)
+        loss = compressibility_loss(weight, gamma=1e-3)
+        loss.backward()
+        assert value(loss) == pytest.approx(1000**0.5 + 1e-3 * size, rel=1e-2)
+        assert weight.grad.dtype == dtype
+        assert weight.grad.isfinite().all()
+
+
+@pytest.mark.torch
 def test_what_the_loss_does(digits: Digits) -> None:
     """The file is smaller at the same step, and sparsification costs less accuracy."""
     module, options = digits.copy(), {"quality": 15.0, "reduce": "sparsify(ratio=0.5)"}
@@ -216,8 +245,26 @@ def test_projections(digits: Digits) -> None:
     assert nnr.compare_models(arrays(module), again).snr > 100  # blocks have one magnitude as they are
     plain = digits.decoded(nnr.encode(arrays(digits.module), reduce=steps, qp=-40))
     assert digits.accuracy(module) >= digits.accuracy(plain) - 0.005
-    with pytest.raises(nnr.EncodeError, match="no step 'unite'"):
-        Projection(module, "unite").project()
+    for wrong in ("unite", "unify(size=3)"):
+        with pytest.raises(nnr.EncodeError, match=r"no step 'unite'|no option 'size'"):
+            Projection(module, wrong)
+
+
+@pytest.mark.torch
+def test_a_projection_to_a_low_rank(digits: Digits) -> None:
+    module = digits.copy()
+    Projection(module, "lowrank(rank=5)").project()
+    same = nnr.reduce(arrays(digits.module), "lowrank(rank=5)").model
+    for name, array in arrays(module).items():
+        np.testing.assert_allclose(array, same[name], atol=1e-6, err_msg=name)
+    assert np.linalg.matrix_rank(arrays(module)["3.weight"], tol=1e-4) == 5
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("options", [{"ratio": 0.5}, {"threshold": 0.1}, {"method": "best"}, {"no": 1}], ids=str)
+def test_options_that_masks_do_not_have(torch: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(nnr.EncodeError, match=r"given no|no method|no option"):
+        Masks(torch.nn.Linear(3, 3), **options)
 
 
 @pytest.mark.torch
@@ -308,6 +355,56 @@ def test_what_is_not_scaled(torch: Any) -> None:
         LocalScaling(torch.nn.Linear(2, 2), reduce="sparsify(ratio=0.5)")
     with pytest.raises(nnr.EncodeError):
         LocalScaling(torch.nn.Linear(3, 3), exact=True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("quality", [5.0, 46.0])
+def test_levels_of_other_types(torch: Any, dtype: str, quality: float) -> None:
+    """They are coded as they are, though bfloat16 has not the digits for them."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.Linear(20, 1), torch.nn.ConvTranspose2d(3, 5, 3))
+    module.to(getattr(torch, dtype))
+    scaling = LocalScaling(module, quality=quality)
+    coded, raw = scaling.model(), nnr.decode(nnr.encode(scaling.model(), scaling.config), raw=True)
+    for block in scaling.blocks:
+        np.testing.assert_array_equal(raw[block.weight], coded[block.weight], err_msg=block.weight)
+    level = module[0].parametrizations.weight.original.double().numpy()
+    np.testing.assert_allclose(level, coded["0.weight"], rtol=2.0**-8)
+    assert module[0].weight.dtype == getattr(torch, dtype)
+
+
+@pytest.mark.torch
+def test_afterwards_weights_are_trained_as_before(torch: Any) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(9, 8), torch.nn.Linear(8, 8))
+    module[1].weight.requires_grad_(False)
+    for made, options in ((LocalScaling, {"quality": 8.0}), (LowRank, {"rank": 2})):
+        parts: Any = made(module, **options)
+        assert "0.weight" not in module.state_dict()
+        parts.finish()
+        assert [module[k].weight.requires_grad for k in (0, 1)] == [True, False]
+        same = arrays(module)
+        assert {name: array.tolist() for name, array in parts.model().tensors.items()} == {
+            name: array.tolist() for name, array in same.items()
+        }
+
+
+@pytest.mark.torch
+def test_scales_where_all_else_is_exact(torch: Any) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(40, 30)
+    scaling = LocalScaling(module, exact=True, rules=(nnr.Rule("weight", exact=False, quality=9.0),))
+    got = nnr.decode(nnr.encode(scaling.model(), scaling.config))
+    np.testing.assert_array_equal(got["bias"], module.bias.detach().numpy())
+    np.testing.assert_allclose(got["weight"], module.weight.detach().numpy(), rtol=0.05)
+
+
+@pytest.mark.torch
+def test_scales_with_a_target(torch: Any) -> None:
+    """Of ones, which are found to be few values otherwise, no block would hold scales."""
+    torch.manual_seed(0)
+    scaling = LocalScaling(torch.nn.Linear(40, 30), target_ratio=0.2)
+    assert len(nnr.encode(scaling.model(), scaling.config)) < 0.25 * 4 * 1230
 
 
 # ------------------------------------------------------------------------------------------------ low rank

@@ -26,6 +26,7 @@ from nnr_codec.syntax.structures import NnrPruningTopologyContainer, NnrTopology
 
 from ..shared import SHARED, needs_shared
 
+ONNX = (SHARED or Path()) / "models" / "digits_cnn.onnx"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.nnef"
 RATIOS = st.sampled_from([0.1, 0.5, 1.0]) | st.floats(0.001, 1)
 
@@ -354,8 +355,45 @@ def test_a_pruned_model_is_encoded_again() -> None:
         again = nnr.decode(data)
         assert sorted(again.pruned) == sorted(once.pruned)
         assert {name: again[name].shape for name in again} == {name: once[name].shape for name in once}
-    with pytest.raises(EncodeError, match="no channels"):
-        nnr.encode(once, reduce="prune(ratio=0.3)")
+
+
+@pytest.mark.parametrize("name", [EXAMPLE, pytest.param(ONNX, marks=needs_shared)], ids=["nnef", "onnx"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"block": True}, {"topology": "external"}, {"indexed_references": True}],
+    ids=lambda options: "".join(options) or "plain",
+)
+def test_a_pruned_model_is_pruned_further(name: Path, options: dict[str, Any], tmp_path: Path) -> None:
+    """As if it had been saved in between."""
+    form, step = name.suffix[1:], "prune(ratio=0.3)"
+    topology = name if "topology" in options else None
+    once = nnr.decode(nnr.encode(name, reduce=step, qp=-60, **options), topology=topology)
+    nnr.save(once, tmp_path / f"m.{form}")
+    for further in (once, nnr.load(tmp_path / f"m.{form}")):
+        data = nnr.encode(further, reduce=step, qp=-60, **options)
+        apart = further if "topology" in options else None
+        assert not nnr.verify(data, topology=apart).violations
+        nnr.save(nnr.decode(data, topology=apart), tmp_path / f"{further is once}.{form}")
+    direct, saved = (nnr.load(tmp_path / f"{kind}.{form}") for kind in (True, False))
+    assert {each: direct[each].tobytes() for each in direct} == {each: saved[each].tobytes() for each in saved}
+    assert direct.topology == saved.topology
+    assert sum(direct[each].size for each in direct) < 0.8 * sum(np.asarray(once[each]).size for each in once)
+
+
+def test_reports_count_what_the_model_had(tmp_path: Path) -> None:
+    whole = nnr.encode_file(EXAMPLE, tmp_path / "a.nnr")
+    for options in ({}, {"fold_batchnorm": False, "block": True}, {"statistics": True}):
+        report = nnr.encode_file(EXAMPLE, tmp_path / "b.nnr", reduce="prune(ratio=0.3)", overwrite=True, **options)
+        assert (report.source_bytes, report.parameters) == (whole.source_bytes, whole.parameters)
+    assert nnr.estimate(EXAMPLE, reduce="prune(ratio=0.3)").source_bytes == whole.source_bytes
+    lowrank = nnr.encode_file(EXAMPLE, tmp_path / "c.nnr", reduce="prune(ratio=0.3), lowrank(rank=4)")
+    assert (lowrank.source_bytes, lowrank.parameters) == (whole.source_bytes, whole.parameters)
+
+
+def test_no_target_decides_on_a_ratio() -> None:
+    for steps in ("prune", "sparsify, prune", "prune, sparsify"):
+        with pytest.raises(EncodeError, match="prune lacks its ratio"):
+            nnr.encode(EXAMPLE, reduce=steps, target_ratio=0.1)
 
 
 def test_the_same_bytes_for_any_number_of_threads() -> None:

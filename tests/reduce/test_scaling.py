@@ -58,8 +58,9 @@ def test_no_other_scales_have_less_error(rows: int, columns: int, qp: int, rate:
 
     least = error(found.factors)
     assert ((found.factors >= 1 / RANGE) & (found.factors <= RANGE)).all()
-    assert before - least == pytest.approx(found.gain, rel=1e-6, abs=1e-6 * before + 1e-12)
-    assert found.gain >= -1e-9
+    gain = found.gain(np.ones(rows), found.factors)
+    assert before - least == pytest.approx(gain, rel=1e-6, abs=1e-6 * before + 1e-12)
+    assert gain >= -1e-9
     for change in (0.99, 1.01):
         assert least <= error((found.factors * change).clip(1 / RANGE, RANGE)) * (1 + 1e-9)
     assert (found.factors[~q.any(axis=1)] == 1).all()
@@ -224,3 +225,42 @@ def test_what_reduce_returns_has_no_scales() -> None:
         name: array.tolist() for name, array in TENSORS.items()
     }
     assert set(BN) < set(found.model.tensors)
+
+
+@pytest.mark.parametrize("qp", [-20, -10])
+def test_scales_count_as_they_are_decoded(qp: int) -> None:
+    """What coarse steps of scales lose may be more than these gain."""
+    options: dict[str, Any] = {"qp": qp, "rate": 0.0, "fine_vectors": False, "rules": (nnr.Rule("s", qp=-24),)}
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        weight, scale = rng.normal(0, 1, (6, 900)).astype("f4"), rng.normal(1, 0.3, 6).astype("f4")
+        model = Model({"w": weight, "s": scale}, blocks=[Block("w", scale="s")])
+        plain, got = (nnr.decode(nnr.encode(model, reduce=steps, **options))["w"] for steps in ("", "scale"))
+        assert squared(got / scale[:, None], weight) <= squared(plain / scale[:, None], weight) * (1 + 1e-6), seed
+
+
+def test_a_scale_that_would_not_fit_its_unit() -> None:
+    """That is no reason to refuse what can be coded without."""
+    weight = RNG.laplace(0, 1, (16, 700)).astype("f2")
+    found = []
+    for largest in np.geomspace(0.5, 4, 60):
+        scale = np.full(16, largest, "f2")
+        model = Model({"w": weight, "s": scale}, blocks=[Block("w", scale="s")])
+        options: dict[str, Any] = {"qp": 2, "rate": 0.0, "rules": (nnr.Rule("s", qp=-37),)}
+        found.append(_length(model, options))
+        if found[-1]:
+            assert _length(model, {**options, "reduce": "scale"})
+    assert 0 < sum(map(bool, found)) < len(found)
+
+
+def _length(model: Model, options: Mapping[str, Any]) -> int:
+    """Bytes; 0 where the model is refused."""
+    try:
+        return len(nnr.encode(model, **options))
+    except nnr.EncodeError:
+        return 0
+
+
+def test_a_name_that_leaves_no_room() -> None:
+    name = "w" * 4090
+    assert nnr.encode({name: WIDE}, reduce="scale", **COARSE) == nnr.encode({name: WIDE}, **COARSE)

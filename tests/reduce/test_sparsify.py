@@ -208,6 +208,16 @@ def test_one_threshold_for_all_makes_the_least_error(ratio: float) -> None:
         assert error(before, got) < error(before, changed(Sparsify(ratio, method=other), before))
 
 
+def test_magnitudes_of_several_types_are_compared_as_they_are() -> None:
+    """0.1 is a little more in float32; and float64 has numbers that float32 does not."""
+    tensors = {"a": np.full((2, 4), 0.1, "f4"), "b": np.full((2, 4), 0.1), "c": np.array([[1e300, -2e300]] * 2)}
+    got = changed(Sparsify(0.4), tensors)
+    assert got["a"].all() and not got["b"].any() and got["c"].all()
+    for method in ("magnitude", "compressibility"):
+        got = changed(Sparsify(0.9, method=method), tensors)
+        assert not got["a"].any() and not got["b"].any() and np.count_nonzero(got["c"]) == 2
+
+
 def test_weights_of_any_magnitude() -> None:
     """One threshold for tensors whose magnitudes are as different as floats can be."""
     tensors = {"a": normal(40, 40).astype("f8") * 2.0**-900, "b": normal(40, 40, seed=1) * np.float32(2.0**100)}
@@ -354,10 +364,10 @@ def test_blocks_are_0_as_a_whole_and_those_of_least_error(block: str) -> None:
     for name, array in before.items():
         extents = tuple(int(part) for part in block.split("x"))
         grid = Blocks(array.shape, (*extents, 0) if len(extents) == 2 else extents)  # type: ignore[arg-type]
-        rows, inside = grid.gathered(array.astype("f8")), grid.inside()
+        rows, inside = grid.gathered(array.astype("f8")), grid.items()
         empty = ~grid.gathered(got[name]).any(axis=1)
         assert np.array_equal(got[name] == 0, grid.scattered(empty[:, None]))
-        means = np.sqrt((rows**2).sum(axis=1) / inside.sum(axis=1))
+        means = np.sqrt((rows**2).sum(axis=1) / inside)
         gone.append(means[empty].max(initial=0))
         left.append(means[~empty].min(initial=np.inf))
     assert max(gone) <= min(left) * (1 + 1e-5)
@@ -367,7 +377,7 @@ def test_each_superblock_gets_the_ratio() -> None:
     before = {"w": normal(20, 12, 3, 3) * np.geomspace(0.01, 1, 20).astype("f4").reshape(-1, 1, 1, 1)}
     got = changed(Sparsify(0.5, method="micro", block="2x2x1", superblock="8x8"), before)["w"]
     grid = Blocks(got.shape, (8, 8, 0))
-    shares = grid.gathered(got != 0).sum(axis=1) / grid.inside().sum(axis=1)
+    shares = grid.gathered(got != 0).sum(axis=1) / grid.items()
     assert len(shares) == 6 and (shares <= 0.5).all() and (shares > 0.45).all()
     free = changed(Sparsify(0.5, method="micro", block="2x2x1"), before)
     assert error(before, free) < error(before, {"w": got})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from itertools import product
 from math import prod
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nnr_codec.encoder.reduce import structure
 from nnr_codec.encoder.reduce.structure import Blocks, Triple, dimensions, divided, reshaped
 from nnr_codec.errors import EncodeError
 
@@ -77,18 +79,29 @@ def test_rows_are_the_blocks(shape: tuple[int, ...], block: Triple, data: st.Dat
     if data.draw(st.booleans()):
         tensor = np.asfortranarray(tensor)
     blocks = Blocks(shape, block)
-    rows, inside = blocks.gathered(tensor), blocks.inside()
+    rows, inside = blocks.gathered(tensor), blocks.gathered(tensor) != 0
     places = slow(shape, block)
     assert rows.shape == inside.shape == (len(places), prod(blocks.sizes))
     assert len(places) == prod(blocks.counts)
     for row, real, place in zip(rows, inside, places, strict=True):
         assert np.array_equal(row[real], tensor.reshape(reshaped(shape))[place].reshape(-1))
         assert not row[~real].any()
+    assert blocks.items().tolist() == inside.sum(axis=1).tolist()
     assert np.array_equal(blocks.scattered(rows), tensor)
     whole = blocks.scattered(np.arange(len(places))[:, None])
     assert whole.shape == shape
     for k, place in enumerate(places):
         assert (whole.reshape(reshaped(shape))[place] == k).all()
+
+
+@given(shapes, st.tuples(extents, extents, st.integers(0, 9)), st.integers(1, 50))
+def test_slabs_are_the_rows_part_by_part(shape: tuple[int, ...], block: Triple, most: int) -> None:
+    tensor, blocks = np.arange(1, prod(shape) + 1).reshape(shape), Blocks(shape, block)
+    with mock.patch.object(structure, "CHUNK", most):
+        slabs = [*blocks.slabs(tensor)]
+    assert len(slabs) > 1 or prod(shape) <= most or blocks.counts[0] == 1
+    rows = [row[row > 0].tolist() for slab in slabs for row in slab]
+    assert rows == [row[row > 0].tolist() for row in blocks.gathered(tensor)]
 
 
 @given(shapes, triples, triples, st.booleans())

@@ -121,6 +121,12 @@ def test_the_blocks_with_the_least_error_come_first(array: Floats, block: tuple[
     assert taken <= ratio * array.size or not taken  # the last blocks were needed
 
 
+def test_a_ratio_is_what_its_decimals_say() -> None:
+    """0.14 * 100 is a little more than 14 in floats; seven pairs are enough."""
+    array = np.arange(1.0, 101).reshape(50, 2)
+    assert (unified(array, ratio=0.14, block="1x2") != array).sum() == 14
+
+
 @given(tensors, blocks, st.floats(0, 1))
 def test_a_threshold_does_what_its_ratio_does(array: Floats, block: str, ratio: float) -> None:
     if not has_blocks(array.shape, block):
@@ -137,6 +143,21 @@ def test_no_other_magnitude_has_less_error(row: Floats, off: float) -> None:
     found = unified(array, ratio=1, block="1x8")
     other = np.copysign(np.abs(found) + off, array)
     assert ((found - array) ** 2).sum() <= ((other - array) ** 2).sum() + 1e-12
+
+
+@pytest.mark.parametrize("block", ["2x2x2", "1x1x9|1x8x1", "3x1x1", "1x64"])
+@pytest.mark.parametrize("shape", [(33, 32, 3, 3), (33, 64)])
+def test_how_a_tensor_lies_is_no_matter(block: str, shape: tuple[int, ...]) -> None:
+    """Sums are made in one order: not a bit of them depends on strides, or on the order of bytes."""
+    array = np.random.default_rng(1).lognormal(0, 2, shape)
+    superblock = "63x63" if block.startswith("3") else "64x64"
+    want = unified(array, ratio=0.8, block=block, superblock=superblock)
+    for other in (np.asfortranarray(array), array[:, ::-1].copy()[:, ::-1]):
+        np.testing.assert_array_equal(unified(other, ratio=0.8, block=block, superblock=superblock), want)
+    swapped = array.astype(array.dtype.newbyteorder(">"))
+    got = unified(swapped, ratio=0.8, block=block, superblock=superblock)
+    assert got.dtype == swapped.dtype
+    np.testing.assert_array_equal(got, want)
 
 
 # ------------------------------------------------------------------------------------------------ superblocks

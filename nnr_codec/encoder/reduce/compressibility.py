@@ -9,10 +9,12 @@ lambda_c decides how many weights are 0, and a threshold does as well. The gain 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import frexp, ldexp
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...model import Array
 from .zeros import CHUNK, PRECISION, Floats, integers, magnitudes
@@ -20,31 +22,38 @@ from .zeros import CHUNK, PRECISION, Floats, integers, magnitudes
 
 def compressible(tensors: Mapping[str, Array], threshold: float) -> dict[str, Array]:
     """The weights at the minimum, with 0 for what is not above a threshold. What is not finite, or not then, stays."""
-    largest = max(float(_above(array, threshold).max(initial=0)) for array in tensors.values())
+    largest = max(float(_above(part, threshold).max(initial=0)) for array in tensors.values() for part in _parts(array))
     total, squares = 0, 0
     for array in tensors.values() if largest else ():
-        above = _above(array, threshold)
-        for start in range(0, above.size, CHUNK):
-            items = integers(above[start : start + CHUNK], largest)
+        for part in _parts(array):
+            items = integers(_above(part, threshold), largest)
             total, squares = total + int(items.sum()), squares + int((items * items).sum())
     gain = 1 + threshold / ldexp(1.0, frexp(largest)[1] - PRECISION) * (total / max(squares, 1))
     return {name: _at_minimum(array, threshold, gain) for name, array in tensors.items()}
 
 
-def _above(array: Array, threshold: float) -> Floats:
-    """By how much magnitudes are above a threshold, in row-major order; 0 for what is not finite."""
-    found = magnitudes(array)
-    above: Floats = found - found.dtype.type(threshold)
+def _parts(array: Array) -> Iterator[npt.NDArray[Any]]:
+    """A tensor's items in row-major order, part by part; parts of the tensor itself where it lies so."""
+    flat = array.reshape(-1)
+    return (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
+
+
+def _above(part: Array, threshold: float) -> Floats:
+    """By how much magnitudes are above a threshold; 0 for what is not finite."""
+    found = magnitudes(part)
+    with np.errstate(over="ignore"):  # of float64, where this is float32
+        above: Floats = found - found.dtype.type(threshold)
     above[~(above > 0)] = 0
     return above
 
 
 def _at_minimum(array: Array, threshold: float, gain: float) -> Array:
-    above = _above(array, threshold)
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved: Array = np.copysign(above * np.float64(gain), array.astype(np.float64).reshape(-1)).astype(array.dtype)
-        infinite = (above > 0) & ~np.isfinite(moved.astype(above.dtype))
-    moved[above == 0] = 0
-    stays = infinite | np.isnan(magnitudes(array))
-    moved[stays] = array.reshape(-1)[stays]
-    return moved.reshape(array.shape)
+    out = np.array(array, order="C")
+    for part in _parts(out):
+        above, finite = _above(part, threshold), np.isfinite(magnitudes(part))
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = np.copysign(above * np.float64(gain), part.astype(np.float64)).astype(part.dtype)
+            moved[above == 0] = 0
+            finite &= np.isfinite(moved.astype(above.dtype))
+        np.copyto(part, moved, where=finite)
+    return out

@@ -7,7 +7,7 @@ others, 1979; Sindhwani and others, 2015), W - Z W Zf^T = G H.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...bitstream.performance import DecompositionMap
+from ...config import EncoderConfig
 from ...dtypes import stored_type
 from ...errors import EncodeError
 from ...model import Array, Block
@@ -27,11 +28,11 @@ from ..choose import RATES, choose
 from ..cost import measured
 from ..distortion import distortion, power
 from ..factors import Factors, gain_of
-from ..goals import excerpt, settle
+from ..goals import dense, excerpt, has_goal, settle, usual_qp
 from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
 from ..schedule import Pool, Reader
 from .blocks import members
-from .tool import Reduced, decomposed, described, product_of, within
+from .tool import Reduced, described, product_of, within
 
 Floats = npt.NDArray[np.float64]
 
@@ -108,30 +109,31 @@ class LowRank:
         if self.displacement and not reduced.config.side_info:
             raise EncodeError("reduce: lowrank(displacement=true) needs side information")
         names = [name for name in reduced.matrices(self.tensors) if _decomposable(name, reduced)]
-        weights = [weight for name in names if (weight := _Weight.of(name, reduced.array(name)))]
-        pairs = self._chosen(weights, reduced) if weights else {}
+        pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, reduced.array(name)))), reduced)
         listed = reduced.config.indexed_references and reduced.model.topology is not None  # where H has no name (A.4)
         return _decomposed(reduced, pairs, listed or self.form == "units") if pairs else reduced
 
-    def _chosen(self, weights: Sequence[_Weight], reduced: Reduced) -> dict[str, _Pair]:
-        """G and H of the weights that do not stay."""
+    def _chosen(self, weights: Iterable[_Weight], reduced: Reduced) -> dict[str, _Pair]:
+        """G and H of the weights that do not stay; with a ratio all weights are at hand at once, else one by one."""
         ranks: Mapping[str, int] = {}
         if self.ratio is not None:
+            weights = list(weights)
             ranks = _ranks(weights, self.ratio)
-        elif self.rank is not None:
-            ranks = {one.name: self.rank for one in weights}
-        plain = _Plain(reduced) if self.error is None and self.mse is None and not ranks else None
-        found: dict[str, _Pair | None] = {}
+        has_amount = any(amount is not None for amount in (self.error, self.mse, self.ratio, self.rank))
+        plain = None if has_amount else _Plain(reduced)
+        found = {}
         for one in weights:
             if plain:
-                found[one.name] = self._cheapest(one, plain)
-            elif one.name in ranks:
-                found[one.name] = self._of_rank(one, ranks[one.name])
-            else:
+                pair = self._cheapest(one, plain)
+            elif self.error is not None or self.mse is not None:
                 most = self.error**2 * one.energy if self.error is not None else (self.mse or 0.0) * one.matrix.size
                 pair = one.within(most)
-                found[one.name] = one.displaced(most, pair) if self.displacement else pair
-        return {name: pair for name, pair in found.items() if pair}
+                pair = one.displaced(most, pair) if self.displacement else pair
+            else:
+                pair = self._of_rank(one, ranks[one.name] if self.rank is None else self.rank)
+            if pair and _has_steps(one, pair, reduced.config):
+                found[one.name] = pair
+        return found
 
     def _of_rank(self, weight: _Weight, rank: int) -> _Pair | None:
         """The pair of a rank, or one of a displacement with fewer parameters and no greater error."""
@@ -141,7 +143,7 @@ class LowRank:
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
         """The pair of the least sum of squared error and bits; None where that of the weight itself is less."""
         whole = plain.subject(weight.name)
-        plan = choose(whole)
+        plan = choose(whole, in_block=True)  # the step that is asked for, whatever else may take less
         if not plan.step:
             return None
         worth = (1.0 if self.rate is None else self.rate) * (plan.rate or RATES[bool(plan.dq_flag)]) * plan.step**2
@@ -151,12 +153,9 @@ class LowRank:
             pair = self._of_rank(weight, rank)
             if pair is None or pair.squared >= least:
                 continue
-            factors, cost = pair.factors, pair.squared
-            qps = factors.qps(plan.qp, plain.config.qp_density)
-            for array, qp, each in zip((pair.g, pair.h), qps, factors.costs, strict=True):
-                own = subject(weight.name, array, plain.config)
-                options = own.options.replaced({"qp": qp, "fine_vectors": False, "codebook": 0})
-                noise, nbytes = _estimated(replace(own, options=options), in_block=True)
+            cost = pair.squared
+            for own, each in zip(pair.subjects(weight.name, plan.qp, plain.config), pair.factors.costs, strict=True):
+                noise, nbytes = _estimated(own, in_block=True)
                 cost += each * noise + worth * 8 * nbytes
             if cost < least:
                 least, best = cost, pair
@@ -169,8 +168,7 @@ class _Plain:
     def __init__(self, reduced: Reduced) -> None:
         config, model = replace(reduced.config, target_size=None, target_ratio=None), reduced.model
         with Pool() as pool:
-            blocks = decomposed(model, reduced.restored)
-            self.config = settle(model, config, Reader(model), pool, decomposed=blocks)
+            self.config = settle(model, config, Reader(model), pool, restored=reduced.restored)
         self._model = model
 
     def subject(self, name: str) -> Subject:
@@ -183,6 +181,15 @@ def _estimated(whole: Subject, in_block: bool = False) -> tuple[float, float]:
     some = excerpt(whole)
     plan, share = choose(some, in_block=in_block), whole.array.size / some.array.size
     return share * distortion(some, plan).noise, share * measured(some, plan)
+
+
+def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
+    """Whether G and H can be quantized: with the step that is asked for, or a usual one where that is to be found."""
+    options = config.for_tensor(weight.name)
+    qp = options.step_qp(config.qp_density)
+    if has_goal(options) or config.target_size is not None or config.target_ratio is not None:
+        config, qp = dense(config), usual_qp([(weight.energy, weight.matrix.size)])
+    return all(choose(one, in_block=True).step for one in pair.subjects(weight.name, qp, config))
 
 
 def _ladder(most: int) -> Iterator[int]:
@@ -224,6 +231,15 @@ class _Pair:
         (rows, rank), columns = self.g.shape, self.h.shape[1]
         g, h = (power(np.asarray(array, np.float64)) for array in (self.g, self.h))
         return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
+
+    def subjects(self, name: str, qp: int, config: EncoderConfig) -> list[Subject]:
+        """The facts about G and H, with the steps that follow from that of the weight with this name."""
+        found = []
+        for array, own in zip((self.g, self.h), self.factors.qps(qp, config.qp_density), strict=True):
+            facts = subject(name, array, config)
+            options = facts.options.replaced({"qp": own, "fine_vectors": False, "codebook": 0})
+            found.append(replace(facts, options=options))
+        return found
 
 
 @dataclass(frozen=True)
@@ -279,7 +295,8 @@ class _Weight:
         return [(corner, one, _Basis.of(one)) for corner, one in moved]
 
     def pair(self, rank: int) -> _Pair | None:
-        """G and H of a rank; None where they have no fewer parameters, or their type does not hold them."""
+        """G and H of a rank, or of that of the matrix; None for more parameters, or a type that does not hold them."""
+        rank = min(rank, self.basis.rank)
         return self._made(self.matrix, self.basis, rank, None) if rank <= self.most else None
 
     def within(self, most: float) -> _Pair | None:
@@ -302,7 +319,7 @@ class _Weight:
             return best
         for corner, moved, basis in self._moved:
             fewer = (best.parameters if best else self.matrix.size) - 1
-            for rank in _ladder(min(fewer // both, len(basis.tails))):
+            for rank in _ladder(min(fewer // both, basis.rank)):
                 pair = self._made(moved, basis, rank, corner)
                 if pair and pair.squared <= most:
                     best = pair
@@ -350,6 +367,11 @@ class _Basis:
         tails = np.cumsum(squares[::-1])[::-1]
         return cls(np.where(largest < 0, -vectors, vectors), np.sqrt(squares), tails, is_left)
 
+    @property
+    def rank(self) -> int:
+        """How many singular values are more than what is left of rounding: vectors of others could be any."""
+        return int(np.count_nonzero(self.values > self.values[0] * GRID))
+
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
         """G and H of a rank, whose product is next to the matrix.
 
@@ -361,7 +383,7 @@ class _Basis:
         other = np.linalg.solve(some.T @ some, some.T @ target)
         rows, columns = matrix.shape
         share = (rows if self.is_left else columns) / (rows + columns)
-        scales = np.maximum(self.values[:rank], self.values[0] * GRID) ** share
+        scales = self.values[:rank] ** share
         g, h = _on_grid(some * scales), _on_grid(other / scales[:, None])
         return (g, h) if self.is_left else (h.T, g.T)
 

@@ -25,7 +25,7 @@ def small_items(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
     Of those that are alike, and too many, some stay, evenly over all tensors.
     """
-    most = largest_of_least(tensors, wanted)
+    most = np.float64(largest_of_least(tensors, wanted))  # not rounded to float32 where it is compared
     if not most:
         return {}
     found = {name: magnitudes(array) for name, array in tensors.items()}

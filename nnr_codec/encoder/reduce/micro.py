@@ -6,18 +6,17 @@ After S. Lin, W. Jiang and others, "Efficient micro-structured weight unificatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import frexp, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...model import Array
-from .structure import Blocks, Triple, reshaped
-from .zeros import CHUNK, PRECISION, Mask, integers, magnitudes, share
+from .structure import Blocks, Triple
+from .zeros import CHUNK, PRECISION, Floats, Mask, integers, magnitudes, share
 
-Counts = npt.NDArray[np.int64]
-Errors = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.integer[Any]]
 
 
 def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> dict[str, Mask]:
@@ -47,9 +46,10 @@ def small_of_superblocks(array: Array, ratio: float, block: Triple, superblock: 
     errors, gains = (blocks.gathered(found.reshape(grid.counts)) for found in _errors(array, grid))
     order = np.argsort(errors, axis=1, kind="stable")
     gains = np.take_along_axis(gains, order, axis=1)
-    items = _sums(blocks.gathered(_sums(grid.inside()).reshape(grid.counts)))
-    wanted = np.array([share(ratio, count) for count in items.tolist()]) - (items - _sums(gains))
-    few = np.cumsum(gains, axis=1) - gains < wanted[:, None]
+    items = _sums(blocks.gathered(grid.items().reshape(grid.counts)))
+    sizes, of_size = np.unique(items, return_inverse=True)
+    wanted = np.array([share(ratio, size) for size in sizes.tolist()])[of_size] - (items - _sums(gains))
+    few = np.cumsum(gains, axis=1, dtype=np.int64) - gains < wanted[:, None]
     chosen = np.zeros(errors.shape, np.bool_)
     np.put_along_axis(chosen, order, few, axis=1)
     chosen &= np.isfinite(errors)
@@ -60,26 +60,26 @@ def _sums(rows: npt.NDArray[np.generic]) -> Counts:
     return np.asarray(np.einsum("ij->i", rows.astype(np.int64)))
 
 
-def _errors(array: Array, grid: Blocks) -> tuple[Errors, Counts]:
+def _errors(array: Array, grid: Blocks) -> tuple[Floats, Counts]:
     """Of each block half the root mean square of what is not 0, or infinity, and how many of its items that are."""
-    found = magnitudes(array).reshape(reshaped(array.shape))
+    found = magnitudes(array)
     largest = float(np.nanmax(found, initial=0))
-    spare = max(prod(grid.sizes).bit_length() - 17, 0) // 2  # bits of their roots that large sums have no room for
+    size = prod(grid.sizes)
+    spare = max(size.bit_length() - 17, 0) // 2  # bits of their roots that large sums have no room for
     unit = frexp(largest)[1] - PRECISION + spare
-    errors, counts = [], []
-    together = max(CHUNK // prod(found.shape[1:]) // grid.sizes[0], 1) * grid.sizes[0]
-    for start in range(0, len(found), together):
-        some = found[start : start + together]
-        rows = replace(grid, shape=some.shape).gathered(some)
-        items = integers(np.nan_to_num(rows), largest)
-        counts.append(_sums(rows != 0))
-        mean = _sums((items * items) >> 2 * spare) / np.maximum(counts[-1], 1)
+    errors, counts = np.zeros(prod(grid.counts), found.dtype), np.zeros(prod(grid.counts), np.min_scalar_type(size))
+    start = 0
+    for rows in grid.slabs(found):
+        part = slice(start, start + len(rows))
+        start += len(rows)
+        items, count = integers(np.nan_to_num(rows), largest), _sums(rows != 0)
+        mean = _sums((items * items) >> 2 * spare) / np.maximum(count, 1)
         root = np.ldexp(np.sqrt(mean), unit - 1)  # half of it, lest the largest of floats become infinite
-        errors.append(np.where(_sums(np.isnan(rows)) > 0, np.inf, root))
-    return np.concatenate(errors), np.concatenate(counts)
+        errors[part], counts[part] = np.where(_sums(np.isnan(rows)) > 0, np.inf, root), count
+    return errors, counts
 
 
-def _least(errors: Errors, gains: Counts, wanted: int) -> Mask:
+def _least(errors: Floats, gains: Counts, wanted: int) -> Mask:
     """Which blocks become 0: those of least error, until so many items are that were not."""
     chosen = np.zeros(len(errors), np.bool_)
     left = np.flatnonzero(np.isfinite(errors) & (gains > 0))
@@ -95,5 +95,5 @@ def _least(errors: Errors, gains: Counts, wanted: int) -> Mask:
             chosen[left[less]] = True
             left, wanted = left[~less], wanted - gained
     order = left[np.argsort(errors[left], kind="stable")]
-    chosen[order[np.cumsum(gains[order]) - gains[order] < wanted]] = True
+    chosen[order[np.cumsum(gains[order], dtype=np.int64) - gains[order] < wanted]] = True
     return chosen

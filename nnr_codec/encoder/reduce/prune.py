@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,8 @@ class Prune:
     Parameters
     ----------
     ratio : float or None
-        The share of all channels that could be removed which are, rounded up; one of each group stays.
+        The share of all channels that could be removed which are, rounded up; one of each group stays. No target
+        decides on it: errors of the tensors that are left do not tell what a channel is worth.
     scope : str
         ``global``: those that matter least of all groups; ``local``: the same share of each group.
     sparsity : float
@@ -47,9 +47,6 @@ class Prune:
         Patterns of names, separated by ``|``: of the weights that make channels, all of a group, and of those that
         become sparse.
     """
-
-    AMOUNT: ClassVar[str] = "ratio"
-    AMOUNTS: ClassVar[tuple[float, ...]] = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 
     ratio: float | None = None
     scope: str = SCOPES[0]

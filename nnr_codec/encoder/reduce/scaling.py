@@ -17,6 +17,7 @@ from ...constants import NNR_CPT_LS
 from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring
 from ..changed import Floats, changed, multiplied
+from ..plan import fits_name
 from .blocks import may_change, members
 from .tool import Reduced, described, matches
 
@@ -106,7 +107,7 @@ def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig
     """Whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
     listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
     allowed = config.compressed_parameter_types & NNR_CPT_LS and config.for_tensor(scale).fine_vectors
-    return dtype.itemsize >= 4 and bool(allowed) and not listed
+    return dtype.itemsize >= 4 and bool(allowed) and not listed and fits_name(scale)
 
 
 def _scaled(reduced: Reduced, tensors: str) -> Reduced:
@@ -125,7 +126,7 @@ def _scaled(reduced: Reduced, tensors: str) -> Reduced:
         divisor = None if done or not matches(block.weight, tensors) else _divisor(block, model, config, wiring)
         scale = block.scale or f"{block.weight}_scaling"
         new = block.scale is None
-        free = not new or not (listed or scale.casefold() in labels)
+        free = not new or (not (listed or scale.casefold() in labels) and fits_name(scale))
         if divisor is None or not free or (new and not _fits(block, scale, divisor, config)):
             blocks.append(block)
             continue

@@ -2,21 +2,24 @@
 
 ``reshaped`` gives the three dimensions of a weight: outputs, inputs, and all positions of the kernel. ``dimensions``
 reads those of a block or superblock from an option. ``Blocks`` is the grid that both make in one tensor: ``gathered``
-turns a tensor into one row for each block, with ``inside`` saying which items of the rows the tensor really has,
-``scattered`` makes the tensor of such rows again, and ``superblocks`` are the numbers of the superblocks that blocks
-lie in, which are the same for blocks of every size, because blocks divide superblocks (``divided`` checks that).
+turns a tensor into one row for each block, and ``slabs`` does so part by part; ``items`` is how many items of a row the
+tensor really has. ``scattered`` makes the tensor of such rows again, and ``superblocks`` are the numbers of the
+superblocks that blocks lie in, which are the same for blocks of every size, because blocks divide superblocks
+(``divided`` checks that).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import EncodeError
+from .zeros import CHUNK
 
 Triple = tuple[int, int, int]
 Item = TypeVar("Item", bound=np.generic)
@@ -85,8 +88,8 @@ class Blocks:
         a, b, c = (-(-whole // part) for part, whole in zip(self.sizes, reshaped(self.shape), strict=True))
         return a, b, c
 
-    def gathered(self, array: npt.NDArray[Item], fill: Any = 0) -> npt.NDArray[Item]:
-        """A tensor as shape (blocks, items of a block), in its type; what blocks at the end lack is ``fill``.
+    def gathered(self, array: npt.NDArray[Item]) -> npt.NDArray[Item]:
+        """A tensor as shape (blocks, items of a block), in its type; what blocks at the end lack is 0.
 
         It may be a view of the tensor, where blocks lie one after the other.
         """
@@ -96,7 +99,7 @@ class Blocks:
         ]
         solid = array.reshape(whole)
         if any(after for _, after in padding):
-            solid = np.pad(solid, padding, constant_values=fill)
+            solid = np.pad(solid, padding)
         (a, b, c), (i, j, k) = self.counts, self.sizes
         return solid.reshape(a, i, b, j, c, k).transpose(0, 2, 4, 1, 3, 5).reshape(a * b * c, i * j * k)
 
@@ -108,9 +111,21 @@ class Blocks:
         d0, d1, d2 = reshaped(self.shape)
         return solid[:d0, :d1, :d2].reshape(self.shape)
 
-    def inside(self) -> npt.NDArray[np.bool_]:
-        """Which items of what :meth:`gathered` gives the tensor has: shape (blocks, items of a block)."""
-        return self.gathered(np.ones(self.shape, np.bool_), fill=False)
+    def slabs(self, array: npt.NDArray[Item]) -> Iterator[npt.NDArray[Item]]:
+        """What :meth:`gathered` gives, some blocks at a time; those of the last slab may have fewer items."""
+        solid = array.reshape(reshaped(self.shape))
+        together = max(CHUNK // prod(solid.shape[1:]) // self.sizes[0], 1) * self.sizes[0]
+        for start in range(0, len(solid), together):
+            some = solid[start : start + together]
+            yield replace(self, shape=some.shape).gathered(some)
+
+    def items(self) -> npt.NDArray[np.int64]:
+        """How many items of the tensor each block has, shape (blocks,)."""
+        a, b, c = (
+            np.minimum(size, extent - size * np.arange(count))
+            for size, count, extent in zip(self.sizes, self.counts, reshaped(self.shape), strict=True)
+        )
+        return (a[:, None, None] * b[:, None] * c).reshape(-1)
 
     def superblocks(self) -> npt.NDArray[np.int64]:
         """The number of the superblock of each block, shape (blocks,): row-major order of where superblocks lie."""

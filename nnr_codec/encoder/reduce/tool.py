@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from ...bitstream.performance import PerformanceMaps
 from ...config import EncoderConfig
-from ...dtypes import stored_type
 from ...errors import EncodeError
 from ...model import Array, Block, Described, Model, Wiring
 from ...reduction import Step
 from ...tensor.reduction import from_displacement, product
 from ..changed import changed
+from .zeros import is_matrix
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class Reduced:
         (``reducible=false`` or ``exact=true``), and those that are tied to another one, which :meth:`replaced` follows.
         EncodeError where there is none.
         """
-        found = [name for name in self.model.tensors if self._is_matrix(name) and matches(name, tensors)]
+        found = [name for name in self.model.tensors if self.may_change(name) and matches(name, tensors)]
+        found = [name for name in found if is_matrix(*described(self.model.tensors, name))]
         if not found:
             raise EncodeError(f"there is no float matrix to reduce among the tensors {tensors!r}")
         return found
@@ -112,12 +113,6 @@ class Reduced:
             self, model=model, restored=replace(self.restored, tensors=changed(self.restored.tensors, restored))
         )
 
-    def _is_matrix(self, name: str) -> bool:
-        known = described(self.model.tensors, name)
-        stored = stored_type(known[0])
-        is_float = stored is not None and stored.kind == "f"
-        return is_float and 0 not in known[1] and sum(extent > 1 for extent in known[1]) > 1 and self.may_change(name)
-
 
 def described(tensors: Mapping[str, Array], name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Type and shape of a tensor."""
@@ -132,11 +127,15 @@ def decomposed(model: Model, restored: Model) -> list[Block]:
 
 def product_of(block: Block, model: Model, dtype: np.dtype[Any]) -> Array:
     """What decoders make of the G and the H of a block, in a type of floats."""
-    g, h = (np.asarray(model.tensors[name or ""]).astype(np.float64) for name in (block.g, block.h))
-    coded = np.asarray(model.tensors[block.g or ""]).dtype
+    g, h = (np.asarray(model.tensors[name or ""]) for name in (block.g, block.h))
+    return weight_of(block, g, h, dtype)
+
+
+def weight_of(block: Block, g: npt.NDArray[Any], h: npt.NDArray[Any], dtype: npt.DTypeLike) -> Array:
+    """What decoders make of G and H, as they are coded, for the weight of a block with a type of floats."""
     shape = block.shape or (g.shape[0], h.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is no number
-        found: npt.NDArray[np.floating[Any]] = product(g, h, shape).astype(coded)
+        found: npt.NDArray[np.floating[Any]] = product(g, h, shape).astype(g.dtype)
         if block.corner is not None:
             found = from_displacement(found.reshape(shape[0], -1), block.corner).reshape(shape)
         restored: Array = found.astype(dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ...errors import EncodeError
 from ...model import Array
 from .structure import Blocks, Triple, dimensions, divided
 from .tool import Reduced, within
+from .zeros import share
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -135,30 +136,28 @@ class _Part:
 
     def unified(self, array: Array, chosen: Mask) -> Array:
         """A tensor in which the chosen ones of these blocks have one magnitude each."""
-        magnitudes = np.zeros(prod(self.blocks.counts))
-        magnitudes[self.number[chosen]] = self.magnitudes[chosen]
-        new = self.blocks.scattered(magnitudes[:, np.newaxis])
-        changed: Array = np.where((new != 0) & (array != 0), np.copysign(new, array.astype(np.float64)), array)
-        return changed.astype(array.dtype)
+        magnitudes = np.zeros(prod(self.blocks.counts), array.dtype)
+        magnitudes[self.number[chosen]] = self.magnitudes[chosen].astype(array.dtype)
+        new: npt.NDArray[Any] = self.blocks.scattered(magnitudes[:, np.newaxis])
+        out: npt.NDArray[Any] = np.array(array, order="C")
+        np.copyto(out, new, where=(new != 0) & (out > 0))
+        np.copyto(out, -new, where=(new != 0) & (out < 0))
+        return out
 
 
 def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list[_Part]:
     """The blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
-    magnitudes = np.abs(array.astype(np.float64))
     candidates, costs = [], []
     for shape in dict.fromkeys(shapes):
         blocks = Blocks(array.shape, shape, superblock)
         if prod(blocks.sizes) < 2:
             continue
-        rows = blocks.gathered(magnitudes)
-        there = rows != 0
-        count = np.maximum(np.count_nonzero(there, axis=1), 1)
-        with np.errstate(all="ignore"):  # what is not finite is seen by its sum
-            mean = rows.sum(axis=1) / count
-            squares = np.where(there, (rows - mean[:, np.newaxis]) ** 2, 0).sum(axis=1)
-        if not np.isfinite(squares.sum()):
+        mean, squares, count = (
+            np.concatenate(parts) for parts in zip(*map(_of_rows, blocks.slabs(array)), strict=True)
+        )
+        if not np.isfinite(squares).all():
             return []
-        sizes = np.count_nonzero(blocks.inside(), axis=1)
+        sizes = blocks.items()
         owner = blocks.superblocks()
         saved = np.bincount(owner, count - 1)
         cost = np.divide(np.bincount(owner, squares), saved, out=np.full(len(saved), inf), where=saved > 0)
@@ -168,6 +167,17 @@ def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list
         return []
     best = np.argmin(np.stack(costs), axis=0)
     return [_only(part, best[owner] == k) for k, (owner, part) in enumerate(candidates)]
+
+
+def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
+    """Of each row the mean of magnitudes that are not 0, the sum of the squares of what it is off by, and how many."""
+    with np.errstate(all="ignore"):  # what is not finite is seen by its sum
+        magnitudes = np.abs(rows.astype(np.float64, order="C"))  # whose sums do not depend on how the tensor lies
+        there = magnitudes != 0
+        count = np.maximum(np.count_nonzero(there, axis=1), 1)
+        mean = magnitudes.sum(axis=1) / count
+        squares = np.where(there, (magnitudes - mean[:, np.newaxis]) ** 2, 0).sum(axis=1)
+    return mean, squares, count
 
 
 def _only(part: _Part, chosen: Mask) -> _Part:
@@ -181,5 +191,5 @@ def _least(parts: list[_Part], ratio: float) -> list[Mask]:
     order = np.argsort(np.concatenate([part.errors for part in parts]), kind="stable")
     reached = np.cumsum(sizes[order])
     chosen = np.zeros(len(order), np.bool_)
-    chosen[order[: int(np.searchsorted(reached, ratio * reached[-1])) + 1]] = ratio > 0
+    chosen[order[: int(np.searchsorted(reached, share(ratio, int(reached[-1])))) + 1]] = ratio > 0
     return np.split(chosen, np.cumsum([len(part.sizes) for part in parts])[:-1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from math import ceil, frexp, prod
+from math import ceil, frexp
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,16 @@ def work_type(array: Array) -> np.dtype[Any] | None:
     return np.dtype("f8" if stored.bits == 64 else "f4")
 
 
+def is_matrix(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Whether a tensor has floats, and at least two extents above 1, none of them 0."""
+    stored = stored_type(dtype)
+    is_float = stored is not None and stored.kind == "f"
+    return is_float and 0 not in shape and sum(extent > 1 for extent in shape) > 1
+
+
 def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """The float tensors with at least two extents above 1, in their order."""
-    return {
-        name: array
-        for name, array in tensors.items()
-        if work_type(array) is not None and sum(extent > 1 for extent in array.shape) > 1 and prod(array.shape) > 0
-    }
+    return {name: array for name, array in tensors.items() if is_matrix(array.dtype, array.shape)}
 
 
 def magnitudes(array: Array) -> Floats:

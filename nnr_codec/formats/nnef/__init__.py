@@ -211,12 +211,16 @@ def wiring(topology: Topology) -> Wiring:
     )
 
 
-def channels(topology: Topology) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed, see :func:`nnr_codec.formats.nnef.channels.find_channels`.
+def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
+    """Which channels of the network could be removed (:mod:`.channels`), where some variables have other shapes.
 
-    Raises FormatError for a text that is malformed.
+    Raises FormatError for a text that is malformed, LimitError for one that asks for too much.
     """
-    return find_channels(parse_graph(topology.data, Limits()))
+    graph = parse_graph(topology.data, Limits())
+    if shapes:
+        others = {name.casefold(): shape for name, shape in shapes.items()}
+        graph = parse_graph(with_shapes(topology.data, graph, others), Limits())
+    return find_channels(graph)
 
 
 def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:

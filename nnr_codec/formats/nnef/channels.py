@@ -8,7 +8,7 @@ go where one of its operands is a weight, whose numbers for them go with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
@@ -23,6 +23,7 @@ from .operations import operations
 
 #: Longer extents are not followed.
 _MOST = 1 << 22
+_MAX_RANK = 32
 
 _OPERATORS = {"+", "-", "*", "/", "^", "<", ">", "<=", ">=", "==", "!=", "&&", "||"}
 #: Operations that compute each number from those at the same place.
@@ -67,7 +68,10 @@ class _LostError(Exception):
 
 
 def find_channels(graph: Graph) -> tuple[Channels, ...]:
-    """The channels of a graph that can be removed; none where fragments make it too large."""
+    """The channels of a graph that can be removed; none where fragments make it too large.
+
+    LimitError where there are too many of them.
+    """
     return _Walk(graph).run()
 
 
@@ -77,6 +81,7 @@ class _Walk:
     tracks: Tracks = field(default_factory=Tracks)
     tensors: dict[int, _Tensor] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
 
     def run(self) -> tuple[Channels, ...]:
         """All values in order; then what is used by something else has to stay."""
@@ -101,17 +106,23 @@ class _Walk:
             return _Tensor(None)
         arguments = _arguments(value)
         try:
-            if value.called in _OPERATORS or value.called in _ELEMENTWISE:
-                return self.elementwise(value, arguments)
-            rule, tensors = self.RULES.get(value.called, (None, ()))
-            if rule is None:
+            found, tensors = self.operation(value, arguments)
+            if found.axes is not None and len(found.axes) > _MAX_RANK:
                 raise _LostError
-            found: _Tensor = rule(self, arguments)
         except _LostError:
             self.fix_all(value.inputs.values())
             return _Tensor(None)
         self.fix_all(other for name, other in arguments.items() if name not in tensors)
         return found
+
+    def operation(self, value: Value, arguments: dict[str, Value]) -> tuple[_Tensor, Collection[str]]:
+        """What an operation gives, and which of its arguments it takes as tensors."""
+        if value.called in _OPERATORS or value.called in _ELEMENTWISE:
+            return self.elementwise(value, arguments), arguments
+        rule, tensors = self.RULES.get(value.called, (None, ()))
+        if rule is None:
+            raise _LostError
+        return rule(self, arguments), tensors
 
     def variable(self, variable: Variable) -> _Tensor:
         """A variable; those of one label are one tensor. Integers and logicals mean indices or choices: they stay."""
@@ -142,10 +153,14 @@ class _Walk:
             self.tracks.fix(axis.ids if isinstance(axis, _Merged) else axis)
 
     def fix_all(self, values: Iterable[Value]) -> None:
-        """All channels of values have to stay."""
-        for value in values:
-            for part in [value, *(value.items or ())]:
-                for axis in self.tensors[id(part)].axes or ():
+        """All channels of values, and of what arrays have in them, have to stay."""
+        left = list(values)
+        while left:
+            value = left.pop()
+            if id(value) not in self.lost:
+                self.lost.add(id(value))
+                left += value.items or ()
+                for axis in self.tensors[id(value)].axes or ():
                     self.fix(axis)
 
     # ---------------------------------------------------------------------------------------------- extents
@@ -154,6 +169,7 @@ class _Walk:
         if not isinstance(axis, _Merged):
             return axis
         if axis.known is None and extent is not None and extent % len(axis.ids) == 0:
+            self.tracks.charge(extent)
             times = extent // len(axis.ids)
             axis.known = np.repeat(axis.ids, times) if axis.after else np.tile(axis.ids, times)
         return axis.known
@@ -270,6 +286,7 @@ class _Walk:
         own = self.ids(axes[0]) if axes else None
         if len(axes) < 2 or channels is None or own is None or len(own) % len(channels):
             raise _LostError
+        self.tracks.charge(len(own))
         self.tracks.join(np.repeat(channels, len(own) // len(channels)), own)
         self.fix(axes[1])
         return self.result(a.get("input"), own, len(axes))
@@ -441,6 +458,7 @@ class _Walk:
         if len(known) == len(axes) and prod(map(len, known)) <= _MOST and len(loose) < 2:
             if not loose:
                 return self.tracks.fixed(prod(map(len, known)))
+            self.tracks.charge(prod(map(len, known)))
             (at,) = (k for k, ids in enumerate(known) if ids is loose[0])
             before, after = prod(map(len, known[:at])), prod(map(len, known[at + 1 :]))
             return np.tile(np.repeat(loose[0], after), before)
@@ -463,6 +481,7 @@ class _Walk:
             if pair == [0, 0]:
                 found.append(axis)
             elif constant and ids is not None and len(pair) == 2 and min(pair) >= 0 and sum(pair) <= _MOST:
+                self.tracks.charge(len(ids))
                 found.append(np.concatenate([self.tracks.fixed(pair[0]), ids, self.tracks.fixed(pair[1])]))
             else:
                 self.fix(axis)
@@ -479,6 +498,7 @@ class _Walk:
         found = [self.same([part[k] for part in parts]) if k != axis else None for k in range(len(parts[0]))]
         known = [ids for part in parts if (ids := self.ids(part[axis])) is not None]
         if len(known) == len(parts):
+            self.tracks.charge(sum(map(len, known)))
             found[axis] = np.concatenate(known)
         else:
             for part in parts:

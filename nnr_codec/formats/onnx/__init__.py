@@ -24,6 +24,7 @@ from .channels import find_channels
 from .external import find
 from .graph import read_graph
 from .layout import Layout, Slot
+from .shapes import with_shapes
 from .tensor import Entry
 from .wire import LENGTH, VARINT, Source
 from .writing import plan, write_plan
@@ -207,6 +208,12 @@ def wiring(topology: Topology) -> Wiring:
     )
 
 
-def channels(topology: Topology) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed (:mod:`.channels`); FormatError, LimitError."""
-    return find_channels(read_graph(Source(topology.data, Limits()), Limits(), whole=True))
+def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
+    """Which channels of the network could be removed (:mod:`.channels`), where some tensors have other shapes.
+
+    Raises FormatError or LimitError for a model that is malformed.
+    """
+    graph = read_graph(Source(topology.data, Limits()), Limits(), whole=True)
+    if shapes:
+        graph = read_graph(Source(with_shapes(topology.data, graph, shapes), Limits()), Limits(), whole=True)
+    return find_channels(graph)

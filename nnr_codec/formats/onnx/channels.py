@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import LimitError
 from ...model import Channels
 from ..tracks import Ids, Tracks
 from .blocks import REPLACEABLE
@@ -27,9 +26,6 @@ _MOST = 1 << 20
 _MAX_RANK = 32
 # Operations on several values broadcast them as numpy does since then, and normalizations are for inference.
 _BROADCASTS = 7
-# Of all channels at all operations together; large networks have a few millions.
-_MAX_STEPS = 1 << 24
-_PLACE = 512  # for each dimension of a tensor
 #: What stands before or behind the channels in a dimension that was several is known by the first tensor that fits.
 _BEFORE, _BEHIND = "before", "behind"
 
@@ -88,6 +84,7 @@ class _Walk:
             for name, slot in graph.values.items()
             if slot.items.stored.kind == "f" and name not in replaceable
         }
+        self.constants = {name: value for name, value in graph.constants.items() if name not in replaceable}
         self.flows: dict[str, _Flow] = {}
         #: The tracks of dimensions of tensors that were asked for.
         self.places: dict[tuple[str, int], Ids] = {}
@@ -95,10 +92,8 @@ class _Walk:
         self.kept: set[tuple[str, int]] = set()
         #: How often each value is used by operations that were understood.
         self.seen: Counter[str] = Counter()
-        self.left = _MAX_STEPS
         for name, extents in graph.extents.items():
             if name not in graph.values and len(extents) > 1 and 0 < extents[1] <= _MOST:
-                self.charge(extents[1])
                 self.flows[name] = _Flow(1 - len(extents), self.tracks.fixed(extents[1]), len(extents), extents[0])
 
     def node(self, node: Node) -> None:
@@ -127,11 +122,6 @@ class _Walk:
                 self.tracks.fix(ids)
         return self.tracks.channels()
 
-    def charge(self, steps: int) -> None:
-        self.left -= 1 + steps
-        if self.left < 0:
-            raise LimitError(f"more than {_MAX_STEPS:,} channels are followed")
-
     # -------------------------------------------------------------------------------------------- tensors
     def view(self, node: Node) -> bool:
         """Take a tensor that is passed on, or transposed."""
@@ -153,7 +143,7 @@ class _Walk:
             tensor, order = self.views[name]
             shape = self.graph.values[tensor].items.shape
             return tuple(shape[axis] for axis in order)
-        return self.graph.constants[name].shape if name in self.graph.constants else None
+        return self.constants[name].shape if name in self.constants else None
 
     def at(self, name: str, place: int) -> Ids | None:
         """The tracks of a dimension of a tensor; None where it is not followed."""
@@ -163,7 +153,6 @@ class _Walk:
             extent = slot.items.shape[key[1]]
             if extent > _MOST:
                 return None
-            self.charge(_PLACE + extent)
             self.places[key] = self.tracks.of(slot.name, key[1], extent)
         return self.places[key]
 
@@ -180,7 +169,7 @@ class _Walk:
 
     def fits(self, ids: Ids, flow: _Flow) -> bool:
         """Note that tracks are those of a value, if they are as many."""
-        self.charge(len(ids))
+        self.tracks.charge(len(ids))
         factor, rest = divmod(len(ids), len(flow.ids))
         if rest or (factor != 1 and not flow.spread):
             return False
@@ -204,7 +193,7 @@ class _Walk:
         if isinstance(told, list):
             return told
         name = _input(node, place)
-        constant = self.graph.constants.get(name)
+        constant = self.constants.get(name)
         if told is not None or constant is None or len(constant.shape) != 1 or not constant.values:
             return None
         return [int(value) for value in constant.values]
@@ -220,10 +209,16 @@ class _Walk:
             self.tracks.fix(ids)
         return _Flow(axis, ids, rank, source.first if source else 0)
 
+    def is_read(self, node: Node) -> bool:
+        """Whether a weight is applied to a value, rather than to another tensor of the model, which keeps all."""
+        return _input(node, 0) not in self.views
+
     def conv(self, node: Node) -> _Flow | None:
         weight, bias = _input(node, 1), _input(node, 2)
         shape, flow = self.shape(weight), self.flows.get(_input(node, 0))
         if weight not in self.views or shape is None or len(shape) < 3 or (bias and bias not in self.views):
+            return None
+        if not self.is_read(node):
             return None
         rank, groups = len(shape), node.attributes.get("group", 1)
         if not isinstance(groups, int) or (flow and flow.axis != 1 - rank):
@@ -238,7 +233,7 @@ class _Walk:
             filters = _depthwise(node.operation, shape, groups)
             if not 0 < filters * groups <= _MOST:
                 return None
-            self.charge(filters * groups)
+            self.tracks.charge(filters * groups)
             made = replace(flow, ids=np.repeat(flow.ids, filters), rank=rank, is_point=False)
             self.attach(weight, {0: flow if node.operation == "ConvTranspose" else made})
         else:
@@ -250,7 +245,7 @@ class _Walk:
     def gemm(self, node: Node) -> _Flow | None:
         weight, bias = _input(node, 1), _input(node, 2)
         shape, flow = self.shape(weight), self.flows.get(_input(node, 0))
-        if weight not in self.views or shape is None or len(shape) != 2:
+        if weight not in self.views or shape is None or len(shape) != 2 or not self.is_read(node):
             return None
         if flow and (flow.axis != -1 or node.attributes.get("transA", 0)):
             return None
@@ -264,7 +259,7 @@ class _Walk:
     def matmul(self, node: Node) -> _Flow | None:
         weight, flow = _input(node, 1), self.flows.get(_input(node, 0))
         shape = self.shape(weight)
-        if weight not in self.views or shape is None or len(shape) != 2:
+        if weight not in self.views or shape is None or len(shape) != 2 or not self.is_read(node):
             return None
         if flow and flow.axis != -1:
             # What is made here has its channels in another dimension.
@@ -328,7 +323,6 @@ class _Walk:
     def joined(self, flows: list[_Flow]) -> None:
         """Note that values have their channels in common."""
         for flow in flows[1:]:
-            self.charge(len(flow.ids))
             self.tracks.join(flows[0].ids, flow.ids)
 
     def broadcast(self, name: str, flow: _Flow) -> bool:
@@ -356,7 +350,7 @@ class _Walk:
         axis = axis if axis < 0 else axis - first.rank
         ids = first.ids
         if axis == first.axis:
-            self.charge(sum(len(flow.ids) for flow in known))
+            self.tracks.charge(sum(len(flow.ids) for flow in known))
             ids = np.concatenate([flow.ids for flow in known])
         elif all(len(flow.ids) == len(ids) for flow in known):
             self.joined(known)
@@ -410,7 +404,7 @@ class _Walk:
             place = axes.index(place) if place in axes else -1
         if shape is None or len(shape) != 1 or shape[0] != (len(axes) if isinstance(axes, list) else flow.rank):
             return None
-        values = self.graph.constants[scales].values if scales in self.graph.constants else None
+        values = self.constants[scales].values if scales in self.constants else None
         if place >= 0 and values is not None and (len(values) <= place or values[place] != 1):
             return None
         return replace(flow, first=0, is_point=False) if self.alone(node.inputs[1:]) else None

@@ -50,7 +50,9 @@ def _grouped(source: Source, found: Field, node: Node, values: Mapping[str, tupl
     """What changes in a convolution with filters for each channel alone, of which there are others now."""
     before, after = values.get(node.inputs[1], ((), ())) if len(node.inputs) > 1 else ((), ())
     groups = node.attributes.get("group", 1)
-    if node.operation not in ("Conv", "ConvTranspose") or not isinstance(groups, int) or groups < 2 or len(after) < 2:
+    if node.operation not in ("Conv", "ConvTranspose") or not isinstance(groups, int) or groups < 2:
+        return
+    if min(len(before), len(after)) < 2:
         return
     is_alone = before[0] == groups if node.operation == "ConvTranspose" else before[1] == 1
     count, rest = divmod(after[0] * groups, before[0] or 1)

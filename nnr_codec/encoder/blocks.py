@@ -1,0 +1,360 @@
+"""Blocks: which tensors one compressed data unit holds together, as far as NNR_PT_BLOCK can (7.3.5).
+
+What it cannot hold is coded apart, each tensor by a unit of its own:
+
+* the weight, when it is no quantized float (integers, exact=True) or has a codebook; then all of the block is coded
+  apart,
+* a bias, or all four tensors of the batch normalization, when one of them is not quantized, has a codebook, another
+  type than the weight or another shape than one number for each index of the block's dimension of the weight, or
+  exceeds what dependent quantization of its step can express, which is that of the whole unit; or where
+  compressed_parameter_types leaves them out.
+
+Local scaling, unless the topology has it, G and H mean nothing apart: where they do not fit, the model is refused.
+
+The block's dimension is coded first (first_tensor_dimension_shift). Members come out in the shape that the topology
+declares, such as (1, n). Where scale and bias are gamma and beta of a batch normalization of the topology, the
+others of its tensors follow from them (8.2.1), and are not coded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..config import EncoderConfig
+from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_FLOAT, NNR_PT_INT
+from ..dtypes import stored_type
+from ..errors import EncodeError
+from ..model import Array, Block, Model, Wiring
+from ..sideinfo.record import DisplacementCode, TensorRecord, default_unit
+from ..tensor.quant import DTYPES
+from .choose import choose, in_unit
+from .plan import READABLE, Subject, TensorPlan, check_name
+
+#: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
+OPTIONAL = (
+    (NNR_CPT_LS, {"ls": "scale"}),
+    (NNR_CPT_BN, {"beta": "beta", "gamma": "gamma", "mean": "mean", "var": "var"}),
+    (NNR_CPT_BI, {"bias": "bias"}),
+)
+_MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
+#: What the unit of a folded batch normalization has.
+_FOLDED = NNR_CPT_LS | NNR_CPT_BI
+
+
+@dataclass(slots=True)
+class UnitPlan:
+    """The tensors of one compressed data unit, or a tensor that has none.
+
+    Parameters
+    ----------
+    ids : tuple of str
+        Topology element ids as the header lists them: weight (or G and H), LS, beta, gamma, mean, var, bias (6.4.3.7).
+    dims : tuple of int
+        tensor_dimensions.
+    tensors : dict of str to TensorPlan
+        By role, in the order of ``ids``.
+    compressed_parameter_types : int
+        0 for a tensor on its own.
+    implied : tuple of TensorPlan
+        The tensors that decoders make of the others.
+    two_units : bool
+        G and H have a unit each.
+    """
+
+    ids: tuple[str, ...]
+    dims: tuple[int, ...]
+    tensors: dict[str, TensorPlan]
+    compressed_parameter_types: int = 0
+    implied: tuple[TensorPlan, ...] = ()
+    two_units: bool = False
+
+    @property
+    def plans(self) -> tuple[TensorPlan, ...]:
+        """Of all tensors."""
+        return *self.tensors.values(), *self.implied
+
+    @property
+    def all_ids(self) -> tuple[str, ...]:
+        """The ids of the unit, each once, and of the one that follows with the other bits of its tensor."""
+        plans = self.tensors.values()
+        if not next(iter(plans)).has_unit:
+            return ()
+        ids = dict.fromkeys(self.ids)  # G and H may share one
+        return (*ids, *[plan.record.bits for plan in plans if plan.record and plan.record.bits])
+
+
+@dataclass(frozen=True)
+class Known:
+    """A block, and what decoders learn of it from the topology.
+
+    Parameters
+    ----------
+    block : Block
+    shapes : dict of str to tuple of int
+        The declared shapes of its members.
+    implied : dict of str to float
+        The tensors that decoders make of a unit with its scale and its bias, and the value that they are full of.
+    apart : bool
+        Some of these are no tensors of the model, or in other blocks: scale and bias cannot be in one unit.
+    optional : bool
+        The unit may do without the scale, by which the weight is not divided yet.
+    is_fitted : bool
+        Scales, or the batch normalization, are to make up for what quantization takes from the weight.
+    product : dtype or None
+        The type of the weight, if a step decomposed it.
+    listed : bool
+        See :func:`factor_ids`.
+    """
+
+    block: Block
+    shapes: dict[str, tuple[int, ...]]
+    implied: dict[str, float] = field(default_factory=dict)
+    apart: bool = False
+    optional: bool = False
+    is_fitted: bool = False
+    product: np.dtype[Any] | None = None
+    listed: bool = False
+
+    @property
+    def members(self) -> list[str]:
+        """The tensors that are planned together."""
+        return [*members_of(self.block), *self.implied]
+
+    @property
+    def consumes_scale(self) -> bool:
+        """Whether decoders multiply the weight by the scale, which does not come out."""
+        return self.block.scale is not None and self.block.scale not in self.shapes
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether the unit has to have that."""
+        return self.consumes_scale and not self.optional
+
+
+def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
+    """The topology element ids of G and H.
+
+    Where they are ``listed`` with a topology, whose labels alone may be in the list, two units have the same one (A.4).
+    """
+    product = block.weight if block.corner is None else default_unit(block.weight)
+    return product, product if listed and block.two_units else f"{product}_H"  # errata N5
+
+
+def members_of(block: Block) -> list[str]:
+    """The tensors of a block."""
+    names = [getattr(block, member) for member in _MEMBERS if member != "weight" or block.g is None]
+    return [name for name in names if name is not None]
+
+
+def blocks_of(
+    model: Model,
+    wiring: Wiring,
+    scales: set[str],
+    fitted: frozenset[str],
+    decomposed: Mapping[str, np.dtype[Any]],
+) -> dict[str, Known]:
+    """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
+
+    The ``scales`` are optional, those of ``fitted`` weights follow from levels; ``decomposed`` are types of weights.
+    """
+    block_of: dict[str, Known] = {}
+    declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
+    for block in model.blocks:
+        if (block.g is None) != (block.h is None):
+            raise EncodeError(f"the block of {block.weight!r} has one of g and h; a product takes both")
+        names = members_of(block)
+        for name in names:
+            if name not in model.tensors:
+                raise EncodeError(f"the block of {block.weight!r} names {name!r}, which is no tensor of the model")
+            if name in block_of or names.count(name) > 1:
+                raise EncodeError(f"tensor {name!r} is in a block twice, or in two blocks")
+        if block.axis and block.g is not None:
+            raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
+        shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
+        optional, is_fitted = block.scale in scales, block.weight in fitted
+        known = Known(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
+        if known.consumes_scale and (block.two_units or block.corner is not None):
+            raise EncodeError(f"the block of {block.weight!r} has a scale, which its form does not hold (7.3.5)")
+        block_of |= dict.fromkeys(names, known)
+    by_weight = {known.block.weight.casefold(): known for known in block_of.values()}
+    for folded in wiring.blocks:
+        found = by_weight.get(folded.weight.casefold())
+        implied = _implied(found.block, folded) if found is not None else {}
+        if found is not None and implied:
+            if all(name in model.tensors and name not in block_of for name in implied):
+                shapes = {name: declared[name.casefold()] for name in implied if name.casefold() in declared}
+                found = replace(found, shapes=found.shapes | shapes, implied=implied)
+            else:
+                found = replace(found, apart=True)
+            block_of |= dict.fromkeys(found.members, found)
+    return block_of
+
+
+def _implied(block: Block, known: Block) -> dict[str, float]:
+    """What decoders make of the gamma and beta of a block of the topology, where these are scale and bias (8.2.1)."""
+    for own, theirs in ((block.scale, known.gamma), (block.bias, known.beta)):
+        if own is None or theirs is None or own.casefold() != theirs.casefold():
+            return {}
+    if known.mean is None or known.var is None or known.epsilon is None or block.gamma is not None:
+        return {}
+    return {known.mean: 0.0, known.var: 1 - known.epsilon} | ({known.bias: 0.0} if known.bias is not None else {})
+
+
+def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderConfig) -> UnitPlan | None:
+    """The unit of a block with all that it can hold; None when that is not more than a weight."""
+    block = known.block
+    decomposed = block.g is not None
+    names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
+    weights = {role: _plan_member(subjects[name])[0] for role, name in names.items() if name is not None}
+    plans = list(weights.values())
+    first, last = plans[0], plans[-1]
+    for plan in plans:
+        reason = _misfit(plan, first)
+        if block.axis and config.profile == 0:
+            reason = "has its dimensions in another order, which profile 0 does not express"
+        if reason and (decomposed or known.needs_scale):
+            raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)")
+        if reason:
+            return None
+    dims = _dims(block, first.dims, last.dims)
+    agreed = first.options.scan_order == last.options.scan_order and len(dims) > 1
+    scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
+    dq_flag = first.dq_flag & last.dq_flag
+    tensors = {
+        role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order), shift=block.axis)
+        for role, plan in weights.items()
+    }
+    ids = factor_ids(block, known.listed) if decomposed else (block.weight,)
+    check_name(ids[-1])
+    types = int(NNR_CPT_DC) if decomposed else 0
+    for kind, roles in () if block.two_units else OPTIONAL:
+        members = {role: getattr(block, member) for role, member in roles.items()}
+        if None in members.values():
+            continue
+        fitted = _fitted(kind, members, known, subjects, (first, dims, dq_flag), config)
+        if fitted:
+            tensors |= fitted
+            ids += tuple(members.values())
+            types |= kind
+    consumed = ("g", "h", "ls") if known.consumes_scale else ("g", "h")  # which do not come out
+    tensors = {role: replace(plan, record=None) if role in consumed else plan for role, plan in tensors.items()}
+    implied: tuple[TensorPlan, ...] = ()
+    if types & ~NNR_CPT_DC == _FOLDED and known.implied:
+        implied = tuple(_plan_member(subjects[name])[0] for name in known.implied)
+    if known.product is not None:
+        implied = (_product(known.product, block, dims, first, config), *implied)
+    return UnitPlan(ids, dims, tensors, types, implied, block.two_units) if types else None
+
+
+def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
+    """The plan of a tensor in a block, and its values."""
+    if not facts.array.size:
+        raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)")
+    return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
+
+
+def _product(
+    dtype: np.dtype[Any], block: Block, dims: tuple[int, ...], g: TensorPlan, config: EncoderConfig
+) -> TensorPlan:
+    """The plan of a weight that a step decomposed, and what its unit does not say of it."""
+    stored = stored_type(dtype)
+    assert stored is not None
+    code = None if block.corner is None else DisplacementCode(default_unit(block.weight), block.corner)
+    record = None
+    if code or DTYPES[g.data_format] != stored.dtype:
+        record = TensorRecord(stored.name, code=code)
+        if not config.side_info:
+            raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information")
+    size = prod(dims) * stored.itemsize
+    return TensorPlan(block.weight, dims, NNR_PT_FLOAT, g.data_format, g.options, size, record=record)
+
+
+def _fitted(
+    kind: int,
+    members: Mapping[str, str],
+    known: Known,
+    subjects: Mapping[str, Subject],
+    unit: tuple[TensorPlan, tuple[int, ...], int],
+    config: EncoderConfig,
+) -> dict[str, TensorPlan]:
+    """The members of one kind as a unit holds them, of which the weight, dims and dq_flag are given; none if it cannot.
+
+    Raises EncodeError for local scaling that has to be there.
+    """
+    weight, dims, dq_flag = unit
+    fitted: dict[str, TensorPlan] = {}
+    reason = "" if kind & config.compressed_parameter_types else "is not among compressed_parameter_types"
+    if kind == NNR_CPT_BI and (known.apart or not _follow(known, subjects, weight)):
+        return {}  # decoders would make others of it
+    for role, name in members.items():
+        if not reason:
+            fit = _fit(*_plan_member(subjects[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
+            if isinstance(fit, TensorPlan):
+                fitted[role] = fit
+                continue
+            reason = fit
+        if kind == NNR_CPT_LS and known.needs_scale:
+            raise EncodeError(f"tensor {name!r} {reason}, but a block has to hold it (7.3.5)")
+        return {}
+    return fitted
+
+
+def _follow(known: Known, subjects: Mapping[str, Subject], weight: TensorPlan) -> bool:
+    """Whether the tensors are what decoders make of the others."""
+    for name, value in known.implied.items():
+        array, shape = subjects[name].array, known.shapes.get(name)
+        same = shape is None or array.shape == shape
+        if not same or array.dtype.kind != "f" or subjects[name].data_format != weight.data_format:
+            return False
+        if not np.array_equal(array, np.full(array.shape, value, array.dtype)):
+            return False
+    return True
+
+
+def _fit(
+    plan: TensorPlan,
+    array: Array,
+    weight: TensorPlan,
+    declared: tuple[int, ...],
+    dims: tuple[int, ...],
+    dq_flag: int,
+    config: EncoderConfig,
+) -> TensorPlan | str:
+    """A bias or the like as a block holds it, or why it cannot."""
+    if reason := _misfit(plan, weight):
+        return reason
+    if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
+        return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
+    return in_unit(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
+        "is too large for a fine step of dependent quantization, which the weight has"
+    )
+
+
+def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
+    """Why a tensor cannot be in one block with a weight; empty if it can."""
+    if plan.payload_type == NNR_PT_INT:
+        return "has integers, not floats"
+    if plan.payload_type != NNR_PT_FLOAT:
+        return "is kept exactly, not quantized as with exact=false"
+    if plan.codebook:
+        return "has a codebook of its own"
+    if plan.data_format != weight.data_format:
+        return f"decodes to {plan.data_format.name}, {weight.name!r} to {weight.data_format.name}"
+    return ""
+
+
+def _dims(block: Block, first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int, ...]:
+    """tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
+    if block.g is None:
+        return first
+    if len(first) != 2 or len(last) != 2 or first[1] != last[0]:
+        raise EncodeError(f"tensors {block.g!r} and {block.h!r} of shapes {first} and {last} have no matrix product")
+    dims = tuple(block.shape) if block.shape is not None else (first[0], last[1])
+    if not 0 < len(dims) <= READABLE.max_dims or min(dims) < 1 or prod(dims) != first[0] * last[1]:
+        raise EncodeError(f"the product of {block.g!r} and {block.h!r} cannot have the shape {dims}")
+    return dims

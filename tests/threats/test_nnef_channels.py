@@ -1,0 +1,71 @@
+"""T38: what graphs of NNEF cost where their channels are followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnr_codec import formats
+from nnr_codec.errors import LimitError
+from nnr_codec.formats import nnef
+from nnr_codec.formats.tracks import Tracks
+from nnr_codec.model import Topology
+
+from ..formats.test_nnef_channels import graph
+from .checks import pins
+from .support import memory
+
+CHANNELS, TRACKS = "formats/nnef/channels.py", "formats/tracks.py"
+MOST = 1 << 22  # longer extents are not followed
+
+
+def topology(body: str, extra: str = "") -> Topology:
+    return Topology("nnef", graph(f"{body} y = conv(conv(x, w), r);", extra=extra))
+
+
+def chain(first: str, more: str, count: int) -> str:
+    """``v0`` and so on, each made of the one before."""
+    return f"v0 = {first}; " + " ".join(f"v{k + 1} = {more.format(f'v{k}')};" for k in range(count))
+
+
+@pins(TRACKS, "if self._steps > _MAX_STEPS:")
+@pytest.mark.parametrize(
+    ("body", "extra"),
+    [
+        (chain("conv(x, w)", "concat([{0}, {0}], axis = 1)", 24), ""),
+        (chain("conv(x, w)", "pad({}, padding = [(0, 0), (0, 1000000), (0, 0), (0, 0)])", 12), ""),
+        ("", "".join(f"v{k} = external(shape = [{MOST}]);" for k in range(12))),
+        ("", "".join(f"v{k} = variable(shape = [{MOST}], label = 'v{k}');" for k in range(12))),
+        ("".join(f"v{k} = reshape(x, shape = [{MOST}]);" for k in range(12)), ""),
+        ("".join(f"u{k} = e + h;" for k in range(40)), "".join(f"{k} = external(shape = [1000000]);" for k in "eh")),
+    ],
+    ids=["concat", "pad", "external", "variable", "reshape", "sum"],
+)
+def test_t38_channels_that_grow(body: str, extra: str) -> None:
+    """A few bytes each number as many channels as they say."""
+    with memory() as used, pytest.raises(LimitError, match="channels are followed"):
+        nnef.channels(topology(body, extra), {})
+    assert used.peak < 500 << 20
+    assert formats.channels(topology(body, extra)) == ()
+
+
+@pins(CHANNELS, "if found.axes is not None and len(found.axes) > _MAX_RANK:")
+def test_t38_more_and_more_dimensions() -> None:
+    read = Topology("nnef", graph(chain("conv(x, w)", "unsqueeze({}, axes = [4])", 40) + "y = conv(v40, r);"))
+    assert nnef.channels(read, {}) == ()
+
+
+@pins(CHANNELS, "if id(value) not in self.lost:", "if True:")
+def test_t38_arrays_of_arrays() -> None:
+    """Each has the one before twice."""
+    vendor = "fragment vendor(x: tensor<scalar>) -> (y: tensor<scalar>);"
+    body = chain("[conv(x, w)]", "[{0}, {0}]", 18) + "y = vendor(v18);"
+    walked = 0
+
+    def count(tracks: Tracks, ids: object) -> None:
+        nonlocal walked
+        walked += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tracks, "fix", count)
+        nnef.channels(Topology("nnef", graph(body, vendor)), {})
+    assert walked < 1000
