@@ -15,28 +15,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
-    from .api import StreamDecoder as StreamDecoder
-    from .api import UpdateDecoder as UpdateDecoder
-    from .api import decode as decode
-    from .api import decode_file as decode_file
-    from .api import diff as diff
-    from .api import encode as encode
-    from .api import encode_file as encode_file
-    from .api import estimate as estimate
-    from .api import folded as folded
-    from .api import inspect as inspect
-    from .api import load as load
-    from .api import measure as measure
-    from .api import open as open
-    from .api import reduce as reduce
-    from .api import requirements as requirements
-    from .api import save as save
-    from .api import tree as tree
-    from .api import tune as tune
-    from .api import units as units
-    from .api import verify as verify
-    from .api import verify_model as verify_model
-    from .api import write_units as write_units
+    from .api.bitstreams import diff as diff
+    from .api.bitstreams import inspect as inspect
+    from .api.bitstreams import requirements as requirements
+    from .api.bitstreams import tree as tree
+    from .api.bitstreams import units as units
+    from .api.bitstreams import verify as verify
+    from .api.bitstreams import verify_model as verify_model
+    from .api.bitstreams import write_units as write_units
+    from .api.decoding import StreamDecoder as StreamDecoder
+    from .api.decoding import UpdateDecoder as UpdateDecoder
+    from .api.decoding import decode as decode
+    from .api.decoding import decode_file as decode_file
+    from .api.decoding import open as open
+    from .api.encoding import encode as encode
+    from .api.encoding import encode_file as encode_file
+    from .api.files import load as load
+    from .api.files import save as save
+    from .api.trials import estimate as estimate
+    from .api.trials import folded as folded
+    from .api.trials import measure as measure
+    from .api.trials import reduce as reduce
+    from .api.trials import tune as tune
     from .bitstream.aggregate import extract as extract
     from .bitstream.ndu import write_ndu as write_ndu
     from .bitstream.nodes import Node as Node
@@ -107,8 +107,12 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "StreamDecoder UpdateDecoder decode decode_file diff encode encode_file estimate folded inspect load "
-    "measure open reduce requirements save tree tune units verify verify_model write_units",
+    "api.bitstreams": "diff inspect requirements tree units verify verify_model write_units",
+    "api.decoding": "StreamDecoder UpdateDecoder decode decode_file open",
+    "api.encoding": "encode encode_file",
+    "api.files": "load save",
+    "api.prepared": "",
+    "api.trials": "estimate folded measure reduce tune",
     "bitstream.aggregate": "extract",
     "bitstream.ndu": "write_ndu",
     "bitstream.nodes": "Node UnitNode",

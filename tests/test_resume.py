@@ -191,7 +191,7 @@ def test_other_options_and_tensors_have_other_parts(tmp_path: Path, units: list[
 def test_another_version_has_other_parts(tmp_path: Path, units: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model, target = some(), tmp_path / "m.nnr"
     interrupted(model, target)
-    monkeypatch.setattr("nnr_codec.api.__version__", "99")
+    monkeypatch.setattr("nnr_codec.api.files.__version__", "99")
     units.clear()
     nnr.encode_file(model, target, resume=True)
     assert len(units) == len(model) - 1  # one has no unit

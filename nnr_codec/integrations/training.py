@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import api
+from ..api.decoding import decode
+from ..api.encoding import encode_file
 from ..config import EncoderConfig
 from ..encoder.fitting import scale_options
 from ..encoder.goals import dense
@@ -420,8 +421,8 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
     scale = {**scale_options(config.qp_density), "exact": False}
     config = config.overridden({block.scale: scale for block in model.blocks if block.scale is not None})
     file = io.BytesIO()
-    report = api.encode_file(model, file, config, statistics=True)
-    raw = api.decode(file.getvalue(), raw=True).tensors
+    report = encode_file(model, file, config, statistics=True)
+    raw = decode(file.getvalue(), raw=True).tensors
     same: dict[str, dict[str, Any]] = {}
     for block in model.blocks:
         known = report.tensors[block.weight].statistics

@@ -1,0 +1,1 @@
+"""The library's functions: the only place that joins formats, encoder and decoder."""

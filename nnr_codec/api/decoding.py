@@ -1,0 +1,224 @@
+"""From bitstreams to models."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from .. import formats
+from ..decoder import stream, update
+from ..decoder.index import NnrFile
+from ..decoder.wiring import header_session
+from ..limits import Limits
+from ..model import Model
+from ..syntax import Session
+from .files import parts_for
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..bitstream.source import Bitstream
+    from ..decoder.state import UpdateState
+    from .arguments import Given, Target
+
+
+def decode(
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    raw: bool = False,
+    allow_missing: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    dtype: str = "source",
+    topology: Given | None = None,
+) -> Model:
+    """Decode an NNR bitstream.
+
+    Parameters
+    ----------
+    data : bytes-like, path or binary file
+        A whole bitstream of either profile.
+    limits : Limits, optional
+        What it may cost; ``Limits.strict()`` for input from strangers.
+    topology_dimensions : mapping of str to sequence of int, optional
+        Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0); those of others come from the
+        topology.
+    raw : bool
+        Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling, no splitting
+        of units with several tensors, no side information.
+    allow_missing : bool
+        Whether tensors may be missing that the topology or the reference list names; an update may always lack some.
+    jobs : int
+        As for :func:`encode`.
+    executor : concurrent.futures.Executor, optional
+        Likewise; of a bitstream by its path, workers read units themselves.
+    dtype : str
+        ``"float32"`` or ``"float16"``: give floats of all types as this one; ElementError for a finite value that it
+        cannot hold. ``"source"``: tensors are of the types that they had.
+    topology : Topology, Model or path, optional
+        Takes the place of the one that the bitstream carries, if it does: a graph, or a model of which nothing but its
+        topology is looked at.
+
+    Returns
+    -------
+    Model
+        Tensors by topology element id, in bitstream order; the topology, if there is one. Where side information says
+        no more, types are those of Table 15. Tensors of one dimension that belong to a weight have the shape that the
+        topology declares. Local scaling is multiplied into the weight unless the network does so itself; a batch
+        normalization that was folded has its own variables again (8.2.1).
+
+    Raises
+    ------
+    FormatError
+        The topology given is none, or its variables are not the tensors of the bitstream.
+    BitstreamError
+        The bitstream is malformed (TruncatedError, ElementError, PayloadError), lacks tensors (IncompleteError) or asks
+        for more than the limits permit (LimitError); the error says in which unit, which syntax element and at which
+        bit.
+    MissingReferenceError
+        It refers to something that it does not carry, such as an earlier update: see UpdateDecoder.
+    UnsupportedError
+        A profile or version of the side information that is not defined.
+    MissingDependencyError
+        A type that numpy does not have, and ``ml_dtypes`` is not installed (extra ``types``).
+    WorkerError
+        The executor has lost the work on a tensor, or a worker does not find the bitstream's file.
+    """
+    file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
+    return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
+
+
+def decode_file(
+    data: Bitstream | NnrFile,
+    target: Target,
+    *,
+    format: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] | None = None,
+    names: Iterable[str] | None = None,
+    allow_missing: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> None:
+    """Decode an NNR bitstream into a model file, tensor by tensor; the file appears whole or not at all.
+
+    Only some tensors at a time are in memory. What cannot be written so is found out when its turn comes.
+
+    Parameters
+    ----------
+    data : bytes-like, path, binary file or NnrFile
+        A whole bitstream, or one that :func:`open` has opened.
+    target : path or binary file
+    format, overwrite
+        As for :func:`save`.
+    progress : callable, optional
+        Told each name, when its tensor is decoded.
+    names : iterable of str, optional
+        Which tensors; by default all.
+    allow_missing, jobs, executor
+        As for :func:`decode`.
+    resume : bool
+        As for :func:`encode_file`: keep decoded tensors until the model is there.
+    **options
+        Those of :func:`open`, unless ``data`` is open.
+
+    Raises what :func:`decode` and :func:`save` raise.
+    """
+    with ExitStack() as stack:
+        if not isinstance(data, NnrFile):
+            # A mapped file would count as memory of the process.
+            if isinstance(data, (str, os.PathLike)):
+                data = stack.enter_context(Path(data).open("rb"))
+            data = stack.enter_context(open(data, **options))
+        elif options:
+            raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
+        parts = stack.enter_context(parts_for(target, resume))
+        model = stack.enter_context(
+            data.deferred(progress, names=names, allow_missing=allow_missing, jobs=jobs, executor=executor, parts=parts)
+        )
+        if isinstance(target, (str, os.PathLike)):
+            formats.save(model, target, format=format, overwrite=overwrite)
+            return
+        whole = stack.enter_context(tempfile.TemporaryFile())
+        formats.save(model, cast(BinaryIO, whole), format=format)
+        whole.seek(0)
+        shutil.copyfileobj(whole, target)
+
+
+def open(  # as in gzip.open
+    data: Bitstream,
+    *,
+    limits: Limits | None = None,
+    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "source",
+    topology: Given | None = None,
+) -> NnrFile:
+    """Open a bitstream as a mapping that decodes a tensor when it is asked for.
+
+    Parameters and errors are those of :func:`decode`. A path is mapped into memory, and the file must not be cut
+    short meanwhile; of a seekable file only headers are read, and the units of the tensors that are asked for.
+    """
+    given = formats.topology_of(topology, limits=limits)
+    return NnrFile(data, limits, topology_dimensions, formats.wiring, dtype=dtype, topology=given)
+
+
+class StreamDecoder(stream.StreamDecoder):
+    __doc__ = stream.StreamDecoder.__doc__
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        allow_missing: bool = False,
+        dtype: str = "source",
+        topology: Given | None = None,
+    ) -> None:
+        super().__init__(
+            limits=limits,
+            topology_dimensions=topology_dimensions,
+            allow_missing=allow_missing,
+            wire=formats.wiring,
+            dtype=dtype,
+            topology=formats.topology_of(topology, limits=limits),
+        )
+
+
+class UpdateDecoder(update.UpdateDecoder):
+    __doc__ = update.UpdateDecoder.__doc__
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        like: Mapping[str, Any] | None = None,
+        state: UpdateState | None = None,
+        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
+        dtype: str = "source",
+        topology: Given | None = None,
+    ) -> None:
+        super().__init__(
+            limits=limits,
+            like=like,
+            state=state,
+            topology_dimensions=topology_dimensions,
+            wire=formats.wiring,
+            dtype=dtype,
+            topology=formats.topology_of(topology, limits=limits),
+        )
+
+
+def session_for(
+    topology_dimensions: Mapping[str, Sequence[int]] | None, topology: Given | None, limits: Limits | None
+) -> Session:
+    """What the first unit sees."""
+    return header_session(topology_dimensions, formats.wiring, limits, formats.topology_of(topology, limits=limits))

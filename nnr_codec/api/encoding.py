@@ -1,0 +1,143 @@
+"""From models to bitstreams."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from .. import __version__, formats
+from ..config import EncoderConfig
+from ..encoder.encode import Progress, TensorReport, encode_units
+from ..files import output_file
+from ..model import Array, Model
+from ..parts import Parts
+from ..report.encoded import EncodeReport, Notes, Witness
+from .files import parts_for
+from .prepared import configured, prepared_model, with_all_amounts
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from .arguments import Source, Target
+
+
+def encode(
+    model: Model | Mapping[str, Array] | Source,
+    config: EncoderConfig | None = None,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    **options: Any,
+) -> bytes:
+    """Encode a model into an NNR bitstream.
+
+    Parameters
+    ----------
+    model : Model, mapping of str to ndarray, path or binary file
+        Tensors of any type of :data:`nnr_codec.dtypes.STORED_TYPES`, those of ``ml_dtypes`` (bfloat16, float8, int4)
+        among them, and of any shape. What NNR cannot express, such as a shape without elements, stands in a
+        side-information record (docs/side-information.md), unless ``side_info`` is False.
+    config : EncoderConfig, optional
+    jobs : int
+        Threads to use; of an executor, how many workers it has, where these are not as many as this machine has
+        processors. The result is the same for any number.
+    executor : concurrent.futures.Executor, optional
+        Used in the place of threads of our own: of threads, of processes, of other machines (docs/executors.md). Of
+        models in files its workers get paths, and read the tensors themselves. The call must not come from one of its
+        workers, which would wait for itself.
+    **options
+        Fields of EncoderConfig, replacing those of ``config``: ``exact=True`` keeps every bit.
+
+    Returns
+    -------
+    bytes
+        The same for the same input and options, on every machine that deflates the topology alike.
+
+    Raises
+    ------
+    EncodeError
+        A tensor cannot be coded as asked; the message names it.
+    FormatError
+        The model file is malformed.
+    WorkerError
+        The executor has lost the work on a tensor, or a worker does not find the model's file.
+    """
+    loaded = formats.as_model(model)
+    settings = with_all_amounts(loaded, configured(config, options))
+    return b"".join(encode_units(prepared_model(loaded, settings), settings, jobs=jobs, executor=executor))
+
+
+def encode_file(
+    source: Model | Mapping[str, Array] | Source,
+    target: Target,
+    config: EncoderConfig | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    statistics: bool = False,
+    resume: bool = False,
+    **options: Any,
+) -> EncodeReport:
+    """Encode a model into a file, unit by unit; the file appears whole or not at all.
+
+    Only some tensors at a time are in memory, if they are in a file.
+
+    Parameters
+    ----------
+    source, config, jobs, executor, options
+        As for :func:`encode`.
+    target : path or binary file
+    overwrite : bool
+        Replace an existing file; otherwise it raises FileExistsError.
+    progress : callable, optional
+        Called with a TensorReport after each tensor.
+    statistics : bool
+        Decode what is written, and measure what ``to_json``, ``to_html`` and ``save`` of the report need.
+    resume : bool
+        Keep finished units in a folder, ``target`` with ``.parts`` appended, until the file is there. After an
+        interruption the same call goes on from them; other tensors or options find nothing of theirs. The result is
+        the same. ``target`` has to be a path; FileExistsError for a folder of that name that is another one's.
+    """
+    started = time.perf_counter()
+    loaded = formats.as_model(source)
+    settings = with_all_amounts(loaded, configured(config, options))
+    report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
+    prepared = prepared_model(loaded, settings, report.steps)
+
+    notes = Notes(prepared, report)
+
+    def note(tensor: TensorReport) -> None:
+        taken = notes.take(tensor)
+        if progress and taken:
+            progress(taken)
+
+    def write(file: BinaryIO, parts: Parts | None) -> None:
+        nonlocal started
+        witness = Witness(prepared, report) if statistics else None
+        for unit in encode_units(
+            prepared, settings, note, jobs=jobs, executor=executor, statistics=statistics, parts=parts
+        ):
+            report.nbytes += len(unit)
+            file.write(unit)
+            if witness:
+                witness.take(unit)
+        if witness:
+            witness.finish()
+            started += witness.seconds
+
+    with parts_for(target, resume) as parts:
+        if isinstance(target, (str, os.PathLike)):
+            with output_file(target, overwrite=overwrite) as file:
+                write(file, parts)
+        else:
+            write(target, parts)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _file_name(source: Model | Mapping[str, Array] | Source) -> str:
+    return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""

@@ -1,0 +1,37 @@
+"""Model files, and what is kept beside targets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from .. import __version__, formats
+from ..limits import Limits
+from ..model import Array, Model
+from ..parts import Parts, parts_of
+
+if TYPE_CHECKING:
+    from .arguments import Source, Target
+
+
+def load(source: Source, *, format: str | None = None, limits: Limits | None = None, strict: bool = False) -> Model:
+    """Read a model file; see :func:`nnr_codec.formats.load`."""
+    return formats.load(source, format=format, limits=limits, strict=strict)
+
+
+def save(
+    model: Model | Mapping[str, Array], target: Target, *, format: str | None = None, overwrite: bool = False
+) -> None:
+    """Write a model file, whole or not at all; see :func:`nnr_codec.formats.save`."""
+    formats.save(formats.as_model(model), target, format=format, overwrite=overwrite)
+
+
+def parts_for(target: Target, resume: bool) -> AbstractContextManager[Parts | None]:
+    """What is kept of the work on a target, if anything is to be; ValueError for a target without a name."""
+    if not resume:
+        return nullcontext()
+    if not isinstance(target, (str, os.PathLike)):
+        raise ValueError("resume needs a path as the target, beside which parts are kept")
+    return parts_of(target, __version__)
