@@ -94,8 +94,9 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--reduce",
     metavar="STEPS",
-    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold' (docs/reduction.md). "
-    "With --target-size a step without its amount gets the one that serves it best.",
+    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, unify, "
+    "prune, lowrank, fold, scale (docs/reduction.md). With a target, a step without its amount gets the one that "
+    "serves it best.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
@@ -162,13 +163,14 @@ def encode(
     if preset == GPP and options["fold_batchnorm"]:
         raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
     config = coding.configured(LOSSLESS if lossless else preset or DEFAULT, rules, options)
+    check_steps(config)
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
     if target is None and not dry_run:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    evaluation = maps.checked(wanted, evaluate, metric, dry_run)
+    evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, None if dry_run else target)
     if target and os.path.realpath(target) in map(os.path.realpath, reports):
         raise click.UsageError(f"{target} cannot be both bitstream and report")
@@ -184,7 +186,7 @@ def encode(
     if useless := idle_blocks(source, config):
         printer.warning(useless)
     if target is None or dry_run:
-        estimated(nnr.estimate(source, config, jobs=jobs), as_json)
+        estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
         return
     if evaluation:
         config = maps.measured(source, model, config, evaluation, jobs, printer)
@@ -210,8 +212,8 @@ def encode(
     report.source = "" if model == "-" else os.path.basename(os.path.normpath(model))
     for name in reports:
         report.save(name, overwrite=force)
-    for step in report.steps:
-        printer.note(step_told(step))
+    for line in steps_told(config, report):
+        printer.note(line)
     printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
     if check:
         with printer.progress("checking", len(source)) as advance:
@@ -245,7 +247,7 @@ def data_of(known: nnr.Model) -> dict[str, Any]:
     }
 
 
-def estimated(report: nnr.EncodeReport, as_json: bool) -> None:
+def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool) -> None:
     """Print what tensors are estimated to take."""
     tensors = report.tensors.values()
     if as_json:
@@ -283,9 +285,33 @@ def estimated(report: nnr.EncodeReport, as_json: bool) -> None:
         right=("parameters", "before", "bytes", "bits/par"),
         fold=("name",),
     )
-    for step in report.steps:
-        click.echo(step_told(step))
+    for line in steps_told(config, report):
+        click.echo(line)
     click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report)}")
+
+
+def check_steps(config: nnr.EncoderConfig) -> None:
+    """UsageError for a step of parameter reduction, or an option of one, that does not exist."""
+    import nnr_codec as nnr
+    from nnr_codec.encoder.reduce import tool_of
+
+    for step in config.reduction:
+        try:
+            tool_of(step)
+        except nnr.EncodeError as error:
+            raise click.UsageError(coding.as_options(str(error), ["reduce"])) from None
+
+
+def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
+    """What the steps of parameter reduction did, and which of those that were asked for a target left out."""
+    done = list(report.config.reduction) if report.config else []
+    asked = list(config.reduction)
+    for step in [step for step in asked if step in done]:
+        asked.remove(step)
+        done.remove(step)
+    for step in done:  # which got its amount
+        asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
+    return [*map(step_told, report.steps), *(f"{step}: does no good at this size, and is left out" for step in asked)]
 
 
 def step_told(step: nnr.StepReport) -> str:

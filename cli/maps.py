@@ -81,12 +81,18 @@ class Request:
     metric: str | None
 
 
-def checked(maps: Maps, evaluate: str | None, metric: str | None, dry_run: bool) -> Request | None:
+def checked(
+    maps: Maps, evaluate: str | None, metric: str | None, config: nnr.EncoderConfig, dry_run: bool
+) -> Request | None:
     """What the options ask for, None for nothing; UsageError where they do not go together."""
     if bool(maps) != (evaluate is not None):
         raise click.UsageError("--map and --evaluate go together")
     if metric is not None and not maps:
         raise click.UsageError("--metric is that of --map")
+    if metric == "":
+        raise click.UsageError("--metric: the name is empty")
+    if metric is not None and config.profile == 0:
+        raise click.UsageError("--metric takes --profile 1")
     if evaluate is None:
         return None
     if dry_run:

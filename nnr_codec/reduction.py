@@ -24,12 +24,19 @@ class Step:
         Its name; docs/reduction.md has all of them, and their options.
     **options
         As the tool knows them; texts stand for what they read as.
+
+    Raises
+    ------
+    EncodeError
+        ``tool`` is no text. Whether there is such a tool is known when it is applied.
     """
 
     tool: str
     options: tuple[tuple[str, Value], ...]
 
     def __init__(self, tool: str, /, **options: Value) -> None:
+        if not isinstance(tool, str):
+            raise EncodeError(f"a step has the name of a tool, not {tool!r}")
         object.__setattr__(self, "tool", tool)
         object.__setattr__(self, "options", tuple(options.items()))
 
@@ -44,7 +51,7 @@ def steps_of(given: object) -> tuple[Step, ...]:
         return tuple(_parsed(given))
     if isinstance(given, Step):
         return (given,)
-    if not isinstance(given, Iterable):
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise EncodeError(f"reduce is a text or a list of steps, not {given!r}")
     return tuple(step for one in given for step in ((one,) if isinstance(one, Step) else steps_of(_text(one))))
 
@@ -62,7 +69,7 @@ def _parsed(text: str) -> Iterable[Step]:
         found = _STEP.match(text, start)
         if not found or text[found.end() : found.end() + 1] not in ("", ","):
             raise EncodeError(
-                f"reduce: {text[start:].strip()!r} does not begin with a step such as sparsify(ratio=0.6)"
+                f"reduce: {text[start:].strip()!r} is not steps and commas, such as sparsify(ratio=0.6), fold"
             )
         yield Step(found[1], **_options(found[1], found[2] or ""))
         if found.end() == len(text):
@@ -74,8 +81,10 @@ def _options(tool: str, text: str) -> dict[str, Value]:
     options: dict[str, Value] = {}
     for part in text.split(",") if text.strip() else ():
         found = _OPTION.fullmatch(part)
-        if not found or found[1] in options:
-            raise EncodeError(f"reduce: {part.strip()!r} is not one option of {tool}, such as ratio=0.6")
+        if not found:
+            raise EncodeError(f"reduce: {tool}: {part.strip()!r} is not an option and its value, such as ratio=0.6")
+        if found[1] in options:
+            raise EncodeError(f"reduce: {tool} has its {found[1]} twice")
         options[found[1]] = found[2]
     return options
 

@@ -178,17 +178,25 @@ def test_pruning_and_decomposition_are_rows_of_their_own() -> None:
         ({"sparsify": None}, "there is no map of 'sparsify'; there are sparsification, pruning"),
         ({"sparsification": ()}, "a sparsification map has 1 to 254 points, not 0"),
         ({"sparsification": range(255)}, "a sparsification map has 1 to 254 points, not 255"),
-        ({"pruning": [-0.5]}, "a point of a pruning map is a number of at least 0, not -0.5"),
+        ({"pruning": [-0.5]}, "a point of a pruning map is a number from 0 to 1, not -0.5"),
         ({"pruning": [float("nan")]}, "not nan"),
         ({"sparsification": [1e39]}, "not 1e+39"),
         ({"sparsification": [True]}, "not True"),
         ({"sparsification": ["0.1"]}, "not '0.1'"),
-        ({"pruning": [2]}, "ratio"),
+        ({"sparsification": None, "pruning": [2]}, "a point of a pruning map is a number from 0 to 1, not 2"),
+        ({"sparsification": 0.1}, "points of a sparsification map are a sequence of numbers, or None, not 0.1"),
+        ("sparsification", "maps are kinds with their points, such as {'sparsification': None}, not 'sparsification'"),
     ],
 )
-def test_maps_that_are_none(maps: dict[str, Sequence[float] | None], message: str) -> None:
+def test_maps_that_are_none(maps: Any, message: str) -> None:
     with pytest.raises(nnr.EncodeError, match=re.escape(message)):
-        nnr.measure(MODEL, lambda model: 1.0, maps)
+        nnr.measure(MODEL, lambda model: pytest.fail("it is of no use"), maps)
+
+
+@pytest.mark.parametrize("metric", ["", 3, b"top-1"])
+def test_metrics_that_are_no_texts(metric: Any) -> None:
+    with pytest.raises(nnr.EncodeError, match=re.escape(f"a metric is a text such as top-1, not {metric!r}")):
+        nnr.measure(MODEL, lambda model: pytest.fail("it is of no use"), {"sparsification": None}, metric=metric)
 
 
 def test_what_cannot_be_written_is_found_before_anything_is_evaluated() -> None:

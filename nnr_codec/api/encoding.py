@@ -14,7 +14,7 @@ from ..files import output_file
 from ..model import Array, Model
 from ..parts import Parts
 from ..report.encoded import EncodeReport, Notes, Witness
-from .files import parts_for
+from .files import file_name, parts_for
 from .prepared import configured, prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def encode_file(
     started = time.perf_counter()
     loaded = formats.as_model(source)
     settings = with_all_amounts(loaded, configured(config, options))
-    report = EncodeReport(source=_file_name(source), config=settings, version=__version__)
+    report = EncodeReport(source=file_name(source), config=settings, version=__version__)
     prepared = prepared_model(loaded, settings, report.steps)
 
     notes = Notes(prepared, report)
@@ -137,7 +137,3 @@ def encode_file(
             write(target, parts)
     report.seconds = time.perf_counter() - started
     return report
-
-
-def _file_name(source: Model | Mapping[str, Array] | Source) -> str:
-    return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""

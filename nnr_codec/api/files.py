@@ -35,3 +35,8 @@ def parts_for(target: Target, resume: bool) -> AbstractContextManager[Parts | No
     if not isinstance(target, (str, os.PathLike)):
         raise ValueError("resume needs a path as the target, beside which parts are kept")
     return parts_of(target, __version__)
+
+
+def file_name(source: Model | Mapping[str, Array] | Source) -> str:
+    """Name of a model's file, without folders; empty where it came from none."""
+    return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""

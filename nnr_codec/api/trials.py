@@ -16,12 +16,13 @@ from ..encoder import tune as tuning
 from ..encoder.encode import TensorReport, encode_units
 from ..encoder.prepare import Prepared
 from ..encoder.schedule import Pool, Reader
+from ..errors import EncodeError
 from ..model import Array, Model
 from ..reduction import Step
 from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode
-from .encoding import _file_name
+from .files import file_name
 from .prepared import configured, prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def estimate(
     started = time.perf_counter()
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(config, options))
-    report = EncodeReport(source=_file_name(model), config=settings)
+    report = EncodeReport(source=file_name(model), config=settings)
     prepared = prepared_model(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
         report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
@@ -191,11 +192,14 @@ def measure(
     Raises
     ------
     EncodeError
-        There is no such map, a point is none or cannot be applied to the model, or ``evaluate`` gives no finite number.
+        There is no such map, a point is none or cannot be applied to the model, ``evaluate`` gives no finite number, or
+        ``metric`` is empty.
     """
     loaded, asked = formats.as_model(model), configured(config, options)
     known = asked.performance if isinstance(asked.performance, Performance) else Performance()
     if metric is not None:
+        if not isinstance(metric, str) or not metric:
+            raise EncodeError(f"a metric is a text such as top-1, not {metric!r:.200}")
         known = replace(known, performance_metric_type=metric, metric_type_performance_map_valid_flag=True)
 
     def coded(settings: EncoderConfig) -> Model:

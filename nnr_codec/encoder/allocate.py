@@ -74,6 +74,7 @@ def allocate(
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
     restored: Model,
+    lost: int = 0,
 ) -> EncoderConfig:
     """Options without goals, of which come what the goals ask for.
 
@@ -85,6 +86,8 @@ def allocate(
         What becomes of a model with some options; needed where there is a target.
     restored : Model
         Whose bytes a ratio is of: ``model`` may have tensors that do not come out.
+    lost : int
+        Bytes that this model had before it was pruned, which a ratio is of as well.
 
     Raises
     ------
@@ -100,7 +103,7 @@ def allocate(
         target = config.target_size
     else:
         arrays = read_each(restored.tensors, Reader(restored), pool, _nbytes)
-        target = int(config.target_ratio * sum(arrays.values()))  # type: ignore[operator]
+        target = int(config.target_ratio * (sum(arrays.values()) + lost))  # type: ignore[operator]
     config = dense(replace(config, target_size=None, target_ratio=None))
     costs = {
         name: cost

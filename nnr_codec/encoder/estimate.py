@@ -37,7 +37,7 @@ def estimate(
         found = {plan.name: size for plan, size in tensors}
         return before + sum(found.values()), found
 
-    settled = allocate(prepared.model, config, read, pool, sizes, prepared.restored)
+    settled = allocate(prepared.model, config, read, pool, sizes, prepared.restored, prepared.lost)
     return _estimated(prepared, settled, read, pool)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
@@ -64,15 +64,19 @@ DECOMPOSED = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[float, ...] | None]:
     """The points of each map as float32 has them, each once; None for a map of which none are named.
 
-    Raises EncodeError for no kind at all, or one that does not exist, for points that are no numbers from 0 on, and for
-    none or more than 254 of them.
+    Raises EncodeError for no kind at all, or one that does not exist, for points that are no numbers from 0 on (of
+    pruning, up to 1), and for none or more than 254 of them.
     """
     if not kinds:
         raise EncodeError("no map to measure")
+    if not isinstance(kinds, Mapping):
+        raise EncodeError(f"maps are kinds with their points, such as {{'sparsification': None}}, not {kinds!r:.200}")
     found: dict[str, tuple[float, ...] | None] = {}
     for kind, points in kinds.items():
         if kind not in STEPS:
             raise EncodeError(f"there is no map of {kind!r}; there are {', '.join(STEPS)}")
+        if not (points is None or isinstance(points, Iterable)):
+            raise EncodeError(f"points of a {kind} map are a sequence of numbers, or None, not {points!r:.200}")
         found[kind] = rounded = None if points is None else tuple(dict.fromkeys(_point(kind, one) for one in points))
         if rounded is not None and not 0 < len(rounded) <= MOST_ROWS:
             raise EncodeError(f"a {kind} map has 1 to {MOST_ROWS} points, not {len(rounded)} (6.3.4.3)")
@@ -182,8 +186,9 @@ def _point(kind: str, point: object) -> float:
         rounded = _rounded(point)
     except (TypeError, ValueError):
         rounded = -1.0
-    if rounded < 0:
-        raise EncodeError(f"a point of a {kind} map is a number of at least 0, not {point!r:.200}")
+    most, told = (1.0, "from 0 to 1") if kind == "pruning" else (inf, "of at least 0")
+    if not 0 <= rounded <= most:
+        raise EncodeError(f"a point of a {kind} map is a number {told}, not {point!r:.200}")
     return rounded
 
 

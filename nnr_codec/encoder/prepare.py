@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,13 @@ class Prepared:
         """The weights that steps decomposed, by the names of G and of H."""
         blocks = decomposed(self.model, self.restored)
         return {name: block.weight for block in blocks for name in (block.g, block.h) if name is not None}
+
+    @property
+    def lost(self) -> int:
+        """Bytes of what pruning took from tensors."""
+        tensors, kept = self.restored.tensors, self.pruning.kept if self.pruning else {}
+        known = {name: described(tensors, name) for name in kept if name in tensors}
+        return sum((prod(map(len, kept[name])) - prod(dims)) * of.itemsize for name, (of, dims) in known.items())
 
     @property
     def products(self) -> set[str]:

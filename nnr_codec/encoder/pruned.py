@@ -30,7 +30,7 @@ def references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderCon
 def container(
     prepared: Prepared, plans: Sequence[UnitPlan], references: Sequence[str]
 ) -> NnrPruningTopologyContainer | None:
-    """The container, or None where there is nothing to say.
+    """The container, or None where there is nothing to say; EncodeError for a mask that is too long (6.3.4.5).
 
     The dictionary has the tensors of which :attr:`nnr_codec.model.Model.pruned` says that they are not as their
     topology has them, with their dimensions as coded. A mask has a bit for each parameter of all tensors with two or

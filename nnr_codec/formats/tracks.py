@@ -36,7 +36,7 @@ class Tracks:
     _places: dict[tuple[str, int], Ids] = field(default_factory=dict)
 
     def charge(self, steps: int) -> None:
-        """Count the tracks that an operation goes through."""
+        """Count the tracks that an operation goes through; LimitError where they are too many."""
         self._steps += 1 + steps
         if self._steps > _MAX_STEPS:
             raise LimitError(f"more than {_MAX_STEPS:,} channels are followed")

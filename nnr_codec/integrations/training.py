@@ -144,6 +144,8 @@ class Projection:
 class Masks(Projection):
     """Keeps zeros of a module 0 while it is trained, and adds more of them.
 
+    :meth:`sparsify` and :meth:`grow` change parameters, and so come before the forward pass.
+
     Parameters
     ----------
     module : torch.nn.Module
@@ -283,6 +285,8 @@ class LocalScaling(_Made):
         config = replace(config or EncoderConfig(), **options)
         if config.steps:
             raise EncodeError("steps of reduction come before scales: do them, and train these without")
+        if kept := [name for name in layers if config.for_tensor(name).exact]:
+            raise EncodeError(f"tensor {kept[0]!r} is to be exact, but its levels are to have scales")
         self._levels, self.config = _quantized(self._unscaled(layers), config)
         self._trained = {name: layer.weight.requires_grad for name, layer in layers.items()}
         self.scales: list[Any] = []

@@ -189,6 +189,8 @@ def test_a_command_that_does_not_exist(npz: Path, capsys: Capture) -> None:
         (["--map", "pruning", "--evaluate", "python 'x"], "--evaluate: no closing quotation"),
         (["--map", "pruning", "--evaluate", " "], "--evaluate: the command is empty"),
         (["--map", "pruning", "--evaluate", "true", "--dry-run"], "--dry-run writes nothing"),
+        (["--map", "pruning", "--evaluate", "true", "--metric", ""], "--metric: the name is empty"),
+        (["--map", "pruning", "--evaluate", "true", "--metric", "x", "--profile", "0"], "--metric takes --profile 1"),
     ],
 )
 def test_options_that_mean_nothing(npz: Path, capsys: Capture, arguments: list[str], message: str) -> None:

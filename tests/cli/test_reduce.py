@@ -52,19 +52,38 @@ def test_a_rule_keeps_tensors_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--reduce", "shrink"], "there is no step 'shrink'"),
-        (["--reduce", "sparsify(ratio=2)"], "outside 0..1"),
-        (["--reduce", "sparsify(ratio"], "does not begin with a step"),
-        (["--reduce", "sparsify"], "ratio"),
+        (["--reduce", "shrink"], "Error: --reduce: there is no step 'shrink'"),
+        (["--reduce", "sparsify(ratio=2)"], "Error: --reduce: sparsify(ratio) 2.0 is outside 0..1"),
+        (["--reduce", "sparsify(ratio=0.5, ratio=0.5)"], "Error: --reduce: sparsify has its ratio twice"),
+        (["--reduce", "sparsify(ratio=)"], "Error: --reduce: sparsify: 'ratio=' is not an option and its value"),
+        (["--reduce", "sparsify(ratio"], "Error: --reduce: 'sparsify(ratio' is not steps and commas, such as"),
+        (["--reduce", "fold, sparsify(ratio=1);fold"], "Error: --reduce: 'sparsify(ratio=1);fold' is not steps"),
         (["--reduce", "fold", "--fold-batchnorm"], "would be done twice"),
         (["--reduce", "fold", "--lossless"], "nothing to choose for --reduce"),
+    ],
+)
+def test_options_that_mean_nothing(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "digits.nnr"
+    assert run(["encode", str(DIGITS), "-o", str(target), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--reduce", "sparsify"], "sparsify needs a ratio"),
+        (["--reduce", "fold, fold"], "there is no batch normalization to fold"),
+        (["--reduce", "sparsify(ratio=1)", "--rule", "*:reducible=false"], "'*': rules keep them, or they are tied"),
     ],
 )
 def test_what_cannot_be_done(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "digits.nnr"
-    assert run(["encode", str(DIGITS), "-o", str(target), *options]) in (2, 3)
+    assert run(["encode", str(DIGITS), "-o", str(target), *options]) == 3
     assert message in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 
@@ -73,6 +92,27 @@ def test_a_target_decides_on_amounts(tmp_path: Path, capsys: pytest.CaptureFixtu
     target = tmp_path / "digits.nnr"
     assert run(["encode", str(DIGITS), "-o", str(target), "--target-size", "6kB", "--reduce", "sparsify"]) == 0
     assert 5940 <= target.stat().st_size <= 6000
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("sparsify(ratio=0.") or told[0] == "sparsify: does no good at this size, and is left out"
+
+
+def test_a_ratio_is_of_the_model_that_was_given(tmp_path: Path) -> None:
+    target, steps = tmp_path / "digits.nnr", "prune(ratio=0.3)"
+    assert run(["encode", str(DIGITS), "-o", str(target), "--target-ratio", "0.05", "--reduce", steps]) == 0
+    size = sum(np.asarray(array).nbytes for array in nnr.load(DIGITS).tensors.values())
+    assert 0.99 * 0.05 * size <= target.stat().st_size <= 0.05 * size
+    assert 0.04 < nnr.estimate(DIGITS, target_ratio=0.05, reduce=steps).ratio < 0.06
+
+
+def test_steps_that_a_target_leaves_out_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "w.npz", w=np.random.default_rng(5).standard_normal((48, 48), np.float32))
+    command = ["encode", str(tmp_path / "w.npz"), "--target-size", "2kB", "--reduce", "lowrank, sparsify(ratio=0.01)"]
+    assert run([*command, "-o", str(tmp_path / "w.nnr")]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[0] for line in told[:2]] == ["sparsify(ratio=0.01)", "lowrank"]
+    assert told[1] == "lowrank: does no good at this size, and is left out"
+    assert run([*command, "--dry-run"]) == 0
+    assert told[1] in capsys.readouterr().out.splitlines()
 
 
 def test_folding_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:

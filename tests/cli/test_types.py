@@ -247,17 +247,16 @@ def test_a_record_of_another_version(typed: Path, capsys: Capture) -> None:
     units = list(nnr.units(nnr.encode(typed, exact=True)))
     unit = next(unit for unit in units if isinstance(unit.payload, NnrTopologyUnitPayload))
     text = zlib.decompress(unit.payload.topology_data)
-    unit.payload.topology_data = zlib.compress(text.replace(b'{"nnr_codec":1', b'{"nnr_codec":2'))
+    unit.payload.topology_data = zlib.compress(text.replace(b'{"nnr_codec":1', b'{"nnr_codec":3'))
     Path("m.nnr").write_bytes(nnr.write_units(units))
     result = call(capsys, "ls", "m.nnr")
-    warning = (
-        "nnr: warning: passed over, as of no known type or format: unit 2 (side information of version 2; known is 1)"
-    )
+    version = "side information of version 3; known are those up to 2"
+    warning = f"nnr: warning: passed over, as of no known type or format: unit 2 ({version})"
     assert (result.code, result.err) == (0, warning + "\n")
     result = call(capsys, "decode", "m.nnr", "-o", "out.npz")
     assert (result.code, result.err.splitlines()) == (
         4,
-        [warning, "nnr: error: m.nnr: unit 2 (NNR_TPL): side information of version 2; known is 1"],
+        [warning, f"nnr: error: m.nnr: unit 2 (NNR_TPL): {version}"],
     )
 
 

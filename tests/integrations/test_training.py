@@ -353,7 +353,7 @@ def test_what_is_not_scaled(torch: Any) -> None:
             LocalScaling(given, **options)
     with pytest.raises(nnr.EncodeError, match="steps of reduction"):
         LocalScaling(torch.nn.Linear(2, 2), reduce="sparsify(ratio=0.5)")
-    with pytest.raises(nnr.EncodeError):
+    with pytest.raises(nnr.EncodeError, match="tensor 'weight' is to be exact"):
         LocalScaling(torch.nn.Linear(3, 3), exact=True)
 
 

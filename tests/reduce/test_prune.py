@@ -181,7 +181,7 @@ def test_patterns_are_those_of_weights_that_make_channels() -> None:
 @pytest.mark.parametrize(
     ("tool", "given", "message"),
     [
-        (Prune(), {}, "lacks its ratio"),
+        (Prune(), {}, "prune needs a ratio"),
         (Prune(ratio=0.5), {"channels": ()}, "no graph"),
         (Prune(ratio=0.5, tensors="zz"), {}, "tensors=zz): rules, patterns, types or earlier steps leave none"),
         (Prune(ratio=0.5), {"rules": [nnr.Rule("*", reducible=False)]}, "leave none of the network's channels"),
@@ -392,7 +392,7 @@ def test_reports_count_what_the_model_had(tmp_path: Path) -> None:
 
 def test_no_target_decides_on_a_ratio() -> None:
     for steps in ("prune", "sparsify, prune", "prune, sparsify"):
-        with pytest.raises(EncodeError, match="prune lacks its ratio"):
+        with pytest.raises(EncodeError, match="prune needs a ratio"):
             nnr.encode(EXAMPLE, reduce=steps, target_ratio=0.1)
 
 

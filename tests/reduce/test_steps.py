@@ -99,10 +99,15 @@ def test_texts_that_are_no_steps(text: str) -> None:
         nnr.EncoderConfig(reduce=text)
 
 
-@pytest.mark.parametrize("given", [3, [3], [["fold"]], None, {"fold": 1}.values()])
+@pytest.mark.parametrize("given", [3, [3], [["fold"]], None, {"fold": 1}.values(), b"fold"])
 def test_what_is_no_list_of_steps(given: object) -> None:
     with pytest.raises(nnr.EncodeError, match="reduce"):
         nnr.EncoderConfig(reduce=given)  # type: ignore[arg-type]
+
+
+def test_a_tool_without_a_name() -> None:
+    with pytest.raises(nnr.EncodeError, match="a step has the name of a tool, not 3"):
+        Step(3)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------ options

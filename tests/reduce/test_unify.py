@@ -249,10 +249,10 @@ def test_a_target_leaves_a_threshold_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("unify", "unify lacks its ratio"),
+        ("unify", "unify needs a ratio"),
         ("unify(ratio=0.5, threshold=1)", "a ratio or a threshold, not both"),
-        ("unify(ratio=1.5)", "ratio 1.5 is outside 0..1"),
-        ("unify(threshold=-1)", "threshold -1.0 is outside"),
+        ("unify(ratio=1.5)", "unify(ratio) 1.5 is outside 0..1"),
+        ("unify(threshold=-1)", "unify(threshold) -1.0 is less than 0"),
         ("unify(ratio=1, block=3x1x1)", "blocks of 3x1x1 do not divide superblocks of 64x64xall"),
         ("unify(ratio=1, block=2x2x2|x)", "block 'x'"),
         ("unify(ratio=1, block=2x2x2, superblock=256)", "outside 1..255"),

@@ -91,11 +91,11 @@ class LowRank:
     tensors: str = "*"
 
     def __post_init__(self) -> None:
-        within("error", self.error, 0, 1)
-        within("mse", self.mse, 0, float("inf"))
-        within("ratio", self.ratio, 0, 1)
-        within("rank", self.rank, 1, 1 << 31)
-        within("rate", self.rate, 0, 1000)
+        within("lowrank(error)", self.error, 0, 1)
+        within("lowrank(mse)", self.mse, 0)
+        within("lowrank(ratio)", self.ratio, 0, 1)
+        within("lowrank(rank)", self.rank, 1)
+        within("lowrank(rate)", self.rate, 0, 1000)
         amounts = {name: getattr(self, name) for name in ("error", "mse", "ratio", "rank", "rate")}
         if len(given := [name for name, value in amounts.items() if value is not None]) > 1:
             raise EncodeError(f"reduce: lowrank takes one of {', '.join(amounts)}, not {' and '.join(given)}")
@@ -103,7 +103,10 @@ class LowRank:
             raise EncodeError(f"reduce: lowrank(form={self.form}): there are {' and '.join(FORMS)}")
 
     def apply(self, reduced: Reduced) -> Reduced:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays."""
+        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays.
+
+        EncodeError with fixed-point numbers, without matrices, and for displacements without side information.
+        """
         if reduced.config.fixed_point is not None:
             raise EncodeError("reduce: lowrank makes products, which are no fixed-point numbers")
         if self.displacement and not reduced.config.side_info:

@@ -55,15 +55,15 @@ class Prune:
     tensors: str = "*"
 
     def __post_init__(self) -> None:
-        within("ratio", self.ratio, 0, 1)
-        within("sparsity", self.sparsity, 0, 1)
+        within("prune(ratio)", self.ratio, 0, 1)
+        within("prune(sparsity)", self.sparsity, 0, 1)
         if self.scope not in SCOPES:
             raise EncodeError(f"reduce: prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
 
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no graph tells of channels."""
         if self.ratio is None:
-            raise EncodeError("reduce: prune lacks its ratio, as in prune(ratio=0.3)")
+            raise EncodeError("reduce: prune needs a ratio, such as prune(ratio=0.1)")
         if self.ratio:
             groups = _groups(reduced, self.tensors)
             if not groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from math import inf
 from typing import Any, Protocol, get_type_hints
 
 import numpy as np
@@ -87,10 +88,12 @@ class Reduced:
         (``reducible=false`` or ``exact=true``), and those that are tied to another one, which :meth:`replaced` follows.
         EncodeError where there is none.
         """
-        found = [name for name in self.model.tensors if self.may_change(name) and matches(name, tensors)]
-        found = [name for name in found if is_matrix(*described(self.model.tensors, name))]
+        known = [name for name in self.model.tensors if matches(name, tensors)]
+        known = [name for name in known if is_matrix(*described(self.model.tensors, name))]
+        found = [name for name in known if self.may_change(name)]
         if not found:
-            raise EncodeError(f"there is no float matrix to reduce among the tensors {tensors!r}")
+            why = ": rules keep them, or they are tied to others" if known else ""
+            raise EncodeError(f"there is no float matrix to reduce among the tensors {tensors!r}{why}")
         return found
 
     def may_change(self, name: str) -> bool:
@@ -189,7 +192,8 @@ def _read(value: Any, kind: str, what: str) -> Any:
     return value
 
 
-def within(name: str, value: float | None, low: float, high: float) -> None:
+def within(name: str, value: float | None, low: float, high: float = inf) -> None:
     """Check an option that may be left out; EncodeError for a value outside of ``low..high``."""
     if value is not None and not low <= value <= high:
-        raise EncodeError(f"reduce: {name} {value} is outside {low:g}..{high:g}")
+        where = f"less than {low:g}" if high == inf else f"outside {low:g}..{high:g}"
+        raise EncodeError(f"reduce: {name} {value} is {where}")

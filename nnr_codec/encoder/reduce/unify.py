@@ -57,8 +57,8 @@ class Unify:
     AMOUNTS: ClassVar[tuple[float, ...]] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 
     def __post_init__(self) -> None:
-        within("ratio", self.ratio, 0, 1)
-        within("threshold", self.threshold, 0, inf)
+        within("unify(ratio)", self.ratio, 0, 1)
+        within("unify(threshold)", self.threshold, 0)
         if self.ratio is not None and self.threshold is not None:
             raise EncodeError("reduce: unify takes a ratio or a threshold, not both")
         for shape in self.shapes:
@@ -77,7 +77,7 @@ class Unify:
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
         if self.ratio is None and self.threshold is None:
-            raise EncodeError("reduce: unify lacks its ratio, or a threshold")
+            raise EncodeError("reduce: unify needs a ratio, such as unify(ratio=0.3), or a threshold")
         grids = self._grids(reduced)
         parts = [part for grid in grids.values() for part in grid]
         if self.threshold is not None:
