@@ -208,6 +208,11 @@ class Described(Protocol):
         """Type and shape of a tensor."""
 
 
+def described(tensors: Mapping[str, Array], name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Type and shape of a tensor, without reading it where that is known."""
+    return tensors.described(name) if isinstance(tensors, Described) else (tensors[name].dtype, tensors[name].shape)
+
+
 def only_of(tensors: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
     """The tensors of these names for another process: where they are, or the arrays."""
     return tensors.only(names) if isinstance(tensors, Portable) else {name: tensors[name] for name in names}

@@ -13,7 +13,7 @@ True
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 from ..errors import ElementError, WriteError
@@ -204,9 +204,14 @@ class PerformanceMaps:
     def of(cls, payload: NnrModelParameterSetUnitPayload | NnrLayerParameterSetUnitPayload | None) -> PerformanceMaps:
         """The maps of a model or layer parameter set, none of None; ElementError as for the maps."""
         tables: dict[str, Any] = {
-            name: kind.of(getattr(payload, name)) for name, kind in _MAPS.items() if payload and name in payload
+            name: kind.of(getattr(payload, name)) for name, kind in MAPS.items() if payload and name in payload
         }
         return cls(**tables)
+
+    def noting(self, kind: str) -> PerformanceMaps:
+        """The same with a map, of no rows if there is none, for a kind of reduction that was applied."""
+        applied: dict[str, Any] = {kind: getattr(self, kind) or MAPS[kind]()}
+        return replace(self, **applied)
 
     def elements(self, prefix: str) -> dict[str, Any]:
         """Syntax elements of a parameter set, ``prefix`` being ``mps`` or ``lps``, its flags among them.
@@ -216,14 +221,15 @@ class PerformanceMaps:
         if self.decomposition and prefix == "lps":
             raise WriteError("a layer parameter set has no decomposition performance map (6.3.4.4)")
         elements: dict[str, Any] = {}
-        for name in _MAPS:
+        for name in MAPS:
             if (table := getattr(self, name)) is not None:
                 flag = f"{name}_performance_map" if name == "decomposition" else name
                 elements |= {f"{prefix}_{flag}_flag": 1, name: table.structure()}
         return elements
 
 
-_MAPS: dict[str, type[_Map]] = {
+#: The kinds of maps.
+MAPS: dict[str, type[_Map]] = {
     "sparsification": SparsificationMap,
     "pruning": PruningMap,
     "unification": UnificationMap,

@@ -59,7 +59,8 @@ class Factors:
     def steps(self, step: float) -> tuple[float, float]:
         """The steps of G and H at which the weight has the error that it has with a step of its own."""
         both = self.rows * self.columns / (self.rows + self.columns)
-        return tuple(step * sqrt(both / (cost * self.rank)) if cost else step for cost in self.costs)  # type: ignore[return-value]
+        g, h = (step * sqrt(both / (cost * self.rank)) if cost else step for cost in self.costs)
+        return g, h
 
     def qps(self, qp: int, density: int) -> tuple[int, int]:
         """Their nearest qp, from that of the weight."""

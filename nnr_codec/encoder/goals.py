@@ -11,12 +11,12 @@ import numpy as np
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
 from ..errors import EncodeError
-from ..model import Array, Block, Model
+from ..model import Array, Block, Model, described
 from .choose import choose, in_unit
 from .distortion import Distortion, distortion, power
 from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
 from .plan import Subject, subject
-from .reduce.tool import decomposed, described
+from .reduce.tool import decomposed
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..bitstream.performance import (
-    DecompositionMap,
+    MAPS,
     DecompositionRow,
     PerformanceMaps,
-    PruningMap,
     PruningRow,
-    SparsificationMap,
     SparsificationRow,
-    UnificationMap,
     UnificationRow,
 )
 from ..config import EncoderConfig
@@ -119,13 +116,9 @@ def blank(model: Model, points: Points, score: object) -> PerformanceMaps:
 
 def _maps(points: Points, row: Callable[[str, float], Any]) -> PerformanceMaps:
     """The maps whose rows a function makes."""
-    kinds: dict[str, Any] = {
-        "sparsification": SparsificationMap,
-        "pruning": PruningMap,
-        "unification": UnificationMap,
-        "decomposition": DecompositionMap,
+    tables: dict[str, Any] = {
+        kind: MAPS[kind](tuple(row(kind, point) for point in values)) for kind, values in points.items()
     }
-    tables = {kind: kinds[kind](tuple(row(kind, point) for point in values)) for kind, values in points.items()}
     return PerformanceMaps(**tables)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from ..bitstream.performance import PerformanceMaps
 from ..config import EncoderConfig
-from ..model import Model, Wiring
+from ..model import Model, Wiring, described
 from ..reduction import Step
 from .links import Links
 from .reduce import apply
 from .reduce.blocks import recognised
 from .reduce.scaling import with_scales
-from .reduce.tool import Pruning, Reduced, decomposed, described
+from .reduce.tool import Pruning, Reduced, decomposed
 
 Note = Callable[[Step, Reduced, Reduced], None]
 

@@ -19,6 +19,7 @@ from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Array, Channels, Model, Topology, Wiring
+from ..model import described as type_and_shape
 from .others import FormatWarning
 from .registry import (
     ChannelFormat,
@@ -104,10 +105,8 @@ def announce(model: Model, names: Iterable[str]) -> None:
 
 
 def described(model: Model, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of a tensor."""
-    if isinstance(model.tensors, Deferred):
-        return model.tensors.described(name)
-    return model.tensors[name].dtype, model.tensors[name].shape
+    """Type and shape of a tensor, without reading it where that is known."""
+    return type_and_shape(model.tensors, name)
 
 
 def warn_of_loss(model: Model, what: str, *kept: str, own: str = "\0") -> None:

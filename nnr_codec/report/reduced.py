@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..compare import ModelDifference, compare_models
-from ..encoder.reduce.tool import Reduced, decomposed, described
+from ..encoder.reduce.tool import Reduced, decomposed
 from ..encoder.reduce.zeros import is_matrix
-from ..model import Model
+from ..model import Model, described
 from ..reduction import Step
 
 

@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...bitstream.performance import DecompositionMap
 from ...config import EncoderConfig
 from ...dtypes import stored_type
 from ...errors import EncodeError
-from ...model import Array, Block
+from ...model import Array, Block, described
 from ...sideinfo.record import default_unit
 from ...tensor.reduction import displacement, from_displacement
 from ..changed import changed, factored
@@ -32,7 +31,7 @@ from ..goals import dense, excerpt, has_goal, settle, usual_qp
 from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
 from ..schedule import Pool, Reader
 from .blocks import members
-from .tool import Reduced, described, product_of, within
+from .tool import Reduced, product_of, within
 
 Floats = npt.NDArray[np.float64]
 
@@ -483,8 +482,5 @@ def _decomposed(reduced: Reduced, pairs: Mapping[str, _Pair], two_units: bool) -
     tensors = {name: dict(zip(_names(name), (pair.g, pair.h), strict=True)) for name, pair in pairs.items()}
     coded = replace(model, tensors=factored(model.tensors, tensors), blocks=list(blocks.values()))
     products = {name: product_of(blocks[name], coded, described(model.tensors, name)[0]) for name in pairs}
-    maps = reduced.maps
-    if maps.decomposition is None:
-        maps = replace(maps, decomposition=DecompositionMap())
     restored = replace(reduced.restored, tensors=changed(reduced.restored.tensors, products))
-    return replace(reduced, model=coded, restored=restored, maps=maps)
+    return replace(reduced, model=coded, restored=restored, maps=reduced.maps.noting("decomposition"))

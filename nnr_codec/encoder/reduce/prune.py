@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ...bitstream.performance import PruningMap, SparsificationMap
 from ...errors import EncodeError
-from ...model import Array, Channels, Slice
+from ...model import Array, Channels, Slice, described
 from ..changed import changed
 from .diffusion import GRID, importance
-from .tool import Pruning, Reduced, described, matches, within
+from .tool import Pruning, Reduced, matches, within
 from .zeros import cleared, magnitudes, missing, share, work_type
 
 Floats = npt.NDArray[np.float64]
@@ -110,7 +109,7 @@ class Prune:
             last = min(count, len(every)) - 1
             threshold = np.partition(every, last)[last]
             others = {name: cleared(array, weights[name] <= threshold) for name, array in arrays.items()}
-        maps = replace(reduced.maps, sparsification=reduced.maps.sparsification or SparsificationMap())
+        maps = reduced.maps.noting("sparsification")
         return replace(reduced.replaced(others), maps=maps)
 
 
@@ -217,7 +216,7 @@ def _without(reduced: Reduced, groups: list[_Group], kept: list[Mask]) -> Reduce
         model=replace(done.model, tensors=changed(done.model.tensors, _scales(reduced, stays)), pruned=pruned),
         restored=replace(done.restored, pruned=pruned),
         wiring=replace(reduced.wiring.with_shapes(shapes), channels=channels),
-        maps=replace(reduced.maps, pruning=reduced.maps.pruning or PruningMap()),
+        maps=reduced.maps.noting("pruning"),
         pruning=replace(pruning, dims={**pruning.dims, **shapes}, kept={**pruning.kept, **left}),
     )
 

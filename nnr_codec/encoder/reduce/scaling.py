@@ -15,11 +15,11 @@ import numpy.typing as npt
 from ...config import EncoderConfig
 from ...constants import NNR_CPT_LS
 from ...errors import EncodeError
-from ...model import Array, Block, Model, Wiring
+from ...model import Array, Block, Model, Wiring, described
 from ..changed import Floats, changed, multiplied
 from ..plan import fits_name
 from .blocks import may_change, members
-from .tool import Reduced, described, matches
+from .tool import Reduced, matches
 
 #: How many times less, or more, an index of a weight may be scaled than the median of them is.
 RANGE = 16.0

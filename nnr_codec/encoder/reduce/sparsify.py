@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...bitstream.performance import SparsificationMap
 from ...errors import EncodeError
 from ...model import Array
 from .compressibility import compressible
@@ -90,7 +89,7 @@ class Sparsify:
         for part in [before] if self.scope == "global" else [{name: array} for name, array in before.items()]:
             after |= self._sparse(part, axes)
         pruning = replace(reduced.pruning or Pruning(), sparse=True) if self.mask else reduced.pruning
-        maps = replace(reduced.maps, sparsification=reduced.maps.sparsification or SparsificationMap())
+        maps = reduced.maps.noting("sparsification")
         return replace(reduced.replaced(after), pruning=pruning, maps=maps)
 
     @property

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ...bitstream.performance import PerformanceMaps
 from ...config import EncoderConfig
 from ...errors import EncodeError
-from ...model import Array, Block, Described, Model, Wiring
+from ...model import Array, Block, Model, Wiring, described
 from ...reduction import Step
 from ...tensor.reduction import from_displacement, product
 from ..changed import changed
@@ -115,11 +115,6 @@ class Reduced:
         return replace(
             self, model=model, restored=replace(self.restored, tensors=changed(self.restored.tensors, restored))
         )
-
-
-def described(tensors: Mapping[str, Array], name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of a tensor."""
-    return tensors.described(name) if isinstance(tensors, Described) else (tensors[name].dtype, tensors[name].shape)
 
 
 def decomposed(model: Model, restored: Model) -> list[Block]:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...bitstream.performance import UnificationMap
 from ...errors import EncodeError
 from ...model import Array
 from .structure import Blocks, Triple, dimensions, divided
@@ -90,7 +89,7 @@ class Unify:
             for part in grid:
                 array = part.unified(array, next(masks))
             unified[name] = array
-        maps = replace(reduced.maps, unification=reduced.maps.unification or UnificationMap())
+        maps = reduced.maps.noting("unification")
         return replace(reduced.replaced(unified), maps=maps)
 
     def threshold_at(self, reduced: Reduced, ratio: float) -> float:
