@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 import nnr_codec as nnr
 from nnr_codec import errors
@@ -19,6 +21,8 @@ from nnr_codec.conformance.digest import TensorDigest
 from nnr_codec.model import Array
 
 from .arrays import assert_identical
+from .vectors import manifest, schema
+from .vectors.arithmetic import assemble
 from .vectors.case import GROUPS, digest
 from .vectors.cases import CASES
 from .vectors.interop import case_files
@@ -138,6 +142,16 @@ def test_is_refused(case: Case) -> None:
                 dict(nnr.open(data, **options(case)))
 
 
+@pytest.mark.parametrize("case", each("invalid", "acceptable"))
+def test_requirements(case: Case) -> None:
+    """What the generator says that it breaks is what `nnr verify` finds; what is missing is a warning there."""
+    *before, last = (stream.path.read_bytes() for stream in case.streams)
+    report = nnr.verify(last, inputs=before, **options(case))
+    is_incomplete = case.error is not None and case.error[0] is errors.IncompleteError
+    found = [*report.violations, *(report.warnings if is_incomplete else ())]
+    assert {violation.requirement for violation in found} == set(facts(case).get("requirements", ()))
+
+
 @pytest.mark.parametrize("case", each("valid", "acceptable"))
 def test_units(case: Case) -> None:
     """The units listed are those that the library finds."""
@@ -166,6 +180,9 @@ def test_is_consistent(case: Case) -> None:
     assert described["clauses"]
     assert (case.result == "invalid") == ("error" in described) == ("tensors" not in described.get("expected", {}))
     assert (case.group == "sideinfo" and case.result != "acceptable") == ("extension" in described)
+    assert ("bits" in described) == ("hand" in described.get("features", []))
+    if "bits" in described:
+        assert assemble(*described["bits"]) == case.streams[-1].path.read_bytes()
     present = {"case.json", *(["expected.npz"] if '"npz":' in case.file.read_text("utf-8") else [])}
     if case.topology_file:
         present.add(case.topology_file.name)
@@ -187,9 +204,67 @@ def test_is_reproduced(name: str) -> None:
     assert {path.name: path.read_bytes() for path in (ROOT / case.folder).iterdir()} == made
 
 
+# ------------------------------------------------------------------------------------------------ the folder as a whole
+def test_the_manifest_names_every_file() -> None:
+    """`python -m tests.vectors.make` writes it; the suite has the digest of the list that ``sha256sum`` makes."""
+    text = (ROOT / manifest.FILE).read_bytes()
+    assert text == manifest.manifest(ROOT)
+    listed = json.loads(text)
+    named = dict(listed["files"])
+    for group, described in listed["groups"].items():
+        for folder, contents in described["files"].items():
+            named |= {"/".join(filter(None, (group, folder, name))): sha256 for name, sha256 in contents.items()}
+    on_disk = {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*") if path.is_file()}
+    assert named.keys() == on_disk.keys() - {manifest.FILE}
+    assert all(hashlib.sha256(on_disk[name].read_bytes()).hexdigest() == sha256 for name, sha256 in named.items())
+    lines = "".join(f"{named[name]}  {name}\n" for name in sorted(named))
+    assert listed["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+    kinds = Counter(case.result for case in load_cases(ROOT))
+    assert listed["counts"] == kinds
+
+
+def test_the_folder_is_small() -> None:
+    sizes = [path.stat().st_size for path in ROOT.rglob("*") if path.is_file()]
+    assert max(sizes) <= 256 << 10 and sum(sizes) <= 5_000_000
+
+
+def test_every_case_file_follows_the_schema() -> None:
+    on_disk = json.loads((ROOT / schema.FILE).read_text("utf-8"))
+    assert on_disk == schema.SCHEMA
+    Draft202012Validator.check_schema(on_disk)
+    validator = Draft202012Validator(on_disk)
+    for case in load_cases(ROOT):
+        validator.validate(facts(case))
+
+
+@pytest.mark.parametrize(
+    ("id_", "change"),
+    [
+        ("NNR-SYN-001", {"result": "good"}),
+        ("NNR-SYN-001", {"stream": {"file": "../stream.nnr", "sha256": 64 * "0", "bytes": 1}}),
+        ("NNR-SYN-001", {"error": {"class": "ElementError", "unit": 1}}),
+        ("NNR-SYN-001", {"requirement": ["unit-size"]}),
+        ("NNR-SYN-001", {"limits": {"max_unit": 1}}),
+        ("NNR-SYN-014", {"expected": {}}),
+        ("NNR-SYN-014", {"expected": {"tensors": [], "levels": [{"unit": 2, "shape": [1]}]}}),
+        ("NNR-NEG-001", {"error": {"class": "KeyError", "unit": None}}),
+        ("NNR-NEG-001", {"requirements": []}),
+        ("NNR-NEG-001", {"expected": {"tensors": []}}),
+    ],
+)
+def test_the_schema_refuses(id_: str, change: dict[str, Any]) -> None:
+    validator = Draft202012Validator(schema.SCHEMA)
+    assert validator.is_valid(facts(ON_DISK[id_]))
+    assert not validator.is_valid(facts(ON_DISK[id_]) | change)
+
+
+def test_all_of_it_is_in_the_public_domain() -> None:
+    assert (ROOT / "LICENSE").read_text("utf-8").startswith("Creative Commons Legal Code\n\nCC0 1.0 Universal\n")
+
+
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in INTEROP])
 def test_interop_case_is_reproduced(path: Path) -> None:
-    """`python -m tests.vectors.interop` writes what is there, and there is nothing else that looks like a case."""
+    """`python -m tests.vectors.make` writes what is there, and there is nothing else that looks like a case."""
     assert path.read_bytes() == INTEROP[path]
 
 

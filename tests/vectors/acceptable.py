@@ -15,11 +15,12 @@ from .negative_units import HEAD, RAW, raw_named
 from .stream import Stream, side
 
 
-@acceptable("NNR-ACC-001", "units of reserved types are ignored", "6.4.3.1", "NNR_RSVD")
+@acceptable("NNR-ACC-001", "units of reserved types are ignored", "6.4.3.1", "NNR_RSVD", requirements="unit-type")
 def reserved_types() -> Content:
     return Content(HEAD + b"\x00\x06\x1e\xff\x00\xff" + RAW + b"\x00\x03\x7e", {"w": f4(1, 2)})
 
 
+# Unspecified types are outside the standard, not against it.
 @acceptable(
     "NNR-ACC-002", "units of unspecified types are ignored, in an aggregate as well", "6.4.3.1", "NNR_UNSP NNR_AGG"
 )
@@ -28,6 +29,7 @@ def unspecified_types() -> Content:
     return Content(HEAD + b"\x00\x03\x82" + inside, {"a": f4(1), "b": f4(1)})
 
 
+# The reading of profile 0 is noted (errata K1).
 @acceptable(
     "NNR-ACC-003",
     "as the first edition's software wrote: 32 ids of abs_level_greater_x2",
@@ -42,6 +44,7 @@ def first_edition() -> Content:
     return s.gives({"w": floats(levels, -9), "v": floats(dependent(levels), 3)})
 
 
+# The reading of profile 0 is noted (errata K4).
 @acceptable(
     "NNR-ACC-004",
     "as the first edition's software wrote: IvlCurrRange 256 before a single block row",
@@ -56,7 +59,11 @@ def first_edition_scan() -> Content:
 
 
 @acceptable(
-    "NNR-ACC-005", "reserved bits that are not zero are ignored", "6.3.3.4 6.3.4.3 6.3.4.4", "nnr_reserved_zero"
+    "NNR-ACC-005",
+    "reserved bits that are not zero are ignored",
+    "6.3.3.4 6.3.4.3 6.3.4.4",
+    "nnr_reserved_zero",
+    requirements="reserved-zero",
 )
 def reserved_bits() -> Content:
     s = Stream()
@@ -70,6 +77,7 @@ def reserved_bits() -> Content:
     return s.gives({"w": floats([3, -4], -8, 3)})
 
 
+# No reading of such entry points is agreed (errata G2).
 @acceptable(
     "NNR-ACC-006",
     "block scan of a single column: entry points are there and not used",
@@ -83,7 +91,13 @@ def column() -> Content:
     return s.gives({"w": floats(dependent(levels))})
 
 
-@acceptable("NNR-ACC-008", "residuals of updates with dependent quantization", "6.4.4.3 9.2.4", "nnr_pre_flag dq_flag")
+@acceptable(
+    "NNR-ACC-008",
+    "residuals of updates with dependent quantization",
+    "6.4.4.3 9.2.4",
+    "nnr_pre_flag dq_flag",
+    requirements="residual-quantization",
+)
 def pre_dq() -> list[Content]:
     made, value = [], np.zeros([3, 4], np.float32)
     for depth in (1, 2):
@@ -98,7 +112,13 @@ def pre_dq() -> list[Content]:
     return made
 
 
-@acceptable("NNR-ACC-009", "residuals without a base_model_id", "6.4.4.3", "nnr_pre_flag base_model_id_present_flag=0")
+@acceptable(
+    "NNR-ACC-009",
+    "residuals without a base_model_id",
+    "6.4.4.3",
+    "nnr_pre_flag base_model_id_present_flag=0",
+    requirements="base-model-id",
+)
 def pre_without_base() -> list[Content]:
     made = []
     for depth, pre in ((1, 0), (2, 1)):
@@ -108,7 +128,13 @@ def pre_without_base() -> list[Content]:
     return made
 
 
-@acceptable("NNR-ACC-010", "a topology after the tensors", "6.2.3 A.4", "NNR_TPL_NNEF")
+@acceptable(
+    "NNR-ACC-010",
+    "a topology after the tensors",
+    "6.2.3 A.4",
+    "NNR_TPL_NNEF",
+    requirements="nnef-graph nnef-topology-first",
+)
 def late_topology() -> Content:
     s = Stream().start()
     s.raw(ndu("w", [1], kind=NNR_PT_RAW_FLOAT), [1]).topology(b"graph\0")
@@ -116,7 +142,11 @@ def late_topology() -> Content:
 
 
 @acceptable(
-    "NNR-ACC-011", "products that float32 does not hold are rounded to nearest", "7.3.3", "NNR_PT_FLOAT rounding"
+    "NNR-ACC-011",
+    "products that float32 does not hold are rounded to nearest",
+    "7.3.3",
+    "NNR_PT_FLOAT rounding",
+    requirements="float-exact",
 )
 def rounded() -> Content:
     s = Stream().start()
@@ -125,6 +155,7 @@ def rounded() -> Content:
     return s.gives({"w": np.array(want, "<f4")})
 
 
+# An LPS without a method leaves those of the MPS in force.
 @acceptable(
     "NNR-ACC-012",
     "parameter set of no quantization method inside one that has",
@@ -137,7 +168,13 @@ def lps_without_method() -> Content:
     return s.gives({"w": floats([1, -3], 4)})
 
 
-@acceptable("NNR-ACC-013", "a parent whose payload has another SHA-256", "6.4.3.7", "ICNN_NDU_PL_SHA256")
+@acceptable(
+    "NNR-ACC-013",
+    "a parent whose payload has another SHA-256",
+    "6.4.3.7",
+    "ICNN_NDU_PL_SHA256",
+    requirements="parent-hash",
+)
 def other_hash() -> list[Content]:
     s = Stream().start()
     s.ndu(update_ndu("w", [3], 0, kind=NNR_PT_INT), [1, 2, 3])
@@ -148,7 +185,13 @@ def other_hash() -> list[Content]:
     return [s.gives({"w": np.array([1, 2, 3], np.int32)}), u.gives({"w": np.array([0, 0, 1], np.int32)})]
 
 
-@acceptable("NNR-ACC-014", "flags of a whole tensor that speak of parts", "6.4.3.1", "independently_decodable_flag")
+@acceptable(
+    "NNR-ACC-014",
+    "flags of a whole tensor that speak of parts",
+    "6.4.3.1",
+    "independently_decodable_flag",
+    requirements="partial-flags",
+)
 def flags_of_parts() -> Content:
     s = Stream().start(methods=0)
     for name, flags in (
@@ -161,7 +204,13 @@ def flags_of_parts() -> Content:
     return s.gives({"a": f4(1), "b": f4(1), "c": f4(1)})
 
 
-@acceptable("NNR-ACC-015", "an aggregate of reserved type", "6.4.3.8", "NNR_AGG nnr_aggregate_unit_type=2")
+@acceptable(
+    "NNR-ACC-015",
+    "an aggregate of reserved type",
+    "6.4.3.8",
+    "NNR_AGG nnr_aggregate_unit_type=2",
+    requirements="aggregate-type",
+)
 def reserved_aggregate() -> Content:
     inside = aggregate([raw_named("a"), raw_named("b")], kind=2)
     return Content(HEAD + inside, {"a": f4(1), "b": f4(1)})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,13 +12,19 @@ from .case import Content, Tensor, valid
 
 
 def hand(
-    id_: str, title: str, clauses: str, features: str, tensors: Mapping[str, Tensor], *lines: str, **fields: Any
+    id_: str,
+    title: str,
+    clauses: str,
+    features: str,
+    tensors: Mapping[str, Tensor],
+    *lines: str,
+    levels: Sequence[Tensor] = (),
 ) -> None:
-    """Register a bitstream given by its bits."""
+    """Register a bitstream given by its bits; ``levels`` are QuantParam of each coded payload, which has one tensor."""
 
-    @valid(id_, title, clauses, features, bits=lines, **fields)
+    @valid(id_, title, clauses, features, bits=lines)
     def make() -> Content:
-        return Content(assemble(*lines), tensors)
+        return Content(assemble(*lines), tensors, quant_params=[[tensor] for tensor in levels])
 
 
 hand(
@@ -197,6 +202,7 @@ hand(
     *one_entry(14, 5, 3),
     f"{bypass(-38, 8):017b} 218 * 510 + 509 in 8 + 9 bits",
     "0000000 nesting_zero_bit",
+    levels=[np.zeros(3, "<i4")],
 )
 for number, density in ((11, 0), (12, 1), (13, 7)):
     n = 6 + density
@@ -211,6 +217,7 @@ for number, density in ((11, 0), (12, 1), (13, 7)):
         *mps(density),
         *one_entry(11 + (n + 16) // 8, 3, 2),
         f"0x{padded(bypass(qp, n), n + 9).hex()} {qp & 2**n - 1} * 510 + 509 in {n} + 9 bits, then zeros",
+        levels=[np.zeros(2, "<i4")],
     )
 
 
@@ -227,6 +234,7 @@ def integer_case(id_: str, title: str, levels: list[int], *bins: str) -> None:
         *MPS,
         *integers(10 + len(payload), len(levels)),
         f"0x{payload.hex()} shift_idx_minus_1_present_flag 39 times 0; {' '.join(bins)}; terminate",
+        levels=[np.array(levels, "<i4")],
     )
 
 

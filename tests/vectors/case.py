@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nnr_codec.constants import NNR_PT_RAW_FLOAT
+
 Tensor = npt.NDArray[Any]
 
 #: Folder of each group of ids.
@@ -26,6 +28,8 @@ GROUPS = {
     "BLK": "block",
     "UPD": "update",
     "NEF": "nnef",
+    "TPL": "topologies",
+    "3GP": "profile3gpp",
     "SID": "sideinfo",
     "NEG": "negative",
     "ACC": "acceptable",
@@ -55,6 +59,8 @@ class Content:
         Texts of Annex A without their terminating zero, or the data of another format.
     topology_format : str
         What Topology.format says.
+    quant_params : sequence of sequence of ndarray
+        For each payload that is arithmetically coded, QuantParam of its tensors in coding order (10.2.1.4).
     """
 
     data: bytes
@@ -63,13 +69,15 @@ class Content:
     topology: bytes | None = None
     quantization: bytes | None = None
     topology_format: str = "nnef"
+    quant_params: Sequence[Sequence[Tensor]] = ()
 
 
 @dataclass(frozen=True)
 class Case:
     """One vector; see the README of bitstream_vectors for the fields of its case.json.
 
-    ``topology`` is an NNEF graph that is kept apart from the bitstream.
+    ``topology`` is an NNEF graph that is kept apart from the bitstream. ``requirements`` are the rules of `nnr verify`
+    that the bitstream breaks.
     """
 
     id: str
@@ -79,6 +87,7 @@ class Case:
     result: str
     make: Callable[[], Content | list[Content]]
     error: tuple[str, int | None] | None = None
+    requirements: tuple[str, ...] = ()
     limits: Mapping[str, Any] = field(default_factory=dict)
     topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     topology: bytes = b""
@@ -103,12 +112,15 @@ Maker = Callable[[], "Content | list[Content]"]
 
 
 def _register(
-    result: str, id_: str, title: str, clauses: str, features: str, **fields: Any
+    result: str, id_: str, title: str, clauses: str, features: str, *, requirements: str = "", **fields: Any
 ) -> Callable[[Maker], Maker]:
+    lists = {"clauses": clauses, "features": features, "requirements": requirements}
+
     def keep(make: Maker) -> Maker:
         if id_ in REGISTRY:
             raise ValueError(f"{id_} is taken")
-        REGISTRY[id_] = Case(id_, title, tuple(clauses.split()), tuple(features.split()), result, make, **fields)
+        split = {name: tuple(dict.fromkeys(words.split())) for name, words in lists.items()}
+        REGISTRY[id_] = Case(id=id_, title=title, result=result, make=make, **split, **fields)
         return make
 
     return keep
@@ -120,15 +132,26 @@ def valid(id_: str, title: str, clauses: str, features: str, **fields: Any) -> C
 
 
 def acceptable(id_: str, title: str, clauses: str, features: str, **fields: Any) -> Callable[[Maker], Maker]:
-    """Register a bitstream that a decoder may decode as given, or refuse."""
+    """Register a bitstream that a decoder may decode as given, or refuse; ``requirements`` are what it breaks."""
     return _register("acceptable", id_, title, clauses, features, **fields)
 
 
 def invalid(
-    id_: str, title: str, clauses: str, features: str, error: str, unit: int | None, **fields: Any
+    id_: str,
+    title: str,
+    clauses: str,
+    features: str,
+    error: str,
+    unit: int | None,
+    *,
+    requirements: str,
+    **fields: Any,
 ) -> Callable[[Maker], Maker]:
-    """Register a bitstream that every decoder refuses; ``error`` is a class of nnr_codec.errors, ``unit`` where."""
-    return _register("invalid", id_, title, clauses, features, error=(error, unit), **fields)
+    """Register a bitstream that every decoder refuses.
+
+    ``error`` is a class of nnr_codec.errors, ``unit`` where; ``requirements`` are what it breaks, separated by spaces.
+    """
+    return _register("invalid", id_, title, clauses, features, error=(error, unit), requirements=requirements, **fields)
 
 
 def little_endian(tensor: Tensor) -> Tensor:
@@ -156,6 +179,19 @@ def units(data: bytes) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     _walk(data, 0, len(data), found)
     return found
+
+
+def coded_units(data: bytes) -> list[int]:
+    """Numbers of the units with arithmetically coded payloads; of a payload in parts, that of the last one."""
+    numbers, left = [], 0
+    for number, (name, offset, _) in enumerate(units(data)):
+        if name == "NDU":
+            head = data[offset + (4 if data[offset] >> 7 else 2) :]
+            in_parts = head[0] & 1
+            left = max(head[1] if in_parts else 0, 1) - 1
+            if not left and head[1 + in_parts] >> 3 != NNR_PT_RAW_FLOAT:
+                numbers.append(number)
+    return numbers
 
 
 def _walk(data: bytes, start: int, end: int, found: list[tuple[str, int, int]]) -> None:

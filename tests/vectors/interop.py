@@ -1,4 +1,4 @@
-"""Writes the case files in bitstream_vectors/interop: ``python -m tests.vectors.interop``.
+"""The case files in bitstream_vectors/interop.
 
 They say of the streams and arrays there what case.json says of the project's own vectors. The arrays are what another
 codec decodes; nothing is decoded here.
@@ -15,11 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from ..interop import ALL, ROOT, Stream
+import nnr_codec as nnr
+from nnr_codec.constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT
+from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
+
+from ..interop import ALL, LEVELS, Stream
+from .block import BI, BN, CODED, DC, LISTED, LS
 from .case import Tensor, digest, units
-from .make import to_json
+from .jsontext import to_json
 
 _SCALING = "_scaling"
+#: What a block has only with a bit of compressed_parameter_types.
+ABSENT = {DC: ("g", "h"), LS: ("ls",), BN: ("beta", "gamma", "mean", "var"), BI: ("bias",)}
 
 
 def case_files() -> Iterator[tuple[Path, bytes]]:
@@ -97,6 +104,8 @@ def _described(stream: Stream, tensors: dict[str, Tensor], rec: dict[str, Tensor
     if {entry["name"]: entry["sha256"] for entry in expected["tensors"]} != known:
         expected["raw"] = [_facts(name, values, known) for name, values in rec.items()]
     data = stream.data
+    if stream in LEVELS:
+        expected["levels"] = list(_levels(stream))
     return {
         "stream": {"file": stream.path.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)},
         "units": [list(unit) for unit in units(data)],
@@ -104,13 +113,31 @@ def _described(stream: Stream, tensors: dict[str, Tensor], rec: dict[str, Tensor
     }
 
 
+def _levels(stream: Stream) -> Iterator[dict[str, Any]]:
+    """Facts about each QuantParam, in the order of coding; their names are read from the headers."""
+    levels = stream.levels
+    for unit in nnr.units(stream.data):
+        header = unit.header.detail
+        if not isinstance(header, NnrCompressedDataUnitHeader) or (
+            header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT
+        ):
+            continue
+        names = header.topology_elem_id_list or [header.topology_elem_id]
+        if header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK:
+            absent = {
+                role for bit, roles in ABSENT.items() if not header.compressed_parameter_types & bit for role in roles
+            }
+            absent |= {"weight"} if header.compressed_parameter_types & DC else set()
+            ids = dict(zip((role for role in LISTED if role not in absent), names, strict=True))
+            names = [ids[role] for role in CODED if role in ids]
+        for name in names:
+            values = levels.pop(name).astype(np.int32)
+            yield {"unit": unit.index, "shape": values.shape, "sha256": digest(values)}
+    if levels:
+        raise ValueError(f"{stream.id}: no unit of {', '.join(levels)}")
+
+
 def _facts(name: str, values: Tensor, known: dict[str, str]) -> dict[str, Any]:
     sha256 = digest(values)
     facts = {"name": name, "dtype": values.dtype.name, "shape": values.shape, "sha256": sha256}
     return {**facts, "npz": name} if sha256 == known[name] else facts
-
-
-if __name__ == "__main__":
-    for place, content in case_files():
-        place.write_bytes(content)
-        print(place.relative_to(ROOT))

@@ -1,11 +1,12 @@
-"""Writes all vectors: ``python -m tests.vectors.make [FOLDER]``; the folder is bitstream_vectors if none is given."""
+"""Writes all vectors: ``python -m tests.vectors.make [FOLDER]``; the folder is bitstream_vectors if none is given.
+
+The core set in the package is written, too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
-import shutil
 import sys
 import zipfile
 from collections.abc import Collection, Mapping
@@ -14,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from .case import GROUPS, Case, Content, Tensor, digest, little_endian, units
+from . import core, interop, manifest, schema
+from .case import GROUPS, Case, Content, Tensor, coded_units, digest, little_endian, units
 from .cases import CASES
+from .jsontext import to_json
 
 ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 
@@ -23,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 INLINE = 64
 
 
-def files(case: Case) -> dict[str, bytes]:
-    """The files of one case by name."""
+def files(case: Case, *, values: bool = True) -> dict[str, bytes]:
+    """The files of one case by name; without ``values``, tensors have a digest alone."""
     contents = case.contents()
     names = [*(f"input{k}.nnr" for k in range(len(contents) - 1)), "stream.nnr"]
     made: dict[str, bytes] = {}
-    arrays: dict[str, Tensor] = {}
+    arrays: dict[str, Tensor] | None = {} if values else None
     streams = []
     for name, content in zip(names, contents, strict=True):
         made[name] = content.data
@@ -54,6 +57,7 @@ def files(case: Case) -> dict[str, bytes]:
     }
     if case.error:
         facts["error"] = {"class": case.error[0], "unit": case.error[1]}
+    facts["requirements"] = case.requirements
     facts["bits"] = case.bits
     if case.topology:
         made["topology.nnef"] = case.topology
@@ -74,30 +78,41 @@ def _profile(data: bytes) -> int | None:
     return data[found[0][1] + found[0][2] - 1] if found and found[0][0] == "STR" else None
 
 
-def _described(name: str, content: Content, arrays: dict[str, Tensor]) -> dict[str, Any]:
+def _described(name: str, content: Content, arrays: dict[str, Tensor] | None) -> dict[str, Any]:
     data = content.data
     facts: dict[str, Any] = {
         "stream": _file(name, data),
         "units": [list(unit) for unit in units(data)],
     }
-    if content.tensors is None and content.raw is not None:  # refused for the sake of an extension
-        facts["expected"] = {"raw": _tensors(content.raw, arrays)}
-    elif content.tensors is not None:
-        expected: dict[str, Any] = {"tensors": _tensors(content.tensors, arrays)}
+    expected: dict[str, Any] = {}
+    if content.tensors is not None:
+        expected["tensors"] = _tensors(content.tensors, arrays)
         known = {tensor["name"]: tensor["sha256"] for tensor in expected["tensors"]}
         if content.raw is not None and {name: digest(tensor) for name, tensor in content.raw.items()} != known:
             expected["raw"] = _tensors(content.raw, arrays, known.values())
-        for key, text in (("topology", content.topology), ("quantization", content.quantization)):
-            if text is not None:
-                expected[key] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-                if content.topology_format != "nnef":
-                    expected[key]["format"] = content.topology_format
-        facts["expected"] = expected
+    elif content.raw is not None:  # refused for the sake of an extension
+        expected["raw"] = _tensors(content.raw, arrays)
+    for key, text in (("topology", content.topology), ("quantization", content.quantization)):
+        if text is not None:
+            expected[key] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+            if content.topology_format != "nnef":
+                expected[key]["format"] = content.topology_format
+    if expected:
+        facts["expected"] = expected | ({"levels": levels} if (levels := _levels(content)) else {})
     return facts
 
 
+def _levels(content: Content) -> list[dict[str, Any]]:
+    """Facts about each QuantParam; ValueError where those of a payload are not known."""
+    return [
+        {"unit": unit, "shape": tensor.shape, "sha256": digest(tensor)}
+        for unit, tensors in zip(coded_units(content.data), content.quant_params, strict=True)
+        for tensor in tensors
+    ]
+
+
 def _tensors(
-    tensors: Mapping[str, Tensor], arrays: dict[str, Tensor], known: Collection[str] = ()
+    tensors: Mapping[str, Tensor], arrays: dict[str, Tensor] | None, known: Collection[str] = ()
 ) -> list[dict[str, Any]]:
     """Facts about each tensor, with its values unless they are among the ``known`` digests."""
     listed = []
@@ -108,7 +123,7 @@ def _tensors(
             "shape": tensor.shape,
             "sha256": digest(tensor),
         }
-        if facts["sha256"] in known:
+        if arrays is None or facts["sha256"] in known:
             pass
         elif tensor.size <= INLINE and _is_finite(tensor):
             facts["values"] = _plain(tensor.tolist())
@@ -145,37 +160,25 @@ def _npz(arrays: Mapping[str, Tensor]) -> bytes:
     return buffer.getvalue()
 
 
-def to_json(value: Any, level: int = 0) -> str:
-    """Objects, and arrays of objects or texts, one entry a line down to the third level; the rest in one line."""
-    nested = isinstance(value, dict) or (
-        isinstance(value, (list, tuple)) and value and isinstance(value[0], (dict, str))
-    )
-    if not nested or not value or level > 2 or (level and _is_short(value)):
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    indent = "\n" + " " * (level + 1)
-    if isinstance(value, dict):
-        rows = [f"{json.dumps(key, ensure_ascii=False)}: {to_json(item, level + 1)}" for key, item in value.items()]
-    else:
-        rows = [to_json(item, level + 1) for item in value]
-    left, right = "{}" if isinstance(value, dict) else "[]"
-    end = "\n" + " " * level + right
-    return left + indent + ("," + indent).join(rows) + end + ("\n" if not level else "")
-
-
-def _is_short(value: Any) -> bool:
-    return len(json.dumps(value, ensure_ascii=False)) < 200
-
-
 def write(folder: Path) -> None:
-    """Write all cases below ``folder``, and take away cases of these groups that are no more."""
+    """Write all that is not there yet, take away what is no more of these groups; then schema and manifest."""
+    made = {folder / case.folder / name: data for case in CASES.values() for name, data in files(case).items()}
     for group in GROUPS.values():
-        shutil.rmtree(folder / group, ignore_errors=True)
-    for case in CASES.values():
-        target = folder / case.folder
-        target.mkdir(parents=True)
-        for name, data in files(case).items():
-            (target / name).write_bytes(data)
+        for path in sorted((folder / group).rglob("*"), reverse=True):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            elif path.is_file() and path not in made:
+                path.unlink()
+    made[folder / schema.FILE] = to_json(schema.SCHEMA).encode()
+    if folder == ROOT:
+        made |= interop.case_files()
+    for path, data in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != data:
+            path.write_bytes(data)
+    (folder / manifest.FILE).write_bytes(manifest.manifest(folder))
 
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
+    core.FILE.write_bytes(core.archive(files))

@@ -42,44 +42,68 @@ def bitstream(
 
 
 # ------------------------------------------------------------------------------------------------ what may be decoded
+# That a list comes next is not said with "shall": a warning.
 @acceptable("NNR-ACC-020", "a reference list that comes before the topology", "A.4", "NNR_TPL_NNEF NNR_TPL_REFLIST")
 def list_before_topology() -> Content:
     s, tensors = bitstream("list", "topology", *TENSORS)
     return s.gives(tensors, topology=GRAPH)
 
 
-@acceptable("NNR-ACC-021", "quantization information after tensors", "6.2.3 A.4", "NNR_TPL_NNEF NNR_QNT_NNEF")
+@acceptable(
+    "NNR-ACC-021",
+    "quantization information after tensors",
+    "6.2.3 A.4",
+    "NNR_TPL_NNEF NNR_QNT_NNEF",
+    requirements="nnef-quantization-first",
+)
 def late_quantization() -> Content:
     s, tensors = bitstream("topology", *TENSORS, "quantization")
     return s.gives(tensors, topology=GRAPH, quantization=QUANT)
 
 
-@acceptable("NNR-ACC-022", "a tensor that is no variable of the graph", "A.4", "NNR_TPL_NNEF topology_elem_id")
+@acceptable(
+    "NNR-ACC-022",
+    "a tensor that is no variable of the graph",
+    "A.4",
+    "NNR_TPL_NNEF topology_elem_id",
+    requirements="nnef-names",
+)
 def stranger() -> Content:
     s, tensors = bitstream("topology", *TENSORS, "fc/other")
     return s.gives(tensors, topology=GRAPH)
 
 
-@acceptable("NNR-ACC-023", "a graph that is not UTF-8, in a comment", "A.4", "NNR_TPL_NNEF UTF-8")
+@acceptable(
+    "NNR-ACC-023", "a graph that is not UTF-8, in a comment", "A.4", "NNR_TPL_NNEF UTF-8", requirements="nnef-string"
+)
 def not_utf8() -> Content:
     text = b"# gr\xf6\xdfe\n" + GRAPH
     s, tensors = bitstream("topology", *TENSORS, text=text)
     return s.gives(tensors, topology=text)
 
 
-@acceptable("NNR-ACC-024", "a graph whose format is said to be unrecognized", "A.2 A.4", "NNR_TPL_UNREC")
+@acceptable(
+    "NNR-ACC-024",
+    "a graph whose format is said to be unrecognized",
+    "A.2 A.4",
+    "NNR_TPL_UNREC",
+    requirements="nnef-topology-format",
+)
 def unrecognized() -> Content:
     s, tensors = bitstream("topology", *TENSORS, storage=0)
     return s.gives(tensors, topology=GRAPH + b"\0", topology_format="")  # whose end nobody knows
 
 
-@acceptable("NNR-ACC-025", "a graph that does not follow the grammar of NNEF", "A.1", "NNR_TPL_NNEF")
+@acceptable(
+    "NNR-ACC-025", "a graph that does not follow the grammar of NNEF", "A.1", "NNR_TPL_NNEF", requirements="nnef-graph"
+)
 def no_graph() -> Content:
     text = GRAPH.replace(b"output = linear", b"= linear")
     s, tensors = bitstream("topology", *TENSORS, text=text)
     return s.gives(tensors, topology=text)
 
 
+# A warning, as in NNR-ACC-020.
 @acceptable("NNR-ACC-026", "a reference list after another topology unit", "A.4", "NNR_TPL_REFLIST NNR_TPL_ONNX")
 def list_after_another() -> Content:
     s = bitstream()[0]
@@ -90,11 +114,13 @@ def list_after_another() -> Content:
     return s.gives(tensors, topology=GRAPH)
 
 
+# What a graph declares is asked for in A.1 alone, by way of NNEF's own chapter 6.
 @acceptable(
     "NNR-ACC-027",
     "a bias of other size than its variable keeps its own shape",
     "7.3.5 A.4",
     "NNR_TPL_NNEF NNR_PT_BLOCK compressed_parameter_types=8",
+    requirements="nnef-shapes",
 )
 def other_bias() -> Content:
     text, ids = PLAIN.replace(b"shape = [1, 3]", b"shape = [1, 4]"), {"weight": "filter", "bias": "bias"}
@@ -125,17 +151,41 @@ def left_out(s: Stream, name: str = "fc/weight", dims: Sequence[int] = (4, 3)) -
 MISSING = "MissingReferenceError"
 
 
-@bad("NNR-NEG-184", "dimensions of what is no variable of the graph", "6.4.3.7", "tensor_dimensions_flag=0", MISSING, 5)
+@bad(
+    "NNR-NEG-184",
+    "dimensions of what is no variable of the graph",
+    "6.4.3.7",
+    "tensor_dimensions_flag=0",
+    MISSING,
+    5,
+    requirements="dimensions-known",
+)
 def no_variable() -> Stream:
     return left_out(bitstream("topology", *TENSORS)[0], "fc/other")
 
 
-@bad("NNR-NEG-185", "dimensions of a graph that cannot be read", "6.4.3.7", "tensor_dimensions_flag=0", MISSING, 3)
+@bad(
+    "NNR-NEG-185",
+    "dimensions of a graph that cannot be read",
+    "6.4.3.7",
+    "tensor_dimensions_flag=0",
+    MISSING,
+    3,
+    requirements="nnef-graph dimensions-known",
+)
 def unread() -> Stream:
     return left_out(bitstream("topology", text=GRAPH.replace(b"output = linear", b"= linear"))[0])
 
 
-@bad("NNR-NEG-186", "dimensions of a graph that comes later", "6.4.3.7 A.4", "tensor_dimensions_flag=0", MISSING, 2)
+@bad(
+    "NNR-NEG-186",
+    "dimensions of a graph that comes later",
+    "6.4.3.7 A.4",
+    "tensor_dimensions_flag=0",
+    MISSING,
+    2,
+    requirements="dimensions-known",
+)
 def too_late() -> Stream:
     s = left_out(bitstream()[0])
     return s.topology(GRAPH + b"\0")  # type: ignore[return-value]
@@ -149,13 +199,22 @@ def too_late() -> Stream:
     "LimitError",
     3,
     limits={"preset": "strict"},
+    requirements="limits",
 )
 def huge() -> Stream:
     text = GRAPH.replace(b"shape = [4, 3]", b"shape = [1048576, 1048576, 1048576, 1048576]")
     return left_out(bitstream("topology", text=text)[0])
 
 
-@bad("NNR-NEG-188", "a variable of the graph is missing", "7.1 A.4", "NNR_TPL_NNEF", "IncompleteError", None)
+@bad(
+    "NNR-NEG-188",
+    "a variable of the graph is missing",
+    "7.1 A.4",
+    "NNR_TPL_NNEF",
+    "IncompleteError",
+    None,
+    requirements="complete",
+)
 def incomplete() -> Stream:
     return bitstream("topology", "fc/weight")[0]
 
@@ -168,6 +227,7 @@ def incomplete() -> Stream:
     "IncompleteError",
     None,
     topology=GRAPH,
+    requirements="complete",
 )
 def incomplete_apart() -> Stream:
     return bitstream("fc/weight", carried=0)[0]
@@ -182,12 +242,28 @@ def folded_and(*more: str, first: bool = False) -> Stream:
     return s
 
 
-@bad("NNR-NEG-190", "a mean that was recreated is coded again", "6.2.3 8.2.1", "batchnorm_folding", "ElementError", 4)
+@bad(
+    "NNR-NEG-190",
+    "a mean that was recreated is coded again",
+    "6.2.3 8.2.1",
+    "batchnorm_folding",
+    "ElementError",
+    4,
+    requirements="unique-ids",
+)
 def coded_again() -> Stream:
     return folded_and("mean")
 
 
-@bad("NNR-NEG-191", "a variance that was coded is recreated", "6.2.3 8.2.1", "batchnorm_folding", "ElementError", 4)
+@bad(
+    "NNR-NEG-191",
+    "a variance that was coded is recreated",
+    "6.2.3 8.2.1",
+    "batchnorm_folding",
+    "ElementError",
+    4,
+    requirements="nnef-shapes unique-ids",
+)
 def recreated_again() -> Stream:
     return folded_and("variance", first=True)
 
@@ -200,6 +276,7 @@ def recreated_again() -> Stream:
     "FormatError",
     None,
     topology=GRAPH.replace(b"shape = [4, 3]", b"shape = [3, 4]"),
+    requirements="topology-fit",
 )
 def other_shapes() -> Stream:
     return bitstream(*TENSORS, carried=0)[0]
@@ -213,6 +290,7 @@ def other_shapes() -> Stream:
     "FormatError",
     None,
     topology=GRAPH.replace(b"fc/bias", b"fc/offset"),
+    requirements="nnef-names topology-fit",
 )
 def other_names() -> Stream:
     return bitstream(*TENSORS, carried=0)[0]

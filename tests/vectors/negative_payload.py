@@ -21,7 +21,9 @@ from .stream import Stream
 def wrong_entry_point(id_: str, title: str, element: str, change: Callable[[Any], None]) -> None:
     """Register a tensor of three rows of blocks whose header says something else of an entry point than the payload."""
 
-    @invalid(id_, title, "6.4.3.7 10.2.1.4", f"scan_order=1 dq_flag {element}", "ElementError", 2)
+    features = f"scan_order=1 dq_flag {element}"
+
+    @invalid(id_, title, "6.4.3.7 10.2.1.4", features, "ElementError", 2, requirements="entry-points")
     def case() -> Content:
         levels = chosen([20, 9], 5)
         s = Stream().start()
@@ -56,38 +58,60 @@ wrong_entry_point("NNR-NEG-183", "an entry point before its tensor", "bit_offset
 
 
 # ------------------------------------------------------------------------------------------------ the end of a payload
-def qp_payload(id_: str, title: str, payload: bytes, clauses: str = "10.2.1.2 10.3.4.3.5") -> None:
+def by_hand(id_: str, title: str, clauses: str, features: str, requirements: str, *bits: str) -> None:
+    """Register bits whose payload is refused."""
+    bad(
+        id_,
+        title,
+        clauses,
+        "PayloadError",
+        2,
+        assemble(*bits),
+        features=features,
+        requirements=requirements,
+        bits=bits,
+    )
+
+
+def qp_payload(
+    id_: str, title: str, payload: bytes, clauses: str = "10.2.1.2 10.3.4.3.5", *, requirements: str
+) -> None:
     """Register a tensor whose payload is a qp_value of 8 bypass bins (NNR-SYN-010), damaged."""
-    data = assemble(*STR1, *mps(2), *one_entry(11 + len(payload), 5, 3)) + payload
-    bad(id_, title, clauses, "PayloadError", 2, data, features="terminate_cabac()")
+    bits = (*STR1, *mps(2), *one_entry(11 + len(payload), 5, 3), *([f"0x{payload.hex()} payload"] if payload else []))
+    by_hand(id_, title, clauses, "hand terminate_cabac()", requirements, *bits)
 
 
 GOOD = padded(bypass(-38, 8), 17)
-qp_payload("NNR-NEG-090", "terminating_one_bit is 0", padded(510 * 218 + 100, 17))
-qp_payload("NNR-NEG-091", "the last bit of IvlOffset is 0", padded(510 * 218 + 508, 17))
-qp_payload("NNR-NEG-092", "the first nesting_zero_bit is 1", padded(bypass(-38, 8) << 1 | 1, 18))
-qp_payload("NNR-NEG-094", "a byte after the payload", GOOD + b"\0")
-qp_payload("NNR-NEG-095", "the last byte is missing", GOOD[:-1])
-qp_payload("NNR-NEG-096", "no byte at all", b"", "10.3.2.4")
-qp_payload("NNR-NEG-097", "IvlOffset starts as 510", b"\xff\x00\x00", "10.3.2.4")
-qp_payload("NNR-NEG-098", "IvlOffset starts as 511", b"\xff\xff\xff", "10.3.2.4")
+qp_payload("NNR-NEG-090", "terminating_one_bit is 0", padded(510 * 218 + 100, 17), requirements="terminating-bit")
+qp_payload("NNR-NEG-091", "the last bit of IvlOffset is 0", padded(510 * 218 + 508, 17), requirements="terminating-bit")
+qp_payload(
+    "NNR-NEG-092",
+    "the first nesting_zero_bit is 1",
+    padded(bypass(-38, 8) << 1 | 1, 18),
+    requirements="nesting-zero-bit",
+)
+qp_payload("NNR-NEG-094", "a byte after the payload", GOOD + b"\0", requirements="unit-size")
+qp_payload("NNR-NEG-095", "the last byte is missing", GOOD[:-1], requirements="payload-complete")
+qp_payload("NNR-NEG-096", "no byte at all", b"", "10.3.2.4", requirements="payload-complete")
+qp_payload("NNR-NEG-097", "IvlOffset starts as 510", b"\xff\x00\x00", "10.3.2.4", requirements="interval-offset")
+qp_payload("NNR-NEG-098", "IvlOffset starts as 511", b"\xff\xff\xff", "10.3.2.4", requirements="interval-offset")
 
 
-def cut(id_: str, title: str, *, keep: int | None = None, more: bytes = b"", profile: int = 1) -> None:
+def cut(id_: str, title: str, *, keep: int | None = None, more: bytes = b"", requirements: str) -> None:
     """Register a tensor of integers with a part of its payload."""
 
-    @invalid(id_, title, "10.2.1.2 10.3.4.3", "NNR_PT_INT", "PayloadError", 2)
+    @invalid(id_, title, "10.2.1.2 10.3.4.3", "NNR_PT_INT", "PayloadError", 2, requirements=requirements)
     def make() -> Content:
-        s = Stream().start(profile)
+        s = Stream().start()
         header = ndu("w", [6, 6], kind=NNR_PT_INT)
         payload = s.payload(header, [chosen([6, 6], 50)])
         s.ndu(header, payload=payload[:keep] + more)
         return s.refused()
 
 
-cut("NNR-NEG-099", "half of the levels", keep=30)
-cut("NNR-NEG-100", "half of the levels, then zeros", keep=30, more=bytes(40))
-cut("NNR-NEG-102", "a byte after the levels", more=b"\x80")
+cut("NNR-NEG-099", "half of the levels", keep=30, requirements="payload-complete")
+cut("NNR-NEG-100", "half of the levels, then zeros", keep=30, more=bytes(40), requirements="terminating-bit")
+cut("NNR-NEG-102", "a byte after the levels", more=b"\x80", requirements="unit-size")
 
 
 # ------------------------------------------------------------------------------------------------ integers too large
@@ -97,13 +121,19 @@ def by_bins(id_: str, title: str, clauses: str, *bins: str, ids: int = 39, dq: i
     lines = list(integers(10 + len(payload), 1))
     lines[lines.index("0 dq_flag")] = f"{dq} dq_flag"
     lines.append(f"0x{payload.hex()} shift_idx_minus_1_present_flag {ids} times 0; {' '.join(bins)}; terminate")
-    bits = (*STR1, *MPS, *lines)
-    bad(id_, title, clauses, "PayloadError", 2, assemble(*bits), features="NNR_PT_INT abs_remainder")
+    by_hand(id_, title, clauses, "hand NNR_PT_INT abs_remainder", "integer-range", *STR1, *MPS, *lines)
 
 
 LARGE = ("sig0:1", "sign0:0", "gtx0:1", *(f"x2_{j}:1" for j in range(30)))
 by_bins("NNR-NEG-104", "level 2^31", "7.3.2 10.2.1.5", *LARGE, "x2_30:0", ":" + 30 * "1")
-by_bins("NNR-NEG-105", "level 2^32, a remainder of 31 bits", "7.3.2 10.2.1.5", *LARGE, "x2_30:1", ":" + 31 * "1")
+by_bins(
+    "NNR-NEG-105",
+    "level 2^32, a remainder of 31 bits",
+    "7.3.2 10.2.1.5",
+    *LARGE,
+    "x2_30:1",
+    ":" + 31 * "1",
+)
 by_bins(
     "NNR-NEG-106",
     "level 2^30 + 1, doubled by its state",
@@ -127,11 +157,12 @@ def tensor(
     parameter: int = 0,
     profile: int = 1,
     features: str = "",
+    requirements: str,
     **header: Any,
 ) -> None:
     """Register a vector of levels whose values do not fit."""
 
-    @invalid(id_, title, clauses, features, error, 2)
+    @invalid(id_, title, clauses, features, error, 2, requirements=requirements)
     def make() -> Content:
         s = Stream().start(profile, parameter=parameter)
         s.ndu(ndu("w", [len(levels)], **header), levels, qp=qp)
@@ -148,6 +179,7 @@ for number, (fmt, depth) in enumerate([(2, 2), (3, 3), (4, 4), (5, 8), (6, 16)],
         kind=NNR_PT_INT,
         data_format=fmt,
         features=f"nnr_decompressed_data_format={fmt}",
+        requirements="integer-range",
     )
 
 # ------------------------------------------------------------------------------------------------ codebooks
@@ -161,6 +193,7 @@ tensor(
     profile=0,
     features="codebook",
     **BOOK,
+    requirements="codebook-index",
 )
 tensor(
     "NNR-NEG-114",
@@ -171,17 +204,40 @@ tensor(
     dq_flag=1,
     features="codebook dq_flag",
     **BOOK,
+    requirements="codebook-index",
 )
 
 # ------------------------------------------------------------------------------------------------ floats
-FLOAT = {"clauses": "7.3.3 7.3.6", "error": "ElementError", "features": "stepSize"}
+FLOAT = {"clauses": "7.3.3 7.3.6", "error": "ElementError", "features": "stepSize"} | {"requirements": "float-range"}
 tensor("NNR-NEG-115", "a step below 2^-126 for float32", levels=[1], parameter=-505, **FLOAT)
 tensor("NNR-NEG-116", "a step beyond float32", levels=[1], parameter=512, **FLOAT)
-tensor("NNR-NEG-117", "a step beyond float64", levels=[1], parameter=4095, qp=1, data_format=9, **FLOAT)
-tensor("NNR-NEG-119", "a step below 2^-14 for float16", levels=[1], qp=-57, data_format=8, **FLOAT)
+tensor(
+    "NNR-NEG-117",
+    "a step beyond float64",
+    levels=[1],
+    parameter=4095,
+    qp=1,
+    data_format=9,
+    **FLOAT,
+)
+tensor(
+    "NNR-NEG-119",
+    "a step below 2^-14 for float16",
+    levels=[1],
+    qp=-57,
+    data_format=8,
+    **FLOAT,
+)
 tensor("NNR-NEG-120", "a step beyond float16", levels=[0], qp=64, data_format=8, **FLOAT)
 tensor("NNR-NEG-121", "a value beyond float32", levels=[0, -2], parameter=508, **FLOAT)
-tensor("NNR-NEG-122", "a value beyond float16", levels=[0, 65504 // 32 + 1], qp=20, data_format=8, **FLOAT)
+tensor(
+    "NNR-NEG-122",
+    "a value beyond float16",
+    levels=[0, 65504 // 32 + 1],
+    qp=20,
+    data_format=8,
+    **FLOAT,
+)
 
 
 @invalid(
@@ -191,6 +247,7 @@ tensor("NNR-NEG-122", "a value beyond float16", levels=[0, 65504 // 32 + 1], qp=
     "NNR_PT_BLOCK NNR_CPT_LS",
     "ElementError",
     2,
+    requirements="float-range",
 )
 def scaled() -> Content:
     s = Stream().start(parameter=400)
@@ -200,24 +257,25 @@ def scaled() -> Content:
 
 
 # ------------------------------------------------------------------------------------------------ raw
-def raw(id_: str, title: str, payload: bytes, error: str = "PayloadError", **header: Any) -> None:
+def raw(id_: str, title: str, payload: bytes, error: str = "PayloadError", *, requirements: str, **header: Any) -> None:
     """Register two raw parameters that are refused."""
 
-    @invalid(id_, title, "6.3.4.7 7.3.4", "NNR_PT_RAW_FLOAT", error, 2)
+    @invalid(id_, title, "6.3.4.7 7.3.4", "NNR_PT_RAW_FLOAT", error, 2, requirements=requirements)
     def make() -> Content:
         s = Stream().start()
         s.ndu(ndu("w", [2], kind=NNR_PT_RAW_FLOAT, **header), payload=payload)
         return s.refused()
 
 
-raw("NNR-NEG-124", "7 bytes of two raw parameters", bytes(7))
-raw("NNR-NEG-125", "12 bytes of two raw parameters", bytes(12))
+raw("NNR-NEG-124", "7 bytes of two raw parameters", bytes(7), requirements="raw-size")
+raw("NNR-NEG-125", "12 bytes of two raw parameters", bytes(12), requirements="raw-size")
 raw(
     "NNR-NEG-127",
     "a raw parameter beyond float16",
     np.array([0, 65520], "<f4").tobytes(),
     "ElementError",
     data_format=8,
+    requirements="float-range",
 )
 
 
@@ -239,12 +297,28 @@ def residual(
     return made
 
 
-@invalid("NNR-NEG-128", "an integer update that 32 bits do not hold", "7.3.2 9.2.4", "nnr_pre_flag", "PayloadError", 2)
+@invalid(
+    "NNR-NEG-128",
+    "an integer update that 32 bits do not hold",
+    "7.3.2 9.2.4",
+    "nnr_pre_flag",
+    "PayloadError",
+    2,
+    requirements="integer-range",
+)
 def integer_sum() -> list[Content]:
     return residual(NNR_PT_INT, [[2], [2]], [[0, 2**31 - 1], [0, 1]])
 
 
-@invalid("NNR-NEG-129", "a float update beyond float32", "7.3.3 9.2.4", "nnr_pre_flag", "ElementError", 2)
+@invalid(
+    "NNR-NEG-129",
+    "a float update beyond float32",
+    "7.3.3 9.2.4",
+    "nnr_pre_flag",
+    "ElementError",
+    2,
+    requirements="float-range",
+)
 def float_sum() -> list[Content]:
     return residual(1, [[2], [2]], [[0, 1], [0, 1]], 508)
 
@@ -256,13 +330,20 @@ def float_sum() -> list[Content]:
     "nnr_pre_flag",
     "MissingReferenceError",
     2,
+    requirements="update-shape",
 )
 def other_shape() -> list[Content]:
     return residual(1, [[2], [3]], [[0, 1], [0, 1, 2]])
 
 
 @invalid(
-    "NNR-NEG-131", "an integer update that its 4 bits do not hold", "7.2 7.3.2 9.2.4", "nnr_pre_flag", "PayloadError", 2
+    "NNR-NEG-131",
+    "an integer update that its 4 bits do not hold",
+    "7.2 7.3.2 9.2.4",
+    "nnr_pre_flag",
+    "PayloadError",
+    2,
+    requirements="integer-range",
 )
 def narrow_sum() -> list[Content]:
     return residual(NNR_PT_INT, [[2], [2]], [[0, -8], [0, -1]], data_format=4)

@@ -36,13 +36,21 @@ def listed(*entries: tuple[int, int]) -> bytes:
 
 
 SECOND = FIRST + len(UNITS[0])
-for number, (title, entries) in enumerate(
+for number, (title, rule, entries) in enumerate(
     [
-        ("an entry point into the middle of a unit", ((5, FIRST), (5, SECOND + 1))),
-        ("entry points relative to the payload instead of the aggregate", ((5, 0), (5, len(UNITS[0])))),
-        ("an entry point at the end of its aggregate", ((5, FIRST), (5, FIRST + sum(map(len, UNITS))))),
-        ("an entry point of 2^34 - 1", ((5, FIRST), (5, (1 << 34) - 1))),
-        ("a list of unit types that are others", ((5, FIRST), (3, SECOND))),
+        ("an entry point into the middle of a unit", "aggregate-entry-point", ((5, FIRST), (5, SECOND + 1))),
+        (
+            "entry points relative to the payload instead of the aggregate",
+            "aggregate-entry-point",
+            ((5, 0), (5, len(UNITS[0]))),
+        ),
+        (
+            "an entry point at the end of its aggregate",
+            "aggregate-entry-point",
+            ((5, FIRST), (5, FIRST + sum(map(len, UNITS)))),
+        ),
+        ("an entry point of 2^34 - 1", "aggregate-entry-point", ((5, FIRST), (5, (1 << 34) - 1))),
+        ("a list of unit types that are others", "aggregate-unit-type", ((5, FIRST), (3, SECOND))),
     ],
     132,
 ):
@@ -54,6 +62,7 @@ for number, (title, entries) in enumerate(
         2,
         listed(*entries),
         features="NNR_AGG entry_points_present_flag",
+        requirements=rule,
     )
 
 
@@ -79,18 +88,33 @@ def with_pruning(*containers: NnrPruningTopologyContainer, indexed: int = 0) -> 
 NO_BITS = container(sparse=[1])
 NO_BITS.sparse_mask = BitMask(bit_mask_value=bitarray())
 DICTIONARY, MASK = "NNR_TPL_DICT", "NNR_TPL_BMSK"
-for number, (title, features, error, unit, data) in enumerate(
+for number, (title, features, rule, unit, data) in enumerate(
     [
-        ("reserved nnr_rep_type 2", "nnr_rep_type=2", "ElementError", 2, NnrPruningTopologyContainer(nnr_rep_type=2)),
-        ("a mask of no bits", f"{MASK} count_bits=0", "ElementError", 2, NO_BITS),
-        ("a dictionary of no elements", f"{DICTIONARY} count_ids=0", "ElementError", 2, container(dims={})),
-        ("new dimensions, but none", f"{DICTIONARY} count_dims=0", "ElementError", 2, container(dims={"v": []})),
-        ("a new dimension of 0", f"{DICTIONARY} dim=0", "ElementError", 2, container(dims={"v": [2, 0]})),
-        ("new dimensions other than the unit's", DICTIONARY, "ElementError", 3, container(dims={"w": [3, 2]})),
+        (
+            "reserved nnr_rep_type 2",
+            "nnr_rep_type=2",
+            "representation-type",
+            2,
+            NnrPruningTopologyContainer(nnr_rep_type=2),
+        ),
+        ("a mask of no bits", f"{MASK} count_bits=0", "prune-counts", 2, NO_BITS),
+        ("a dictionary of no elements", f"{DICTIONARY} count_ids=0", "prune-counts", 2, container(dims={})),
+        ("new dimensions, but none", f"{DICTIONARY} count_dims=0", "prune-counts", 2, container(dims={"v": []})),
+        ("a new dimension of 0", f"{DICTIONARY} dim=0", "prune-counts", 2, container(dims={"v": [2, 0]})),
+        ("new dimensions other than the unit's", DICTIONARY, "prune-dimensions", 3, container(dims={"w": [3, 2]})),
     ],
     137,
 ):
-    bad(f"NNR-NEG-{number}", title, "6.4.4.5", error, unit, with_pruning(data), features=f"NNR_TPL_PRUN {features}")
+    bad(
+        f"NNR-NEG-{number}",
+        title,
+        "6.4.4.5",
+        "ElementError",
+        unit,
+        with_pruning(data),
+        features=f"NNR_TPL_PRUN {features}",
+        requirements=rule,
+    )
 bad(
     "NNR-NEG-143",
     "new dimensions of an element that is not in the reference list",
@@ -99,6 +123,7 @@ bad(
     3,
     with_pruning(container(dims={2: [2, 3]}), indexed=1),
     features="NNR_TPL_PRUN NNR_TPL_DICT element_id_index",
+    requirements="reference-index",
 )
 bad(
     "NNR-NEG-144",
@@ -108,18 +133,32 @@ bad(
     3,
     with_pruning(container(dims={"v": [2, 3]}), container(dims={"v": [3, 2]})),
     features="NNR_TPL_PRUN NNR_TPL_DICT",
+    requirements="prune-dimensions",
 )
 
 # ------------------------------------------------------------------------------------------------ parameter sets
-for number, (title, error, flags, rest) in enumerate(
+for number, (title, error, rule, flags, rest) in enumerate(
     [
-        ("254 rows of a performance map in no bytes", "TruncatedError", "010000000 0000000", ("0xff 255", "0x80")),
-        ("a base_model_id without its zero", "TruncatedError", "000000000 1000000", ("0x626173 'bas'",)),
-        ("a base_model_id that is not UTF-8", "ElementError", "000000000 1000000", ("0xff00", "0x80")),
-        ("a validation result without its metric", "TruncatedError", "000000000 0100000", ("0x0000203f 0.625", "0x80")),
+        (
+            "254 rows of a performance map in no bytes",
+            "TruncatedError",
+            "unit-size",
+            "010000000 0000000",
+            ("0xff 255", "0x80"),
+        ),
+        ("a base_model_id without its zero", "TruncatedError", "string", "000000000 1000000", ("0x626173 'bas'",)),
+        ("a base_model_id that is not UTF-8", "ElementError", "string", "000000000 1000000", ("0xff00", "0x80")),
+        (
+            "a validation result without its metric",
+            "TruncatedError",
+            "unit-size",
+            "000000000 0100000",
+            ("0x0000203f 0.625", "0x80"),
+        ),
         (
             "bytes after a validation result",
             "ElementError",
+            "unit-size",
             "000000000 0100000",
             ("0x00", "0x0000203f", "0x80", "0x00"),
         ),
@@ -135,6 +174,7 @@ for number, (title, error, flags, rest) in enumerate(
         1,
         HEAD[:4] + sized(*MPS_HEAD, *lines) + RAW,
         features="NNR_MPS",
+        requirements=rule,
     )
 
 
@@ -147,12 +187,26 @@ def with_topology(data: bytes, storage: int, compression: int, kind: str) -> byt
     return HEAD + s.data + RAW
 
 
-for number, (title, data, storage, compression, kind) in enumerate(
+for number, (title, rule, data, storage, compression, kind) in enumerate(
     [
-        ("ONNX data that ends before its checksum", stored(b"model")[:-2], 2, NNR_DFL, "topology"),
-        ("bytes after the deflated data of a PyTorch topology", stored(b"net") + b"\0", 3, NNR_DFL, "topology"),
-        ("a TensorFlow topology of reserved compression format 2", b"net", 4, 2, "topology"),
-        ("quantization data of ONNX that is not deflated, said to be", b"bits=8", 2, NNR_DFL, "quantization"),
+        ("ONNX data that ends before its checksum", "deflate", stored(b"model")[:-2], 2, NNR_DFL, "topology"),
+        (
+            "bytes after the deflated data of a PyTorch topology",
+            "deflate",
+            stored(b"net") + b"\0",
+            3,
+            NNR_DFL,
+            "topology",
+        ),
+        ("a TensorFlow topology of reserved compression format 2", "compression-format", b"net", 4, 2, "topology"),
+        (
+            "quantization data of ONNX that is not deflated, said to be",
+            "deflate",
+            b"bits=8",
+            2,
+            NNR_DFL,
+            "quantization",
+        ),
     ],
     150,
 ):
@@ -164,6 +218,7 @@ for number, (title, data, storage, compression, kind) in enumerate(
         2,
         with_topology(data, storage, compression, kind),
         features="topology_data",
+        requirements=rule,
     )
 
 
@@ -176,12 +231,31 @@ def in_parts(*parts: tuple[int, str]) -> bytes:
     return s.data
 
 
-for number, (title, unit, data) in enumerate(
+for number, (title, rules, unit, data) in enumerate(
     [
-        ("a part with another id", 3, in_parts((2, "w"), (1, "v"))),
-        ("a whole tensor after the first of two parts", 3, in_parts((2, "w"), (0, "w"))),
-        ("255 parts of which the last one is missing", None, in_parts(*((255 - k, "w") for k in range(254)))),
+        ("a part with another id", "partial-sequence", 3, in_parts((2, "w"), (1, "v"))),
+        (
+            "a whole tensor after the first of two parts",
+            "partial-sequence partial-flag-equal",
+            3,
+            in_parts((2, "w"), (0, "w")),
+        ),
+        (
+            "255 parts of which the last one is missing",
+            "partial-sequence",
+            None,
+            in_parts(*((255 - k, "w") for k in range(254))),
+        ),
     ],
     154,
 ):
-    bad(f"NNR-NEG-{number}", title, "6.4.3.1", "ElementError", unit, data, features="partial_data_counter")
+    bad(
+        f"NNR-NEG-{number}",
+        title,
+        "6.4.3.1",
+        "ElementError",
+        unit,
+        data,
+        features="partial_data_counter",
+        requirements=rules,
+    )

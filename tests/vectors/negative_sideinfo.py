@@ -52,7 +52,7 @@ def unended() -> Recorded:
 
 
 refused(211, "a second record", "NNR_TPL", "ElementError", 3, twice)
-refused(212, "a record after a tensor", "NNR_TPL", "ElementError", 3, late)
+refused(212, "a record after a tensor", "NNR_TPL", "ElementError", 3, late, more="topology-first")
 refused(213, "a deflated record without its checksum", "NNR_DFL", "ElementError", 2, damaged(4))
 refused(214, "a deflated record that breaks off", "NNR_DFL", "ElementError", 2, damaged(20))
 refused(215, "a record that is not deflated, and no zero byte ends it", "NNR_PT_RAW", "ElementError", 2, unended)

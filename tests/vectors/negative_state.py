@@ -44,30 +44,21 @@ def bomb(length: int) -> bytes:
     return b"\x78\x01" + body + zlib.adler32(b"A" * length).to_bytes(4, "big")
 
 
-for number, (title, error, data, compression, kind, limits) in enumerate(
+for number, (title, rule, data, compression) in enumerate(
     [
-        ("a topology without its terminating zero", "ElementError", TEXT[:-1], 0, "topology", {}),
-        ("a topology with a zero inside", "ElementError", b"a\0" + TEXT, 0, "topology", {}),
-        ("a topology of reserved compression format 2", "ElementError", TEXT, 2, "topology", {}),
-        ("deflated data that its checksum does not fit", "ElementError", bytes(DAMAGED), NNR_DFL, "topology", {}),
-        ("deflated data that ends too early", "ElementError", WHOLE[:-6], NNR_DFL, "topology", {}),
-        ("bytes after deflated data", "ElementError", WHOLE + b"\0", NNR_DFL, "topology", {}),
-        ("a topology that is not deflated, said to be", "ElementError", TEXT, NNR_DFL, "topology", {}),
-        (
-            "256 KiB in 1.6 KB under max_topology_bytes 65536",
-            "LimitError",
-            bomb(1 << 18),
-            NNR_DFL,
-            "topology",
-            {"max_topology_bytes": 65536},
-        ),
+        ("a topology without its terminating zero", "nnef-string", TEXT[:-1], 0),
+        ("a topology with a zero inside", "nnef-string", b"a\0" + TEXT, 0),
+        ("a topology of reserved compression format 2", "compression-format", TEXT, 2),
+        ("deflated data that its checksum does not fit", "deflate", bytes(DAMAGED), NNR_DFL),
+        ("deflated data that ends too early", "deflate", WHOLE[:-6], NNR_DFL),
+        ("bytes after deflated data", "deflate", WHOLE + b"\0", NNR_DFL),
+        ("a topology that is not deflated, said to be", "deflate", TEXT, NNR_DFL),
+        ("256 KiB in 1.6 KB under max_topology_bytes 65536", "limits", bomb(1 << 18), NNR_DFL),
         (
             "deflated quantization data without its terminating zero",
-            "ElementError",
+            "nnef-quantization-string",
             zlib.compress(TEXT[:-1], 0),
             NNR_DFL,
-            "quantization",
-            {},
         ),
     ],
     32,
@@ -76,11 +67,12 @@ for number, (title, error, data, compression, kind, limits) in enumerate(
         f"NNR-NEG-{number:03}",
         title,
         "6.4.3.5 A.4",
-        error,
+        "LimitError" if rule == "limits" else "ElementError",
         2,
-        topology(data, compression, kind),
+        topology(data, compression, "quantization" if "quantization" in rule else "topology"),
         features="topology_data",
-        limits=limits,
+        requirements=rule,
+        limits={"max_topology_bytes": 65536} if rule == "limits" else {},
     )
 
 
@@ -106,17 +98,25 @@ def _array(levels: list[int], shape: tuple[int, ...]) -> Tensor:
     return np.array(levels, np.int32).reshape(shape)
 
 
-def bad_updates(id_: str, title: str, *depths: int, **options: Any) -> None:
+def bad_updates(id_: str, title: str, *depths: int, requirements: str, **options: Any) -> None:
     """Register updates of which the last has no parent."""
 
-    @invalid(id_, title, "6.4.3.7 10.3.4.2.2", "put_node_depth", "MissingReferenceError", 2)
+    clauses, error = "6.4.3.7 10.3.4.2.2", "MissingReferenceError"
+
+    @invalid(id_, title, clauses, "put_node_depth", error, 2, requirements=requirements)
     def make() -> list[Content]:
         return update(*depths, **options)
 
 
-bad_updates("NNR-NEG-041", "the second update without the first", 2)
-bad_updates("NNR-NEG-042", "the third update after the first", 1, 3, temporal=1)
-bad_updates("NNR-NEG-043", "the second update of another device", 1, 2, device=1)
+bad_updates("NNR-NEG-041", "the second update without the first", 2, requirements="required-information")
+bad_updates("NNR-NEG-042", "the third update after the first", 1, 3, temporal=1, requirements="parent-depth")
+bad_updates("NNR-NEG-043", "the second update of another device", 1, 2, device=1, requirements="required-information")
 bad_updates(
-    "NNR-NEG-044", "temporal contexts, but the update before has another shape", 1, 2, dims=((2, 3), (3, 2)), temporal=1
+    "NNR-NEG-044",
+    "temporal contexts, but the update before has another shape",
+    1,
+    2,
+    dims=((2, 3), (3, 2)),
+    temporal=1,
+    requirements="update-shape",
 )

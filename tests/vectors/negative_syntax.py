@@ -21,7 +21,7 @@ END = b"\xfe\x80"
 
 def header(id_: str, title: str, clauses: str, error: str, features: str = "", unit: int = 2, **options: Any) -> None:
     """Register a bitstream of one tensor whose header is refused; ``options`` are those of `tests.builder.ndu`."""
-    fields = {key: options.pop(key) for key in ("limits",) if key in options}
+    fields = {key: options.pop(key) for key in ("limits", "requirements") if key in options}
     payload, profile = options.pop("payload", END), options.pop("profile", 1)
     after = options.pop("after", b"")
     methods = options.pop("methods", 1)
@@ -36,22 +36,90 @@ def header(id_: str, title: str, clauses: str, error: str, features: str = "", u
 
 
 # ------------------------------------------------------------------------------------------------ reserved values
-bad("NNR-NEG-050", "reserved payload type 4", "7.3.1", "ElementError", 2, HEAD + RAW[:3] + b"\x21" + RAW[4:])
+bad(
+    "NNR-NEG-050",
+    "reserved payload type 4",
+    "7.3.1",
+    "ElementError",
+    2,
+    HEAD + RAW[:3] + b"\x21" + RAW[4:],
+    requirements="payload-type",
+)
 MATRIX = ("0 node_id_present_flag", "0 dq_flag", "100000 dimensions", "0100 2", "10000010 2", "10000010 2", "10 shift")
 for number, scan in ((52, 5), (53, 15)):
     unit = sized(*ndu_bits(0, 0, NAME_W, *MATRIX, f"{scan:04b}", "100000")[1:], "0xfe80")
-    bad(f"NNR-NEG-{number:03}", f"reserved scan_order {scan}", "6.4.3.7", "ElementError", 2, HEAD + unit)
-header("NNR-NEG-054", "reserved nnr_decompressed_data_format 10", "7.2", "ElementError", data_format=10)
-header("NNR-NEG-055", "a format of integers for floats", "6.4.3.7", "ElementError", data_format=0)
-header("NNR-NEG-056", "a format of floats for integers", "6.4.3.7", "ElementError", data_format=1, kind=NNR_PT_INT)
-header("NNR-NEG-057", "a format of profile 1 in profile 0", "6.4.3.7 7.2", "ElementError", data_format=8, profile=0)
+    bad(
+        f"NNR-NEG-{number:03}",
+        f"reserved scan_order {scan}",
+        "6.4.3.7",
+        "ElementError",
+        2,
+        HEAD + unit,
+        requirements="scan-order",
+    )
+header(
+    "NNR-NEG-054",
+    "reserved nnr_decompressed_data_format 10",
+    "7.2",
+    "ElementError",
+    data_format=10,
+    requirements="data-format",
+)
+header(
+    "NNR-NEG-055",
+    "a format of integers for floats",
+    "6.4.3.7",
+    "ElementError",
+    data_format=0,
+    requirements="data-format-kind",
+)
+header(
+    "NNR-NEG-056",
+    "a format of floats for integers",
+    "6.4.3.7",
+    "ElementError",
+    data_format=1,
+    kind=NNR_PT_INT,
+    requirements="data-format-kind",
+)
+header(
+    "NNR-NEG-057",
+    "a format of profile 1 in profile 0",
+    "6.4.3.7 7.2",
+    "ElementError",
+    data_format=8,
+    profile=0,
+    requirements="data-format",
+)
 
 # ------------------------------------------------------------------------------------------------ dimensions
-header("NNR-NEG-058", "a dimension of 0", "6.4.3.7 7.3", "ElementError", dims=[2, 0])
-header("NNR-NEG-059", "integers without dimensions", "6.4.3.7 7.3", "ElementError", dims=[], kind=NNR_PT_INT)
-header("NNR-NEG-060", "4 TiB of floats", "6.4.3.7", "LimitError", dims=[1 << 20, 1 << 20], limits={"preset": "strict"})
+header("NNR-NEG-058", "a dimension of 0", "6.4.3.7 7.3", "ElementError", dims=[2, 0], requirements="tensor-dimensions")
 header(
-    "NNR-NEG-062", "17 dimensions under max_dims 16", "6.4.3.7", "LimitError", dims=[1] * 17, limits={"max_dims": 16}
+    "NNR-NEG-059",
+    "integers without dimensions",
+    "6.4.3.7 7.3",
+    "ElementError",
+    dims=[],
+    kind=NNR_PT_INT,
+    requirements="tensor-dimensions",
+)
+header(
+    "NNR-NEG-060",
+    "4 TiB of floats",
+    "6.4.3.7",
+    "LimitError",
+    dims=[1 << 20, 1 << 20],
+    limits={"preset": "strict"},
+    requirements="limits",
+)
+header(
+    "NNR-NEG-062",
+    "17 dimensions under max_dims 16",
+    "6.4.3.7",
+    "LimitError",
+    dims=[1] * 17,
+    limits={"max_dims": 16},
+    requirements="limits",
 )
 header(
     "NNR-NEG-063",
@@ -59,6 +127,7 @@ header(
     "6.4.3.7",
     "ElementError",
     first_tensor_dimension_shift=2,
+    requirements="first-dimension-shift",
 )
 bad(
     "NNR-NEG-064",
@@ -69,6 +138,7 @@ bad(
     HEAD + sized(*ndu_bits(0, 0, NAME_W, "0", "0", "100000", "11", "0" * 40, "1" + "0" * 45)[1:], "0xfe80"),
     features="ue(k)",
     limits={"max_eg_bits": 32},
+    requirements="limits",
 )
 
 
@@ -78,8 +148,24 @@ def aligned(last: int) -> bytes:
     return HEAD + RAW[:8] + bytes([RAW[8] & 0x80 | last]) + RAW[9:]
 
 
-bad("NNR-NEG-065", "byte_alignment() without its one", "6.3.5", "ElementError", 2, aligned(0b0000000))
-bad("NNR-NEG-066", "byte_alignment() with a second one", "6.3.5", "ElementError", 2, aligned(0b1000001))
+bad(
+    "NNR-NEG-065",
+    "byte_alignment() without its one",
+    "6.3.5",
+    "ElementError",
+    2,
+    aligned(0b0000000),
+    requirements="byte-alignment",
+)
+bad(
+    "NNR-NEG-066",
+    "byte_alignment() with a second one",
+    "6.3.5",
+    "ElementError",
+    2,
+    aligned(0b1000001),
+    requirements="byte-alignment",
+)
 
 
 # ------------------------------------------------------------------------------------------------ codebooks
@@ -106,11 +192,32 @@ def book(
     header(id_, title, "6.3.3.7 6.4.3.7", error, "codebook", codebook_present_flag=1, codebook=codebook, **options)
 
 
-book("NNR-NEG-067", "CbZeroOffset beyond the codebook", "ElementError", 3, 2, 0, [0, 0, 0], [])
-book("NNR-NEG-068", "CbZeroOffset negative", "ElementError", 3, -2, 0, [], [0, 0, 0])
-book("NNR-NEG-069", "codebook of no entries", "ElementError", 0, 0, 0, [], [])
-book("NNR-NEG-070", "entry 2^31", "ElementError", 2, -1, 2**31 - 1, [], [0])
-book("NNR-NEG-072", "5000 entries", "LimitError", 5000, -2500, 0, [], [0] * 4999, limits={"preset": "strict"})
+book(
+    "NNR-NEG-067",
+    "CbZeroOffset beyond the codebook",
+    "ElementError",
+    3,
+    2,
+    0,
+    [0, 0, 0],
+    [],
+    requirements="codebook-offset",
+)
+book("NNR-NEG-068", "CbZeroOffset negative", "ElementError", 3, -2, 0, [], [0, 0, 0], requirements="codebook-offset")
+book("NNR-NEG-069", "codebook of no entries", "ElementError", 0, 0, 0, [], [], requirements="codebook-offset")
+book("NNR-NEG-070", "entry 2^31", "ElementError", 2, -1, 2**31 - 1, [], [0], requirements="codebook-values")
+book(
+    "NNR-NEG-072",
+    "5000 entries",
+    "LimitError",
+    5000,
+    -2500,
+    0,
+    [],
+    [0] * 4999,
+    limits={"preset": "strict"},
+    requirements="limits",
+)
 
 # ------------------------------------------------------------------------------------------------ several tensors
 SPLIT: dict[str, Any] = {
@@ -119,6 +226,7 @@ SPLIT: dict[str, Any] = {
     "payload": bytes(16),
     "features": "TensorSplit",
     "clauses": "4.12 7.3.1",
+    "requirements": "split-mapping",
 }
 
 
@@ -129,7 +237,11 @@ def split(id_: str, title: str, **options: Any) -> None:
 
 
 split("NNR-NEG-073", "split_index at the end", split_index=[2])
-split("NNR-NEG-075", "concatentation_axis_index 2 of 2 dimensions", concatentation_axis_index=2)
+split(
+    "NNR-NEG-075",
+    "concatentation_axis_index 2 of 2 dimensions",
+    concatentation_axis_index=2,
+)
 split(
     "NNR-NEG-076",
     "an axis shifted beyond the first",
@@ -154,12 +266,30 @@ def block(id_: str, title: str, names: Any, types: int, clauses: str = "6.4.3.7"
     )
 
 
-block("NNR-NEG-077", "two ids for a weight with bias and local scaling", ["w", "b"], 0b1010)
-block("NNR-NEG-078", "three ids for a weight with bias", ["w", "b", "c"], 0b1000)
-block("NNR-NEG-079", "a single id", "w", 0b1000)
-block("NNR-NEG-080", "nothing but a weight", ["w", "b"], 0)
-block("NNR-NEG-081", "G of 3 rows of a tensor of 4 elements", ["g", "h"], 1, decomposition_rank=1, g_number_of_rows=3)
-block("NNR-NEG-082", "rank 0", ["g", "h"], 1, decomposition_rank=0, g_number_of_rows=2)
+block(
+    "NNR-NEG-077", "two ids for a weight with bias and local scaling", ["w", "b"], 0b1010, requirements="block-elements"
+)
+block("NNR-NEG-078", "three ids for a weight with bias", ["w", "b", "c"], 0b1000, requirements="block-elements")
+block("NNR-NEG-079", "a single id", "w", 0b1000, requirements="block-elements")
+block("NNR-NEG-080", "nothing but a weight", ["w", "b"], 0, requirements="block-parameters")
+block(
+    "NNR-NEG-081",
+    "G of 3 rows of a tensor of 4 elements",
+    ["g", "h"],
+    1,
+    decomposition_rank=1,
+    g_number_of_rows=3,
+    requirements="decomposition-dimensions",
+)
+block(
+    "NNR-NEG-082",
+    "rank 0",
+    ["g", "h"],
+    1,
+    decomposition_rank=0,
+    g_number_of_rows=2,
+    requirements="decomposition-dimensions",
+)
 
 # ------------------------------------------------------------------------------------------------ decomposed, raw
 G: dict[str, Any] = {"compressed_parameter_types": 1, "decomposition_rank": 1, "g_number_of_rows": 2, "dims": [2, 2]}
@@ -173,17 +303,36 @@ def lonely(after: bytes) -> Content:
     return s.refused()
 
 
-@invalid("NNR-NEG-083", "another tensor after G", "6.4.3.7", "NNR_CPT_DC", "ElementError", 3)
+@invalid(
+    "NNR-NEG-083",
+    "another tensor after G",
+    "6.4.3.7",
+    "NNR_CPT_DC",
+    "ElementError",
+    3,
+    requirements="decomposition-pair",
+)
 def other_after_g() -> Content:
     return lonely(raw_named("v"))
 
 
-@invalid("NNR-NEG-084", "nothing after G", "6.4.3.7", "NNR_CPT_DC", "ElementError", None)
+@invalid(
+    "NNR-NEG-084", "nothing after G", "6.4.3.7", "NNR_CPT_DC", "ElementError", None, requirements="decomposition-pair"
+)
 def nothing_after_g() -> Content:
     return lonely(b"")
 
 
-header("NNR-NEG-085", "raw parameters as G", "7.3.4", "ElementError", kind=NNR_PT_RAW_FLOAT, payload=bytes(8), **G)
+header(
+    "NNR-NEG-085",
+    "raw parameters as G",
+    "7.3.4",
+    "ElementError",
+    kind=NNR_PT_RAW_FLOAT,
+    payload=bytes(8),
+    **G,
+    requirements="decomposition-payload",
+)
 
 
 @invalid(
@@ -193,6 +342,7 @@ header("NNR-NEG-085", "raw parameters as G", "7.3.4", "ElementError", kind=NNR_P
     "mps_quantization_method_flags=0",
     "ElementError",
     2,
+    requirements="quantization-parameters",
 )
 def no_density() -> Content:
     s = Stream().start(methods=0)
@@ -214,6 +364,7 @@ bad(
     2,
     pruned("00 1 0 0 000".replace(" ", ""), "0xffffffff", "0xaa"),
     features="NNR_TPL_PRUN",
+    requirements="unit-size",
 )
 bad(
     "NNR-NEG-088",
@@ -223,4 +374,5 @@ bad(
     2,
     pruned("01100000", "0" * 12 + "1" + "0" * 19, "0x8000"),
     features="NNR_TPL_PRUN",
+    requirements="string",
 )

@@ -40,17 +40,57 @@ def raw_named(name: str, n: int = 1) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------ order of units
-bad("NNR-NEG-001", "no unit at all", "6.2.3", "ElementError", None, b"")
-bad("NNR-NEG-002", "no start unit", "6.2.3", "ElementError", 0, HEAD[4:] + RAW)
-bad("NNR-NEG-003", "a second start unit", "6.2.3 7.1", "ElementError", 3, HEAD + RAW + HEAD)
-bad("NNR-NEG-004", "a tensor before the model parameter set", "6.2.3", "ElementError", 1, HEAD[:4] + RAW + HEAD[4:])
-bad("NNR-NEG-005", "a second model parameter set", "6.2.3", "ElementError", 2, HEAD + HEAD[4:] + RAW)
-bad("NNR-NEG-006", "general_profile_idc 2", "6.4.3.2", "UnsupportedError", 0, b"\x00\x04\x02\x02" + HEAD[4:] + RAW)
-bad("NNR-NEG-007", "an id twice", "6.2.3", "ElementError", 3, HEAD + RAW + RAW)
+bad("NNR-NEG-001", "no unit at all", "6.2.3", "ElementError", None, b"", requirements="start-unit")
+bad("NNR-NEG-002", "no start unit", "6.2.3", "ElementError", 0, HEAD[4:] + RAW, requirements="start-unit")
+bad(
+    "NNR-NEG-003",
+    "a second start unit",
+    "6.2.3 7.1",
+    "ElementError",
+    3,
+    HEAD + RAW + HEAD,
+    requirements="one-bitstream",
+)
+bad(
+    "NNR-NEG-004",
+    "a tensor before the model parameter set",
+    "6.2.3",
+    "ElementError",
+    1,
+    HEAD[:4] + RAW + HEAD[4:],
+    requirements="mps-first",
+)
+bad(
+    "NNR-NEG-005",
+    "a second model parameter set",
+    "6.2.3",
+    "ElementError",
+    2,
+    HEAD + HEAD[4:] + RAW,
+    requirements="single-mps",
+)
+bad(
+    "NNR-NEG-006",
+    "general_profile_idc 2",
+    "6.4.3.2",
+    "UnsupportedError",
+    0,
+    b"\x00\x04\x02\x02" + HEAD[4:] + RAW,
+    requirements="profile",
+)
+bad("NNR-NEG-007", "an id twice", "6.2.3", "ElementError", 3, HEAD + RAW + RAW, requirements="unique-ids")
 
 # ------------------------------------------------------------------------------------------------ sizes
-bad("NNR-NEG-008", "one byte, not even a size", "6.3.2", "TruncatedError", 0, b"\0")
-bad("NNR-NEG-009", "the last unit lacks its last byte", "6.3.2", "TruncatedError", 2, (HEAD + RAW)[:-1])
+bad("NNR-NEG-008", "one byte, not even a size", "6.3.2", "TruncatedError", 0, b"\0", requirements="unit-size")
+bad(
+    "NNR-NEG-009",
+    "the last unit lacks its last byte",
+    "6.3.2",
+    "TruncatedError",
+    2,
+    (HEAD + RAW)[:-1],
+    requirements="unit-size",
+)
 bad(
     "NNR-NEG-011",
     "a unit whose own size ends inside the header",
@@ -58,11 +98,36 @@ bad(
     "TruncatedError",
     2,
     HEAD + b"\x00\x06" + RAW[2:6],
+    requirements="unit-size",
 )
-bad("NNR-NEG-012", "nnr_unit_size 0", "6.4.2", "ElementError", 2, HEAD + b"\0\0" + RAW[2:])
-bad("NNR-NEG-013", "nnr_unit_size 2, the size of the field alone", "6.4.2", "ElementError", 2, HEAD + b"\0\2" + RAW)
-bad("NNR-NEG-014", "nnr_unit_size 2^31 - 1", "6.3.2", "TruncatedError", 2, HEAD + b"\xff\xff\xff\xff" + RAW[2:])
-bad("NNR-NEG-015", "a zero byte after the last unit", "6.3.2", "TruncatedError", 3, HEAD + RAW + b"\0")
+bad("NNR-NEG-012", "nnr_unit_size 0", "6.4.2", "ElementError", 2, HEAD + b"\0\0" + RAW[2:], requirements="unit-size")
+bad(
+    "NNR-NEG-013",
+    "nnr_unit_size 2, the size of the field alone",
+    "6.4.2",
+    "ElementError",
+    2,
+    HEAD + b"\0\2" + RAW,
+    requirements="unit-size",
+)
+bad(
+    "NNR-NEG-014",
+    "nnr_unit_size 2^31 - 1",
+    "6.3.2",
+    "TruncatedError",
+    2,
+    HEAD + b"\xff\xff\xff\xff" + RAW[2:],
+    requirements="unit-size",
+)
+bad(
+    "NNR-NEG-015",
+    "a zero byte after the last unit",
+    "6.3.2",
+    "TruncatedError",
+    3,
+    HEAD + RAW + b"\0",
+    requirements="unit-size",
+)
 bad(
     "NNR-NEG-016",
     "bytes after byte_alignment() of the model parameter set",
@@ -70,6 +135,7 @@ bad(
     "ElementError",
     1,
     HEAD[:4] + b"\x00\x08" + HEAD[6:] + b"\0\0" + RAW,
+    requirements="unit-size",
 )
 
 # ------------------------------------------------------------------------------------------------ aggregates
@@ -82,6 +148,7 @@ bad(
     2,
     HEAD + aggregate([raw_named("a"), raw_named("b")], count=3),
     features="NNR_AGG",
+    requirements="aggregate-count",
 )
 bad(
     "NNR-NEG-018",
@@ -91,6 +158,7 @@ bad(
     2,
     HEAD + aggregate([raw_named("a"), raw_named("b"), raw_named("c")], count=2),
     features="NNR_AGG",
+    requirements="aggregate-count",
 )
 bad(
     "NNR-NEG-019",
@@ -100,6 +168,7 @@ bad(
     4,
     HEAD + (len(AGG) - 1).to_bytes(2, "big") + AGG[2:],
     features="NNR_AGG",
+    requirements="unit-size",
 )
 nest = aggregate([raw_named("a"), raw_named("b")])
 for k in range(4):
@@ -113,6 +182,7 @@ bad(
     HEAD + nest,
     features="NNR_AGG",
     limits={"max_agg_depth": 4},
+    requirements="limits",
 )
 
 
@@ -133,8 +203,18 @@ bad(
     3,
     parts(3, 1),
     features="partial_data_counter",
+    requirements="partial-sequence",
 )
-bad("NNR-NEG-022", "the same part twice", "6.4.3.1", "ElementError", 3, parts(2, 2), features="partial_data_counter")
+bad(
+    "NNR-NEG-022",
+    "the same part twice",
+    "6.4.3.1",
+    "ElementError",
+    3,
+    parts(2, 2),
+    features="partial_data_counter",
+    requirements="partial-sequence",
+)
 bad(
     "NNR-NEG-023",
     "the last part never comes",
@@ -143,6 +223,7 @@ bad(
     None,
     parts(3, 2),
     features="partial_data_counter",
+    requirements="partial-sequence",
 )
 bad(
     "NNR-NEG-024",
@@ -152,6 +233,7 @@ bad(
     3,
     parts(2, end=raw_named("v")),
     features="partial_data_counter",
+    requirements="partial-sequence",
 )
 
 # ------------------------------------------------------------------------------------------------ names and lists
@@ -163,6 +245,7 @@ bad(
     2,
     HEAD + RAW.replace(b"w", b"\xff"),
     features="st(v)",
+    requirements="string",
 )
 bad(
     "NNR-NEG-026",
@@ -172,6 +255,7 @@ bad(
     2,
     HEAD + b"\x00\x0b\x16\x11wwwwwww",
     features="st(v)",
+    requirements="string",
 )
 bad(
     "NNR-NEG-027",
@@ -182,6 +266,7 @@ bad(
     HEAD + raw_named("w" * 65),
     features="st(v)",
     limits={"max_name_bytes": 64},
+    requirements="limits",
 )
 
 
@@ -201,6 +286,7 @@ bad(
     3,
     listed(2, "a", "b"),
     features="topology_elem_id_index",
+    requirements="reference-index",
 )
 bad(
     "NNR-NEG-029",
@@ -210,6 +296,7 @@ bad(
     2,
     listed(0),
     features="topology_elem_id_index",
+    requirements="reference-index",
 )
 bad(
     "NNR-NEG-030",
@@ -219,6 +306,7 @@ bad(
     4,
     listed(1, "a", "b") + listed(1)[10:],
     features="topology_elem_id_index",
+    requirements="unique-ids",
 )
 bad(
     "NNR-NEG-031",
@@ -228,4 +316,5 @@ bad(
     2,
     HEAD + b"\x00\x0b\x16\x11w\0\x01" + b"\0" * 4,
     features="tensor_dimensions_flag=0",
+    requirements="dimensions-known",
 )

@@ -76,6 +76,7 @@ def carried() -> Content:
     return s.gives(tensors, topology=GEMM, topology_format="onnx")
 
 
+# Annex B is informative.
 @acceptable(
     "NNR-ACC-033",
     "dimensions that are left out are those of the ONNX graph in the bitstream",
@@ -90,6 +91,7 @@ def dimensions() -> Content:
     return s.gives({"w": floats(weight, -9), "b": f4(*bias)}, topology=GEMM, topology_format="onnx")
 
 
+# Annex B is informative.
 @acceptable(
     "NNR-ACC-034",
     "folded batch normalization of an ONNX graph: gamma and beta are coded, mean, variance and bias recreated",

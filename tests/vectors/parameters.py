@@ -119,7 +119,13 @@ def longest_maps() -> Content:
     return s.gives({"w": floats(W, 5)})
 
 
-@acceptable("NNR-ACC-017", "maps that count 0 thresholds", "6.4.4.3", "spm_count_thresholds=0 dpm_count_thresholds=0")
+@acceptable(
+    "NNR-ACC-017",
+    "maps that count 0 thresholds",
+    "6.4.4.3",
+    "spm_count_thresholds=0 dpm_count_thresholds=0",
+    requirements="map-counts",
+)
 def no_thresholds() -> Content:
     s = Stream()
     s.str_()
@@ -150,6 +156,7 @@ def nested_layers() -> Content:
     )
 
 
+# Whether an LPS reaches into an aggregate is not said (6.2.3).
 @acceptable(
     "NNR-ACC-018",
     "a layer parameter set before an aggregate reaches into it, and beyond it",
@@ -229,6 +236,7 @@ def unified_model() -> Content:
     "a unit of each reserved and each unspecified type, small and with 31 bits of nnr_unit_size",
     "6.3.2 6.4.3.1",
     "NNR_RSVD NNR_UNSP nnr_unit_size_flag",
+    requirements="unit-type",
 )
 def other_types() -> Content:
     s = Stream().start(methods=0)

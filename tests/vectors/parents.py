@@ -262,7 +262,7 @@ def in_line() -> list[Content]:
 
 
 # ------------------------------------------------------------------------------------------------ acceptable
-@acceptable("NNR-ACC-028", "an update that is repeated", "6.4.3.7", "put_node_depth")
+@acceptable("NNR-ACC-028", "an update that is repeated", "6.4.3.7", "put_node_depth", requirements="parent-depth")
 def repeated() -> list[Content]:
     w, made = Parameter(seed=4), []
     for depth in (1, 2):
@@ -271,6 +271,7 @@ def repeated() -> list[Content]:
     return [*made, made[-1]]
 
 
+# A tree may have branches; decoders need not keep all nodes.
 @acceptable("NNR-ACC-029", "an update of an older payload: a tree with a branch", "6.4.3.7", "ICNN_NDU_PL_SHA256")
 def branch() -> list[Content]:
     w, made, payload = Parameter(seed=6), [], b""
@@ -281,13 +282,20 @@ def branch() -> list[Content]:
     return made
 
 
-@acceptable("NNR-ACC-030", "an update that starts anew comes twice", "6.4.3.7", "ICNN_NDU_EXT put_node_depth")
+@acceptable(
+    "NNR-ACC-030",
+    "an update that starts anew comes twice",
+    "6.4.3.7",
+    "ICNN_NDU_EXT put_node_depth",
+    requirements="update-order",
+)
 def restarted_twice() -> list[Content]:
     s = start()
     made = s.gives(Parameter(seed=8).unit(s, ids(0, 4) | EXTERNAL))
     return [made, made]
 
 
+# What base_model_id says is up to the application.
 @acceptable("NNR-ACC-031", "base_model_id tells of a bitstream between that was lost", "6.4.4.3", "base_model_id")
 def lost() -> list[Content]:
     made, _ = followed(4)
@@ -295,7 +303,11 @@ def lost() -> list[Content]:
 
 
 @acceptable(
-    "NNR-ACC-032", "base_model_id tells of a bitstream that starts anew, and is repeated", "6.4.4.3", "base_model_id"
+    "NNR-ACC-032",
+    "base_model_id tells of a bitstream that starts anew, and is repeated",
+    "6.4.4.3",
+    "base_model_id",
+    requirements="update-order",
 )
 def repeated_in_line() -> list[Content]:
     made, s = followed(3)[0], start(base=lineage(4))
@@ -325,6 +337,7 @@ def first() -> Content:
     "ICNN_NDU_PL_SHA256 temporal_context_modeling_flag",
     "MissingReferenceError",
     2,
+    requirements="parent-hash required-information",
 )
 def unknown_contexts() -> list[Content]:
     return [first(), without(by_hash(b"another"), temporal=1)]
@@ -337,6 +350,7 @@ def unknown_contexts() -> list[Content]:
     "ICNN_NDU_PL_SHA512 nnr_pre_flag",
     "MissingReferenceError",
     2,
+    requirements="parent-hash required-information",
 )
 def unknown_update() -> list[Content]:
     return [first(), without(by_hash(b"another", ICNN_NDU_PL_SHA512), pre=1)]
@@ -349,6 +363,7 @@ def unknown_update() -> list[Content]:
     "parent_device_id temporal_context_modeling_flag",
     "MissingReferenceError",
     2,
+    requirements="required-information",
 )
 def contexts_of_another() -> list[Content]:
     return [first(), without(by_id(0), temporal=1, device=5)]
@@ -361,6 +376,7 @@ def contexts_of_another() -> list[Content]:
     "parent_device_id",
     "MissingReferenceError",
     2,
+    requirements="required-information",
 )
 def parent_of_another() -> list[Content]:
     return [first(), without(by_id(9), device=0)]
@@ -373,6 +389,7 @@ def parent_of_another() -> list[Content]:
     "ICNN_NDU_PL_SHA256 temporal_context_modeling_flag",
     "MissingReferenceError",
     2,
+    requirements="update-shape",
 )
 def another_shape() -> list[Content]:
     payload, made = b"", []

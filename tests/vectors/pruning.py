@@ -193,6 +193,7 @@ def indexed_dictionary() -> Content:
     "masks that fit no number of parameters or channels are not applied",
     "6.4.4.5",
     "NNR_TPL_BMSK count_bits",
+    requirements="prune-mask",
 )
 def misfits() -> Content:
     s = Stream().start()

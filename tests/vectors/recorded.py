@@ -24,6 +24,8 @@ from .stream import Stream
 from .topologies import stored
 
 EXTENSION = "side-information"
+#: What bitstreams break that are refused with these errors; all others break the rule of side information.
+RULES = {"LimitError": "limits", "IncompleteError": "complete"}
 
 #: Bits of exponent and mantissa.
 FLOATS = {
@@ -169,7 +171,7 @@ class Recorded(Stream):
 
     def refused_here(self) -> Content:
         """The bitstream, which is refused by who knows the record."""
-        return Content(self.data, None, self.coded)
+        return Content(self.data, None, self.coded, quant_params=self.quant_params)
 
 
 def recorded(
@@ -193,10 +195,20 @@ def case(id_: str, title: str, features: str, **fields: Any) -> Callable[[Maker]
 
 
 def refused(
-    number: int, title: str, features: str, error: str, unit: int | None, make: Callable[[], Recorded], **fields: Any
+    number: int,
+    title: str,
+    features: str,
+    error: str,
+    unit: int | None,
+    make: Callable[[], Recorded],
+    *,
+    more: str = "",
+    **fields: Any,
 ) -> None:
-    """Register a bitstream that is refused for its record."""
+    """Register a bitstream that is refused for its record; ``more`` are other rules that it breaks as well."""
+    rules = f"{RULES.get(error, 'side-information')} {more}"
+    options = {"requirements": rules, "extension": EXTENSION, **fields}
 
-    @invalid(f"NNR-SID-{number:03}", title, "6.4.3.5", features, error, unit, extension=EXTENSION, **fields)
+    @invalid(f"NNR-SID-{number:03}", title, "6.4.3.5", features, error, unit, **options)
     def content() -> Content:
         return make().refused_here()

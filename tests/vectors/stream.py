@@ -27,6 +27,7 @@ from nnr_codec.syntax.structures import (
 )
 
 from ..builder import Bitstream
+from .arithmetic import dependent
 from .case import Content, Tensor
 
 #: First entry of each syntax element in TensorSide.shift_parameter_ids.
@@ -69,6 +70,7 @@ class Stream(Bitstream):
     ) -> None:
         super().__init__(topology_dimensions)
         self.first_edition = first_edition
+        self.quant_params: list[list[Tensor]] = []
 
     def start(self, profile: int = 1, density: int = 2, parameter: int = 0, **options: Any) -> Stream:
         """NNR_STR and NNR_MPS."""
@@ -130,6 +132,9 @@ class Stream(Bitstream):
         points = [offset for tensor in back for offset in tensor.cabac_offset_list]
         if points and header.cabac_offset_list != points:
             raise ValueError("the entry points are different")
+        self.quant_params.append(
+            [_quant_param(syntax, given) for (syntax, _), given in zip(plain, levels, strict=True)]
+        )
         return payload
 
     def gives(
@@ -142,11 +147,17 @@ class Stream(Bitstream):
         topology_format: str = "nnef",
     ) -> Content:
         """The bitstream with what it decodes to."""
-        return Content(self.data, tensors or {}, raw, topology, quantization, topology_format)
+        return Content(self.data, tensors or {}, raw, topology, quantization, topology_format, self.quant_params)
 
     def refused(self) -> Content:
         """The bitstream as it is, of which nothing is expected."""
         return Content(self.data)
+
+
+def _quant_param(syntax: QuantTensorSyntax, levels: Any) -> Tensor:
+    """QuantParam of the chosen levels, as a tensor (10.2.1.4)."""
+    array = np.asarray(levels, np.int64).reshape(tuple(syntax.dims))
+    return (dependent(array, syntax.scan_order) if syntax.dq_flag else array).astype(np.int32)
 
 
 def _tensor(syntax: QuantTensorSyntax, levels: Any, qp_value: int, given: TensorSide | None) -> QuantTensor:
