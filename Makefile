@@ -1,7 +1,7 @@
 # What a contributor needs; `make check` is what every change has to pass. PYTHON names the interpreter.
 PYTHON ?= python3
 
-.PHONY: help install build check lint types fmt docs test test-all bench clean
+.PHONY: help install build check lint types fmt docs test test-all sanitize fuzz bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -31,12 +31,20 @@ fmt: ## format, and mend what ruff can mend
 docs: ## write the pages of docs that come from the source
 	$(PYTHON) -m nnr_codec.syntax.docs > docs/syntax.md
 	$(PYTHON) -m nnr_codec.conformance.page > docs/requirements.md
+	$(PYTHON) -m nnr_codec.conformance.coverage > docs/coverage.md
 
 test: ## the fast tests
 	$(PYTHON) -m pytest
 
 test-all: ## all tests; NNR_PEER names a Python with NNCodec, for those against it
 	$(PYTHON) -m pytest -m ''
+
+sanitize: ## build with GCC's sanitizers in build/sanitized, and run the tests that reach the extension
+	PYTHON=$(PYTHON) .ci/sanitize
+
+FUZZ_SECONDS ?= 600
+fuzz: ## run the fuzzer's targets for FUZZ_SECONDS in all; FUZZ names some of them
+	$(PYTHON) -m tests.fuzz.targets --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 bench: ## compare with NNCodec; NNR_PEER names the Python that has it
 	$(PYTHON) -m benchmarks.compare --peer $(NNR_PEER)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import shlex
 import shutil
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 import click
 
 from . import params
-from .errors import NO, one_line
+from .errors import NO, one_line, say
 
 if TYPE_CHECKING:
     from nnr_codec.conformance.vectors import Case, Result
@@ -56,6 +58,9 @@ def _command(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     for place in ("{input}", "{outdir}"):
         if not any(place in word for word in words):
             raise click.BadParameter(f"{value!r} has no {place}")
+    for word in words:
+        if "{inputs}" in word and word != "{inputs}":
+            raise click.BadParameter(f"{value!r}: {{inputs}} is several words, and stands alone")
     if not shutil.which(words[0]):
         raise click.BadParameter(f"there is no program {words[0]!r}")
     return value
@@ -95,8 +100,12 @@ package is missing.
     "--memory", callback=_size, default="512M", show_default=True, metavar="SIZE", help="Memory for each case; 0: any."
 )
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that is not as expected.")
-@click.option("--json", "as_json", type=params.FileName(), metavar="FILE", help="Write a report as JSON.")
+@click.option("--lenient", is_flag=True, help="Invalid bitstreams may be refused for any reason.")
+@click.option("--json", type=params.FileName(), metavar="FILE", help="Write a report as JSON.")
 @click.option("--junit", type=params.FileName(), metavar="FILE", help="Write a report as JUnit's XML.")
+@click.option("--markdown", type=params.FileName(), metavar="FILE", help="Write a report as Markdown.")
+@click.option("--fluster", type=params.FileName(), metavar="FILE", help="Write the cases as a test suite for fluster.")
+@click.option("--claim", is_flag=True, help="Say at the end what may be claimed of the decoder, after all cases.")
 @click.option(
     "--decoder",
     "command",
@@ -127,8 +136,12 @@ def conformance(
     timeout: float,
     memory: int | None,
     fail_fast: bool,
-    as_json: str | None,
+    lenient: bool,
+    json: str | None,
     junit: str | None,
+    markdown: str | None,
+    fluster: str | None,
+    claim: bool,
     command: str | None,
     extensions: tuple[str, ...],
     verbose: bool,
@@ -136,52 +149,60 @@ def conformance(
 ) -> None:
     """Run the vectors in DIR and below, and print what became of each, with the counts of each class.
 
-    DIR is bitstream_vectors of the source tree that this program runs from, unless given. Each case is decoded in a
-    process with limits of time and memory. Exit code 0 says that all are as expected, 1 that some are not.
+    DIR is bitstream_vectors of the source tree that this program runs from, unless given; an installation without it
+    runs the core set that the package has. Each case is decoded in a process with limits of time and memory. Exit code
+    0 says that all are as expected, 1 that some are not. FILE may be - for standard output.
     """
+    from nnr_codec.conformance import suite as suites
     from nnr_codec.conformance.vectors import load_cases, run, summary
+
+    from . import conformance_reports as formats
 
     if extensions and not command:
         raise click.UsageError("--extension is about another decoder: it goes with --decoder")
-    if as_json and as_json == junit:
-        raise click.UsageError("--json and --junit cannot go to the same place")
-    root = Path(folder) if folder else _shipped()
-    reports = {name: _target(name) for name in (as_json, junit) if name}
-    cases = [
-        case
-        for case in load_cases(root)
-        if case.kind in kinds
-        and (not only or any(fnmatchcase(case.id, pattern) for pattern in only))
-        and (profile is None or case.profile_idc == profile)
-        and all(name in case.features or name in (f.partition("=")[0] for f in case.features) for name in feature)
-    ]
-    if not cases:
-        raise click.UsageError("no case is left of those that are there")
-    started, results = time.perf_counter(), []
-    for result in run(cases, root, jobs=jobs, timeout=timeout, memory=memory, command=command, extensions=extensions):
-        results.append(result)
-        if not quiet or not result.is_fine:
-            click.echo(one_line(_line(result, verbose)), err="-" in reports)
-        if fail_fast and not result.is_fine:
-            break
-    seconds = time.perf_counter() - started
-    for name, text in ((as_json, _as_json), (junit, _as_junit)):
-        if name:
-            _write(name, reports[name], text(results, seconds))
-    click.echo(f"{summary(results)}, {seconds:.1f} s", err="-" in reports)
+    reports = _Reports({"json": json, "junit": junit, "markdown": markdown, "fluster": fluster})
+    with _vectors(folder) as root:
+        suite, there = suites.Suite.read(root), load_cases(root)
+        cases = [case for case in there if _is_chosen(case, only, kinds, feature, profile)]
+        if not cases:
+            raise click.UsageError("no case is left of those that are there")
+        reports.write("fluster", lambda: formats.as_fluster(suites.fluster(cases)))
+        started, results = time.perf_counter(), []
+        for result in run(
+            cases,
+            root,
+            jobs=jobs,
+            timeout=timeout,
+            memory=memory,
+            command=command,
+            extensions=extensions,
+            lenient=lenient,
+        ):
+            results.append(result)
+            if not quiet or not result.is_fine:
+                click.echo(one_line(_line(result, verbose)), err=reports.on_stdout)
+            if fail_fast and not result.is_fine:
+                break
+        told = formats.Run(results, time.perf_counter() - started, suite, command)
+        reports.write("json", lambda: formats.as_json(told))
+        reports.write("junit", lambda: formats.as_junit(told))
+        reports.write("markdown", lambda: formats.as_markdown(told))
+        click.echo(f"{summary(results)}, {told.seconds:.1f} s", err=reports.on_stdout)
+        if claim:
+            sentence = suites.claim(results, suite, len(there), told.decoder)
+            click.echo(one_line(sentence), err=reports.on_stdout)
     ctx.exit(0 if all(result.is_fine for result in results) else NO)
 
 
-def _shipped() -> Path:
-    import nnr_codec
-
-    folder = Path(nnr_codec.__file__).parents[1] / "bitstream_vectors"
-    if not folder.is_dir():
-        raise click.UsageError(
-            "this installation has no vectors beside it: name the folder bitstream_vectors of a source distribution "
-            "('pip download --no-deps --no-binary nnr_codec nnr_codec') or checkout of nnr_codec"
-        )
-    return folder
+def _is_chosen(
+    case: Case, only: tuple[str, ...], kinds: frozenset[str], feature: tuple[str, ...], profile: int | None
+) -> bool:
+    return (
+        case.kind in kinds
+        and (not only or any(fnmatchcase(case.id, pattern) for pattern in only))
+        and (profile is None or case.profile_idc == profile)
+        and all(name in case.features or name in (f.partition("=")[0] for f in case.features) for name in feature)
+    )
 
 
 def _line(result: Result, verbose: bool) -> str:
@@ -190,75 +211,56 @@ def _line(result: Result, verbose: bool) -> str:
     return f"{result.outcome:8}{taken}{result.case.id}  {result.case.title}{detail}"
 
 
-def _target(name: str) -> Any:
-    """Where a report goes; found out before the work."""
-    return params.open_target(name, "", force=True, folder=False)
+@contextlib.contextmanager
+def _vectors(folder: str | None) -> Iterator[Path]:
+    """The folder of the vectors; without a name, that of the source tree, or one with the core set."""
+    import nnr_codec
+    from nnr_codec.conformance.selftest import unpack
 
-
-def _write(name: str, stream: Any, text: bytes) -> None:
-    from nnr_codec.files import output_file
-
-    if stream:
-        stream.write(text)
+    beside = Path(nnr_codec.__file__).parents[1] / "bitstream_vectors"
+    if folder or beside.is_dir():
+        yield Path(folder) if folder else beside
         return
-    with output_file(name, overwrite=True) as file:
-        file.write(text)
+    say(
+        "nnr: there are no vectors beside this installation: these are the core set of the package (all are in the "
+        "source distribution: 'pip download --no-deps --no-binary nnr_codec nnr_codec')"
+    )
+    with tempfile.TemporaryDirectory(prefix="nnr-core-") as core:
+        unpack(Path(core))
+        yield Path(core)
 
 
-def _facts(case: Case) -> dict[str, Any]:
-    return {"id": case.id, "group": case.group, "class": case.kind, "title": case.title}
+class _Reports:
+    """Where reports go; found out before the work.
 
+    Parameters
+    ----------
+    names : dict of str to str or None
+        Files by kind of report.
+    """
 
-def _as_json(results: list[Result], seconds: float) -> bytes:
-    import platform
-
-    from nnr_codec import __version__
-
-    report = {
-        "tool": "nnr_codec",
-        "version": __version__,
-        "platform": platform.platform(),
-        "seconds": round(seconds, 3),
-        "fine": sum(result.is_fine for result in results),
-        "cases": [
-            {
-                **_facts(result.case),
-                "outcome": result.outcome,
-                "ms": round(1000 * result.seconds, 1),
-                "detail": result.detail,
-            }
-            for result in results
-        ],
-    }
-    return json.dumps(report, indent=1).encode() + b"\n"
-
-
-def _as_junit(results: list[Result], seconds: float) -> bytes:
-    """A suite for each group; CRASH, ERROR, TIMEOUT and OOM are errors, FAIL and XPASS are failures."""
-    from nnr_codec.conformance.vectors import Outcome
-
-    suites = ElementTree.Element("testsuites", name="nnr conformance", time=f"{seconds:.3f}")
-    kinds = {Outcome.FAIL: "failure", Outcome.XPASS: "failure", Outcome.SKIP: "skipped"}
-    for group in dict.fromkeys(result.case.group for result in results):
-        mine = [result for result in results if result.case.group == group]
-        tags = [kinds.get(result.outcome, "error") for result in mine if result.outcome != Outcome.PASS]
-        counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-        attributes = {
-            "name": one_line(group),
-            "tests": str(len(mine)),
-            "time": f"{sum(result.seconds for result in mine):.3f}",
-            **{name: str(tags.count(tag)) for name, tag in counts.items()},
+    def __init__(self, names: Mapping[str, str | None]) -> None:
+        self._names = {kind: name for kind, name in names.items() if name}
+        places = [name if name == "-" else os.path.realpath(name) for name in self._names.values()]
+        if len(set(places)) < len(places):
+            raise click.UsageError("two reports cannot go to the same place")
+        self._streams = {
+            kind: params.open_target(name, "", force=True, folder=False) for kind, name in self._names.items()
         }
-        suite = ElementTree.SubElement(suites, "testsuite", attributes)
-        for result in mine:
-            case = ElementTree.SubElement(
-                suite,
-                "testcase",
-                name=one_line(result.case.id),
-                classname=f"nnr.{one_line(group)}",
-                time=f"{result.seconds:.3f}",
-            )
-            if result.outcome != Outcome.PASS:
-                tag = kinds.get(result.outcome, "error")
-                ElementTree.SubElement(case, tag, type=result.outcome, message=one_line(result.detail))
-    return bytes(ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+    @property
+    def on_stdout(self) -> bool:
+        """Whether standard output has one of them."""
+        return "-" in self._names.values()
+
+    def write(self, kind: str, text: Callable[[], bytes]) -> None:
+        """Write the one of this kind, if it is wanted."""
+        from nnr_codec.files import output_file
+
+        if kind not in self._names:
+            return
+        if stream := self._streams[kind]:
+            stream.write(text())
+            return
+        with output_file(self._names[kind], overwrite=True) as file:
+            file.write(text())

@@ -59,6 +59,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .conformance.digest import digest as digest
     from .conformance.report import Report as Report
     from .conformance.report import Violation as Violation
+    from .conformance.selftest import SelfTest as SelfTest
+    from .conformance.selftest import selftest as selftest
     from .decoder.index import NnrFile as NnrFile
     from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
@@ -124,6 +126,7 @@ _NAMES = {
     "config": "EncoderConfig Rule",
     "conformance.digest": "digest",
     "conformance.report": "Report Violation",
+    "conformance.selftest": "SelfTest selftest",
     "decoder.index": "NnrFile",
     "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",

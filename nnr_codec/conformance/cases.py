@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,14 @@ _MAX_CASES = 100_000
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,200}", re.ASCII)
 
 
+class LevelDigest(NamedTuple):
+    """QuantParam of one tensor (10.2.1.4): the number of its unit, its shape, and its digest as a tensor of int32."""
+
+    unit: int
+    shape: tuple[int, ...]
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Stream:
     """One bitstream of a case.
@@ -48,6 +56,8 @@ class Stream:
         about an extension, ``raw`` is what decoders give that do not know it.
     texts : dict of str to str
         SHA-256 of ``topology`` and ``quantization``, of those that are there.
+    levels : tuple of LevelDigest or None
+        Of all that is arithmetically coded, in its order; None where the case does not tell.
     """
 
     path: Path
@@ -55,6 +65,7 @@ class Stream:
     tensors: tuple[TensorDigest, ...] | None
     raw: tuple[TensorDigest, ...] | None
     texts: Mapping[str, str]
+    levels: tuple[LevelDigest, ...] | None = None
     _entries: tuple[Mapping[str, Any], ...] = ()
     _arrays: Path | None = None
 
@@ -75,7 +86,7 @@ class Stream:
         return None
 
     def without_extension(self) -> Stream:
-        """The same for a decoder that does not know the extension which the case is about."""
+        """The same for decoders that give ``raw``, as those do that do not know the extension of the case."""
         return self if self.raw is None else replace(self, tensors=self.raw, raw=None)
 
 
@@ -97,8 +108,12 @@ class Case:
         The folder below the root.
     result : str
         One of RESULTS.
+    rev : int or None
+        Counts its changes.
     profile_idc : int or None
-    features : tuple of str
+    clauses, features : tuple of str
+    requirements : tuple of str
+        The rules of ``nnr verify`` that the bitstream breaks.
     file : Path
         The case file.
     streams : tuple of Stream
@@ -118,8 +133,11 @@ class Case:
     origin: str
     group: str
     result: str
+    rev: int | None
     profile_idc: int | None
+    clauses: tuple[str, ...]
     features: tuple[str, ...]
+    requirements: tuple[str, ...]
     file: Path
     streams: tuple[Stream, ...]
     error: tuple[type[NnrError], int | None] | None
@@ -196,8 +214,11 @@ def _case(path: Path, root: Path) -> Case:
         origin=_field(facts, "origin", str, ""),
         group=relative[0] if relative else "",
         result=result,
+        rev=_field(facts, "rev", int, None),
         profile_idc=_field(facts, "profile_idc", int, None),
-        features=tuple(map(str, _field(facts, "features", list, ()))),
+        clauses=_texts(facts, "clauses"),
+        features=_texts(facts, "features"),
+        requirements=_texts(facts, "requirements"),
         file=path,
         streams=streams,
         error=_error(_field(facts, "error", dict)) if result == "invalid" else None,
@@ -220,6 +241,10 @@ def _field(facts: Any, name: str, kind: type, *default: Any) -> Any:
     if type(value) is not kind:
         raise FormatError(f"{name} is {type(value).__name__}, not {kind.__name__}")
     return value
+
+
+def _texts(facts: Any, name: str) -> tuple[str, ...]:
+    return tuple(map(str, _field(facts, name, list, ())))
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
@@ -264,7 +289,13 @@ def _stream(folder: Path, facts: Any) -> Stream:
     arrays = None
     if any("npz" in entry for entry in entries):
         arrays = _inside(folder, _field(expected, "arrays", str, "expected.npz"))
-    return Stream(path, sha256, tensors, rec, texts, entries, arrays)
+    levels = _field(expected, "levels", list, None)
+    quant_params = None if levels is None else tuple(map(_level, levels))
+    return Stream(path, sha256, tensors, rec, texts, quant_params, entries, arrays)
+
+
+def _level(facts: Any) -> LevelDigest:
+    return LevelDigest(_field(facts, "unit", int), _numbers(_field(facts, "shape", list)), _field(facts, "sha256", str))
 
 
 def _error(facts: Any) -> tuple[type[NnrError], int | None]:

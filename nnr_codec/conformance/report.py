@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..bitstream.units import UnitReader
-from ..constants import NNR_LPS, NNR_NDU, NNR_STR, NNR_TPL
+from ..constants import NNR_LPS, NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
 from ..errors import BitstreamError, NnrError
 from ..limits import Limits
 from ..syntax import Descriptor
@@ -77,6 +77,7 @@ class Report:
 #: What may only seem to be broken when a unit of a type could not be read or was refused before.
 FOLLOWS: dict[int, set[str]] = {
     NNR_STR: {"start-unit"},
+    NNR_MPS: {"single-mps"},
     NNR_LPS: {"quantization-parameters"},
     NNR_TPL: {"reference-index", "dimensions-known"},
     NNR_NDU: {"decomposition-pair", "partial-sequence"},

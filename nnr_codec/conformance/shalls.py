@@ -160,7 +160,7 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     "10.3.2.4": (("IvlOffset does not begin as 510 or 511", "interval-offset"),),
     "10.3.4.3.3": (("IvlOffset stays below IvlCurrRange when renormalized", "interval-offset"),),
     "10.3.4.3.4": (("IvlOffset stays below IvlCurrRange in bypass decoding", "interval-offset"),),
-    "A.1": (("what is in NNEF follows NNEF 1.0.3", "nnef-graph|nnef-quantization"),),
+    "A.1": (("what is in NNEF follows NNEF 1.0.3", "nnef-graph|nnef-quantization|nnef-shapes"),),
     "A.2": (("NNEF has the identifiers of Table A.1", "nnef-topology-format|nnef-quantization-format"),),
     "A.4": (
         ("constraints on an NNEF topology apply", _FRAME),

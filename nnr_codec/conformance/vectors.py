@@ -30,12 +30,16 @@ class Result:
         Why; the texts of errors and the names in them come from files.
     seconds : float
         Wall time.
+    peak : int or None
+        Bytes of memory that the decoder took at most, where the system tells; of another decoder at least what the
+        process takes that starts it.
     """
 
     case: Case
     outcome: Outcome
     detail: str
     seconds: float
+    peak: int | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -52,6 +56,7 @@ def run(
     memory: int | None = 1 << 29,
     command: str | None = None,
     extensions: Collection[str] = (),
+    lenient: bool = False,
 ) -> Iterator[Result]:
     """Judge cases one by one; results come in their order, and no more are judged when the iterator is closed.
 
@@ -68,10 +73,12 @@ def run(
         Bytes for each case, beyond what the process itself takes; on systems that cannot limit that, it is not limited.
     command : str or None
         Another decoder: a command line with ``{input}``, ``{outdir}`` and perhaps ``{inputs}``, see
-        :func:`nnr_codec.conformance.judge.by_command`.
+        :class:`nnr_codec.conformance.judge.Command`.
     extensions : collection of str
         Which of EXTENSIONS that decoder knows. What a case expects of one that does not know its extension is in
         :meth:`~nnr_codec.conformance.cases.Case.without_extension`, and so is the case of the result.
+    lenient : bool
+        Whether what is invalid may be refused for any reason.
 
     Raises
     ------
@@ -81,7 +88,9 @@ def run(
     known = EXTENSIONS if command is None else extensions
     cases = [case.without_extension() if case.extension and case.extension not in known else case for case in cases]
     with tempfile.TemporaryDirectory(prefix="nnr-conformance-") as scratch:
-        workers = [Worker(Path(root), memory, command, Path(scratch)) for _ in range(max(1, min(jobs, len(cases))))]
+        workers = [
+            Worker(Path(root), memory, command, Path(scratch), lenient) for _ in range(max(1, min(jobs, len(cases))))
+        ]
         idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in workers:
             idle.put(worker)
@@ -91,7 +100,8 @@ def run(
             try:
                 worker.start()
                 started = time.perf_counter()
-                return Result(case, *worker.judge(case, timeout), time.perf_counter() - started)
+                verdict, peak = worker.judge(case, timeout)
+                return Result(case, *verdict, time.perf_counter() - started, peak)
             finally:
                 idle.put(worker)
 

@@ -57,6 +57,7 @@ class BitstreamVerifier:
         self.findings.lost.clear()
         self.checked = Checked(limits, history)
         reader = UnitReader(b"", limits, session)
+        self.given = topology is not None
         self.parser = BitstreamParser(reader, wire=formats.wiring, given=topology, before=history.topology)
         self.groups: list[Group] = []
         self.active = session.snapshot()  # many units share one
@@ -154,9 +155,13 @@ class BitstreamVerifier:
             notes.append("this is an update, and the bitstreams before it were not given")
         self.plan_pruning()
         restorer = self.restorer()
+        infos = self.parser.restoration.infos(self.parser.info)
+        if not self.given:  # to which all are compared in any case
+            pruned = self.parser.pruning.dimensions
+            checked.shapes = {name: info.shape for name, info in infos.items() if name not in pruned}
         digests = {digest.name: digest for group in self.groups for digest in self.digests(group, restorer)}
         digests |= {digest.name: digest for digest in self.last_digests(restorer)}
-        for name in self.parser.restoration.infos(self.parser.info):
+        for name in infos:
             if name in digests:
                 self.findings.report.tensors.append(digests[name])
         for rule, check in END_CHECKS:

@@ -1,7 +1,8 @@
 """The process in which cases are judged, and what the process that starts it sees of it.
 
-They talk by lines of JSON: the path of a case file, its root and the extension that the decoder is to know go in, a
-verdict comes out. Nothing else is shared, so that a decoder may crash, hang or ask for all memory.
+They talk by lines of JSON: the path of a case file, its root and the extension that the decoder is to know go in; a
+verdict, and the most memory that was taken, come out. Nothing else is shared, so that a decoder may crash, hang or ask
+for all memory.
 """
 
 from __future__ import annotations
@@ -9,17 +10,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from threading import Event, Timer
+from typing import NamedTuple
 
 from .. import child
 from .cases import Case, read_case
-from .judge import Outcome, Verdict, by_command, by_library, judge
+from .judge import Command, Outcome, Verdict, by_library, judge
 
 _READY = b"ready\n"
+
+
+class Answer(NamedTuple):
+    """What a process says of a case.
+
+    Parameters
+    ----------
+    verdict : Verdict
+    peak : int or None
+        Bytes of memory that the process took at the same time, at most (resident set size), or those of a command; None
+        where that is not known, as of a process that has ended.
+    """
+
+    verdict: Verdict
+    peak: int | None = None
 
 
 class Worker:
@@ -35,14 +53,16 @@ class Worker:
         The decoder; None for this library.
     scratch : Path
         A folder for what the decoder writes.
+    lenient : bool
+        See :func:`nnr_codec.conformance.judge.judge`.
     """
 
-    def __init__(self, root: Path, memory: int | None, command: str | None, scratch: Path) -> None:
-        self._root, self._settings = root, json.dumps([memory, command, str(scratch)])
+    def __init__(self, root: Path, memory: int | None, command: str | None, scratch: Path, lenient: bool) -> None:
+        self._root, self._settings = root, json.dumps([memory, command, str(scratch), lenient])
         self._process: subprocess.Popen[bytes] | None = None
 
-    def judge(self, case: Case, timeout: float) -> Verdict:
-        """The verdict on a case that may take ``timeout`` seconds, the start of the process not counted."""
+    def judge(self, case: Case, timeout: float) -> Answer:
+        """The verdict on a case, which may take ``timeout`` seconds, the start of the process not counted."""
         process = self.start()
         expired = Event()
 
@@ -55,16 +75,17 @@ class Worker:
         answer = _ask(process, json.dumps([str(case.file), str(self._root), case.extension]).encode() + b"\n")
         timer.cancel()
         timer.join()
+        peak = None
         if expired.is_set():
             verdict = Verdict(Outcome.TIMEOUT, f"more than {timeout:g} s")
         elif answer:
-            outcome, detail = json.loads(answer)
+            outcome, detail, peak = json.loads(answer)
             verdict = Verdict(Outcome(outcome), detail)
         else:
             verdict = Verdict(Outcome.CRASH, ended(process.wait()))
         if verdict.outcome in (Outcome.TIMEOUT, Outcome.CRASH, Outcome.OOM):  # a new one has all memory again
             self.stop()
-        return verdict
+        return Answer(verdict, peak)
 
     def stop(self) -> None:
         """End the process, and what it has started."""
@@ -133,10 +154,27 @@ def limit_memory(memory: int) -> None:
         return
 
 
+def _begin_peak() -> bool:
+    """Forget how much memory this process has taken so far; whether the system can."""
+    try:
+        Path("/proc/self/clear_refs").write_bytes(b"5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak() -> int | None:
+    """The most memory that this process has taken since then; None where the system does not tell."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text("ascii", "replace"), re.MULTILINE)
+        return int(found[1]) << 10 if found else None
+    return None
+
+
 def main() -> None:
     """What the process does: judge until there is no more to read."""
-    memory, command, scratch = json.loads(sys.argv[1])
-    decoder = by_command(command, Path(scratch)) if command else by_library
+    memory, command, scratch, lenient = json.loads(sys.argv[1])
+    external = Command(command, Path(scratch)) if command else None
     if memory:
         limit_memory(memory)
     out = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -147,4 +185,7 @@ def main() -> None:
         case = read_case(Path(file), Path(root))
         if case.extension != extension:
             case = case.without_extension()
-        out.write(json.dumps(judge(case, decoder)).encode() + b"\n")
+        is_known = _begin_peak()
+        outcome, detail = judge(case, external or by_library, lenient=lenient)
+        peak = external.peak if external else _peak() if is_known else None
+        out.write(json.dumps([outcome, detail, peak]).encode() + b"\n")

@@ -32,6 +32,7 @@ from ..errors import (
     ElementError,
     IncompleteError,
     MissingReferenceError,
+    TruncatedError,
     UnsupportedError,
     locate,
 )
@@ -110,6 +111,8 @@ class BitstreamParser:
         self.reader, self.limits = reader, reader.limits
         self.budget = Budget(self.limits)
         self.started = False
+        self._mps = ""  # the label of the NNR_MPS
+        self._has_topology = False  # whether there was an NNR_TPL
         self._texts, self._given = Texts(self.budget, given), given
         self._wired = Wired(self._texts, wire, before)
         if wire:
@@ -162,12 +165,18 @@ class BitstreamParser:
         self.wires.check_fit({info.name: (info.shape, info.type) for info in infos if info.name not in pruned})
 
     def check_complete(self) -> None:
-        """Raise IncompleteError when tensors are missing at the end.
+        """Raise IncompleteError when tensors are missing at the end, TruncatedError when the topology is.
 
         Those that the topology wants, those of the reference list and of side information, and the expected ones ought
         to be there. An update need not hold what it does not change (errata H4).
         """
         session = self.reader.session
+        carries = session.mps is not None and session.mps.topology_carriage_flag
+        if carries and not self._has_topology and not self._given:
+            raise TruncatedError(
+                "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1 (6.4.4.3)",
+                unit=self._mps,
+            )
         if session.mps_parent_signalling_enabled_flag:
             return
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
@@ -211,7 +220,10 @@ class BitstreamParser:
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
         try:
-            if kind == NNR_TPL:
+            if kind == NNR_MPS:
+                self._mps = unit.label()
+            elif kind == NNR_TPL:
+                self._has_topology = True
                 self._topology(unit)
             elif kind == NNR_QNT:
                 self._quantization_data(unit)
@@ -236,6 +248,8 @@ class BitstreamParser:
         """Raise ElementError when something that has begun is not complete at the end of the bitstream."""
         if not self.started:
             raise ElementError("the bitstream has no unit (6.2.3)")
+        if not self.reader.session.has_mps:
+            raise ElementError("the bitstream is incomplete, it has no NNR_MPS (6.2.3)")
         if self._partial:
             raise ElementError(
                 f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end (6.4.3.1)"

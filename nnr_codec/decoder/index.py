@@ -135,6 +135,10 @@ class NnrFile(Mapping[str, Array]):
         """The topology that the tensors belong to: also that of the bitstreams before, for an update without one."""
         return self._parser.context
 
+    def check_complete(self) -> None:
+        """Raise what :meth:`decode` raises of a bitstream that lacks tensors (IncompleteError) or its topology."""
+        self._parser.check_complete()
+
     def decode(
         self,
         progress: Callable[[str], None] | None = None,

@@ -147,7 +147,10 @@ class _Reader:
         version = self.number(_U32)
         if version != VERSION:
             raise FormatError(f"the state file has version {version}; version {VERSION} is known")
-        state = UpdateState(keep_digests=bool(self.number(_U32)))
+        keep_digests = self.number(_U32)
+        if keep_digests > 1:
+            raise self.damaged(f"keep_digests {keep_digests}")
+        state = UpdateState(keep_digests=bool(keep_digests))
         for _ in range(self.count(_I64.size)):
             device = self.number(_I64)
             if device in state.senders or (device == -1 and None in state.senders) or device < -1:
@@ -160,9 +163,15 @@ class _Reader:
 
     def sender(self, state: UpdateState, device: int | None) -> None:
         number, token = self.number(_U64), self.text()
-        state.remember(device, dict(self.list(_U32.size * 3, self.tensor)), self.limits)
+        tensors = self.list(_U32.size * 3, self.tensor)
+        schema = dict(tensors)
+        if len(schema) < len(tensors):
+            raise self.damaged("a tensor twice")
+        state.remember(device, schema, self.limits)
         if number and device is None:
             raise self.damaged("a lineage without a device")
+        if token and not number:
+            raise self.damaged("a token without a lineage")
         if number and device is not None:
             state.place(device, Position(number, token), self.limits)
         for _ in range(self.count(_U64.size)):
@@ -198,6 +207,8 @@ class _Reader:
         self.limits.check("max_history_bytes", self.nbytes, "bytes of the state file's arrays")
         if dtype == FLAGS:
             packed = np.frombuffer(self.take(-(-size // 8)), np.uint8)
+            if packed[-1] & ((1 << -size % 8) - 1):
+                raise self.damaged("flags after the last one")
             return np.unpackbits(packed, count=size).view(bool).reshape(shape)
         items = np.frombuffer(self.take(size * dtype.itemsize), dtype)
         return items.astype(dtype.newbyteorder("=")).reshape(shape)

@@ -53,7 +53,9 @@ class Texts:
             self.apart = name
             return
         data = self._data("topology", name, header.topology_compression_format, payload.topology_data)
-        if data is not None and not self._given:
+        if data is not None and not data.rstrip(b"\0"):
+            self.apart = name
+        elif data is not None and not self._given:
             self.topology = Topology(name, data, self._quantization.get(name))
 
     def add_quantization(self, header: NnrQuantizationUnitHeader, payload: NnrQuantizationUnitPayload) -> None:

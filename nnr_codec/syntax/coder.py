@@ -298,9 +298,13 @@ class Coder:
     def __init__(self, ctx: Session, io: Any, trace: Trace | None = None) -> None:
         self.ctx, self.io, self.trace, self.path = ctx, io, trace, ""
 
+    def table_of(self, cls: type[Structure]) -> Callable[..., None]:
+        """What is walked with a structure of that class."""
+        return cls.table
+
     def _walk(self, structure: Structure) -> None:
         structure.__dict__["_coder"] = self
-        type(structure).table(structure, self.ctx)
+        self.table_of(type(structure))(structure, self.ctx)
 
     def _emit(self, trace: Trace, name: str, descriptor: Descriptor, start: int, value: Any) -> None:
         trace(f"{self.path}.{name}" if self.path else name, descriptor, start, self.io.pos - start, value)

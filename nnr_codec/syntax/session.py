@@ -57,7 +57,7 @@ class Session:
     lps_depth: int = 0  # aggregates around the active LPS
     g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
     declared: Callable[[str, Session], Sequence[int] | None] | None = field(default=None, compare=False)
-    topology: TopologyUnit | None = field(default=None, compare=False)  # the last one of a format that is told
+    topology: TopologyUnit | None = field(default=None, compare=False)  # the last one that says something
 
     def snapshot(self, last: Session | None = None) -> Session:
         """What is active now, untouched by later units: ``last``, where it is the same, or a copy."""
@@ -180,7 +180,9 @@ class Session:
             self.lps_quantization, self.lps_depth = _quantization(payload, "lps"), depth
         elif isinstance(payload, NnrTopologyUnitPayload):
             unit: NnrTopologyUnitHeader = header.detail  # type: ignore[assignment]
-            if TOPOLOGY_FORMATS.get(unit.topology_storage_format):
+            known = TOPOLOGY_FORMATS.get(unit.topology_storage_format)
+            # One without a number does not take the place of another; zeros stand for nothing (B.4).
+            if known is not None and (known or not self.topology) and payload.topology_data.rstrip(b"\0"):
                 self.topology = unit, payload
             if payload.topology_elem_id_list:
                 self.reference_list = list(payload.topology_elem_id_list)

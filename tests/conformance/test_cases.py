@@ -52,6 +52,8 @@ def test_all_fields(tmp_path: Path) -> None:
         result="acceptable",
         profile_idc=1,
         features=["dq_flag"],
+        clauses=["7.3.3"],
+        requirements=["start-unit"],
         limits={"preset": "strict", "max_dims": 7},
         topology_dimensions={"w": [2]},
         rev=1,
@@ -59,6 +61,7 @@ def test_all_fields(tmp_path: Path) -> None:
     write_case(tmp_path, "B", b"\0", error={"class": "TruncatedError", "unit": 0})
     a, b = load_cases(tmp_path)
     assert (a.id, a.group, a.kind, a.profile_idc, a.features) == ("A", "g", "acceptable", 1, ("dq_flag",))
+    assert (a.rev, a.clauses, a.requirements) == (1, ("7.3.3",), ("start-unit",))
     assert (a.limits.max_dims, a.limits.max_units) == (7, nnr.Limits.strict().max_units)
     assert a.topology_dimensions == {"w": (2,)}
     (stream,) = a.streams
@@ -135,6 +138,14 @@ def test_no_json_of_a_case(tmp_path: Path, content: bytes) -> None:
         (("result",), None),
         (("result",), "invalid"),
         (("profile_idc",), "1"),
+        (("rev",), "1"),
+        (("clauses",), "7.3"),
+        (("requirements",), "start-unit"),
+        (("expected", "levels"), {}),
+        (("expected", "levels"), [3]),
+        (("expected", "levels"), [{"unit": "2", "shape": [1], "sha256": "0"}]),
+        (("expected", "levels"), [{"unit": 2, "shape": [-1], "sha256": "0"}]),
+        (("expected", "levels"), [{"unit": 2, "shape": [1]}]),
         (("features",), "dq_flag"),
         (("limits",), {"max_dims": "7"}),
         (("limits",), {"max_dims": 99}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,81 @@ def test_raw_and_texts(tmp_path: Path) -> None:
     found = outcomes(tmp_path)
     assert found["RAW"] == (Outcome.FAIL, "stream.nnr: Rec tensor 'w' is not expected")
     assert found["TEXT"][0] == Outcome.FAIL
+
+
+QP = -4
+LEVELS = np.array([[3, -1, 0], [0, 0, 2]], np.int32)
+
+
+def with_levels(root: Path, name: str, levels: Any, *, qp: int = QP, unit: int = 2) -> None:
+    """A case whose QuantParam is said to be ``levels``, and whose tensor to have that step."""
+    data = Stream().start().ndu(ndu("w", [2, 3]), LEVELS, qp=QP).data
+    tensors = {"w": (LEVELS * 2.0 ** (qp // 4)).astype(np.float32)}
+    expected = described(data, tensors)["expected"]
+    listed = [
+        {"unit": unit, "shape": np.shape(each), "sha256": nnr.digest(np.array(each, np.int32))} for each in levels
+    ]
+    write_case(root, name, data, tensors, expected={**expected, "levels": listed})
+
+
+def test_levels(tmp_path: Path) -> None:
+    """They tell whether entropy decoding is wrong, or what comes after it."""
+    others = LEVELS + 1
+    with_levels(tmp_path, "PASS", [LEVELS])
+    with_levels(tmp_path, "STEP", [LEVELS], qp=0)
+    with_levels(tmp_path, "BOTH", [others], qp=0)
+    with_levels(tmp_path, "VALUE", [others])
+    with_levels(tmp_path, "SHAPE", [LEVELS.T])
+    with_levels(tmp_path, "COUNT", [LEVELS, LEVELS])
+    with_levels(tmp_path, "UNIT", [LEVELS], unit=1)
+    found = outcomes(tmp_path)
+    assert {name: outcome for name, (outcome, _) in found.items()} == {
+        name: "PASS" if name == "PASS" else "FAIL" for name in found
+    }
+    assert found["STEP"][1] == (
+        "stream.nnr: tensor 'w' has other values: 3 of 6, the first is 1.5 for 3.0 at (0, 0); each QuantParam is right"
+    )
+    assert found["BOTH"][1].endswith("; QuantParam 0, of unit 2, has other values: entropy decoding (10.2)")
+    assert found["VALUE"][1] == "stream.nnr: QuantParam 0, of unit 2, has other values"
+    assert found["SHAPE"][1] == "stream.nnr: QuantParam 0, of unit 2, has shape (2, 3), not (3, 2)"
+    assert found["COUNT"][1] == "stream.nnr: there are 1 QuantParam, not 2"
+    assert found["UNIT"][1] == "stream.nnr: QuantParam 0, of unit 1, is of unit 2"
+
+
+def test_rec_variables_are_as_good_as_tensors(tmp_path: Path) -> None:
+    """Of another decoder; it may give what 7.3 ends with."""
+    raw = described(DATA, {"w": W})["expected"]["tensors"]
+    write_case(tmp_path, "REC", DATA, {"v": W}, expected={**described(DATA, {"v": W})["expected"], "raw": raw})
+    assert outcomes(tmp_path, command=command("good"))["REC"] == (Outcome.PASS, "")
+    outcome, detail = outcomes(tmp_path, command=command("wrong"))["REC"]
+    assert (outcome, detail.partition(": 1 of 3")[0]) == (Outcome.FAIL, "stream.nnr: tensor 'w' has other values")
+    assert outcomes(tmp_path)["REC"] == (Outcome.FAIL, "stream.nnr: tensor 'w' is not expected")
+
+
+def test_requirements_are_named(tmp_path: Path) -> None:
+    write_case(tmp_path, "A", DATA, error=TRUNCATED, requirements=["start-unit", "unit-size"])
+    write_case(tmp_path, "B", DATA[:-3], error={**TRUNCATED, "unit": None}, requirements=["unit-size"])
+    found = outcomes(tmp_path)
+    assert found["A"] == (Outcome.XPASS, "decoded, but it is invalid (start-unit, unit-size)")
+    assert found["B"][1].startswith("refused, but not for the bitstream as a whole (unit-size): ")
+    assert outcomes(tmp_path, lenient=True)["B"][0] == Outcome.PASS
+    assert outcomes(tmp_path, lenient=True)["A"][0] == Outcome.XPASS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a case takes is known on Linux")
+def test_peaks_of_memory(tmp_path: Path) -> None:
+    """Each case has its own: a large one leaves nothing to those after it."""
+    write_case(tmp_path, "A", DATA, {"w": W})
+    zeros = np.zeros((4096, 4096), np.float32)
+    write_case(tmp_path, "B", nnr.encode({"w": zeros}, row_skipping=True), {"w": zeros[:1, :1]})
+    write_case(tmp_path, "C", DATA, {"w": W})
+    small, large, after = (result.peak or 0 for result in run(load_cases(tmp_path), tmp_path, timeout=60))
+    assert 0 < small < large - zeros.nbytes // 2
+    assert 0 < after < large - zeros.nbytes // 2
+    decoded = list(run(load_cases(tmp_path)[:2], tmp_path, timeout=60, command=command("good")))
+    assert decoded[1].peak
+    assert decoded[0].peak
+    assert decoded[1].peak - decoded[0].peak > zeros.nbytes // 2
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,11 @@ def one_bitstream() -> Broken:
     return Broken(2 * raw(start(), "w").data, 3)
 
 
+@breaks("parameter-types")
+def parameter_types() -> Broken:
+    return Broken(raw(start(), "w", compressed_parameter_types=2).data, 2)
+
+
 @breaks("single-mps")
 def single_mps() -> Broken:
     return Broken(raw(mps(start()), "w").data, 2)
@@ -386,6 +391,11 @@ def nnef_quantization_first() -> Broken:
 def nnef_reference_list() -> Broken:
     s = start(topology_carriage_flag=1, mps_parent_signalling_enabled_flag=1)
     return Broken(s.topology(GRAPH).reference_list("w", "v").data, 3)
+
+
+@breaks("nnef-shapes")
+def nnef_shapes() -> Broken:
+    return Broken(raw(start(topology_carriage_flag=1).topology(GRAPH), "w", [2]).data, 3)
 
 
 @breaks("nnef-names")

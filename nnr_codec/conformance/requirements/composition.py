@@ -54,7 +54,7 @@ requirement(
     "There is one bitstream where one is expected: an NNR_STR begins the next one.",
     "a second NNR_STR",
 )
-requirement("single-mps", "6.2.3", "A bitstream has a single NNR_MPS.", "a second NNR_MPS")
+requirement("single-mps", "6.2.3", "A bitstream has a single NNR_MPS.", "a second NNR_MPS", "has no NNR_MPS")
 requirement("mps-first", "6.2.3", "The NNR_MPS comes before all NNR_NDU.", "NNR_NDU before the NNR_MPS")
 requirement(
     "unique-ids", "6.2.3", "A topology element is coded once in a bitstream.", "topology element ids are unique"

@@ -146,7 +146,7 @@ requirement(
     "a recomposed value is not finite",
 )
 requirement("raw-size", "6.3.4.7", "Raw parameters take four bytes each.", "bytes of raw_float32_parameter are not")
-requirement("deflate", "6.4.3.5", "Deflated data follows RFC 1950 and ends with its unit.", "deflated data")
+DEFLATE = requirement("deflate", "6.4.3.5", "Deflated data follows RFC 1950 and ends with its unit.", "deflated data")
 requirement(
     "payload-complete",
     "10.2.1.1",

@@ -17,6 +17,7 @@ from ...constants import (
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
+from ...decoder.wiring import Wires
 from ...errors import FormatError, LimitError, NnrError
 from ...model import Topology
 from ...syntax.structures import NnrQuantizationUnitHeader, NnrTopologyUnitHeader, NnrTopologyUnitPayload
@@ -60,6 +61,11 @@ QUANTIZATION_FIRST = requirement(
     "nnef-quantization-first", "A.4", "An NNR_QNT with NNEF quantization information comes before all NNR_NDU."
 )
 NAMES = requirement("nnef-names", "A.4", "Tensors are named by the variables of the NNEF topology.")
+SHAPES = requirement(
+    "nnef-shapes",
+    "A.1",
+    "A tensor has the shape that the NNEF topology in the bitstream declares for its variable, extents of 1 aside.",
+)
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -205,6 +211,20 @@ def names(checked: Checked) -> Iterator[Finding]:
             if name not in told and name not in _helpers(seen) and checked.is_stranger(name):
                 told.add(name)
                 yield Finding(f"{name!r} is no variable of the topology", "", seen)
+
+
+@at_end(SHAPES)
+def shapes(checked: Checked) -> Iterator[Finding]:
+    if not checked.graphs or checked.variables is None:
+        return
+    from ...formats.nnef import wiring
+
+    wires = Wires(wiring(Topology("nnef", checked.texts["topology"])))
+    units = {name: seen for seen in checked.of(NNR_NDU) for name in seen.names}
+    for name, shape in checked.shapes.items():
+        declared = wires.shape(name)
+        if declared is not None and [n for n in declared if n != 1] != [n for n in shape if n != 1]:
+            yield Finding(f"{name!r} has the shape {shape}, declared as {declared}", "", units.get(name))
 
 
 def _helpers(seen: Seen) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import cast
 
@@ -16,6 +17,7 @@ from ...constants import (
     NNR_TPL_NNEF,
     NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
+    TOPOLOGY_FORMATS,
 )
 from ...syntax.structures import (
     NnrModelParameterSetUnitPayload,
@@ -24,6 +26,7 @@ from ...syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
+from .decoding import DEFLATE
 from .registry import Checked, Finding, Seen, at_end, each_unit, requirement
 
 TOPOLOGY_FORMAT = requirement("topology-format", "6.4.3.5", "No topology has a reserved storage format (7 to 127).")
@@ -43,6 +46,7 @@ TOPOLOGY_CARRIAGE = requirement(
     "topology-carriage",
     "6.4.4.3",
     "topology_carriage_flag tells whether NNR_TPL units carry the topology.",
+    "it has no NNR_TPL",
     severity="should",
 )
 TOPOLOGY_DATA = requirement(
@@ -105,6 +109,23 @@ def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     if value > NNR_DFL:
         element = f"nnr_{kind}_unit_header.{kind}_compression_format"
         yield Finding(f"{kind}_compression_format {value} is reserved", element)
+
+
+@each_unit(DEFLATE, NNR_TPL, NNR_QNT)
+def deflate(checked: Checked, seen: Seen) -> Iterator[Finding]:
+    """Also where a decoder passes over the data, as it does over a single zero; not where nobody knows what it is."""
+    kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
+    is_deflated = getattr(seen.unit.header.detail, f"{kind}_compression_format") == NNR_DFL
+    if not is_deflated or not TOPOLOGY_FORMATS.get(getattr(seen.unit.header.detail, f"{kind}_storage_format")):
+        return
+    inflater = zlib.decompressobj()
+    try:
+        inflater.decompress(getattr(seen.unit.structure, f"{kind}_data"), checked.limits.max_topology_bytes)
+    except zlib.error as error:
+        yield Finding(f"deflated data is damaged: {error}", f"{kind}_data")
+        return
+    if not inflater.unconsumed_tail and (not inflater.eof or inflater.unused_data):
+        yield Finding("deflated data does not end with its unit", f"{kind}_data")
 
 
 def _topology(seen: Seen) -> NnrTopologyUnitHeader:

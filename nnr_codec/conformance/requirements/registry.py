@@ -119,6 +119,8 @@ class Checked:
         The reading of profile 0 (errata K4).
     bits : collection of str
         Ids of units that hold bits of other tensors, as side information says: no variables of the model.
+    shapes : dict of str to tuple of int
+        Of the tensors that a topology in the bitstream declares, but for those that pruning made smaller.
     """
 
     limits: Limits
@@ -127,6 +129,7 @@ class Checked:
     topology: Topology | None = None
     first_edition: bool = False
     bits: Collection[str] = ()
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def of(self, *types: int) -> list[Seen]:
         """The units of these types."""

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from ...bitstream.payload import codebook_array
 from ...constants import (
     ICNN_NDU_ID,
+    NNR_CPT_DC,
     NNR_NDU,
+    NNR_PT_BLOCK,
     NNR_PT_FLOAT,
     NNR_PT_INT,
     QuantizationMethod,
@@ -59,6 +61,13 @@ METHOD_USED = requirement(
     "quantization-method-used",
     "6.4.4.3",
     "The quantization method flags in force name the method of each tensor.",
+    severity="should",
+)
+PARAMETER_TYPES = requirement(
+    "parameter-types",
+    "6.4.3.7",
+    "compressed_parameter_types names local scaling, bias and batch norm parameters of blocks alone, as no other unit "
+    "holds any.",
     severity="should",
 )
 requirement(
@@ -114,6 +123,15 @@ def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(message, f"{HEADER}.codebook_present_flag")
 
 
+@each_unit(PARAMETER_TYPES, NNR_NDU)
+def parameter_types(_: Checked, seen: Seen) -> Iterator[Finding]:
+    header = seen.unit.ndu
+    others = header.compressed_parameter_types & ~NNR_CPT_DC
+    if others and header.nnr_compressed_data_unit_payload_type < NNR_PT_BLOCK:
+        message = f"compressed_parameter_types is {header.compressed_parameter_types}, and the unit holds no block"
+        yield Finding(message, f"{HEADER}.compressed_parameter_types")
+
+
 # ------------------------------------------------------------------------------------------------ parents
 def _is_named(seen: Seen) -> bool:
     """Whether the unit is an update that names its parent otherwise than by a hash."""
@@ -166,13 +184,16 @@ def float_exact(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Fin
         if group.first.role == "weight":  # such a tensor comes shifted
             values = np.moveaxis(values, group.first.header.first_tensor_dimension_shift, 0)
         levels, zero = rec.levels.reshape(-1), part.codebook.cb_zero_offset if part.codebook else 0
+        numbers, times = values.reshape(-1), 1
+        if levels.min() == levels.max():  # as a few bytes may declare millions of them
+            levels, numbers, times = levels[:1], numbers[:1], levels.size
         entries = codebook_array(part.codebook, checked.limits) if part.codebook else None
 
         def integers(start: int, levels: _Ints = levels, entries: _Ints | None = entries, zero: int = zero) -> _Floats:
             chunk = levels[start : start + CHUNK]
             return (chunk if entries is None else entries[chunk + zero]).astype(np.float64)
 
-        wrong = _inexact(integers, values.reshape(-1))
+        wrong = times * _inexact(integers, numbers)
         if wrong:
             yield Finding(f"{wrong} of {values.size} values of {rec.name!r} are rounded to {rec.values.dtype}")
 

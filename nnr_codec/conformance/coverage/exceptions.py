@@ -1,0 +1,103 @@
+"""What no bitstream can reach, and why, and what no valid one can."""
+
+from __future__ import annotations
+
+from .listing import FALSE, ONE, POSITIVE, REACHED, ROUNDS, TRUE
+
+_NONE, _ONE, _SEVERAL = ROUNDS
+_CONSTANT = "the count is a constant above 1"
+
+#: Outcomes of a line, by its text.
+NEVER: dict[str, dict[str, str]] = {
+    "for i in range(num_of_nnr_units_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
+    "for j in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
+    "for k in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
+    "for j in range(count_topology_elements_minus2 + 1)": {_NONE: "there is at least 1"},
+    "for i in range(tensor_2d_height)": dict.fromkeys((_NONE, _ONE), "the flag is there with several rows only"),
+    "for i in range(w * h)": {_NONE: "each extent is at least 1"},
+    "for i in range(2 * n)": dict.fromkeys((_NONE, _ONE), "n is at least 1"),
+    "for i in range(2 * n, 4 * n)": dict.fromkeys((_NONE, _ONE), "n is at least 1"),
+    "for i in range(9)": {_NONE: _CONSTANT},
+    **{
+        text: dict.fromkeys((_NONE, _ONE), _CONSTANT)
+        for text in (
+            "for i in range(24 if dq else 3)",
+            "for i in range(24, 40 if dq else 26)",
+            "for i in range(5 if tcm else 3)",
+            "for i in range(abs_level_greater_x2_ids)",
+            "for (element, ids) in shift_parameter_ids.items()",
+            "for (context, set_id) in zip(contexts[element], ids, strict=True)",
+        )
+    },
+    "for i in range(40, 48 if dq else 41)": {_NONE: "the count is a constant"},
+}
+
+#: Lines, with their outcomes, that only bitstreams reach that break a rule, or that decoders need not understand.
+BROKEN: frozenset[tuple[str, str]] = frozenset(
+    {
+        *((name, "0") for name in ("nnr_unit_size", "partial_data_counter", "nnr_unit_entry_point[i]")),
+        *((name, "0") for name in ("decomposition_rank", "g_number_of_rows", "codebook_size", "tensor_dimensions[j]")),
+        *((name, "0") for name in ("spm_count_thresholds", "ppm_count_pruning_ratios", "upm_count_thresholds")),
+        *((name, "0") for name in ("dpm_count_thresholds", "reshaped_tensor_dimensions[i][j]", "split_index[j]")),
+        *((name, "0") for name in ("super_block_dimensions[i][j]", "block_dimensions[i][j]", "count_bits")),
+        *((name, "0") for name in ("count_ids", "count_dims[j]", "dim[j][k]", "terminating_one_bit")),
+        *((name, POSITIVE) for name in ("nnr_reserved_zero_7_bits", "nnr_reserved_zero_7bits")),
+        *((name, POSITIVE) for name in ("nnr_reserved_zero_2bits", "nnr_reserved_zero_2bits[i]")),
+        *((name, POSITIVE) for name in ("nnr_reserved_zero_3bits", "nnr_reserved_zero_3bits[i]")),
+        *((name, ONE) for name in ("nnr_reserved_zero_1bit", "nnr_reserved_zero_1_bit")),
+        *((loop, _NONE) for loop in ("for i in range(prod(tensor_dimensions))", "for j in range(count_ids)")),
+        ("for k in range(count_dims[j])", _NONE),
+        ("put_node_depth", "0"),  # where no ids of the node itself are there: it has a parent
+        ("else if nnr_rep_type == NNR_TPL_DICT", FALSE),
+        ("if len(names) != len(listed)", TRUE),
+        ("for i in range(9)", _ONE),
+        ("if not bin_val", TRUE),
+        ("renorm()", REACHED),
+        ("if bin_val and (not data[last >> 3] >> 7 - (last & 7) & 1)", TRUE),
+        ("bin_val", FALSE),
+        ("not data[last >> 3] >> 7 - (last & 7) & 1", TRUE),
+        ("if read_bit()", TRUE),
+        ("if len(data) - bit_pointer // 8", TRUE),
+        ("first_edition", TRUE),
+        ("if not -(1 << 31) <= quant_param < 1 << 31", TRUE),
+        ("j < 30", FALSE),
+    }
+)
+
+#: The same of rows of tables of values, whose text ends so.
+BROKEN_VALUES = ("reserved", "unspecified", "2..255")
+
+#: Requirements that no vector breaks.
+UNBROKEN = {"decodable": "what breaks it, and no other rule, is not known"}
+
+#: Sentences with a "shall" that no vector can show, and that are no requirements (see `nnr_codec.conformance.shalls`).
+UNSHOWN = {
+    "nnr_reserved_zero_0bit has no bits",
+    "decoders ignore nnr_reserved_zero_0bit",
+    "nnr_reserved_zero_5bits is 0",
+    "decoders ignore nnr_reserved_zero_5bits",
+    "the base models to which updates are applied",
+    "a copy of the folded network is kept for training",
+    "conditions of decoding apply",
+    "constraints on an NNEF topology apply",
+    "constraints on NNEF quantization information apply",
+    "constraints on NNR_NDU apply",
+}
+
+#: What shows other such sentences: a step of decoding, a row of a table of values, or an element with "> 0".
+SHOWN: dict[str, tuple[str, ...]] = {
+    "decoders ignore nnr_reserved_zero_1bit": ("nnr_reserved_zero_1bit > 0",),
+    "decoders ignore nnr_reserved_zero_2bits": ("nnr_reserved_zero_2bits > 0", "nnr_reserved_zero_2bits[i] > 0"),
+    "decoders ignore nnr_reserved_zero_3bits": ("nnr_reserved_zero_3bits > 0", "nnr_reserved_zero_3bits[i] > 0"),
+    "decoders ignore nnr_reserved_zero_7bits": ("nnr_reserved_zero_7bits > 0", "nnr_reserved_zero_7_bits > 0"),
+    "the scope of an NNR_LPS": ("LPS", "LPS in aggregate", "LPS ended"),
+    "which sparsification map holds for what": ("lps_sparsification_flag > 0",),
+    "which pruning map holds for what": ("lps_pruning_flag > 0",),
+    "which unification map holds for what": ("lps_unification_flag > 0",),
+    "a decoder takes a bitstream of 6.3 and gives tensors or texts": ("tensors", "texts"),
+    "it resets the decoder": ("NNR_STR again",),
+    "tensors come out as soon as they are decoded": ("tensors",),
+    "which codebook is used": ("no codebook", "Codebook", "CodebookDC"),
+    "0 in a sparsification mask: made zero": ("sparsification mask",),
+    "0 in a pruning mask: pruned": ("pruning mask",),
+}

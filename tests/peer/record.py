@@ -1,0 +1,228 @@
+"""NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
+
+That is docs/nncodec.jsonl, a line about all and one for each case, and of it docs/conformance.md. Of cases that the
+record has with these bitstreams it is not asked again, unless ``--all`` is said; ``--page`` writes the page alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import nnr_codec as nnr
+from nnr_codec.conformance.suite import Suite
+from nnr_codec.conformance.vectors import KINDS, Case, Outcome, Result, load_cases, run, summary
+
+from ..vectors.make import ROOT
+from .disagreements import INVALID, VALID, Group, group_of
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+RECORD, PAGE = DOCS / "nncodec.jsonl", DOCS / "conformance.md"
+WRAPPER = Path(__file__).resolve().parents[2] / "examples" / "decoders" / "nncodec2.py"
+
+#: Seconds for a case; on a busy machine the start of a process takes most of them.
+TIMEOUT = 120.0
+
+
+def ask(python: str, cases: Sequence[Case], jobs: int = 1) -> list[Result]:
+    """What NNCodec makes of cases."""
+    command = f"{shlex.quote(python)} {shlex.quote(str(WRAPPER))} {{input}} {{outdir}} {{inputs}}"
+    return list(run(cases, ROOT, jobs=jobs, timeout=TIMEOUT, memory=1 << 30, command=command))
+
+
+def told(result: Result) -> str:
+    """Why, without what is the same for all or other on each machine."""
+    detail = result.detail.removeprefix("refused: ").removeprefix("exit code 1: ")
+    detail = re.sub(r"^ERROR: In function .*? in \S+:\d+: ", "", detail)
+    return re.sub(r"^\S+\.(nnr|nnc): ", "", detail)
+
+
+def entry(result: Result) -> dict[str, Any]:
+    """The line of a case."""
+    case = result.case
+    facts = {"id": case.id, "class": case.kind, "sha256": fingerprint(case), "outcome": str(result.outcome)}
+    return facts if result.outcome == Outcome.PASS else facts | {"detail": told(result)}
+
+
+def fingerprint(case: Case) -> str:
+    """Of what is asked, and of what is expected."""
+    case = case.without_extension() if case.extension else case
+    facts = [(stream.sha256, stream.tensors, stream.raw) for stream in case.streams]
+    return hashlib.sha256(repr((case.result, case.topology_dimensions, facts)).encode()).hexdigest()[:16]
+
+
+def own(cases: Sequence[Case]) -> dict[str, Any]:
+    """This library's results and times: of one process, of two, and of the self-test."""
+    seconds, said = {}, set()
+    for jobs in (1, 2):
+        started = time.perf_counter()
+        said.add(summary(run(cases, ROOT, jobs=jobs)))
+        seconds[f"j{jobs}"] = round(time.perf_counter() - started, 1)
+    (both,) = said
+    test = nnr.selftest()
+    seconds["selftest"] = round(test.seconds, 2)
+    return {"summary": both, "seconds": seconds, "core": len(test.results)}
+
+
+def record(python: str, known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All lines; of cases in ``known`` the lines that are there."""
+    cases, suite = load_cases(ROOT), Suite.read(ROOT)
+    assert suite
+    lines = {line["id"]: line for line in known}
+    new = [case for case in cases if fingerprint(case) != lines.get(case.id, {}).get("sha256")]
+    lines |= {result.case.id: entry(result) for result in ask(python, new, jobs=2)}
+    head = {
+        "suite": {"revision": suite.revision, "sha256": suite.sha256, "cases": len(cases)},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "nnr_codec": own(cases),
+    }
+    return [head, *(lines[case.id] for case in cases)]
+
+
+# ------------------------------------------------------------------------------------------------ the page
+def read() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What is recorded of all, and of each case."""
+    head, *lines = map(json.loads, RECORD.read_text("utf-8").splitlines())
+    return head, lines
+
+
+def group(line: dict[str, Any]) -> Group | None:
+    """Why a recorded case did not come out as expected."""
+    return group_of(line["id"], line["detail"], is_valid=line["class"] != "invalid")
+
+
+def page(head: dict[str, Any], lines: list[dict[str, Any]]) -> str:
+    """docs/conformance.md."""
+    suite, ours = head["suite"], head["nnr_codec"]
+    wrong = [line for line in lines if line["outcome"] not in ("PASS", "SKIP")]
+    skipped = [line for line in lines if line["outcome"] == Outcome.SKIP]
+    grouped: dict[int, list[dict[str, Any]]] = {}
+    for line in wrong:
+        grouped.setdefault(id(group(line)), []).append(line)
+    text = [
+        INTRODUCTION.format(
+            cases=suite["cases"], revision=suite["revision"], sha256=suite["sha256"], summary=ours["summary"],
+            core=ours["core"], **ours["seconds"], python=head["python"], platform=head["platform"],
+        ),
+        *_table(lines),
+        OUTCOMES.format(wrong=len(wrong)),
+        "### Valid bitstreams",
+        "",
+        *_sections(VALID, grouped),
+        "### Invalid bitstreams",
+        "",
+        *_sections(INVALID, grouped),
+        "### Not asked",
+        "",
+        *_reasons(skipped),
+    ]  # fmt: skip
+    return "\n".join(text)
+
+
+def _table(lines: list[dict[str, Any]]) -> list[str]:
+    counts = {kind: Counter(line["outcome"] for line in lines if line["class"] == kind) for kind in KINDS}
+    outcomes = [str(outcome) for outcome in Outcome if any(found[outcome] for found in counts.values())]
+    rows = [["class", "cases", *outcomes], ["---", *["---:"] * (len(outcomes) + 1)]]
+    for kind, found in counts.items():
+        rows.append([kind, str(sum(found.values())), *(str(found[outcome] or "") for outcome in outcomes)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _sections(groups: Iterable[Group], grouped: dict[int, list[dict[str, Any]]]) -> list[str]:
+    lines = []
+    for each in groups:
+        mine = grouped.get(id(each), [])
+        outcomes = Counter(line["outcome"] for line in mine)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        errata = f"; errata {each.errata}" if each.errata else ""
+        lines += [f"**{each.title}** ({counts}; {each.clauses}{errata}).", each.why, ""]
+        lines += [f"<sub>{', '.join(_short(line['id'] for line in mine))}</sub>", ""]
+    return lines
+
+
+def _short(ids: Iterable[str]) -> list[str]:
+    """Ids, those in a row of one group as from and to."""
+    found: list[list[str]] = []
+    for id_ in ids:
+        stem, number = re.fullmatch(r"(.*?)(\d*)", id_).groups()  # type: ignore[union-attr]  # matches anything
+        before = found[-1][-1] if found else ""
+        follows = number and before == f"{stem}{int(number) - 1:0{len(number)}}"
+        if follows:
+            found[-1].append(id_)
+        else:
+            found.append([id_])
+    return [each[0] if len(each) == 1 else f"{each[0]} to {each[-1].rpartition('-')[2]}" for each in found]
+
+
+def _reasons(lines: list[dict[str, Any]]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
+        reasons.setdefault(line["detail"], []).append(line["id"])
+    return [f"* {why}: {', '.join(_short(ids))}" for why, ids in reasons.items()] + [""]
+
+
+INTRODUCTION = """# Conformance
+
+`nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory, and
+`nnr conformance --decoder` asks any other program ([bitstream_vectors/README.md](../bitstream_vectors/README.md)). They
+are vectors of this project, and of what NNCodec wrote; those of ISO/IEC 15938-18 are not public, and nothing here is a
+claim of conformance to it.
+
+This page is written by `python -m tests.peer.record`, of revision {revision} of the vectors
+(`{sha256}`), with Python {python} on {platform}.
+
+## nnr_codec
+
+It was run twice in a row: in {j1} s with one process, and in {j2} s with two.
+
+> {summary}
+
+`nnr_codec.selftest()`, for installations that have no vectors beside them, takes {selftest} s for its {core} cases.
+
+`--json` is described by [conformance.schema.json](conformance.schema.json); `--junit` and `--markdown` tell the same.
+`--claim` ends with a sentence that may be quoted, if all cases were run, all came out as expected, and the files are
+those of the manifest. `--fluster` writes a test suite for fluster: its `result` is the digest of the decoded model
+(`model_sha256` of `nnr verify --digest`), and empty for what a decoder has to refuse.
+
+## NNCodec 2.1.3
+
+NNCodec is the published software of Fraunhofer HHI, whose streams decode here bit for bit, and ours there, where its
+syntax elements suffice. Here it is asked about all of them, by a wrapper of 70 lines:
+
+```sh
+nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outdir}} {{inputs}}'
+```
+"""
+
+OUTCOMES = """
+`acceptable` are bitstreams that a decoder may refuse; those with side information, which is no part of the standard,
+are among them. The Rec* variables of 7.3 are as good as the tensors that are made of them, as of a weight and its local
+scaling. The {wrong} disagreements, by what they come from:
+"""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the record and the page, or the page alone."""
+    if "--page" not in arguments:
+        lines = record(os.environ["NNR_PEER"], [] if "--all" in arguments else read()[1])
+        RECORD.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    head, lines = read()
+    PAGE.write_text(page(head, lines), "utf-8")
+    for line in lines:
+        if line["outcome"] not in ("PASS", "SKIP") and not group(line):
+            print(f"disagreements.toml has no group for {line['id']}: {line['detail']}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
