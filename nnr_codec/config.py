@@ -239,8 +239,8 @@ class EncoderConfig(TensorOptions):
         Of updates: whether contexts look at the levels of the update before (10.3.4.2.2), and at whether there was one
         other than 0 in any (10.2.1.4). None: where that saves bits. Without an update before they have no say.
     nnr_pre : bool or None
-        Of updates: code residuals of the update before, quantized uniformly (9.2.4). None: where that takes fewer
-        bytes.
+        Of updates: code residuals of the update before, quantized uniformly (9.2.4), where each tensor has one. None:
+        where that takes fewer bytes.
     """
 
     effort: int = 5
@@ -403,12 +403,12 @@ class EncoderConfig(TensorOptions):
             value = getattr(options, name)
             if not isinstance(value, bool) and (name in _FLAGS or value is not None):
                 raise EncodeError(f"{name} is true or false, not {value!r}")
-        real = {"quality": (0, 100), "snr": (0, float("inf")), "max_error": (0, float("inf")), "rate": (0, 16)}
+        real = {"quality": (0, 100), "snr": (0, 3000), "max_error": (0, 1e300), "rate": (0, 16)}
         for name, (low, high) in real.items():
             value = getattr(options, name)
             _check_real(name, value)
             if value is not None and not low <= value <= high:
-                raise EncodeError(f"{name} {value} is {f'outside {low}..{high}' if high < float('inf') else 'below 0'}")
+                raise EncodeError(f"{name} {value} is outside {low}..{high}")
         if options.max_error == 0:
             raise EncodeError("max_error is above 0; exact keeps every bit")
         bound = 1 << (5 + self.qp_density)
@@ -461,8 +461,15 @@ def _check_whole(name: str, value: object, optional: bool = False) -> None:
 def _check_real(name: str, value: object) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
         raise EncodeError(f"{name} is a finite number, not {value!r}")
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # an integer that is larger than any float
+        return False
 
 
 def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:

@@ -84,6 +84,10 @@ def _units(
     model, links = prepared.model, prepared.links
     topology = model.topology if config.topology == "carried" else None
     apart = "" if topology else model.topology.format if model.topology else model.format
+    told = {**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})}
+    own = links.elements if links else {}
+    if "base_model_id" in told and "base_model_id" in own:
+        raise EncodeError("performance has a base_model_id, but an update says itself what it builds on (6.4.4.3)")
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
     parameters = NnrModelParameterSetUnitPayload(
@@ -92,8 +96,8 @@ def _units(
         mps_qp_density=config.qp_density,
         mps_quantization_parameter=0,
         mps_topology_indexed_reference_flag=int(bool(references)),
-        **{**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})},
-        **(links.elements if links else {}),
+        **told,
+        **own,
     )
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader()), parameters, session)
     if topology:

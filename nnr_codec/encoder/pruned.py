@@ -85,7 +85,8 @@ def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
         array = np.moveaxis(np.asarray(model.tensors[unit.ids[0]]), main.shift, 0)
         kept = array != 0
         if array.dtype.kind != "i":
-            kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is another number
+            with np.errstate(invalid="ignore"):  # of a signalling not-a-number
+                kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is another number
         packed = bitarray(endian="big")
         packed.frombytes(np.packbits(kept.reshape(-1)).tobytes())
         bits.extend(packed[: kept.size])

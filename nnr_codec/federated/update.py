@@ -6,7 +6,7 @@ Clause numbers refer to ISO/IEC 15938-17:2024.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from math import isfinite
@@ -128,6 +128,7 @@ def encode_update(
     if "bits" in differences.kinds.values():
         metadata[UPDATE] = BITS
     tensors = dict(differences) if in_memory else differences
+    settings = _of_changes(settings, after.tensors, tensors)
     link = Link({"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT})
     links = Links({name: link for name in tensors if name not in whole}, identity(before))
     topology = after.topology if after.topology != before.topology else None
@@ -355,6 +356,7 @@ class UpdateEncoder:
                 ids[name] = next(following)
         tensors = {name: array for name, array in wanted.items() if array.any()}
         settings = replace(self._config, performance=performance) if performance else self._config
+        settings = _of_changes(settings, ids, {*tensors, *whole})
         found = self._quantized(tensors)
         others = {name: array for name, array in tensors.items() if name not in found}
         settings = _steps(Model({**others, **whole}), whole, settings, lossless=False)
@@ -445,14 +447,22 @@ class UpdateEncoder:
         return self._quantization.quantized(tensors.items(), self._config, *place)
 
     def _before(self, tensors: Mapping[str, Array], ids: Mapping[str, int]) -> dict[str, Array]:
-        """The updates before of these tensors, as far as residuals of them come into question (9.2.4)."""
+        """The updates before of these tensors, if residuals of them come into question (9.2.4).
+
+        nnr_pre_flag is about all tensors, so that each of them needs an update before (6.4.4.3).
+        """
         config = self._config
         if config.nnr_pre is False or config.target_size is not None or config.target_ratio is not None:
             return {}
         if self._parent == "external" or (config.dependent_quantization and not config.nnr_pre):
             return {}
-        found = {name: _cached(self.state.node((self._device_id, ids[name])), tensors[name]) for name in tensors}
-        return {name: cache for name, cache in found.items() if cache is not None}
+        found: dict[str, Array] = {}
+        for name, array in tensors.items():
+            cache = _cached(self.state.node((self._device_id, ids[name])), array)
+            if cache is None:
+                return {}
+            found[name] = cache
+        return found
 
     def _residuals(self, tensors: Mapping[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
         """What tensors differ by from the updates before, if that may be worth it (9.2.4); else nothing."""
@@ -482,6 +492,15 @@ def _settings(config: EncoderConfig | None, options: Mapping[str, Any]) -> Encod
     if settings.nnr_pre and settings.dependent_quantization:
         raise EncodeError("nnr_pre goes with uniform quantization (6.4.4.3): set dependent_quantization to False")
     return settings
+
+
+def _of_changes(config: EncoderConfig, names: Container[str], changing: Container[str]) -> EncoderConfig:
+    """Options without what is known of tensors of the model that do not change."""
+
+    def kept(known: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        return known and {name: value for name, value in known.items() if name in changing or name not in names}
+
+    return replace(config, sensitivity=kept(config.sensitivity), hessians=kept(config.hessians))
 
 
 def _codable(name: str, array: Array) -> Array:

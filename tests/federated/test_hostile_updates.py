@@ -47,7 +47,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 @cache
 def rounds(kind: int) -> Attack:
-    """The third of three bitstreams; one tensor of the second is whole."""
+    """The third of three bitstreams; one tensor of the second is whole, unless the third has residuals."""
     encoder, decoder = nnr.UpdateEncoder(base_model_id="m", **OPTIONS[kind]), nnr.UpdateDecoder(like=LIKE)
     rng = np.random.default_rng(kind)
     sent: list[bytes] = []
@@ -57,7 +57,7 @@ def rounds(kind: int) -> Attack:
             "b": rng.normal(0, 0.1, 7).astype("f4"),
             "n": rng.integers(-9, 9, (3, 2)).astype("i4"),
         }
-        whole = {"b": update.pop("b")} if k == 1 else {}
+        whole = {"b": update.pop("b")} if k == 1 and not OPTIONS[kind].get("nnr_pre") else {}
         sent.append(encoder.encode(update, whole=whole))
         if k < 2:
             decoder.decode(sent[-1])

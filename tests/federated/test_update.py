@@ -160,6 +160,38 @@ def test_9_2_4_residuals_are_coded_where_that_is_smaller() -> None:
     assert flags == [[0, 1, 1], [0, 0, 0]]
 
 
+@pytest.mark.parametrize("option", ["sensitivity", "hessians"])
+def test_what_is_known_of_tensors_that_do_not_change(option: str) -> None:
+    """It does no harm; of what is no tensor of the model, nothing is known."""
+    known = {name: np.eye(columns) if option == "hessians" else 2.0 for name, columns in {"w": 80, "v": 3}.items()}
+    (update,) = rounds(1)
+    encoder = nnr.UpdateEncoder(**{option: known})
+    data = encoder.encode({**update, "v": np.zeros((4, 3), "f4")})
+    assert data == nnr.UpdateEncoder(**{option: {"w": known["w"]}}).encode(update)
+    assert encoder.encode({**update, "v": np.ones((4, 3), "f4")})
+    with pytest.raises(nnr.EncodeError, match="'v', which is no tensor of the model"):
+        nnr.UpdateEncoder(**{option: known}).encode(update)
+    base = {"w": update["w"], "v": np.ones((4, 3), "f4")}
+    new = {**base, "w": 2 * base["w"]}
+    assert nnr.encode_update(base, new, **{option: known}) == nnr.encode_update(
+        base, new, **{option: {"w": known["w"]}}
+    )
+    with pytest.raises(nnr.EncodeError, match="'u', which is no tensor of the model"):
+        nnr.encode_update(base, new, **{option: {"u": known["v"]}})
+
+
+def test_6_4_4_3_no_residuals_where_a_tensor_has_no_update_before() -> None:
+    """nnr_pre_flag is that of all tensors: one that was whole before, left out, or not there has nothing to add to."""
+    zeros, vector = {"c": np.zeros(9, "f4")}, {"c": np.full(9, 2.0**-10, "f4")}
+    for more, whole in (({}, zeros), (zeros, {}), ({}, {})):
+        encoder, bitstreams, flags = nnr.UpdateEncoder(nnr_pre=True), [], []
+        for k, update in enumerate(rounds(3, keep=0.95, part=0.5)):
+            bitstreams.append(encoder.encode(update | vector) if k else encoder.encode(update | more, whole=whole))
+            flags.append(parameters(bitstreams[-1]).nnr_pre_flag)
+            assert not nnr.verify(bitstreams[-1], inputs=bitstreams[:-1]).violations
+        assert flags == [0, 0, 1]
+
+
 def test_9_2_4_residuals_are_quantized_uniformly_and_add_up() -> None:
     encoder, decoder = nnr.UpdateEncoder(nnr_pre=True), nnr.UpdateDecoder()
     for number, update in enumerate(rounds(4, keep=0.9)):
@@ -239,6 +271,8 @@ def test_the_performance_of_the_model_is_told() -> None:
     data = nnr.UpdateEncoder(base_model_id="x").encode(next(rounds(1)), performance=performance)
     assert nnr.open(data).performance.validation_set_performance == 0.5
     assert nnr.open(data).performance.base_model_id == "x#0.1."
+    with pytest.raises(nnr.EncodeError, match="performance has a base_model_id"):
+        nnr.UpdateEncoder().encode(next(rounds(1)), performance=nnr.Performance("another"))
 
 
 def test_quality_is_about_each_tensor_by_itself() -> None:

@@ -517,6 +517,15 @@ def test_the_mask_says_what_is_0(method: str) -> None:
         assert_identical(np.asarray(array), np.asarray(without[name]))
 
 
+def test_a_mask_of_what_is_no_number() -> None:
+    """A signalling not-a-number, of which conversions would warn, is not 0."""
+    tensors = {"w": weights()["conv"], "raw": np.ones((3, 4), "f4")}
+    tensors["raw"].view("u4")[1, 2] = 0x7F800001
+    data = nnr.encode(tensors, reduce="sparsify(threshold=0.01, mask=true)")
+    assert not nnr.verify(data).violations
+    assert nnr.decode(data)["raw"].tobytes() == tensors["raw"].tobytes()
+
+
 def test_the_same_bytes_for_any_number_of_threads() -> None:
     for tool in WAYS:
         options = ", ".join(f"{name}={value}" for name, value in vars(tool).items() if value not in (None, "", False))

@@ -1,0 +1,86 @@
+"""The same bytes whoever encodes: with any threads, executors, hash seeds, vector code and versions of numpy.
+
+What they are is in ``tests/data/encodes.json``; where a change of the encoder is meant to change bytes,
+``python -m tests.encodes`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnr_codec import workers
+
+from .encodes import CASES, DIGESTS, digests
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPECTED = json.loads(DIGESTS.read_text(encoding="utf-8"))
+
+
+def check(found: dict[str, str]) -> None:
+    """All digests are those that were committed."""
+    assert sorted(found) == sorted(EXPECTED)
+    different = [name for name in found if found[name] != EXPECTED[name]]
+    assert not different, f"{len(different)} of {len(found)} encodings have other bytes"
+
+
+def elsewhere(python: str, jobs: int, **environment: str) -> dict[str, Any]:
+    """What another process prints."""
+    run = subprocess.run(
+        [python, "-m", "tests.encodes", "--print", "--jobs", str(jobs)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(json.loads(run.stdout))
+
+
+def test_the_bytes_are_those_that_they_were() -> None:
+    assert len(CASES) >= 20
+    assert len(set(EXPECTED.values())) == len(EXPECTED)
+    check(digests())
+
+
+@pytest.mark.parametrize(
+    "start",
+    [partial(ThreadPoolExecutor, 3), partial(ProcessPoolExecutor, 2, get_context("spawn"))],
+    ids=["threads", "processes"],
+)
+def test_executors(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SMALL", 0)  # every tensor is handed over
+    with start() as executor:
+        assert isinstance(executor, Executor)
+        check(digests(executor=executor))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_processes_of_all_kinds(seed: int) -> None:
+    """Seeds of hashes; 1 to 8 threads of ours, 1 to 4 of what multiplies matrices; with and without vector code."""
+    libraries = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = {"PYTHONHASHSEED": str(seed), **dict.fromkeys(libraries, str(1 + seed % 4))}
+    if seed % 2:
+        extensions = np.show_config(mode="dicts")["SIMD Extensions"]
+        environment |= {"NPY_DISABLE_CPU_FEATURES": " ".join(extensions["found"]), "OPENBLAS_CORETYPE": "Prescott"}
+    found = elsewhere(sys.executable, 1 + seed % 8, **environment)
+    assert found["numpy"] == np.__version__
+    check(found["digests"])
+
+
+@pytest.mark.skipif("NNR_NUMPY1" not in os.environ, reason="needs a Python with numpy 1.26 and bitarray (NNR_NUMPY1)")
+def test_numpy_1() -> None:
+    found = elsewhere(os.environ["NNR_NUMPY1"], 2, PYTHONPATH=str(ROOT))
+    assert found["numpy"].startswith("1.26.")
+    assert not np.__version__.startswith("1.")
+    check(found["digests"])
