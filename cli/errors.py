@@ -30,6 +30,8 @@ def report(error: BaseException) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.ClickException):
+        # Arguments are names of files, which may be anybody's.
+        error.message = "\n".join(map(one_line, error.message.split("\n")))  # type: ignore[misc]
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code

@@ -44,6 +44,10 @@ def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limit
     given = params.given(topology, limits, bitstream)
     with output.source(bitstream) as data, nnr.NnrFile(data, limits, wire=formats.wiring, topology=given) as file:
         output.Printer().passed_over(file.ignored)
+        try:
+            file.check_complete()
+        except nnr.TruncatedError as error:
+            output.Printer().warning(f"{bitstream}: {error}")
         if of_maps:
             maps.print_maps(file, as_json)
             return

@@ -1,25 +1,36 @@
 """Outputs that appear whole or not at all: written under a temporary name in the target's folder, then renamed.
 
-A process that is killed leaves at most files and folders whose names end in :data:`PARTIAL_SUFFIX`. They may be deleted
-where there is a target: one that is replaced stands under such a name until the new one is there, and of several files
-the first may be new by then, and the last not. A symbolic link at the target is replaced, never followed.
+A process that is killed leaves at most files and folders whose names end in :data:`PARTIAL_SUFFIX`. The next output in
+the same folder deletes those of the same user whose names tell of a process that is no more (:func:`remove_stale`).
+Others may be deleted where there is a target: what is replaced may stand under such a name until the new one is there,
+and of several files the first may be new by then, and the last not. A symbolic link at the target is replaced, never
+followed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from .errors import FormatError
 
 #: How the names of unfinished outputs end.
 PARTIAL_SUFFIX = ".nnr-partial"
+
+#: Names that tell who is writing: the system, the process and when it began (:func:`own_suffix`).
+_OWNED = re.compile(rf".*\.([0-9a-f]{{16}})-([1-9][0-9]{{0,9}})-([0-9]{{1,20}}){re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
+#: Of renameat2.
+_AT_FDCWD, _NOREPLACE, _EXCHANGE = -100, 1, 2
 
 
 @contextlib.contextmanager
@@ -45,6 +56,7 @@ def output_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
     """
     target = _locate(path)
     mode = _replaceable_file(target, overwrite)
+    remove_stale(target.parent)
     partial = _partial(target)
     with _created(partial, mode, path) as file:
         yield file
@@ -77,6 +89,7 @@ def output_files(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
     """
     target = _locate(path)
     _replaceable_file(target, overwrite)
+    remove_stale(target.parent)
     created: dict[Path, tuple[Path, BinaryIO]] = {}
     with contextlib.ExitStack() as stack:
 
@@ -133,9 +146,10 @@ def output_directory(
     """
     target = _locate(path)
     mode = _replaceable_directory(target, overwrite, marker)
+    remove_stale(target.parent)
     partial = _partial(target)
-    os.mkdir(partial)
     try:
+        os.mkdir(partial)
         if mode is not None:
             os.chmod(partial, mode | stat.S_IRWXU)
         yield partial
@@ -150,8 +164,7 @@ def output_directory(
             _rename_new_directory(partial, target)
         _sync_folder(target.parent)
     finally:
-        if partial.exists():
-            shutil.rmtree(partial)
+        _remove(partial)
 
 
 def _locate(path: str | os.PathLike[str]) -> Path:
@@ -162,27 +175,91 @@ def _locate(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(given.parent, strict=True)) / given.name
 
 
-def _partial(target: Path) -> Path:
+def _partial(target: Path, suffix: str | None = None) -> Path:
     # Forty characters keep the name below 255 bytes whatever their encoding.
-    return target.with_name(f"{target.name[:40]}.{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
+    return target.with_name(f"{target.name[:40]}.{secrets.token_hex(8)}{own_suffix() if suffix is None else suffix}")
+
+
+def _aside(target: Path) -> Path:
+    """A name for what is replaced, which may be all that there is of it: nothing tells whose it is."""
+    return _partial(target, PARTIAL_SUFFIX)
+
+
+# ------------------------------------------------------------------------------------------------ what the killed leave
+def own_suffix() -> str:
+    """How names of unfinished outputs of this process end; where the system tells processes apart, so do they."""
+    system, began = _system(), _began(os.getpid())
+    return f".{system}-{os.getpid()}-{began}{PARTIAL_SUFFIX}" if system and began else PARTIAL_SUFFIX
+
+
+def remove_stale(folder: Path) -> None:
+    """Delete the unfinished outputs in a folder which processes of this user left that are no more.
+
+    Nothing else goes: a name without the number of a process, on another system, since another start or in another
+    container says nothing about who lives.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _OWNED.fullmatch(entry.name)
+            if not found or found[1] != _system() or not _is_gone(int(found[2]), found[3]):
+                continue
+            with contextlib.suppress(OSError):  # of this one
+                if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                    _remove(Path(entry.path))
+
+
+def _system() -> str:
+    """What numbers of processes belong to: this start of this system, and the container; empty if that is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            boot = file.read(100)
+        return hashlib.sha256(boot + os.readlink("/proc/self/ns/pid").encode()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """When a process began, in ticks since the system did; empty if that is not told."""
+    with contextlib.suppress(OSError):
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return ""  # these are the processes of another container
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()  # its name may hold anything
+        if len(fields) > 19 and fields[19].isdigit():
+            return fields[19].decode()
+    return ""
+
+
+def _is_gone(pid: int, began: str) -> bool:
+    """Whether a process that began then is no more; not where that is not known."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return _began(pid) not in ("", began)  # another one has its number
 
 
 @contextlib.contextmanager
 def _created(partial: Path, mode: int | None, path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file of this name, which is gone at the end if it still has it; ``path`` is what errors name."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(partial, flags, 0o666)
-    except OSError as error:
-        error.filename = os.fspath(path)  # the temporary name would tell the user nothing
-        raise
-    try:
-        with open(descriptor, "w+b") as file:
+        try:
+            file = cast(BinaryIO, open(partial, "x+b", opener=_opener))  # noqa: SIM115  # closed below
+        except OSError as error:
+            error.filename = os.fspath(path)  # the temporary name would tell the user nothing
+            raise
+        with file:
             if mode is not None:
                 os.chmod(partial, mode)
             yield file
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _opener(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
@@ -229,7 +306,7 @@ def _place(files: dict[Path, Path], target: Path, overwrite: bool) -> None:
         for final in sorted(files, key=lambda final: final == target):
             if overwrite and _existing(final, overwrite):
                 _replaceable_file(final, overwrite)
-                asides.append(_partial(final))
+                asides.append(_aside(final))
                 undo.callback(_put_back, asides[-1], final)
                 _set_aside(final, asides[-1])
                 os.replace(files[final], final)
@@ -271,7 +348,9 @@ def _rename_new(partial: Path, target: Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        # A file system without links: claim the name, then replace the empty file that is ours.
+        if _renamed(partial, target, _NOREPLACE):  # a file system without links
+            return
+        # Claim the name, then replace the empty file that is ours.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         try:
             os.replace(partial, target)
@@ -282,6 +361,8 @@ def _rename_new(partial: Path, target: Path) -> None:
 
 def _rename_new_directory(partial: Path, target: Path) -> None:
     """Rename a folder to a name that does not exist."""
+    if _renamed(partial, target, _NOREPLACE):
+        return
     if os.name != "posix":
         os.rename(partial, target)
         return
@@ -297,20 +378,48 @@ def _rename_new_directory(partial: Path, target: Path) -> None:
 
 def _swap(partial: Path, target: Path) -> None:
     """Put a folder in the place of what stands there; what stood there is restored on failure, else removed."""
-    aside = _partial(target)
-    try:
-        os.rename(target, aside)
-        os.rename(partial, target)
-    except BaseException:
-        if os.path.lexists(aside):
-            if not partial.exists():
-                os.rename(target, partial)
-            os.rename(aside, target)
-        raise
-    if aside.is_symlink() or not aside.is_dir():
-        aside.unlink()
+    if _renamed(partial, target, _EXCHANGE):
+        aside = partial  # there was a target all the time
     else:
-        shutil.rmtree(aside)
+        aside = _aside(target)
+        try:
+            os.rename(target, aside)
+            os.rename(partial, target)
+        except BaseException:
+            if os.path.lexists(aside):
+                if not partial.exists():
+                    os.rename(target, partial)
+                os.rename(aside, target)
+            raise
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    """Delete a file, a symbolic link or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _renamed(one: Path, other: Path, flag: int) -> bool:
+    """Rename to a name that does not exist, or let two change places, in one step; False where there is no such thing.
+
+    Raises FileExistsError.
+    """
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(libc, "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(flag)) == 0:
+        return True
+    if ctypes.get_errno() == errno.EEXIST:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(other))
+    return False
 
 
 def _sync_file(name: str) -> None:

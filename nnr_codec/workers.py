@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .errors import FormatError, WorkerError
+from .wanted import Wanted, asking
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -51,7 +52,8 @@ class Task(Protocol[Result_co]):
 class Pool:
     """Who does the work.
 
-    Leaving the context cancels what has not begun, and waits for the rest.
+    Leaving the context cancels what has not begun, and waits for the rest, which threads leave soon. After an
+    interruption, such as KeyboardInterrupt, other workers are not waited for; nothing of theirs is used.
 
     Parameters
     ----------
@@ -69,6 +71,7 @@ class Pool:
         self._threads = executor is None
         self._executor, self._stack = executor, ExitStack()
         self._begun: set[Future[Any]] = set()
+        self._wanted = Wanted()
 
     def __enter__(self) -> Pool:
         if self._threads and self._jobs > 1:
@@ -77,9 +80,19 @@ class Pool:
             self._executor = self._stack.enter_context(ThreadPoolExecutor(self._jobs))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        end(self._begun)
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._wanted.end()
+        interrupted = error is not None and not issubclass(error, Exception)
+        end(self._begun, wait=not interrupted or self._are_threads)
         self._stack.close()
+
+    @property
+    def _are_threads(self) -> bool:
+        if self._executor is None:
+            return True
+        from concurrent.futures import ThreadPoolExecutor
+
+        return isinstance(self._executor, ThreadPoolExecutor)
 
     def threads(self, cost: int, whole: int) -> int:
         """How many may share a task of so many bytes of a whole, for which others would wait otherwise."""
@@ -168,7 +181,7 @@ class Pool:
     def _submit(self, tasks: list[Task[Result]]) -> Future[Any]:
         assert self._executor
         try:
-            future = self._executor.submit(perform, tasks)
+            future = self._executor.submit(perform, tasks, self._wanted)
         except Exception as error:
             if self._threads:
                 raise  # the system does not start as many
@@ -194,14 +207,16 @@ def workers_of(jobs: int, executor: Executor | None) -> int:
     return jobs if executor is None or jobs > 1 else os.cpu_count() or 1
 
 
-def perform(tasks: Iterable[Callable[[], Result]]) -> tuple[list[Result], Exception | None]:
+def perform(tasks: Iterable[Callable[[], Result]], wanted: Wanted) -> tuple[list[Result], Exception | None]:
     """What tasks give, and the error of the one after these; so that an executor's own errors are another thing."""
     results: list[Result] = []
-    for task in tasks:
-        try:
-            results.append(task())
-        except Exception as error:
-            return results, error
+    with asking(wanted):
+        for task in tasks:
+            try:
+                wanted()
+                results.append(task())
+            except Exception as error:
+                return results, error
     return results, None
 
 
@@ -227,9 +242,10 @@ def _names(tasks: Sequence[Task[Any]]) -> list[str]:
     return list(dict.fromkeys(name for task in tasks for name in task.names))
 
 
-def end(futures: Iterable[Future[Any]]) -> None:
-    """Cancel what has not begun, and wait for the rest."""
-    for future in [future for future in futures if not future.cancel()]:
+def end(futures: Iterable[Future[Any]], *, wait: bool = True) -> None:
+    """Cancel what has not begun, and wait for the rest, if asked to."""
+    begun = [future for future in futures if not future.cancel()]
+    for future in begun if wait else ():
         try:
             future.result()
         except BaseException as error:

@@ -2,19 +2,142 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import nnr_codec as nnr
+from nnr_codec import formats
+from nnr_codec.bitstream.units import Unit, UnitReader
+from nnr_codec.conformance.cases import Case, Stream, load_cases
+from nnr_codec.decoder.decode import BitstreamParser
+from nnr_codec.decoder.index import NnrFile
+from nnr_codec.decoder.state import UpdateState
 from nnr_codec.errors import NnrError
 from nnr_codec.limits import Limits
+from nnr_codec.model import Topology
+from nnr_codec.syntax import Session
 
-from .interop import Stream
 from .soon import soon
 
+ROOT = Path(__file__).resolve().parents[1] / "bitstream_vectors"
 STRICT = Limits.strict()
+
+
+class Subject:
+    """A bitstream of a vector, and what a decoder is told beside it.
+
+    Parameters
+    ----------
+    case : Case
+    number : int
+        Which of its bitstreams; those before it are decoded before.
+    """
+
+    def __init__(self, case: Case, number: int = -1) -> None:
+        self.case, self.number = case, number % len(case.streams)
+        self.stream: Stream = case.streams[number]
+
+    @property
+    def id(self) -> str:
+        """That of the case; with the name of the file where this is not its last bitstream."""
+        is_last = self.number == len(self.case.streams) - 1
+        return self.case.id if is_last else f"{self.case.id}/{self.stream.path.name}"
+
+    @cached_property
+    def data(self) -> bytes:
+        """The bitstream."""
+        return self.stream.path.read_bytes()
+
+    @cached_property
+    def before(self) -> tuple[bytes, ...]:
+        """Those that are decoded before it."""
+        return tuple(stream.path.read_bytes() for stream in self.case.streams[: self.number])
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """What readers are told; strict limits unless the case has its own."""
+        case = self.case
+        limits = case.limits if case.limits != Limits() else STRICT
+        return {"limits": limits, "topology_dimensions": case.topology_dimensions, "topology": case.topology}
+
+    @cached_property
+    def _left(self) -> tuple[UpdateState, Topology | None]:
+        state, context = UpdateState(keep_digests=True), None
+        for data in self.before:
+            file = NnrFile(data, wire=formats.wiring, before=context, **self.options)
+            file.decode(state=state)
+            context = file.context
+        return state, context
+
+    @property
+    def state(self) -> UpdateState:
+        """What the bitstreams before it leave; a copy."""
+        return self._left[0].fork()
+
+    def open(self, data: bytes) -> NnrFile:
+        """A damaged copy, or the bitstream itself."""
+        return NnrFile(data, wire=formats.wiring, before=self._left[1], **self.options)
+
+    def decode(self, data: bytes, *, allow_missing: bool = True) -> nnr.Model:
+        """The tensors of a damaged copy, or of the bitstream itself."""
+        return self.open(data).decode(state=self.state, allow_missing=allow_missing)
+
+    def stream_decoder(self) -> nnr.StreamDecoder:
+        """One that has taken the bitstreams before it."""
+        decoder = nnr.StreamDecoder(**self.options)
+        for data in self.before:
+            decoder.feed(data)
+        return decoder
+
+    def verify(self, data: bytes) -> nnr.Report:
+        """What is wrong with a damaged copy."""
+        return nnr.verify(data, inputs=self.before, **self.options)
+
+    def parser(self) -> BitstreamParser:
+        """What takes the units of the bitstream apart, at its start."""
+        limits, dims, given = self.options["limits"], self.options["topology_dimensions"], self.options["topology"]
+        reader = UnitReader(self.data, limits, Session(dims))
+        return BitstreamParser(reader, wire=formats.wiring, given=given, before=self._left[1])
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """All of them."""
+        parser, units = self.parser(), list[Unit]()
+        for unit in parser.reader:
+            units.append(unit)
+            parser.take(unit)
+        return units
+
+    @property
+    def boundaries(self) -> list[int]:
+        """Where its units end that no aggregate holds; the last is the end of the bitstream."""
+        return [unit.offset + unit.size.nnr_unit_size for unit in self.units if not unit.depth]
+
+    @property
+    def header_bytes(self) -> list[int]:
+        """Positions of all bytes that are not the payload of a compressed data unit."""
+        return header_bytes(self.data, self.units)
+
+
+def subjects(*results: str) -> list[Subject]:
+    """Every bitstream of the vectors of these results, each once, with all that is told beside it."""
+    found: dict[tuple[Any, ...], Subject] = {}
+    for case in load_cases(ROOT):
+        if case.result not in results:
+            continue
+        dims = tuple(sorted(case.topology_dimensions.items()))
+        apart = hashlib.sha256(case.topology_file.read_bytes()).digest() if case.topology_file else b""
+        for number in range(len(case.streams)):
+            same = (*(stream.sha256 for stream in case.streams[: number + 1]), repr(case.limits), dims, apart)
+            if same not in found or number == len(case.streams) - 1:
+                found[same] = Subject(case, number)
+    return list(found.values())
 
 
 @dataclass
@@ -30,25 +153,21 @@ class Tally:
         """Inputs tried."""
         return self.outcomes.total()
 
+    def took(self, seconds: float, what: str) -> None:
+        """Note how long an input took."""
+        if seconds > self.slowest:
+            self.slowest, self.slowest_input = seconds, what
+
     def add(self, other: Tally) -> None:
         """Take over another tally."""
         self.outcomes.update(other.outcomes)
-        if other.slowest > self.slowest:
-            self.slowest, self.slowest_input = other.slowest, other.slowest_input
+        self.took(other.slowest, other.slowest_input)
 
 
-def state_before(stream: Stream) -> nnr.UpdateState:
-    """The state in which a stream decodes."""
-    decoder = nnr.UpdateDecoder()
-    for path in stream.before:
-        decoder.decode(path.read_bytes(), raw=True)
-    return decoder.state
-
-
-def header_bytes(data: bytes) -> list[int]:
+def header_bytes(data: bytes, units: Iterable[Unit] | None = None) -> list[int]:
     """Positions of all bytes that are not the payload of a compressed data unit."""
     payloads: set[int] = set()
-    for unit in nnr.units(data):
+    for unit in nnr.units(data) if units is None else units:
         if unit.type_name == "NNR_NDU":
             payloads.update(range(unit.offset + unit.payload_offset, unit.offset + unit.size.nnr_unit_size))
     return [position for position in range(len(data)) if position not in payloads]
@@ -75,28 +194,30 @@ def flips(data: bytes, positions: Iterable[int], bits: Iterable[int] = range(8))
             yield f"byte {position} bit {bit}", flipped(data, position, bit)
 
 
-def outcome(data: bytes, state: nnr.UpdateState | None = None, limits: Limits = STRICT) -> str:
+def outcome(data: bytes, subject: Subject | None = None, limits: Limits = STRICT) -> str:
     """``valid`` or the name of the NnrError; anything else, warnings included, is let through."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            nnr.open(data, limits=limits).decode(state=state.fork() if state else None, allow_missing=True)
+            if subject:
+                subject.decode(data)
+            else:
+                nnr.decode(data, limits=limits, allow_missing=True)
         except NnrError as error:
             return type(error).__name__
     return "valid"
 
 
 def trial(
-    name: str, inputs: Iterable[tuple[str, bytes]], state: nnr.UpdateState | None = None, seconds: float = 1.0
+    name: str, inputs: Iterable[tuple[str, bytes]], subject: Subject | None = None, seconds: float = 1.0
 ) -> Tally:
     """Decode every input; AssertionError names the one that ends badly or takes longer than ``seconds``."""
     tally = Tally()
     for what, data in inputs:
         try:
-            result, elapsed = soon(lambda data=data: outcome(data, state), seconds)
+            result, elapsed = soon(lambda data=data: outcome(data, subject), seconds)
         except Exception as error:
             raise AssertionError(f"{name}, {what}: {type(error).__name__}: {error}") from error
         tally.outcomes[result] += 1
-        if elapsed > tally.slowest:
-            tally.slowest, tally.slowest_input = elapsed, f"{name}, {what}"
+        tally.took(elapsed, f"{name}, {what}")
     return tally

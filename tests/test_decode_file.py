@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.bitstream.source import open_source
 from nnr_codec.formats import FormatWarning
+from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
 from .formats.support import graph_text, tree
@@ -131,3 +135,16 @@ def test_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(nnr.FormatError, match="has no tensor 'v'"):
         nnr.decode_file(data, tmp_path / "m.nnef", allow_missing=True)
     assert os.listdir(tmp_path) == ["m.npz"]
+
+
+def test_a_file_is_closed_quietly_when_it_is_forgotten_in_a_cycle(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    source: Any = open_source(path, Limits())
+    source.itself = source
+    gc.collect()  # what others have left
+    del source
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert not told

@@ -25,6 +25,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import workers
 from nnr_codec.model import Array
+from nnr_codec.wanted import Wanted
 
 from .formats.support import dat, graph_text, regular, tar_bytes, write_folder
 
@@ -557,7 +558,7 @@ def test_errors_survive_the_way_back(error: nnr.NnrError) -> None:
     def fail() -> int:
         raise error
 
-    results, other = pickle.loads(pickle.dumps(workers.perform([lambda: 1, fail, lambda: 2])))
+    results, other = pickle.loads(pickle.dumps(workers.perform([lambda: 1, fail, lambda: 2], Wanted())))
     assert results == [1]
     assert type(other) is type(error)
     assert str(other) == str(error)

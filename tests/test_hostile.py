@@ -4,93 +4,168 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import resource
 import tracemalloc
 import warnings
+from collections.abc import Iterable, Sequence
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nnr_cli.main import run
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.payload import parts as coded_parts
 from nnr_codec.constants import NNR_PT_BLOCK, NNR_PT_RAW_FLOAT
+from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.errors import NnrError
 from nnr_codec.limits import Limits
 from nnr_codec.syntax import Sampler, SampleReader
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
 from .builder import Bitstream
-from .hostile import STRICT, flips, header_bytes, outcome, state_before, trial, truncations
-from .interop import ALL, BY_ID, Stream
+from .hostile import STRICT, Subject, flips, header_bytes, outcome, subjects, trial, truncations
+from .hostile_cuts import WHOLE, CutTally, Cutter
+from .hostile_flips import Flipper, FlipTally
 from .soon import soon
 from .syntax.samples import AnyTopology, draw_from
 
+SUBJECTS = {subject.id: subject for subject in subjects("valid", "acceptable")}
+
 #: One stream for each tool: payload types, scan orders, codebooks, blocks, updates, both editions.
 FEW = [
-    "levels/block_bn_rowskip_scan1",
-    "levels/codebook",
-    "levels/hdsp_2",
-    "levels/nncodec1_cb",
-    "levels/nncodec1_scan",
-    "levels/tcm_dq_1",
-    "levels/block_bnf",
-    "v1/block_ls/00",
-    "v1/mixed_int_float/00",
-    "v2/codebook1_dq/00",
-    "v2/incr_pre/02",
-    "v2/incr_hdsp_tca_dq/03",
-    "v2/incr_tca_rowskip/01",
-    "v2/int32/00",
-    "v2/mixed_int_float/00",
-    "v2/rowskip_scan2/00",
-    "v2/scan1_dq/00",
+    "nncodec-levels/block_bn_rowskip_scan1",
+    "nncodec-levels/codebook",
+    "nncodec-levels/hdsp",
+    "nncodec-levels/nncodec1_cb",
+    "nncodec-levels/nncodec1_scan",
+    "nncodec-levels/tcm_dq/tcm_dq_1.nnc",
+    "nncodec-levels/block_bnf",
+    "nncodec-v1/block_ls",
+    "nncodec-v1/mixed_int_float",
+    "nncodec-v2/codebook1_dq",
+    "nncodec-v2/incr_pre/02.nnr",
+    "nncodec-v2/incr_hdsp_tca_dq",
+    "nncodec-v2/incr_tca_rowskip/01.nnr",
+    "nncodec-v2/int32",
+    "nncodec-v2/mixed_int_float",
+    "nncodec-v2/rowskip_scan2",
+    "nncodec-v2/scan1_dq",
 ]
 
 
-def few() -> list[object]:
-    return [pytest.param(BY_ID[name], id=name) for name in FEW]
+def each(names: Iterable[str]) -> list[object]:
+    return [pytest.param(SUBJECTS[name], id=name) for name in names]
 
 
-def every() -> list[object]:
-    return [pytest.param(stream, id=stream.id) for stream in ALL]
-
-
-def check(stream: Stream, every_byte: bool) -> None:
-    data, state = stream.data, state_before(stream)
-    assert outcome(data, state) == "valid"
-    headers = header_bytes(data)
+def check(subject: Subject, every_byte: bool) -> None:
+    data, headers = subject.data, subject.header_bytes
+    assert outcome(data, subject) == "valid"
     payloads = sorted(set(range(len(data))) - set(headers))
     cuts = range(len(data)) if every_byte else sorted({*headers, *payloads[::16]})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tally = trial(stream.id, truncations(data, cuts), state)
-    # A bitstream may end after any unit; every other cut is noticed.
-    whole = {unit.offset for unit in nnr.units(data)} - {0}
-    assert tally.outcomes["valid"] <= len(whole)
-    trial(stream.id, flips(data, headers), state)
+    tally = trial(subject.id, truncations(data, cuts), subject)
+    # A bitstream may end after any unit but the first; every other cut is noticed.
+    assert tally.outcomes["valid"] < len(subject.units)
+    trial(subject.id, flips(data, headers), subject)
     for k, bit in enumerate([3] if not every_byte else range(8)):  # one bit of each byte, all bits in turn
-        trial(stream.id, flips(data, payloads[k :: 8 if every_byte else 16], bits=[bit]), state)
+        trial(subject.id, flips(data, payloads[k :: 8 if every_byte else 16], bits=[bit]), subject)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 400, f"{grown:.0f} MB"
 
 
-@pytest.mark.parametrize("stream", few())
-def test_truncated_and_flipped(stream: Stream) -> None:
-    check(stream, every_byte=False)
+@pytest.mark.parametrize("subject", each(FEW))
+def test_truncated_and_flipped(subject: Subject) -> None:
+    check(subject, every_byte=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", every())
-def test_truncated_and_flipped_everywhere(stream: Stream) -> None:
-    check(stream, every_byte=True)
+@pytest.mark.parametrize("subject", each(name for name in SUBJECTS if name.startswith("nncodec-")))
+def test_truncated_and_flipped_everywhere(subject: Subject) -> None:
+    check(subject, every_byte=True)
 
 
-@pytest.mark.parametrize("name", ["v2/mixed_int_float/00", "levels/block_bnf", "levels/codebook"])
+# ------------------------------------------------------------------------------------------------ every vector
+#: Tests that share the vectors.
+SHARES = 16
+
+
+def share(number: int) -> list[Subject]:
+    """Some of the vectors, of all groups."""
+    return list(SUBJECTS.values())[number::SHARES]
+
+
+def spread(positions: Sequence[int], most: int) -> Sequence[int]:
+    """Some of these, evenly."""
+    return positions[:: -(-len(positions) // most) or 1]
+
+
+@pytest.mark.parametrize("number", range(SHARES))
+def test_cuts_of_every_vector(number: int) -> None:
+    """Between units, and at some places within them; ``python -m tests.hostile_full`` cuts everywhere."""
+    tally = CutTally()
+    for subject in share(number):
+        cutter = Cutter(subject)
+        within = sorted(set(range(len(subject.data))) - cutter.boundaries)
+        tally.add(cutter.try_all(sorted({*spread(sorted(cutter.boundaries)[:-1], 8), *spread(within, 2)})))
+    assert tally.outcomes[WHOLE]
+    assert tally.outcomes[f"{WHOLE}, IncompleteError"]
+    assert tally.outcomes["TruncatedError"]
+
+
+@pytest.mark.parametrize("number", range(SHARES))
+def test_flips_in_every_vector(number: int) -> None:
+    """Some bits of the headers; ``python -m tests.hostile_full`` inverts all."""
+    tally = FlipTally()
+    for k, subject in enumerate(share(number)):
+        if not Cutter(subject).refused:
+            tally.add(Flipper(subject).try_all(spread(subject.header_bytes, 3), [(k + number) % 8]))
+    assert tally.outcomes["ElementError"]
+    assert not tally.unforeseen
+
+
+def test_a_judge_of_cuts_can_say_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that is content with what there is."""
+    cutter = Cutter(SUBJECTS["NNR-SYN-008"])
+    last_tensor = cutter.subject.boundaries[-2]
+    assert cutter.try_all([last_tensor]).outcomes == {f"{WHOLE}, IncompleteError": 1}
+    monkeypatch.setattr(BitstreamParser, "check_complete", lambda _: None)
+    with pytest.raises(AssertionError, match=f"NNR-SYN-008, first {last_tensor} bytes"):
+        cutter.try_all([last_tensor])
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "said"),
+    [
+        ("NNR-SYN-008", 1, "has no NNR_MPS"),
+        ("NNR-SYN-008", 2, "has no NNR_TPL"),
+        ("NNR-SYN-008", 3, "0 of 2 tensors; 'a', 'b' missing"),
+        ("NNR-SYN-008", 4, "1 of 2 tensors; 'a' missing"),
+    ],
+)
+def test_the_command_says_that_a_bitstream_is_incomplete(
+    name: str, units: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subject, source, target = SUBJECTS[name], tmp_path / "in.nnr", tmp_path / "out.npz"
+    source.write_bytes(subject.data[: subject.boundaries[units - 1]])
+    assert run(["decode", str(source), "-o", str(target)]) not in (0, 2)
+    assert re.search(f"incomplete.*{said}", capsys.readouterr().err.replace("\n", " "))
+    assert not target.exists()
+    for command in ("verify", "ls"):
+        run([command, str(source)])
+        told = capsys.readouterr()
+        assert re.search("incomplete|topology_carriage_flag is 1", (told.out + told.err).replace("\n", " ")), command
+
+
+# ------------------------------------------------------------------------------------------------ readers
+@pytest.mark.parametrize("name", ["nncodec-v2/mixed_int_float", "nncodec-levels/block_bnf", "nncodec-levels/codebook"])
 def test_memory_while_a_damaged_header_is_decoded(name: str) -> None:
     """What is asked for, not only what is touched: within twice the limit of one bitstream."""
-    data = BY_ID[name].data
+    data = SUBJECTS[name].data
     limits = Limits(max_tensor_bytes=1 << 20, max_total_bytes=1 << 20, max_names=1000, max_codebook=1000)
     tracemalloc.start()
     try:
@@ -103,10 +178,10 @@ def test_memory_while_a_damaged_header_is_decoded(name: str) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", ["v2/mixed_int_float/00", "levels/block_bnf", "v1/scan1_dq/00"])
+@pytest.mark.parametrize("name", ["nncodec-v2/mixed_int_float", "nncodec-levels/block_bnf", "nncodec-v1/scan1_dq"])
 def test_the_readers_without_decoding_are_as_robust(name: str) -> None:
     """inspect(), units() and open() with all its tensors."""
-    data = BY_ID[name].data
+    data = SUBJECTS[name].data
     for what, damaged in flips(data, header_bytes(data)):
         for read in (
             lambda data: nnr.inspect(data, limits=STRICT),
@@ -123,7 +198,7 @@ def test_the_readers_without_decoding_are_as_robust(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ invented input
 ENTRY_POINTS = ("cabac_offset_list", "dq_state_list", "bit_offset_delta1", "bit_offset_delta2")
-START = BY_ID["v2/int32/00"].data[:12]  # NNR_STR and NNR_MPS
+START = SUBJECTS["nncodec-v2/int32"].data[:12]  # NNR_STR and NNR_MPS
 
 
 def decoded(data: bytes) -> None:
@@ -244,8 +319,8 @@ def test_random_headers(first: int) -> None:
 @settings(max_examples=400, deadline=None)
 def test_mutated_streams(data: st.DataObject) -> None:
     """Several changes at once: bytes overwritten, removed, doubled, joined to another stream."""
-    stream = BY_ID[data.draw(st.sampled_from(FEW))]
-    content = bytearray(stream.data)
+    subject = SUBJECTS[data.draw(st.sampled_from(FEW))]
+    content = bytearray(subject.data)
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(content)))
         length = data.draw(st.integers(0, 12))
@@ -259,6 +334,6 @@ def test_mutated_streams(data: st.DataObject) -> None:
         elif kind == "insert":
             content[at:at] = data.draw(st.binary(max_size=12))
         else:
-            other = BY_ID[data.draw(st.sampled_from(FEW))].data
+            other = SUBJECTS[data.draw(st.sampled_from(FEW))].data
             content[at:] = other[data.draw(st.integers(0, len(other))) :]
-    outcome(bytes(content), state_before(stream))
+    outcome(bytes(content), subject)

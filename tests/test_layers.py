@@ -20,6 +20,7 @@ LAYERS = {
     "errors": 0,
     "constants": 0,
     "child": 0,
+    "wanted": 0,
     "dtypes": 0,
     "limits": 1,
     "model": 1,

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from .. import formats
@@ -135,9 +134,6 @@ def decode_file(
     """
     with ExitStack() as stack:
         if not isinstance(data, NnrFile):
-            # A mapped file would count as memory of the process.
-            if isinstance(data, (str, os.PathLike)):
-                data = stack.enter_context(Path(data).open("rb"))
             data = stack.enter_context(open(data, **options))
         elif options:
             raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
@@ -164,8 +160,8 @@ def open(  # as in gzip.open
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
 
-    Parameters and errors are those of :func:`decode`. A path is mapped into memory, and the file must not be cut
-    short meanwhile; of a seekable file only headers are read, and the units of the tensors that are asked for.
+    Parameters and errors are those of :func:`decode`. Of a file that can be sought only headers are read, and the units
+    of the tensors that are asked for; TruncatedError where somebody has cut it short meanwhile.
     """
     given = formats.topology_of(topology, limits=limits)
     return NnrFile(data, limits, topology_dimensions, formats.wiring, dtype=dtype, topology=given)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
 import stat
 from pathlib import Path
@@ -76,26 +75,21 @@ class Span:
 
 
 class MemorySource:
-    """Bytes in memory, or mapped into it from a file, whose ``place`` is where other processes find them."""
+    """Bytes in memory."""
 
     window, in_order = Limits.NONE, False
 
-    def __init__(self, data: memoryview, place: PathSource | None = None) -> None:
-        self._data, self.size, self._place = data.toreadonly(), len(data), place
+    def __init__(self, data: memoryview) -> None:
+        self._data, self.size = data.toreadonly(), len(data)
 
     def view(self, start: int, stop: int) -> memoryview:
         """See Source."""
         return self._data[start:stop]
 
-    peek = view
+    peek = span = view
 
-    def span(self, start: int, stop: int) -> memoryview | Span:
+    def portable(self) -> None:
         """See Source."""
-        return Span(self, start, stop) if self._place else self._data[start:stop]
-
-    def portable(self) -> PathSource | None:
-        """See Source."""
-        return self._place
 
     def close(self) -> None:
         """See Source."""
@@ -180,6 +174,35 @@ class FileSource:
         """See Source."""
 
 
+class _OwnFile(io.FileIO):
+    """Closed without a warning when it is forgotten, even before its source, as may be where both are in a cycle."""
+
+    __del__ = io.FileIO.close
+
+
+class OpenedSource(FileSource):
+    """A regular file by its path, which is open until the source is closed, or forgotten.
+
+    It is not mapped into memory: the system would end a process that reads what somebody has cut off meanwhile.
+    """
+
+    def __init__(self, file: io.FileIO, path: str | os.PathLike[str]) -> None:
+        super().__init__(cast(BinaryIO, file))
+        self._place = PathSource.of(path, os.fstat(file.fileno()))
+
+    def portable(self) -> PathSource:
+        """See Source."""
+        return self._place
+
+    def close(self) -> None:
+        """See Source."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        if not self._file.closed:
+            self.close()
+
+
 class ChunkSource:
     """Bytes that arrive in chunks and are forgotten when they have been used."""
 
@@ -223,19 +246,15 @@ class ChunkSource:
 
 
 def open_source(data: Bitstream, limits: Limits) -> Source:
-    """The source of a bitstream: a regular file by its path is mapped, a seekable file read in places.
-
-    A mapped file must not be cut short meanwhile: the system ends a process that reads what is no longer there.
+    """The source of a bitstream: a regular file by its path and a seekable file are read in places.
 
     Raises LimitError for a stream that cannot be sought and has more than max_total_bytes, OSError for a file that
     cannot be read, and TypeError for anything else.
     """
     if isinstance(data, (str, os.PathLike)):
+        if stat.S_ISREG(os.stat(data).st_mode):
+            return OpenedSource(_OwnFile(os.fsdecode(data)), data)
         with Path(data).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode) and status.st_size:
-                mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                return MemorySource(mapped, PathSource.of(data, status))
             return _read(file, limits)
     try:
         return MemorySource(_flat(cast("Buffer", data)))

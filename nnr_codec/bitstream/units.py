@@ -134,7 +134,7 @@ class _Aggregate:
 
     def check(self, unit: Unit) -> None:
         """Raise ElementError when the aggregate's list says anything else about its next unit (6.4.3.8)."""
-        if not self.header.entry_points_present_flag or self.seen == len(self.header.nnr_unit_type):
+        if not self.header.entry_points_present_flag or self.seen >= len(self.header.nnr_unit_type):
             return
         for name, is_ in (
             ("nnr_unit_type", unit.header.nnr_unit_type),

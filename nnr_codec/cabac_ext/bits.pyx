@@ -6,6 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..errors import ElementError
+from ..wanted import ask
 
 ctypedef fused unsigned_t:
     uint8_t
@@ -13,7 +14,7 @@ ctypedef fused unsigned_t:
     uint32_t
     uint64_t
 
-cdef int64_t STEP = 1 << 20  # elements between two looks at pending signals
+cdef int64_t STEP = 1 << 20  # elements between two looks at pending signals, and two questions whether it is to go on
 
 cdef struct Stream:
     uint8_t *at
@@ -201,6 +202,7 @@ def split_floats(const unsigned_t[::1] patterns not None, int32_t[::1] levels no
         if wrong:
             raise ValueError("a sign bit is set, or a level exceeds 32 bits")
         PyErr_CheckSignals()
+        ask()
     written(&s)
 
 
@@ -218,6 +220,7 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
         if wrong:
             raise ElementError("a level is outside the exponents of the type")
         PyErr_CheckSignals()
+        ask()
     read(&s)
 
 
@@ -332,6 +335,7 @@ def split_integers(const unsigned_t[::1] patterns not None, int32_t[::1] levels 
         with nogil:
             _split_integers(&patterns[done], &levels[done], m, least, origin, low, &s)
         PyErr_CheckSignals()
+        ask()
     written(&s)
 
 
@@ -352,4 +356,5 @@ def join_integers(const int32_t[::1] levels not None, const uint8_t[::1] stream 
         if wrong:
             raise ElementError("a value is outside the type")
         PyErr_CheckSignals()
+        ask()
     read(&s)

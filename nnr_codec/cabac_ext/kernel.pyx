@@ -12,12 +12,13 @@ from ._engine cimport *
 import numpy as np
 
 from ..errors import ElementError, EncodeError, PayloadError
+from ..wanted import ask
 
 include "_syntax.pxi"
 
 nnr_prepare()
 
-cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
+cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals, and two questions whether it is to go on
 cdef int64_t GROUP = 1 << 17  # parameters that are worth a task of their own
 cdef int64_t MOST = (1 << 56) - 1  # parameters of a tensor
 
@@ -239,11 +240,12 @@ class TensorSide:
 
 
 cdef run_rows(Coder *c, Tensor *t, int64_t stop, check):
-    """Code levels until `stop` of them are; pending signals (Ctrl-C) are handled in between, and `check` is called."""
+    """Code levels until `stop` of them are; in between, pending signals (Ctrl-C) are handled, and `check` is called."""
     while t.done < stop and not t.error:
         with nogil:
             code_rows(c, t, min(STEP, stop - t.done))
         PyErr_CheckSignals()
+        ask()
         if check is not None:
             check()
 
@@ -431,14 +433,17 @@ cdef class PayloadTracer:
         self.c.base = job.t.contexts
         run(&self.c, &job.t)
         if job.t.error:
-            raise PayloadError(MESSAGES[job.t.error], bit=consumed(&self.c.d))
+            raise PayloadError(MESSAGES[job.t.error], bit=self._bit())
         return np.asarray(job.levels).reshape(syntax.dims), job.side()
 
     def terminate(self):
         cdef int b = decode_terminate(&self.c.d)
         trace(&self.c, -2, b, NULL)
         if not b:
-            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=consumed(&self.c.d))
+            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=self._bit())
+
+    cdef int64_t _bit(self):
+        return min(consumed(&self.c.d), <int64_t>(8 * self.data.shape[0]))
 
     def bins(self):
         if not self.c.n:
@@ -537,6 +542,7 @@ cdef class PayloadEncoder:
         cdef int64_t k = 0, begin = 0
         cdef BlockRow row
         for group in self.run_rows(rows, range((rows.count + rows.step - 1) // rows.step)):
+            ask()
             for row in group:
                 if k:
                     self.met.append((written(&self.c), self.c.low & 511, rows.states[k], written(&self.c) - begin))

@@ -7,6 +7,8 @@ from libc.math cimport INFINITY as inf, NAN, rint
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
+from ..wanted import ask
+
 ctypedef fused real:
     float
     double
@@ -39,7 +41,7 @@ cdef extern from "_values.h" nogil:
     uint64_t nnr_pattern(double v)
     int nnr_is_whole(double v)
 
-cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals
+cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals, and two questions whether it is to go on
 
 
 def trellis(const real[::1] x not None, double step, int32_t[::1] levels not None, *, int dq_flag, double rate,
@@ -98,6 +100,7 @@ def trellis(const real[::1] x not None, double step, int32_t[::1] levels not Non
                     nnr_block(t, <int>m, done + m == n, passes if done else passes + 2)
                     done += m
             PyErr_CheckSignals()
+            ask()
     finally:
         free(t)
 

@@ -11,6 +11,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from ..wanted import ask
+
 ctypedef fused real:
     float
     double
@@ -21,6 +23,7 @@ cdef extern from "_tables.h" nogil:
 
 cdef enum:
     PANEL = 32          # columns that are eliminated together
+    STEP = 1 << 22      # numbers of the matrix between two looks at pending signals, and two questions whether to go on
     SEGMENT = 64        # columns for which paths keep what they leave to do
     BLOCK = 4096        # parameters, or a row of more, between two estimates of the rates
     UNARY = 256         # contexts of abs_level_greater_x for each sign, at most
@@ -73,7 +76,7 @@ cdef int64_t factor_panel(double *a, int64_t n, int64_t first, int64_t end, doub
 def factorize(const double[:, ::1] matrix not None, double damping):
     import numpy
 
-    cdef int64_t n = matrix.shape[0], first, end, i, j, failed = -1
+    cdef int64_t n = matrix.shape[0], first, end, start, i, j, failed = -1
     cdef double trace = 0, least
     if matrix.shape[1] != n or n == 0:
         raise ValueError("the matrix is not square")
@@ -96,11 +99,14 @@ def factorize(const double[:, ::1] matrix not None, double damping):
                 for j in range(first, end):
                     for i in range(j):
                         out[i, j] = <float>u[j - first, i]
-                for i in range(first):
+        for start in range(0, first if failed < 0 else 0, STEP // n + 1):
+            with nogil:
+                for i in range(start, min(first, start + STEP // n + 1)):
                     for j in range(end - 1, first - 1, -1):
                         eliminate(&a[i, i], &u[j - first, i], d[j] * u[j - first, i], first - i)
+            PyErr_CheckSignals()
+            ask()
         end = first
-        PyErr_CheckSignals()
     if failed >= 0:
         raise ValueError(f"not positive definite at column {failed}")
     return unit, pivots
@@ -504,6 +510,7 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
                 count_bins(r, &levels[row, 0], rows * n, &before_state, &before_prev)
             row += rows
             PyErr_CheckSignals()
+            ask()
     finally:
         free(r)
         free(steps)

@@ -313,8 +313,9 @@ def test_errors_of_the_tracer() -> None:
     with pytest.raises(PayloadError, match="terminating_one_bit is 0"):
         PayloadTracer(bytes(3)).terminate()
     s, t = CASES["plain"]
-    with pytest.raises(PayloadError, match="ends before"):
+    with pytest.raises(PayloadError, match="ends before") as caught:
         PayloadTracer(kernel_encode((s, t))[:3]).quant_tensor(kernel_syntax(s))
+    assert caught.value.bit == 24
     assert PayloadTracer(b"\xfe\x80").bins().shape == (0, 6)
 
 

@@ -84,7 +84,7 @@ def test_what_is_no_size(npz: Path, capsys: Capture, text: str) -> None:
         (["--lossless", "--target-size", "1MB"], "nothing to choose for --target-size"),
         (["--quality", "101"], "Error: --quality 101.0 is outside 0..100"),
         (["--qp", "999"], "Error: --qp 999 is outside -128..127 of --qp-density 2"),
-        (["--snr=-3"], "Error: --snr -3.0 is below 0"),
+        (["--snr=-3"], "Error: --snr -3.0 is outside 0..3000"),
         (["--snr", "nan"], "Error: --snr is a finite number, not nan"),
         (["--max-error", "0"], "Error: --max-error is above 0; --lossless keeps every bit"),
         (["--max-error", "x"], "'x' is not a valid float"),

@@ -119,6 +119,12 @@ def test_an_existing_file_stays(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ damage
+#: The beginning of a file of one device; a tensor of its schema; a node up to the items of an array of three flags.
+DEVICE = b"NNRSTATE" + struct.pack("<IIIq", 1, 1, 1, 3)
+TENSOR = struct.pack("<II", 0, 7) + b"float32" + bytes(4)
+NODE = struct.pack("<QIQIIIBIQ", 1, 0, 0, 0, 0, 1, 1, 1, 3)
+
+
 @pytest.mark.parametrize(
     ("data", "match"),
     [
@@ -129,6 +135,10 @@ def test_an_existing_file_stays(tmp_path: Path) -> None:
         (sealed(b"NNRSTATE" + struct.pack("<I", 1)), "less than it should have"),
         (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 0) + b"x"), "more than it should have"),
         (sealed(b"NNRSTATE" + struct.pack("<III", 1, 0, 1 << 31)), "a list of 2,147,483,648"),
+        (sealed(b"NNRSTATE" + struct.pack("<III", 1, 2, 0)), "keep_digests 2"),
+        (sealed(DEVICE + struct.pack("<QI", 0, 1) + b"t" + bytes(8)), "a token without a lineage"),
+        (sealed(DEVICE + struct.pack("<QII", 0, 0, 2) + 2 * TENSOR + bytes(4)), "a tensor twice"),
+        (sealed(DEVICE + bytes(16) + struct.pack("<I", 1) + NODE + b"\xa1" + bytes(4)), "flags after the last one"),
     ],
 )
 def test_other_files(data: bytes, match: str) -> None:

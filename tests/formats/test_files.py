@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,11 +37,17 @@ def put_folder(
         then()
 
 
-def interrupt(error: type[BaseException]) -> Callable[[], NoReturn]:
-    def stop() -> NoReturn:
+def interrupt(error: type[BaseException]) -> Callable[..., NoReturn]:
+    def stop(*_: object) -> NoReturn:
         raise error
 
     return stop
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that knows no other ways of renaming than POSIX has."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
 
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX file systems only")
@@ -149,6 +157,7 @@ def test_current_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.M
     assert tree(tmp_path) == {"m/graph.nnef": b"old", "m/sub/x": b"old"}
 
 
+@pytest.mark.usefixtures("plain")
 def test_failed_swap_restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tree(write_folder(tmp_path, {"m/graph.nnef": b"old"}))
     rename = os.rename
@@ -167,6 +176,7 @@ def test_failed_swap_restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("old", [{"m/graph.nnef": b"old"}, {"m": b"file"}])
@@ -297,3 +307,136 @@ def test_killed_process_leaves_no_torn_output(tmp_path: Path, kind: str, number:
     assert rest == before
     if number == signal.SIGINT:
         assert tree(tmp_path) == before
+
+
+# ------------------------------------------------------------------------------------------------ what the killed leave
+_DIES = """
+import os, sys
+from nnr_codec.files import output_directory, output_file
+folder = sys.argv[1]
+outputs = output_file(os.path.join(folder, "out")), output_directory(os.path.join(folder, "made"))
+file, made = [output.__enter__() for output in outputs]
+file.write(b"x" * 100_000)
+(made / "sub").mkdir()
+(made / "sub" / "x").write_bytes(b"half")
+os.close(1)
+os.read(0, 1)
+os.kill(os.getpid(), 9)
+"""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that is writing a file and a folder, until it gets something to read, which kills it."""
+    root = Path(files.__file__).resolve().parents[1]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", _DIES, str(folder)],
+        stdin=pipe,
+        stdout=pipe,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as process:
+        assert process.stdout
+        process.stdout.read()
+        yield process
+        if process.poll() is None:
+            process.communicate(b"x")
+
+
+def unfinished(folder: Path) -> list[str]:
+    """Names of unfinished outputs."""
+    return sorted(path.name for path in folder.iterdir() if path.name.endswith(PARTIAL_SUFFIX))
+
+
+@linux
+@pytest.mark.parametrize("kind", ["file", "directory", "files"])
+def test_what_the_killed_leave_is_deleted(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "other").write_bytes(b"x")
+    with writing(tmp_path) as process:
+        assert len(unfinished(tmp_path)) == 2
+        put_file(tmp_path / "new", b"x")  # while it lives
+        assert len(unfinished(tmp_path)) == 2
+        process.communicate(b"x")
+    assert process.returncode == -signal.SIGKILL
+    assert len(unfinished(tmp_path)) == 2
+    with pytest.raises(FileExistsError):
+        put_file(tmp_path / "other", b"y")
+    assert len(unfinished(tmp_path)) == 2  # what is refused changes nothing
+    if kind == "file":
+        put_file(tmp_path / "y", b"y")
+    elif kind == "directory":
+        put_folder(tmp_path / "y", {})
+    else:
+        with files.output_files(tmp_path / "y") as create:
+            create("y")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "other", "y"]
+
+
+def named(suffix: str, *, pid: object = None, began: object = None, system: str = "") -> str:
+    """The name of an unfinished output, with other particulars than ours."""
+    mark, ours, start = suffix.removesuffix(PARTIAL_SUFFIX).removeprefix(".").split("-")
+    return f"x.0123456789abcdef.{system or mark}-{pid or ours}-{began or start}{PARTIAL_SUFFIX}"
+
+
+@linux
+def test_what_may_be_somebodys_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a living process, another system, a name that tells nothing, or another user."""
+    own = files.own_suffix()
+    gone, other = named(own, pid=(1 << 22) + 1), named(own, began=1)  # beyond all numbers; one that had ours
+    kept = [
+        named(own),
+        f"{named(own)}x",
+        named(own, pid=(1 << 22) + 1, system="0" * 16),
+        named(own, pid=10**9 * 9 + 1),
+        f"x.0123456789abcdef{PARTIAL_SUFFIX}",
+        f"x.nnr{PARTIAL_SUFFIX}",
+        PARTIAL_SUFFIX,
+        gone.replace(PARTIAL_SUFFIX, ".nnr"),
+    ]
+    for name in [*kept, gone, other]:
+        (tmp_path / name).write_bytes(b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        files.remove_stale(tmp_path)
+    assert {gone, other} <= set(os.listdir(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", interrupt(PermissionError))
+        files.remove_stale(tmp_path)
+    assert {gone, other} <= set(os.listdir(tmp_path))
+    files.remove_stale(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
+
+
+@linux
+def test_links_among_the_stale_are_not_followed(tmp_path: Path) -> None:
+    gone = named(files.own_suffix(), pid=(1 << 22) + 1)
+    write_folder(tmp_path, {"precious/x": b"x", f"out/{gone}2/x": b"x"})
+    (tmp_path / "out" / gone).symlink_to("../precious")
+    files.remove_stale(tmp_path / "out")
+    assert tree(tmp_path) == {"precious/x": b"x", f"out/{gone}2/x": b"x"}
+    assert not (tmp_path / "out" / gone).is_symlink()
+
+
+def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc, names tell nothing, and nothing is deleted."""
+    gone = named(files.own_suffix(), pid=(1 << 22) + 1) if sys.platform == "linux" else "x"
+
+    def missing(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "readlink", missing)
+    assert files.own_suffix() == PARTIAL_SUFFIX
+    (tmp_path / gone).write_bytes(b"x")
+    put_file(tmp_path / "out", b"x")
+    assert sorted(os.listdir(tmp_path)) == ["out", gone]
+
+
+@linux
+def test_a_folder_that_is_replaced_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path, {"m/graph.nnef": b"old"})
+    monkeypatch.setattr(os, "rename", interrupt(AssertionError))
+    put_folder(tmp_path / "m", {"graph.nnef": b"new"}, overwrite=True)
+    put_folder(tmp_path / "new", {"graph.nnef": b"new"})
+    assert tree(tmp_path) == {"m/graph.nnef": b"new", "new/graph.nnef": b"new"}

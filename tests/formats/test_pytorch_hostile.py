@@ -120,6 +120,10 @@ def test_more_values_than_a_description_may_have(torch: Any, monkeypatch: pytest
     refused(data, "more than 2,000 values")
 
 
+def test_a_name_that_python_would_warn_of(torch: Any) -> None:
+    refused(archive_of(b"\x80\x02cos\\}\nsystem\n."), "asks for 'os")
+
+
 def test_persistent_ids(torch: Any) -> None:
     """Storages that are none, or lie of their sizes."""
     for asked in (

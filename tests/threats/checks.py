@@ -9,11 +9,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Check(NamedTuple):
-    """``code``, which occurs once in ``file`` (relative to nnr_codec), and what would be there if nobody checked."""
+    """``code``, which occurs once in ``file``, and what would be there if nobody checked.
+
+    ``file`` is relative to nnr_codec, or begins with ``nnr_cli/``.
+    """
 
     file: str
     code: str
     without: str
+
+    @property
+    def in_package(self) -> str:
+        """The file with its package."""
+        return self.file if self.file.startswith("nnr_cli/") else f"nnr_codec/{self.file}"
 
     def removed_from(self, source: str) -> str:
         """The file's source without the check."""

@@ -1,26 +1,29 @@
 """That each threat has a test, and that the test fails without the check that it stands for.
 
-The slow test makes a copy of the package for each check, takes the check out, and runs the test on the copy.
+The slow test has a copy of the package, takes each check out of it in turn, and runs the test on what is left.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
+import nnr_cli
 import pytest
 
 import nnr_codec
 
 from . import (
     test_checkpoints,
+    test_display,
     test_expected,
     test_graph_text,
     test_hdf5,
@@ -33,8 +36,10 @@ from . import (
     test_onnx_channels,
     test_openvino,
     test_openvx,
+    test_output,
     test_payloads,
     test_pytorch,
+    test_replies,
     test_sideinfo,
     test_skriptnd,
     test_tensor_files,
@@ -42,6 +47,7 @@ from . import (
     test_units,
     test_updates,
     test_weights,
+    without,
 )
 from .checks import Check
 
@@ -68,15 +74,15 @@ MODULES = (
     test_interface,
     test_expected,
     test_weights,
+    test_output,
+    test_display,
+    test_replies,
 )
-PACKAGE = Path(nnr_codec.__file__).parent
+PACKAGES = {package.__name__: Path(str(package.__file__)).parent for package in (nnr_codec, nnr_cli)}
 ROOT = Path(__file__).parents[2]
 
 #: In the kernel, all checks are taken out by one build: this variable says which of them.
 WHICH = "NNR_CHECK"
-
-#: Of a run without a check.
-SECONDS, BYTES = 15, 6 << 30
 
 
 def threats() -> Iterator[tuple[ModuleType, str, list[Check]]]:
@@ -93,6 +99,11 @@ def pinned() -> list[tuple[ModuleType, str, Check]]:
     return [(module, name, check) for module, name, checks in threats() for check in checks]
 
 
+def place(folder: Path, check: Check) -> Path:
+    """Where the check stands in a copy of the packages."""
+    return folder / check.in_package
+
+
 def is_compiled(check: Check) -> bool:
     """Whether the check stands in the kernel."""
     return check.file.startswith("cabac_ext/")
@@ -104,9 +115,17 @@ def rows(compiled: bool) -> list[object]:
     return [pytest.param(*row, k, id=f"{row[1].removeprefix('test_')}-{k}") for k, row in enumerate(chosen, 1)]
 
 
+def with_checks(compiled: bool) -> Iterator[tuple[ModuleType, list[str]]]:
+    """The tests that stand for checks, by module."""
+    for module in MODULES:
+        names = {name: None for own, name, check in pinned() if own is module and is_compiled(check) == compiled}
+        if names:
+            yield module, [*names]
+
+
 def test_every_threat_has_a_test() -> None:
     numbers = {int(found[1]) for _, name, _ in threats() if (found := re.match(r"test_t(\d\d)_", name))}
-    assert numbers == {*range(1, 41), *range(44, 47)}
+    assert numbers == {*range(1, 47)}
 
 
 def test_nearly_every_test_stands_for_a_check() -> None:
@@ -116,31 +135,74 @@ def test_nearly_every_test_stands_for_a_check() -> None:
 
 def test_the_checks_are_there() -> None:
     for _, _, check in pinned():
-        check.removed_from((PACKAGE / check.file).read_text(encoding="utf-8"))
+        package, _, name = check.in_package.partition("/")
+        check.removed_from((PACKAGES[package] / name).read_text(encoding="utf-8"))
 
 
 # ------------------------------------------------------------------------------------------------ without the check
+class Runner:
+    """A process that runs tests on the packages in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT))),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            WHICH: "0",
+        }
+        self.folder, pipe = folder, subprocess.PIPE
+        command = [
+            sys.executable,
+            "-m",
+            without.__name__,
+            *(str(folder / name) for name in PACKAGES),
+            str(ROOT / "tests"),
+        ]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def run(self, module: ModuleType, *names: str, which: int = 0) -> int:
+        """The exit code of tests; 1 where they had to be ended."""
+        assert self.process.stdin
+        assert self.process.stdout
+        path = Path(str(module.__file__)).relative_to(ROOT)
+        selected = [f"{path}::{name}" for name in names]
+        print(json.dumps([selected, {WHICH: str(which)}]), file=self.process.stdin, flush=True)
+        code, said = json.loads(self.process.stdout.readline())
+        assert re.search(r"\d (passed|failed)", said) or code < 0, said
+        return 1 if code < 0 else int(code)
+
+    def close(self) -> None:
+        """Let it end."""
+        self.process.communicate()
+
+
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of the package, on which all tests pass."""
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """On a copy of the packages, on which all tests pass."""
     folder = tmp_path_factory.mktemp("without")
-    shutil.copytree(PACKAGE, folder / "nnr_codec", ignore=shutil.ignore_patterns("__pycache__"))
-    assert all(run(folder, module) == 0 for module in MODULES)
-    return folder
+    for name, package in PACKAGES.items():
+        shutil.copytree(package, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    with closing(Runner(folder)) as runner:
+        assert all(runner.run(module, *names) == 0 for module, names in with_checks(compiled=False))
+        yield runner
 
 
 @pytest.fixture(scope="module")
-def kernel(copy: Path) -> Path:
-    """A copy whose kernel leaves out the check that `WHICH` names; compiled for the purpose."""
-    folder = copy / "compiled"
-    shutil.copytree(copy / "nnr_codec", folder / "nnr_codec", ignore=shutil.ignore_patterns("kernel*.so", "kernel.c"))
+def kernel(copy: Runner) -> Iterator[Runner]:
+    """On a copy whose kernel leaves out the check that `WHICH` names; compiled for the purpose."""
+    folder = copy.folder / "compiled"
+    for name in PACKAGES:
+        shutil.copytree(copy.folder / name, folder / name, ignore=shutil.ignore_patterns("kernel*.so", "kernel.c"))
     compiled = [row for row in pinned() if is_compiled(row[2])]
     checks = [check for _, _, check in compiled]
     for k, check in enumerate(checks, 1):
-        path, condition = folder / "nnr_codec" / check.file, check.code.removeprefix("if ").rstrip(":")
-        without = check.without.replace("if False:", f"if PRESENT and ({condition}):")
-        assert "PRESENT" in without, f"nothing switches {check}"
-        switched = check._replace(without=without.replace("PRESENT", f"WITHOUT != {k}"))
+        path, condition = place(folder, check), check.code.removeprefix("if ").rstrip(":")
+        missing = check.without.replace("if False:", f"if PRESENT and ({condition}):")
+        assert "PRESENT" in missing, f"nothing switches {check}"
+        switched = check._replace(without=missing.replace("PRESENT", f"WITHOUT != {k}"))
         path.write_text(switched.removed_from(path.read_text(encoding="utf-8")), encoding="utf-8")
     pyx = folder / "nnr_codec" / "cabac_ext" / "kernel.pyx"
     switch = Check(pyx.name, 'include "_syntax.pxi"', f'cdef int WITHOUT = int(__import__("os").environ["{WHICH}"])\n')
@@ -155,53 +217,24 @@ def kernel(copy: Path) -> Path:
         " include_dirs=['nnr_codec/cabac_ext'], extra_compile_args=['-O1']), quiet=True))"
     )
     subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
-    assert all(run(folder, module, which=0) == 0 for module in {module for module, _, _ in compiled})
-    return folder
-
-
-def run(folder: Path, *modules: ModuleType, name: str = "", which: int = 0) -> int:
-    """The exit code of one test, or all, run on the package in ``folder``; 1 where it had to be ended."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment |= {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", WHICH: str(which)}
-    selected = [str(Path(str(module.__file__)).relative_to(ROOT)) + (name and f"::{name}") for module in modules]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "--noconftest",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:hypothesispytest",
-        *selected,
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, preexec_fn=limit
-    )
-    assert re.search(r"\d (passed|failed)", done.stdout) or done.returncode < 0, done.stdout + done.stderr
-    return 1 if done.returncode < 0 else done.returncode
+    with closing(Runner(folder)) as runner:
+        assert all(runner.run(module, *names) == 0 for module, names in with_checks(compiled=True))
+        yield runner
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "name", "check", "number"), rows(compiled=False))
-def test_without_its_check(copy: Path, module: ModuleType, name: str, check: Check, number: int) -> None:
-    path = copy / "nnr_codec" / check.file
+def test_without_its_check(copy: Runner, module: ModuleType, name: str, check: Check, number: int) -> None:
+    path = place(copy.folder, check)
     source = path.read_text(encoding="utf-8")
     path.write_text(check.removed_from(source), encoding="utf-8")
     try:
-        assert run(copy, module, name=name) == 1
+        assert copy.run(module, name) == 1
     finally:
         path.write_text(source, encoding="utf-8")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "name", "check", "number"), rows(compiled=True))
-def test_without_its_compiled_check(kernel: Path, module: ModuleType, name: str, check: Check, number: int) -> None:
-    assert run(kernel, module, name=name, which=number) == 1
+def test_without_its_compiled_check(kernel: Runner, module: ModuleType, name: str, check: Check, number: int) -> None:
+    assert kernel.run(module, name, which=number) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import time
@@ -113,10 +114,40 @@ def test_t46_errors_survive_pickling(kind: type[nnr.NnrError]) -> None:
     if isinstance(error, nnr.BitstreamError):
         error.unit, error.path, error.bit = "unit 3 (NNR_NDU 'w')", "header.element", 17
     error.add_note("a note")
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is kind
-    assert (str(copy), vars(copy)) == (str(error), vars(error))
-    assert copy.__notes__ == ["a note"]
+    ways = [lambda one, k=k: pickle.loads(pickle.dumps(one, k)) for k in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for way in (*ways, copy.copy, copy.deepcopy):
+        again = way(error)
+        assert type(again) is kind
+        assert (str(again), vars(again)) == (str(error), vars(error))
+        assert again.__notes__ == ["a note"]
+        assert again.args == error.args
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_errors_of_many_threads_are_the_first(jobs: int) -> None:
+    """Whoever works, the caller sees the error that comes first, of the kind that it is."""
+    data = good()
+    broken = start().ndu(ndu("a", [2], kind=NNR_PT_INT), payload=b"").ndu(ndu("b", [2]), payload=b"").data
+    with pytest.raises(nnr.PayloadError, match="'a'"):
+        nnr.decode(broken, jobs=jobs)
+    assert list(nnr.decode(data, jobs=jobs)) == ["w"]
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 4000), -1, float("nan"), 1e308], ids=range(5))
+def test_numbers_of_any_size_from_callers(value: float) -> None:
+    """A caller's number is a caller's error: no OverflowError of an array or a struct."""
+    for call in (
+        lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, qp=value),
+        lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, target_size=value),
+        lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, max_unit_size=value),
+        lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, max_error=value),
+        lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, quality=value),
+        lambda: nnr.encode({"w": np.ones((2, 3), np.float32)}, snr=value),
+    ):
+        try:
+            call()
+        except (ValueError, TypeError) as error:
+            assert not isinstance(error, UnicodeError)
 
 
 def test_t46_errors_of_every_kind_come_from_bitstreams() -> None:

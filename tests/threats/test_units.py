@@ -131,7 +131,11 @@ def test_t06_entry_points_that_lead_elsewhere(entry_points: list[int], kinds: li
     refused(listed(entry_points, kinds), nnr.ElementError, "list of the aggregate")
 
 
-@pins(DECODE, "if not self.reader.session.has_mps:")
+@pins(
+    DECODE,
+    'if not self.reader.session.has_mps:\n            raise ElementError("an NNR_NDU',
+    'if False:\n            raise ElementError("an NNR_NDU',
+)
 def test_t07_a_tensor_before_the_parameter_set() -> None:
     refused(
         Bitstream().str_().ndu(ndu("w", [1], kind=NNR_PT_INT), [1]).mps().data, nnr.ElementError, "before the NNR_MPS"

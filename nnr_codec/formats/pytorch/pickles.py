@@ -11,6 +11,7 @@ import os
 import pickletools
 import re
 import struct
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
@@ -74,7 +75,9 @@ def check_pickle(stream: BinaryIO, budget: Budget) -> None:
         It makes more objects than the limits permit.
     """
     try:
-        _run(stream, budget)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pickletools reads some arguments as if they were Python's
+            _run(stream, budget)
     except NnrError:
         raise
     except (ValueError, LookupError, struct.error, OverflowError, AttributeError) as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
-from ...files import PARTIAL_SUFFIX
+from ...files import own_suffix
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, lacks_type, listed, warn_of_loss
 from . import tree
@@ -97,7 +97,7 @@ def _memory(torch: Any, total: int, scratch: Path | None) -> Iterator[Any]:
     if total <= IN_MEMORY:
         yield lambda dtype, shape: torch.empty(shape, dtype=getattr(torch, dtype.name))
         return
-    with tempfile.TemporaryDirectory(dir=scratch, suffix=PARTIAL_SUFFIX, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch, suffix=own_suffix(), ignore_cleanup_errors=True) as folder:
         storage, used = torch.UntypedStorage.from_file(os.path.join(folder, "items"), True, total), 0
 
         def empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:

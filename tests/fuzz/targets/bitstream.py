@@ -1,0 +1,24 @@
+"""Bitstreams, in the ways of the campaign (:mod:`tests.fuzz.trial`)."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterable
+
+from ..seeds import Seed, corpus
+from ..trial import WAYS, strictly
+from .support import harmless
+
+
+def target(data: bytes) -> None:
+    """Read a bitstream in one of the ways, which follows from it."""
+    rnd = random.Random(zlib.crc32(data))
+    ((call, _),) = rnd.choices(list(WAYS.values()), [share for _, share in WAYS.values()])
+    with harmless(), strictly():
+        call(data, Seed("input", data), rnd)
+
+
+def seeds() -> Iterable[bytes]:
+    """Those of the campaign, with those before them."""
+    return (b"".join((*seed.before, seed.data)) for seed in corpus())

@@ -1,0 +1,33 @@
+"""Files of NumPy: an array, or several in an archive."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import numpy as np
+
+from .support import joined, parted, read, tensors, written, zipped
+
+
+def target(data: bytes) -> None:
+    """Read a file as it is, or the members of an archive."""
+    read(data)
+    first, second = parted(data, 2)
+    read(first, "npy")
+    read(zipped({"a.npy": first, "b/c.npy": second}), "npz")
+
+
+def seeds() -> Iterable[bytes]:
+    """Arrays of several types and orders, and archives."""
+    files = []
+    for array in (*tensors().values(), np.asfortranarray(np.ones((2, 3), ">f4")), np.zeros((0, 2), np.uint8)):
+        file = io.BytesIO()
+        np.save(file, array)
+        files.append(file.getvalue())
+        yield file.getvalue()
+    yield joined(*files[:2])
+    yield written(tensors(), "npz")
+    deflated = io.BytesIO()
+    np.savez_compressed(deflated, w=np.ones(100))
+    yield deflated.getvalue()

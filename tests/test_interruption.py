@@ -1,0 +1,244 @@
+"""Interruptions are answered inside of long work, whoever does it: counted in steps, not timed."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from nnr_codec import wanted, workers
+from nnr_codec.cabac_ext import bits, quantizer, surgeon
+from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, PayloadEstimator, TensorSyntax, measure
+from nnr_codec.wanted import asking
+
+STEP = 1 << 20
+LEVELS = np.zeros((1, 3 * STEP), np.int32)
+SYNTAX = TensorSyntax(LEVELS.shape)
+BLOCKS = np.zeros((1 << 11, 1 << 9), np.int32)
+
+
+def coded(encoder: PayloadEncoder, syntax: TensorSyntax, levels: Any) -> bytes:
+    """A payload of one tensor."""
+    encoder.quant_tensor(syntax, levels)
+    encoder.terminate()
+    return encoder.getvalue()
+
+
+def in_blocks(run: Any = map) -> None:
+    """Rows of blocks with entry points."""
+    coded(PayloadEncoder(run=run), TensorSyntax(BLOCKS.shape, scan_order=1), BLOCKS)
+
+
+def trellis(dq_flag: int) -> None:
+    """The search of the quantizer."""
+    x = np.zeros(3 * STEP, np.float32)
+    quantizer.trellis(x, 1.0, LEVELS.reshape(-1).copy(), dq_flag=dq_flag, rate=0.1)
+
+
+def surgery(dq_flag: int) -> None:
+    """The search that makes up for errors."""
+    levels = np.zeros((12, 4096), np.int32)
+    unit = np.zeros((4096, 4096), np.float32)
+    options = {"dq_flag": dq_flag, "rate": 0.1, "cabac_unary_length_minus1": 10}
+    x = np.zeros(levels.shape, np.float32)
+    surgeon.surgeon(x, 1.0, levels, unit, np.ones(4096), np.ones(12), **cast(Any, options))
+
+
+def words(split: bool) -> None:
+    """Integers of 64 bits in levels and a stream of their low bits."""
+    patterns, levels = np.zeros(3 * STEP, np.uint64), LEVELS.reshape(-1).copy()
+    stream = np.zeros(3 * STEP, np.uint8)
+    if split:
+        bits.split_integers(patterns, levels, stream, least=0, origin=0, low=8)
+    else:
+        bits.join_integers(levels, stream, patterns, least=0, origin=0, low=8, first=(0, 0), last=(0, 255))
+
+
+PAYLOAD = coded(PayloadEncoder(), SYNTAX, LEVELS)
+LOOPS: dict[str, Callable[[], object]] = {
+    "decode": lambda: PayloadDecoder(PAYLOAD).quant_tensor(SYNTAX),
+    "decode and scale": lambda: PayloadDecoder(PAYLOAD).scaled(SYNTAX, 1.0, np.empty(LEVELS.shape, np.float32)),
+    "encode": lambda: coded(PayloadEncoder(), SYNTAX, LEVELS),
+    "encode in blocks": in_blocks,
+    "estimate": lambda: PayloadEstimator().quant_tensor(SYNTAX, LEVELS),
+    "choose shift parameters": lambda: measure(SYNTAX, LEVELS, sample=LEVELS.size),
+    "uniform trellis": lambda: trellis(0),
+    "dependent trellis": lambda: trellis(1),
+    "uniform surgeon": lambda: surgery(0),
+    "dependent surgeon": lambda: surgery(1),
+    "factorize": lambda: surgeon.factorize(np.eye(2048), 0.0),
+    "split": lambda: words(True),
+    "join": lambda: words(False),
+}
+
+
+class Enough(Exception):  # noqa: N818  # no error
+    """It is."""
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_long_loops_ask_whether_they_are_wanted(name: str) -> None:
+    asked = 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise Enough
+
+    with pytest.raises(Enough), asking(check):
+        LOOPS[name]()
+    assert asked == 2
+    wanted.ask()  # nobody is asked any more
+    assert asked == 2
+
+
+def test_rows_of_blocks_in_threads_end() -> None:
+    """Of those that wait for a thread, none is begun after the interruption."""
+    done: list[int] = []
+    asked = 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+        raise Enough
+
+    with ThreadPoolExecutor(1) as threads:
+
+        def run(rows: Any, groups: range) -> Any:
+            def row(group: int) -> Any:
+                done.append(group)
+                return rows(group)
+
+            return threads.map(row, groups)
+
+        with pytest.raises(Enough), asking(check):
+            in_blocks(run)
+    assert asked == 1
+    assert len(done) <= 3  # of 8: one that was given, one that ran, and one that the thread had taken
+
+
+class Work:
+    """A task, which encodes a tensor of 24 steps of the kernel."""
+
+    here = False
+
+    def __init__(self, name: str) -> None:
+        self.names, self.cost = [name], 1 << 30
+
+    def __call__(self) -> None:
+        PayloadEncoder().quant_tensor(TensorSyntax((1, 24 * STEP)), np.zeros((1, 24 * STEP), np.int32))
+
+
+class Watched(wanted.Wanted):
+    """Work that is in the kernel waits there for its end, and is counted when it asks after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[int, int] = {}
+        self.running, self.ended, self.late = threading.Semaphore(0), threading.Event(), 0
+
+    def end(self) -> None:
+        super().end()
+        self.ended.set()
+
+    def __call__(self) -> None:
+        thread = threading.get_ident()
+        self.asked[thread] = self.asked.get(thread, 0) + 1
+        if self.asked[thread] == 2:  # the first time was before it began
+            self.running.release()
+            self.ended.wait(600)
+        self.late += self.ended.is_set()
+        super().__call__()
+
+
+@contextmanager
+def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
+    """Ctrl-C, when something has happened so many times in other threads."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        for _ in range(times):
+            count.acquire()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGINT, interrupt)
+    helper = threading.Thread(target=work)
+    helper.start()
+    try:
+        yield
+    finally:
+        helper.join()
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals of POSIX")
+@pytest.mark.parametrize("given", [False, True])
+def test_threads_leave_what_they_are_at(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    asked = Watched()
+    monkeypatch.setattr(workers, "Wanted", lambda: asked)
+    threads = threading.active_count()
+    with ThreadPoolExecutor(2) as executor:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            workers.Pool(2, executor if given else None) as pool,
+            interrupting(asked.running, 2),
+        ):
+            next(pool.results([Work(name) for name in "abc"]))
+        assert list(asked.asked.values()) == [2, 2]  # of 25
+        assert asked.late == 2
+    assert threading.active_count() == threads
+
+
+class Busy:
+    """An executor whose workers are elsewhere, and never ready."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, *_: object) -> Future[Any]:
+        future = Waiting()
+        if not self.futures:
+            future.set_running_or_notify_cancel()
+        self.futures.append(future)
+        return future
+
+
+class Waiting(Future[Any]):
+    """Work during the wait for which the user has had enough."""
+
+    waits = 0
+
+    def result(self, timeout: float | None = None) -> Any:
+        self.waits += 1
+        raise KeyboardInterrupt
+
+
+def test_other_workers_are_not_waited_for() -> None:
+    """What has not begun is cancelled; what runs is of no use to anybody."""
+    executor = Busy()
+    with pytest.raises(KeyboardInterrupt), workers.Pool(2, cast(Any, executor)) as pool:
+        next(pool.results([Work(name) for name in "abc"]))
+    first, *others = cast("list[Waiting]", executor.futures)
+    assert first.running()
+    assert first.waits == 1
+    assert others
+    assert all(future.cancelled() for future in others)
+
+
+def test_an_answer_for_another_process_is_yes() -> None:
+    asked = wanted.Wanted()
+    asked.end()
+    with pytest.raises(CancelledError):
+        asked()
+    pickle.loads(pickle.dumps(asked))()
