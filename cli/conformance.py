@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import shutil
@@ -160,6 +161,8 @@ def conformance(
 
     if extensions and not command:
         raise click.UsageError("--extension is about another decoder: it goes with --decoder")
+    if math.isnan(timeout):
+        raise click.UsageError("--timeout is a number, not nan")
     reports = _Reports({"json": json, "junit": junit, "markdown": markdown, "fluster": fluster})
     with _vectors(folder) as root:
         suite, there = suites.Suite.read(root), load_cases(root)

@@ -95,7 +95,7 @@ class Limits:
             max_tensor_elements=16 << 20,
             max_tensor_bytes=64 << 20,
             max_total_bytes=256 << 20,
-            max_topology_bytes=1 << 20,
+            max_topology_bytes=1 << 17,
             max_codebook=4096,
             max_side_info_bytes=1 << 20,
             max_pending_bytes=64 << 20,

@@ -237,4 +237,6 @@ def main(folder: Path, step: int = 1) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("python -m tests.faults FOLDER [STEP]")
     main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -36,13 +36,15 @@ MAY_CHANGE = {
     "codebook_zero_value codebook_delta_left codebook_delta_right codebook_egk codebook_centre_offset bit_mask_value "
     "order_flag",
     "shapes, orders and types of tensors": "tensor_dimensions first_tensor_dimension_shift split_index shift_index "
-    "shift_value scan_order nnr_decompressed_data_format",
-    "performance maps": "validation_set_performance sparsification_threshold non_zero_ratio spm_nn_accuracy "
+    "shift_value concatentation_axis_index scan_order nnr_decompressed_data_format cabac_unary_length_minus1",
+    "performance maps": "validation_set_performance metric_type_performance_map_valid_flag spm_count_thresholds "
+    "ppm_count_pruning_ratios sparsification_threshold non_zero_ratio spm_nn_accuracy "
     "spm_class_bitmask spm_nn_class_accuracy pruning_ratio ppm_nn_accuracy ppm_class_bitmask ppm_nn_class_accuracy "
     "unification_threshold upm_nn_accuracy upm_class_bitmask upm_nn_class_accuracy super_block_dimensions "
     "block_dimensions reshaped_tensor_dimensions count_super_block_dimension count_block_dimension "
     "count_resaped_tensor_dimension mse_threshold dpm_nn_accuracy dpm_class_bitmask dpm_nn_class_accuracy "
     "nn_reduction_ratio",
+    "units that nobody reads, which become others or take more in": "nnr_unit_type nnr_unit_size",
 }
 
 

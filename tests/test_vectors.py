@@ -40,6 +40,7 @@ REFUSED = {
     "NNR-ACC-030": "is repeated or out of order: update 4 was decoded",
     "NNR-ACC-031": "bitstream 4 of device_id 3 continues number 3, .* the last one is 2,",
     "NNR-ACC-032": "bitstream 4 of device_id 3 is repeated",
+    "NNR-ACC-240": "hold nothing that is coded",
 }
 
 

@@ -70,4 +70,6 @@ def main(source: str, folder: str, *earlier: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("nncodec2.py INPUT OUTDIR [EARLIER...]")
     main(*sys.argv[1:])

@@ -146,15 +146,16 @@ class FileSource:
 
     def view(self, start: int, stop: int) -> memoryview:
         """See Source; TruncatedError when the file has become shorter."""
-        content = bytearray()
+        parts, left = [], stop - start
         with self._lock:
             self._file.seek(self._start + start)
-            while len(content) < stop - start:
-                part = self._file.read(stop - start - len(content))
+            while left > 0:
+                part = self._file.read(left)
                 if not part:
                     raise TruncatedError(f"the file has become shorter than {self.size} bytes")
-                content += part
-        return memoryview(content).toreadonly()
+                parts.append(part)
+                left -= len(part)
+        return memoryview(b"".join(parts))  # no copy of a single one
 
     peek = view
 

@@ -169,7 +169,10 @@ def _where(stream: Stream, expected: tuple[TensorDigest, ...], name: str, tensor
     entry = next((entry for entry in expected if entry.name == name), None)
     if entry is None or name not in tensors or tensors[name].shape != entry.shape:
         return ""
-    values = stream.values(entry)
+    try:
+        values = stream.values(entry)
+    except Exception as error:  # of the case; the digest has decided already
+        return f"; the expected values cannot be read: {_told(error)}"
     found = None if values is None else compare_tensors(values, tensors[name])
     if found is None:
         return ""
@@ -249,7 +252,10 @@ class Command:
             code, tail = self._run([part for word in self._words for part in _filled(word, case, folder)])
             if code:
                 raise _failure(code, tail)
-            tensors = _outputs(Path(folder))
+            try:
+                tensors = _outputs(Path(folder))
+            except NnrError as error:  # it says that it has decoded the bitstream
+                raise EndedError(Outcome.ERROR, f"what it has written: {_told(error)}") from None
         if case.error and case.error[0] is LimitError:
             raise EndedError(Outcome.PASS, "decoded; limits are the decoder's own affair")
         types = {tensor.name: STORED_TYPES[tensor.dtype] for tensor in (*(last.raw or ()), *(last.tensors or ()))}

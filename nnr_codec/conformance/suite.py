@@ -89,7 +89,7 @@ def claim(results: Sequence[Result], suite: Suite | None, cases: int, decoder: s
     if wrong:
         return f"no claim: {len(wrong)} of {len(results)} cases are not as expected, the first is {wrong[0]}"
     if skipped:
-        return f"no claim: {skipped} of {len(results)} cases were skipped"
+        return f"no claim: {skipped} of {len(results)} cases skipped"
     if len(results) < cases:
         return f"no claim: {len(results)} of {cases} cases were run"
     if suite is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -87,32 +86,29 @@ def run(
     """
     known = EXTENSIONS if command is None else extensions
     cases = [case.without_extension() if case.extension and case.extension not in known else case for case in cases]
-    with tempfile.TemporaryDirectory(prefix="nnr-conformance-") as scratch:
-        workers = [
-            Worker(Path(root), memory, command, Path(scratch), lenient) for _ in range(max(1, min(jobs, len(cases))))
-        ]
-        idle: SimpleQueue[Worker] = SimpleQueue()
-        for worker in workers:
+    workers = [Worker(Path(root), memory, command, lenient) for _ in range(max(1, min(jobs, len(cases))))]
+    idle: SimpleQueue[Worker] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def one(case: Case) -> Result:
+        worker = idle.get()
+        try:
+            worker.start()
+            started = time.perf_counter()
+            verdict, peak = worker.judge(case, timeout)
+            return Result(case, *verdict, time.perf_counter() - started, peak)
+        finally:
             idle.put(worker)
 
-        def one(case: Case) -> Result:
-            worker = idle.get()
-            try:
-                worker.start()
-                started = time.perf_counter()
-                verdict, peak = worker.judge(case, timeout)
-                return Result(case, *verdict, time.perf_counter() - started, peak)
-            finally:
-                idle.put(worker)
-
-        pool = ThreadPoolExecutor(len(workers))
-        try:
-            yield from pool.map(one, cases)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:
-                worker.stop()
-            pool.shutdown()
+    pool = ThreadPoolExecutor(len(workers))
+    try:
+        yield from pool.map(one, cases)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.stop()
+        pool.shutdown()
 
 
 def summary(results: Iterable[Result]) -> str:

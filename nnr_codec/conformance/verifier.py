@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 
-from .. import formats
 from ..bitstream.summary import side_information
 from ..bitstream.units import Unit, UnitReader
 from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
@@ -58,7 +57,7 @@ class BitstreamVerifier:
         self.checked = Checked(limits, history)
         reader = UnitReader(b"", limits, session)
         self.given = topology is not None
-        self.parser = BitstreamParser(reader, wire=formats.wiring, given=topology, before=history.topology)
+        self.parser = BitstreamParser(reader, wire=self.checked.wire, given=topology, before=history.topology)
         self.groups: list[Group] = []
         self.active = session.snapshot()  # many units share one
         self.skipped = 0  # compressed data units that cannot be read without an NNR_MPS

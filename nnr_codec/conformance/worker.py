@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from threading import Event, Timer
 from typing import NamedTuple
@@ -51,15 +52,14 @@ class Worker:
         Bytes that a case may take beyond what the process has when it starts, where the system can limit that.
     command : str or None
         The decoder; None for this library.
-    scratch : Path
-        A folder for what the decoder writes.
     lenient : bool
         See :func:`nnr_codec.conformance.judge.judge`.
     """
 
-    def __init__(self, root: Path, memory: int | None, command: str | None, scratch: Path, lenient: bool) -> None:
-        self._root, self._settings = root, json.dumps([memory, command, str(scratch), lenient])
+    def __init__(self, root: Path, memory: int | None, command: str | None, lenient: bool) -> None:
+        self._root, self._settings = root, (memory, command, lenient)
         self._process: subprocess.Popen[bytes] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def judge(self, case: Case, timeout: float) -> Answer:
         """The verdict on a case, which may take ``timeout`` seconds, the start of the process not counted."""
@@ -88,18 +88,21 @@ class Worker:
         return Answer(verdict, peak)
 
     def stop(self) -> None:
-        """End the process, and what it has started."""
+        """End the process, and what it has started; what that has written is deleted."""
         process, self._process = self._process, None
         if process:
             _kill(process)
             with process:  # closes the pipes
                 pass
+        if self._scratch:
+            self._scratch.cleanup()
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process, started if there is none; OSError when that fails."""
         if self._process is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="nnr-conformance-", ignore_cleanup_errors=True)
             self._process = process = subprocess.Popen(
-                child.command(__name__, self._settings),
+                child.command(__name__, json.dumps([*self._settings, self._scratch.name])),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -140,16 +143,21 @@ def ended(code: int) -> str:
 def limit_memory(memory: int) -> None:
     """Limit the address space of this process, and of each child, to ``memory`` bytes more than it has now.
 
+    Each file that they write may have as many bytes: those of a command are read, and its messages are kept in one.
     Nothing happens where the system does not tell what it has.
     """
     try:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-        limit = pages * resource.getpagesize() + memory
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        here = pages * resource.getpagesize()
+        for kind, size in (
+            (resource.RLIMIT_AS, here + memory),
+            (resource.RLIMIT_FSIZE, memory),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            hard = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))
     except (ImportError, OSError, ValueError, OverflowError):
         return
 
@@ -173,7 +181,7 @@ def _peak() -> int | None:
 
 def main() -> None:
     """What the process does: judge until there is no more to read."""
-    memory, command, scratch, lenient = json.loads(sys.argv[1])
+    memory, command, lenient, scratch = json.loads(sys.argv[1])
     external = Command(command, Path(scratch)) if command else None
     if memory:
         limit_memory(memory)

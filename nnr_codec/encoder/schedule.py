@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..config import EncoderConfig
+from ..errors import LimitError
 from ..model import Array, Model, nbytes_of, only_of
 from ..workers import WINDOW, Pool, elsewhere
 from .plan import native
@@ -50,6 +51,8 @@ def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]
 class Call(Generic[Result]):
     """A function of some tensors, which are read when it is called; another process reads them itself if it can.
 
+    Calling it raises LimitError where there is not enough memory.
+
     Parameters
     ----------
     function : callable
@@ -77,7 +80,10 @@ class Call(Generic[Result]):
         return not self.names
 
     def __call__(self) -> Result:
-        return self.function(self.read(self.names), *self.arguments, *self.hints)
+        try:
+            return self.function(self.read(self.names), *self.arguments, *self.hints)
+        except MemoryError:
+            raise _too_large(self.names) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = [of_some(argument, self.names) for argument in self.arguments]
@@ -101,6 +107,13 @@ def _elsewhere(
     function: Callable[..., Result], tensors: Mapping[str, Array], names: Sequence[str], *arguments: Any
 ) -> Result:
     """What a call does in another process."""
-    with elsewhere():
-        arrays = arrays_of(tensors, names)
-    return function(arrays, *arguments)
+    try:
+        with elsewhere():
+            arrays = arrays_of(tensors, names)
+        return function(arrays, *arguments)
+    except MemoryError:
+        raise _too_large(names) from None
+
+
+def _too_large(names: Sequence[str]) -> LimitError:
+    return LimitError("there is not enough memory to encode it", unit=f"tensor {names[0]!r}")

@@ -279,7 +279,7 @@ def load(
     FormatError
         The file is malformed, or of no known format.
     LimitError
-        It asks for more than the limits permit.
+        It asks for more than the limits permit, or than there is memory.
     OSError
         It cannot be read.
     """
@@ -342,6 +342,8 @@ def _named(source: Path | BinaryIO) -> Iterator[str]:
     except FormatError as error:
         error.args = (f"{what}: {error}",)
         raise
+    except MemoryError:
+        raise LimitError("there is not enough memory for the model", unit=what) from None
 
 
 def save(

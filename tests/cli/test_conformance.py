@@ -183,6 +183,7 @@ def test_hostile_folders(cases: Path, capsys: Capture) -> None:
         ["--profile", 2],
         ["--timeout", 0],
         ["--timeout", "inf"],
+        ["--timeout", "nan"],
         ["--json", "r", "--junit", "r"],
         ["--json", "r", "--markdown", "./r"],
         ["--junit", "-", "--fluster", "-"],
@@ -337,7 +338,7 @@ def test_no_claim(here: Path) -> None:
     assert said(good).startswith("D decodes all 3 valid vectors")
     assert said(good[1:]) == "no claim: 2 of 3 cases were run"
     other = [CaseResult(cases[0], Outcome.SKIP, "", 0), *good[1:]]
-    assert said(other) == "no claim: 1 of 3 cases were skipped"
+    assert said(other) == "no claim: 1 of 3 cases skipped"
     other[1] = CaseResult(cases[1], Outcome.OOM, "", 0)
     assert said(other) == "no claim: 1 of 3 cases are not as expected, the first is B"
     (folder / "more").touch()

@@ -255,6 +255,7 @@ def test_peaks_of_memory(tmp_path: Path) -> None:
         ("type", "FAIL", "PASS"),
         ("silent", "FAIL", "PASS"),
         ("rubbish", "ERROR", "PASS"),
+        ("torn", "ERROR", "ERROR"),
         ("lenient", "PASS", "XPASS"),
         ("crash", "CRASH", "CRASH"),
         ("shell", "CRASH", "CRASH"),
@@ -328,7 +329,37 @@ def test_memory(tmp_path: Path) -> None:
     assert [found[name][0] for name in "ABCD"] == ["PASS", "OOM", "PASS", "OOM"]
     assert outcomes(tmp_path, memory=None)["B"][0] == Outcome.FAIL
     assert outcomes(tmp_path, memory=1 << 100)["A"][0] == Outcome.PASS
-    assert outcomes(tmp_path, memory=1)["A"][0] == Outcome.OOM
+    assert outcomes(tmp_path, memory=1)["B"][0] == Outcome.OOM
+
+
+def test_what_cannot_be_read_of_a_decoder_is_no_refusal(tmp_path: Path) -> None:
+    """It said that it had decoded the bitstream, which may be refused."""
+    write_case(tmp_path, "EITHER", DATA, {"w": W}, result="acceptable")
+    write_case(tmp_path, "INVALID", DATA[:-3], error={"class": "FormatError", "unit": None})
+    assert [outcome for outcome, _ in outcomes(tmp_path, command=command("torn")).values()] == ["ERROR", "ERROR"]
+
+
+def test_expected_values_that_cannot_be_read(tmp_path: Path) -> None:
+    """The digest decides, also where the bitstream may be refused."""
+    expected = described(DATA, {"w": -W})["expected"]
+    (tensor,) = expected["tensors"]
+    write_case(tmp_path, "RAGGED", DATA, {}, expected={"tensors": [{**tensor, "values": [[1], [2, 3]]}]})
+    del tensor["values"]
+    path = write_case(
+        tmp_path, "ARCHIVE", DATA, {}, result="acceptable", expected={"tensors": [{**tensor, "npz": "t0"}]}
+    )
+    path.with_name("expected.npz").write_bytes(b"PK")
+    for outcome, detail in outcomes(tmp_path).values():
+        assert outcome == Outcome.FAIL
+        assert "tensor 'w' has other values; the expected values cannot be read: " in detail
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sizes of files are limited where memory is")
+def test_a_decoder_that_talks_without_end(tmp_path: Path) -> None:
+    """The file with what it says may be as large as its memory."""
+    write_case(tmp_path, "A", DATA, {"w": W})
+    outcome, detail = outcomes(tmp_path, command=command("flood"), memory=1 << 27)["A"]
+    assert (outcome, detail[:20]) == (Outcome.ERROR, "refused: exit code 1")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ends a group of processes")

@@ -40,7 +40,7 @@ TWICE = {
 }
 
 #: What is not decoded any further, although other decoders may.
-UNDECODED = {"NNR-ACC-028", "NNR-ACC-030", "NNR-ACC-032"}
+UNDECODED = {"NNR-ACC-028", "NNR-ACC-030", "NNR-ACC-032", "NNR-ACC-240"}
 
 #: The rules that NNCodec itself breaks, by case.
 NNCODEC = {

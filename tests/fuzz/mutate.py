@@ -203,8 +203,11 @@ class Mutator:
     def mutant(self, kind: str, rnd: random.Random) -> Mutant:
         """A mutant of a kind: ``structure`` or ``bytes``; up to `LARGEST` bytes."""
         number = rnd.choice(self.live) if rnd.random() < 0.85 else rnd.randrange(len(self.seeds))
-        data = self._by_structure(number, rnd) if kind == "structure" else self._by_bytes(number, rnd)
-        return Mutant(data[:LARGEST], self.seeds[number])
+        seed, change = self.seeds[number], self._by_structure if kind == "structure" else self._by_bytes
+        data = seed.data
+        while data == seed.data:  # what is not changed is no mutant
+            data = change(number, rnd)[:LARGEST]
+        return Mutant(data, seed)
 
     # -------------------------------------------------------------------------------------------- by structure
     def _by_structure(self, number: int, rnd: random.Random) -> bytes:

@@ -98,8 +98,10 @@ def corpus() -> list[Seed]:
 
 
 def digest(seeds: Sequence[Seed]) -> str:
-    """What tells a corpus from another one."""
+    """What tells a corpus, and what makes mutants of it, from another one."""
     whole = hashlib.sha256()
+    for name in ("mutate.py", "revise.py"):
+        whole.update(Path(__file__).with_name(name).read_bytes())
     for seed in seeds:
         for data in (seed.data, *seed.before):
             whole.update(len(data).to_bytes(8, "little") + data)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec.constants import NNR_DFL
 from nnr_codec.syntax import tables
 
 from . import campaign as campaigns
@@ -98,6 +100,7 @@ def test_mutants_are_the_same_again_and_differ(mutator: mutate.Mutator, kind: st
     mutants = {number: campaign.input(number)[0].data for number in numbers}
     assert {number: campaign.input(number)[0].data for number in reversed(numbers)} == mutants
     assert len(set(mutants.values())) > 0.95 * len(numbers)
+    assert not any(mutant.data == mutant.seed.data for mutant, _ in map(campaign.input, numbers))
     assert sum(other.input(number)[0].data == data for number, data in mutants.items()) < 0.05 * len(numbers)
     assert max(map(len, mutants.values())) <= mutate.LARGEST
 
@@ -143,14 +146,21 @@ def faults() -> dict[str, tuple[Callable[[], object], str]]:
     def warn() -> None:
         np.float32(3e38) * np.float32(10)
 
-    def without_memory() -> None:
-        raise nnr.errors.LimitError("there is not enough memory for the tensor")
+    def refuse(message: str) -> None:
+        raise nnr.LimitError(message)
+
+    class Burden:
+        def __del__(self) -> None:
+            raise ZeroDivisionError
 
     return {
         "exception": (lambda: 1 // 0, "ZeroDivisionError"),
         "warning": (warn, "overflow encountered"),
-        "memory": (lambda: np.ones(160 << 17), "bytes at the peak"),
-        "no memory": (without_memory, "not enough memory"),
+        "memory": (lambda: np.ones(160 << 17), "MemoryError"),
+        "memory that is not touched": (lambda: np.empty(160 << 17), "MemoryError"),
+        "no memory": (lambda: refuse("there is not enough memory for the tensor"), "not enough memory"),
+        "destructor": (lambda: bool(Burden()), "nobody could catch ZeroDivisionError"),
+        "message": (lambda: refuse("\x1b[2J"), "a message that no terminal should see"),
     }
 
 
@@ -193,8 +203,7 @@ def test_what_ends_or_blocks_the_process_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_mistake_of_the_campaign_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     campaign = small()
-    monkeypatch.setattr(campaigns, "declared", None)
-    monkeypatch.setattr(campaigns, "BASE", -1)
+    monkeypatch.setattr(campaigns, "attempt", None)
     with pytest.raises(RuntimeError, match=r"(?s)input \d+: .*NoneType"):
         part(campaign, range(20), 1)
 
@@ -257,3 +266,26 @@ def test_constant_tensors_are_compared_once() -> None:
     (violation,) = nnr.verify(stream.data).violations
     assert violation.requirement == "float-exact"
     assert "1200 of 1200 values" in violation.message
+
+
+def test_topologies_are_read_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` took 11 s for 1,857 bytes, which inflate to a graph of 100,000 operations, and `StreamDecoder` 3 s."""
+    from nnr_codec.formats.nnef import graph, validate
+
+    from ..builder import Bitstream
+
+    def bitstream(count: int) -> bytes:
+        text = b"version 1.0;\ngraph g(x) -> (y)\n{ x = external(shape = [1]); y = relu(x);" + b"y=relu(x);" * count
+        return Bitstream().str_().mps().topology(zlib.compress(text + b"}\0"), compression=NNR_DFL).data
+
+    data = bitstream(13_100)
+    assert len(data) < mutate.LARGEST
+    with pytest.raises(nnr.LimitError, match="max_topology_bytes"):
+        nnr.StreamDecoder(limits=seeds.STRICT).feed(data)
+    assert [found.requirement for found in nnr.verify(data, limits=seeds.STRICT).violations] == ["limits"]
+    read = []
+    for module in (graph, validate):
+        intact = module.parse
+        monkeypatch.setattr(module, "parse", lambda *given, intact=intact: (read.append(1), intact(*given))[1])
+    nnr.verify(bitstream(10), limits=seeds.STRICT)
+    assert len(read) == 2  # once for its tensors, once for its rules

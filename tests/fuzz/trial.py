@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import random
 import resource
+import sys
 import time
 import traceback
 import warnings
@@ -16,11 +17,13 @@ from typing import Any
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.units import UnitReader
-from nnr_codec.constants import NNR_NDU
+from nnr_codec.constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK
 from nnr_codec.decoder import bins, unit
 from nnr_codec.decoder.pruning import PruningWarning
+from nnr_codec.decoder.task import data_format
 from nnr_codec.errors import LimitError, NnrError
 from nnr_codec.syntax import Session
+from nnr_codec.tensor.quant import DTYPES
 
 from .mutate import Mutant
 from .seeds import STRICT, Seed
@@ -31,24 +34,37 @@ SECONDS = 1.0
 #: Memory that an input may take: this, and so many times what it declares or what the limits permit.
 BASE, TIMES = 64 << 20, 2.2
 
+#: Address space of the stacks of two threads, beside that.
+STACKS = 32 << 20
+
+#: What an error says for want of memory.
+NO_MEMORY = "not enough memory"
+
 M_MMAP_THRESHOLD, MMAP_THRESHOLD = -3, 1 << 18
+M_ARENA_MAX = -8
 
 
 # ------------------------------------------------------------------------------------------------ the ways
 class States:
-    """What is decoded before a seed, once for each."""
+    """What is decoded before a seed, once for each; ``payloads`` tells how many payloads that has."""
 
     def __init__(self) -> None:
         self._states: dict[str, nnr.UpdateState] = {}
+        self.payloads: dict[str, int] = {}
 
-    def before(self, seed: Seed) -> nnr.UpdateState:
-        """The state in which a seed is decoded."""
+    def prepare(self, seed: Seed, kernel: Kernel) -> None:
+        """Decode what comes before a seed."""
         if seed.name not in self._states:
+            count = kernel.payloads
             decoder = nnr.UpdateDecoder(**seed.options)
             for data in seed.before:
                 with contextlib.suppress(NnrError):
                     decoder.decode(data)
             self._states[seed.name] = decoder.state
+            self.payloads[seed.name] = kernel.payloads - count
+
+    def before(self, seed: Seed) -> nnr.UpdateState:
+        """The state in which a seed is decoded."""
         return self._states[seed.name].fork()
 
 
@@ -119,7 +135,11 @@ def _requirements(data: bytes, seed: Seed, rnd: random.Random) -> object:
 
 
 def _verify(data: bytes, seed: Seed, rnd: random.Random) -> object:
-    return nnr.verify(data, **seed.options, inputs=seed.before if rnd.random() < 0.5 else ())
+    report = nnr.verify(data, **seed.options, inputs=seed.before if rnd.random() < 0.5 else ())
+    for violation in report.violations + report.warnings:
+        if NO_MEMORY in violation.message:
+            raise LimitError(violation.message)
+    return report
 
 
 #: The ways of reading, and the share of inputs that each has.
@@ -148,9 +168,11 @@ class Result:
     outcome : str
         ``valid``, or the name of the NnrError.
     in_kernel : bool
-        Whether the kernel's decoder has begun with a payload.
+        Whether the kernel's decoder has begun with a payload of the input.
     seconds : float
         Processor time.
+    peak : int
+        Bytes by which the process has grown; 0 where that is not measured.
     problem : str
         Why it is a finding; empty for nearly all.
     """
@@ -159,6 +181,7 @@ class Result:
     outcome: str
     in_kernel: bool
     seconds: float
+    peak: int = 0
     problem: str = ""
 
 
@@ -182,64 +205,114 @@ class Kernel:
         unit.PayloadDecoder = bins.PayloadDecoder = self._decoder  # type: ignore[misc]
 
 
+#: What was raised where nobody can catch it, as in a destructor.
+UNRAISABLE: list[str] = []
+
+
 @contextlib.contextmanager
 def strictly() -> Iterator[None]:
-    """Warnings are errors, but for the one that tells of masks that are not applied."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", PruningWarning)
-        yield
+    """Warnings are errors, but for the one that tells of masks that are not applied; `UNRAISABLE` is filled."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda found: UNRAISABLE.append(f"{found.exc_value!r} in {found.object!r}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.simplefilter("ignore", PruningWarning)
+            yield
+    finally:
+        sys.unraisablehook = hook
 
 
-def attempt(mutant: Mutant, rnd: random.Random, kernel: Kernel, limit: float = SECONDS) -> Result:
-    """Read a mutant in one of the ways, which may take ``limit`` seconds of processor time."""
+def attempt(
+    mutant: Mutant, rnd: random.Random, kernel: Kernel, limit: float = SECONDS, memory: Memory | None = None
+) -> Result:
+    """Read a mutant in one of the ways, which may take ``limit`` seconds of processor time, and so much memory."""
     (way,) = rnd.choices(list(WAYS), [share for _, share in WAYS.values()])
-    call, choices = WAYS[way][0], rnd.getrandbits(32)
-    before, problem, seconds = kernel.payloads, "", 0.0
+    choices, seed = rnd.getrandbits(32), mutant.seed
+    STATES.prepare(seed, kernel)
+    others = STATES.payloads[seed.name] if way in ("StreamDecoder", "verify") else 0
+    before, room = kernel.payloads, BASE
     for _ in range(3):  # a machine may stumble; what is slow by itself is slow each time
-        rnd = random.Random(choices)
-        started = time.process_time()
-        try:
-            call(mutant.data, mutant.seed, rnd)
-            outcome = "valid"
-        except NnrError as error:
-            outcome = type(error).__name__
-            if type(error) is LimitError and "not enough memory" in str(error):
-                problem = f"{way}: {error}"
-        except Exception:
-            outcome, problem = "another exception", f"{way}: {traceback.format_exc()}"
-        seconds = time.process_time() - started
+        outcome, problem, seconds = _once(WAYS[way][0], mutant, choices, memory.bounded(room) if memory else None)
+        if problem and memory and room == BASE:
+            room = BASE + int(TIMES * declared(mutant))
+            outcome, problem, seconds = _once(WAYS[way][0], mutant, choices, memory.bounded(room))
+        in_kernel, before = kernel.payloads > before + others, kernel.payloads
         if seconds < limit:
             break
     else:
-        problem = problem or f"{way}: {seconds:.2f} s of processor time"
-    return Result(way, outcome, kernel.payloads > before, seconds, problem)
+        problem = problem or f"{seconds:.2f} s of processor time"
+    peak = memory.peak() if memory else 0
+    if peak > BASE and peak > BASE + TIMES * declared(mutant):
+        problem = problem or f"{peak:,} bytes at the peak"
+    return Result(way, outcome, in_kernel, seconds, peak, problem and f"{way}: {problem}")
+
+
+def _once(
+    call: Way, mutant: Mutant, choices: int, bounded: contextlib.AbstractContextManager[None] | None
+) -> tuple[str, str, float]:
+    """The outcome, the problem, and the processor time."""
+    outcome, problem, started = "valid", "", time.process_time()
+    try:
+        with bounded or contextlib.nullcontext():
+            call(mutant.data, mutant.seed, random.Random(choices))
+    except NnrError as error:
+        outcome = type(error).__name__
+        if type(error) is LimitError and NO_MEMORY in str(error):
+            problem = str(error)
+        elif not str(error).isprintable():
+            problem = f"a message that no terminal should see: {str(error)!a}"
+    except Exception:
+        outcome, problem = "another exception", traceback.format_exc()
+    seconds = time.process_time() - started
+    if UNRAISABLE:
+        problem = problem or f"nobody could catch {UNRAISABLE[0]}"
+        UNRAISABLE.clear()
+    return outcome, problem, seconds
 
 
 # ------------------------------------------------------------------------------------------------ memory
 def declared(mutant: Mutant) -> int:
     """Bytes of the tensors that the headers declare, as far as they can be read; at most what the limits permit.
 
-    G and H count, and what is made of them; each number with 8 bytes.
+    Those of G and H, and of what is made of them.
     """
     total = 0
     session = Session(mutant.seed.dimensions)
     reader = UnitReader(mutant.data, STRICT, session)
     with contextlib.suppress(NnrError):
         for each in reader:
-            if each.header.nnr_unit_type == NNR_NDU:
-                dims = [session.tensor_dimensions(each.ndu), *session.coded_dimensions(each.ndu)]
-                total += 8 * sum(size for size in map(prod, dims) if size <= STRICT.max_tensor_elements)
+            if each.header.nnr_unit_type == NNR_NDU and each.header.partial_data_counter < 2:
+                header, tensors = each.ndu, session.coded_dimensions(each.ndu)
+                is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
+                if header.compressed_parameter_types & NNR_CPT_DC and (is_block or session.g_header):
+                    tensors = [*tensors, session.tensor_dimensions(header)]
+                size = sum(count for count in map(prod, tensors) if count <= STRICT.max_tensor_elements)
+                total += DTYPES[data_format(header, session)].itemsize * size
     return min(total, STRICT.max_total_bytes)
 
 
 class Memory:
-    """The peak of the process above what it had when this was made."""
+    """The memory of the process: a bound on what it may ask for, used or not, and the peak of what it uses."""
 
     def __init__(self) -> None:
-        # Large pieces of memory go back to the system, so that a peak is that of one input.
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        # Large pieces of memory go back to the system, so that a peak is that of one input; threads ask for no more.
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        library.mallopt(M_ARENA_MAX, 1)
         self._base = self._reset()
+
+    @contextlib.contextmanager
+    def bounded(self, size: int) -> Iterator[None]:
+        """Let the process have so many bytes of address space beside what it has, and stacks of threads."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            has = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + size + STACKS, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     def peak(self) -> int:
         """Bytes since the last call that returned more than 1 MiB."""

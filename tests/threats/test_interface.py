@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -164,6 +164,41 @@ def test_t46_memory_that_is_not_there() -> None:
     header = ndu("w", 3 * [1 << 18], codebook_present_flag=1, codebook=codebook([0], 0))
     data = start().ndu(header, payload=bytes(8)).data
     refused(data, nnr.LimitError, "not enough memory", limits=Limits.unlimited())
+
+
+class TooLarge(Mapping[str, np.ndarray]):
+    """A tensor that the memory has no room for."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        raise MemoryError
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["w"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pins(
+    "encoder/schedule.py",
+    "except MemoryError:\n            raise _too_large(self.names)",
+    "except ZeroDivisionError:\n            raise _too_large(self.names)",
+)
+def test_t46_a_tensor_that_is_larger_than_the_memory() -> None:
+    with pytest.raises(nnr.LimitError, match="tensor 'w': there is not enough memory"):
+        nnr.encode(nnr.Model(TooLarge()))
+
+
+@pins("formats/__init__.py", "except MemoryError:", "except ZeroDivisionError:")
+def test_t46_a_model_that_is_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("nnr_codec.formats.npz.load", no_memory)
+    file = io.BytesIO()
+    np.savez(file, w=np.ones(3))
+    with pytest.raises(nnr.LimitError, match="the stream: there is not enough memory"):
+        nnr.load(file.getvalue())
 
 
 @pins("formats/nnef/parser.py", "if self.depth > MAX_NESTING:")

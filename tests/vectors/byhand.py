@@ -8,7 +8,7 @@ import numpy as np
 
 from .arithmetic import assemble, bypass, exact, interval, padded, step
 from .bits import MPS, MPS_HEAD, NAME_W, ONE, STR0, STR1, THREE, TWO, f4, integers, mps, ndu, one_entry, raw
-from .case import Content, Tensor, valid
+from .case import Content, Tensor, acceptable, valid
 
 
 def hand(
@@ -18,20 +18,26 @@ def hand(
     features: str,
     tensors: Mapping[str, Tensor],
     *lines: str,
-    levels: Sequence[Tensor] = (),
+    levels: Sequence[Sequence[Tensor]] = (),
+    raw: Mapping[str, Tensor] | None = None,
+    breaks: str | None = None,
 ) -> None:
-    """Register a bitstream given by its bits; ``levels`` are QuantParam of each coded payload, which has one tensor."""
+    """Register what decodes to ``tensors``; it is acceptable where ``breaks`` is given, the rules that it breaks.
 
-    @valid(id_, title, clauses, features, bits=lines)
+    ``levels`` are QuantParam of the tensors of each coded payload.
+    """
+    register = valid if breaks is None else acceptable
+
+    @register(id_, title, clauses, f"hand {features}", bits=lines, requirements=breaks or "")
     def make() -> Content:
-        return Content(assemble(*lines), tensors, quant_params=[[tensor] for tensor in levels])
+        return Content(assemble(*lines), tensors, raw, quant_params=levels)
 
 
 hand(
     "NNR-SYN-001",
     "start unit and model parameter set alone, profile 1",
     "6.2.3 6.3.2 6.3.3.1 6.3.4.3",
-    "hand",
+    "",
     {},
     *STR1,
     *MPS,
@@ -40,7 +46,7 @@ hand(
     "NNR-SYN-002",
     "start unit and model parameter set alone, profile 0",
     "6.2.3 6.3.2 6.3.3.1 6.3.4.3",
-    "hand",
+    "",
     {},
     *STR0,
     *MPS,
@@ -49,7 +55,7 @@ hand(
     "NNR-SYN-003",
     "raw float parameters: one, minus zero, infinity, a not-a-number with its bits, the smallest and the largest",
     "6.1.3 6.3.3.7 6.3.4.7 7.3.4",
-    "hand NNR_PT_RAW_FLOAT",
+    "NNR_PT_RAW_FLOAT",
     {"w": np.array([0x3F800000, 0x80000000, 0x7F800000, 0x7FC12345, 1, 0x7F7FFFFF], "<u4").view("<f4")},
     *STR1,
     *MPS,
@@ -65,7 +71,7 @@ hand(
     "NNR-SYN-004",
     "raw float parameter without dimensions",
     "6.3.3.7 7.3.4",
-    "hand NNR_PT_RAW_FLOAT scalar",
+    "NNR_PT_RAW_FLOAT scalar",
     {"w": np.array(3, "<f4")},
     *STR1,
     *MPS,
@@ -82,7 +88,7 @@ hand(
     "NNR-SYN-005",
     "raw float parameters in profile 0",
     "6.3.3.7 7.3.4",
-    "hand NNR_PT_RAW_FLOAT",
+    "NNR_PT_RAW_FLOAT",
     {"w": f4(1, 2)},
     *STR0,
     *MPS,
@@ -100,7 +106,7 @@ hand(
     "NNR-SYN-006",
     "aggregate of two units",
     "6.3.3.8 6.4.3.8 6.4.4.8",
-    "hand NNR_AGG",
+    "NNR_AGG",
     {"a": f4(1), "b": f4(2)},
     *STR1,
     *MPS,
@@ -124,7 +130,7 @@ hand(
     "NNR-SYN-007",
     "payload in two parts, cut inside a parameter",
     "6.4.3.1 7.3.4",
-    "hand partial_data_counter",
+    "partial_data_counter",
     {"w": f4(1, 2)},
     *STR1,
     *MPS,
@@ -150,7 +156,7 @@ hand(
     "NNR-SYN-008",
     "tensors by their index in the reference list, in another order than the list",
     "6.3.4.5 6.4.3.7",
-    "hand NNR_TPL_REFLIST topology_elem_id_index",
+    "NNR_TPL_REFLIST topology_elem_id_index",
     {"b": f4(1), "a": f4(2)},
     *STR1,
     "0x0006 nnr_unit_size 6",
@@ -178,7 +184,7 @@ hand(
     "NNR-SYN-009",
     "the long form of every unit size",
     "6.3.2 6.4.2",
-    "hand nnr_unit_size_flag",
+    "nnr_unit_size_flag",
     {"w": f4(1)},
     "1 nnr_unit_size_flag",
     "0000000000000000000000000000110 nnr_unit_size u(31) = 6",
@@ -195,14 +201,14 @@ hand(
     "NNR-SYN-010",
     "codebook of one entry: the payload is qp_value -38 in 8 bypass bins and the terminating bin",
     "7.3.6 10.2.1.2 10.2.1.3 10.3.4.3.4 10.3.4.3.5",
-    "hand codebook_size=1 terminate",
+    "codebook_size=1 terminate",
     {"w": exact([5 * step(-38)] * 3, "<f4", [3])},
     *STR1,
     *mps(2),
     *one_entry(14, 5, 3),
     f"{bypass(-38, 8):017b} 218 * 510 + 509 in 8 + 9 bits",
     "0000000 nesting_zero_bit",
-    levels=[np.zeros(3, "<i4")],
+    levels=[[np.zeros(3, "<i4")]],
 )
 for number, density in ((11, 0), (12, 1), (13, 7)):
     n = 6 + density
@@ -211,13 +217,13 @@ for number, density in ((11, 0), (12, 1), (13, 7)):
         f"NNR-SYN-{number:03}",
         f"payload of {n} bypass bins: qp_value {qp} at QpDensity {density}, {-(n + 9) % 8} nesting_zero_bits",
         "7.3.6 10.2.1.2 10.2.1.3",
-        f"hand codebook_size=1 mps_qp_density={density}",
+        f"codebook_size=1 mps_qp_density={density}",
         {"w": exact([3 * step(qp, density)] * 2, "<f4", [2])},
         *STR1,
         *mps(density),
         *one_entry(11 + (n + 16) // 8, 3, 2),
         f"0x{padded(bypass(qp, n), n + 9).hex()} {qp & 2**n - 1} * 510 + 509 in {n} + 9 bits, then zeros",
-        levels=[np.zeros(2, "<i4")],
+        levels=[[np.zeros(2, "<i4")]],
     )
 
 
@@ -228,13 +234,13 @@ def integer_case(id_: str, title: str, levels: list[int], *bins: str) -> None:
         id_,
         title,
         "10.2.1.2 10.2.1.4 10.2.1.5 10.2.1.6 10.3.4.2 10.3.4.3",
-        "hand NNR_PT_INT cabac_unary_length=1",
+        "NNR_PT_INT cabac_unary_length=1",
         {"w": np.array(levels, "<i4")},
         *STR1,
         *MPS,
         *integers(10 + len(payload), len(levels)),
         f"0x{payload.hex()} shift_idx_minus_1_present_flag 39 times 0; {' '.join(bins)}; terminate",
-        levels=[np.array(levels, "<i4")],
+        levels=[[np.array(levels, "<i4")]],
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +9,8 @@ import numpy as np
 from .arithmetic import assemble, exact, floats, interval, step
 from .bits import MPS, MPS_HEAD, NAME_W, ONE, STR0, STR1, TWO, f4, mps, raw
 from .bits import ndu as sized_ndu
-from .case import Content, Tensor, acceptable, invalid, valid
+from .byhand import hand
+from .case import Content, Tensor, invalid
 
 Bits = tuple[str, ...]
 FLAG = "shift_idx_minus_1_present_flag"
@@ -59,25 +59,6 @@ IN_ROWS = ("10 first_tensor_dimension_shift ue(1) = 0", "0000 scan_order")
 def payload(*bins: str) -> str:
     """The payload of these bins; see `interval`."""
     return f"0x{interval(*bins).hex()} {' '.join(bins)}; terminate"
-
-
-def hand(
-    id_: str,
-    title: str,
-    clauses: str,
-    features: str,
-    tensors: Mapping[str, Tensor],
-    *lines: str,
-    levels: Sequence[Sequence[Tensor]] = (),
-    raw: Mapping[str, Tensor] | None = None,
-    breaks: str | None = None,
-) -> None:
-    """Register what decodes to ``tensors``; it is acceptable where ``breaks`` is given, the rules that it breaks."""
-    register = valid if breaks is None else acceptable
-
-    @register(id_, title, clauses, f"hand {features}", bits=lines, requirements=breaks or "")
-    def make() -> Content:
-        return Content(assemble(*lines), tensors, raw, quant_params=levels)
 
 
 def refused(id_: str, title: str, clauses: str, features: str, error: str, unit: int, rule: str, *lines: str) -> None:

@@ -185,16 +185,20 @@ def same_ids() -> Content:
 
 
 # ------------------------------------------------------------------------------------------------ headers
-header(
-    "NNR-NEG-402",
+# NNR-NEG-402 was such a tensor, which no sentence of the standard forbids.
+@acceptable(
+    "NNR-ACC-240",
     "raw floats of a dimension of 0",
     "6.3.4.7 6.4.3.7",
-    "ElementError",
-    dims=[0],
-    kind=NNR_PT_RAW_FLOAT,
-    payload=b"",
+    "NNR_PT_RAW_FLOAT tensor_dimensions=0",
     requirements="tensor-dimensions",
 )
+def no_floats() -> Content:
+    s = Stream().start(methods=0)
+    s.raw(ndu("w", [0], kind=NNR_PT_RAW_FLOAT), [])
+    return s.gives({"w": f4()})
+
+
 header(
     "NNR-NEG-403",
     "G of no rows",

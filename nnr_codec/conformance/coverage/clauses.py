@@ -1,4 +1,4 @@
-"""The clauses with something to decode: 4.12, and all from 6 to 10, and Annexes A and B (ISO/IEC 15938-17:2024)."""
+"""The clauses with something to decode: 4.12, all from 6 to 10, and of the annexes what is about decoding."""
 
 from __future__ import annotations
 

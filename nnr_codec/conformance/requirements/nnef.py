@@ -215,11 +215,9 @@ def names(checked: Checked) -> Iterator[Finding]:
 
 @at_end(SHAPES)
 def shapes(checked: Checked) -> Iterator[Finding]:
-    if not checked.graphs or checked.variables is None:
+    if not checked.graphs or checked.wiring is None:
         return
-    from ...formats.nnef import wiring
-
-    wires = Wires(wiring(Topology("nnef", checked.texts["topology"])))
+    wires = Wires(checked.wiring)
     units = {name: seen for seen in checked.of(NNR_NDU) for name in seen.names}
     for name, shape in checked.shapes.items():
         declared = wires.shape(name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
 from ...errors import FormatError, LimitError, NnrError
 from ...limits import Limits
-from ...model import Topology
+from ...model import Topology, Wiring
 
 if TYPE_CHECKING:
     from ...bitstream.units import Unit
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ...decoder.reconstruct import Rec
     from ...decoder.state import UpdateState
     from ...formats.nnef.rules import ModelReport
-    from ...model import Topology
     from ...syntax import Session
     from ...syntax.structures import NnrTopologyUnitHeader
 
@@ -130,6 +129,7 @@ class Checked:
     first_edition: bool = False
     bits: Collection[str] = ()
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _last: tuple[bytes, Wiring | None] | None = None
 
     def of(self, *types: int) -> list[Seen]:
         """The units of these types."""
@@ -167,15 +167,34 @@ class Checked:
             return None
         return validate_texts(self.texts["topology"], self.texts.get("quantization"), self.limits)
 
-    @cached_property
-    def variables(self) -> list[str] | None:
-        """The labels of the NNEF topology; None where there is none that can be read."""
+    def wire(self, topology: Topology) -> Wiring:
+        """What a topology says of its tensors, for decoders; nothing where it cannot be read."""
+        from ... import formats
+
+        if topology.format != "nnef":
+            return formats.wiring(topology)
+        return self._read(topology.data) or Wiring()
+
+    @property
+    def wiring(self) -> Wiring | None:
+        """What the NNEF topology says; None where there is none that can be read."""
+        return self._read(self.texts["topology"]) if self.texts else None
+
+    def _read(self, text: bytes) -> Wiring | None:
+        """What an NNEF text says; the last one is not read again."""
         from ...formats.nnef import wiring
 
-        try:
-            return list(wiring(Topology("nnef", self.texts["topology"])).shapes) if self.texts else None
-        except FormatError:
-            return None
+        if self._last is None or self._last[0] != text:
+            try:
+                self._last = text, wiring(Topology("nnef", text))
+            except (FormatError, LimitError):
+                self._last = text, None
+        return self._last[1]
+
+    @property
+    def variables(self) -> Collection[str] | None:
+        """The labels of the NNEF topology; None where there is none that can be read."""
+        return None if self.wiring is None else self.wiring.shapes.keys()
 
     @cached_property
     def _folded(self) -> frozenset[str]:

@@ -13,6 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha1
+from importlib.util import find_spec
 from pathlib import Path
 
 from . import NAMES, load
@@ -70,6 +71,10 @@ def main() -> None:
     names = options.names or NAMES
     if unknown := set(names) - set(NAMES):
         parser.error(f"there is no target {', '.join(sorted(unknown))}")
+    if min(options.seconds, options.jobs) < 1:
+        parser.error("--seconds and --jobs are at least 1")
+    if not find_spec("atheris"):
+        parser.error("this needs atheris: pip install -e '.[fuzz]'")
     if options.here:
         fuzz(names[0], options.seconds)
     share = max(1, options.seconds * options.jobs // len(names))
