@@ -235,7 +235,7 @@ def attempt(
     for _ in range(3):  # a machine may stumble; what is slow by itself is slow each time
         outcome, problem, seconds = _once(WAYS[way][0], mutant, choices, memory.bounded(room) if memory else None)
         if problem and memory and room == BASE:
-            room = BASE + int(TIMES * declared(mutant))
+            room = BASE + int(TIMES * declared(mutant, way))
             outcome, problem, seconds = _once(WAYS[way][0], mutant, choices, memory.bounded(room))
         in_kernel, before = kernel.payloads > before + others, kernel.payloads
         if seconds < limit:
@@ -243,7 +243,7 @@ def attempt(
     else:
         problem = problem or f"{seconds:.2f} s of processor time"
     peak = memory.peak() if memory else 0
-    if peak > BASE and peak > BASE + TIMES * declared(mutant):
+    if peak > BASE and peak > BASE + TIMES * declared(mutant, way):
         problem = problem or f"{peak:,} bytes at the peak"
     return Result(way, outcome, in_kernel, seconds, peak, problem and f"{way}: {problem}")
 
@@ -272,15 +272,16 @@ def _once(
 
 
 # ------------------------------------------------------------------------------------------------ memory
-def declared(mutant: Mutant) -> int:
+def declared(mutant: Mutant, way: str) -> int:
     """Bytes of the tensors that the headers declare, as far as they can be read; at most what the limits permit.
 
-    Those of G and H, and of what is made of them.
+    Those of G and H, and of what is made of them. Where some cannot be read, `verify` goes on all the same, and may decode
+    what is permitted.
     """
     total = 0
     session = Session(mutant.seed.dimensions)
     reader = UnitReader(mutant.data, STRICT, session)
-    with contextlib.suppress(NnrError):
+    try:
         for each in reader:
             if each.header.nnr_unit_type == NNR_NDU and each.header.partial_data_counter < 2:
                 header, tensors = each.ndu, session.coded_dimensions(each.ndu)
@@ -289,6 +290,9 @@ def declared(mutant: Mutant) -> int:
                     tensors = [*tensors, session.tensor_dimensions(header)]
                 size = sum(count for count in map(prod, tensors) if count <= STRICT.max_tensor_elements)
                 total += DTYPES[data_format(header, session)].itemsize * size
+    except NnrError:
+        if way == "verify":
+            return STRICT.max_total_bytes
     return min(total, STRICT.max_total_bytes)
 
 

@@ -57,7 +57,8 @@ def run(name: str, seconds: int) -> tuple[str, int, str]:
     command = [sys.executable, "-m", __package__, "--here", "--seconds", str(seconds), name]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     counted = re.search(r"number_of_executed_units: (\d+)", done.stderr)
-    return name, int(counted[1]) if counted else 0, done.stdout + done.stderr if done.returncode else ""
+    said = re.sub(r"(?m)^INFO: .*\n", "", done.stderr) + done.stdout
+    return name, int(counted[1]) if counted else 0, said if done.returncode else ""
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable
 
 from ..seeds import Seed, corpus
-from ..trial import WAYS, strictly
+from ..trial import STATES, WAYS, Kernel, strictly
 from .support import harmless
 
 
@@ -15,8 +15,10 @@ def target(data: bytes) -> None:
     """Read a bitstream in one of the ways, which follows from it."""
     rnd = random.Random(zlib.crc32(data))
     ((call, _),) = rnd.choices(list(WAYS.values()), [share for _, share in WAYS.values()])
+    seed = Seed("input", data)
+    STATES.prepare(seed, Kernel())
     with harmless(), strictly():
-        call(data, Seed("input", data), rnd)
+        call(data, seed, rnd)
 
 
 def seeds() -> Iterable[bytes]:
