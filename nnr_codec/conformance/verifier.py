@@ -146,7 +146,8 @@ class BitstreamVerifier:
             self.findings.refuse(error, None, "")
         checked.topology, checked.bits = self.parser.context, self.parser.restoration.owners
         self.after.topology = checked.topology
-        if self.parser.profile == 0 and self.groups:
+        # Of units that are refused, such as an NNR_STR in the middle, some have been read in another profile.
+        if self.groups and all(group.first.session.general_profile_idc == 0 for group in self.groups):
             checked.first_edition = is_first_edition(self.groups)
             edition = "as software of the first edition wrote it" if checked.first_edition else "by the text of 2024"
             notes.append(f"profile 0 was read {edition} (errata K4)")

@@ -27,7 +27,7 @@ CASES = load_cases(VECTORS)
 
 #: Invalid vectors that break a rule twice, or two rules: two entry points, a part that says to be none, a record that
 #: is late as any topology is, a graph that is none and tells no dimensions, a name that is in no graph, unknown parents
-#: of which something is needed.
+#: of which something is needed, a start unit behind which there is no parameter set.
 TWICE = {
     "NNR-NEG-133",
     "NNR-NEG-155",
@@ -37,6 +37,7 @@ TWICE = {
     "NNR-NEG-193",
     "NNR-NEG-194",
     "NNR-NEG-195",
+    "NNR-NEG-901",
 }
 
 #: What is not decoded any further, although other decoders may.

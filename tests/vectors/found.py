@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ..builder import aggregate
+from nnr_codec.constants import NNR_PT_INT
+
+from ..builder import aggregate, ndu
 from .negative_units import HEAD, bad, raw_named
+from .stream import Stream
 
 
 def with_more(listed: bytes, *more: bytes) -> bytes:
@@ -22,4 +25,24 @@ bad(
     HEAD + with_more(aggregate([raw_named("a"), raw_named("b")], entry_points=True), raw_named("c"), raw_named("d")),
     features="NNR_AGG entry_points_present_flag",
     requirements="aggregate-count",
+)
+
+
+def coded() -> bytes:
+    """A unit of two integers, of profile 1."""
+    s = Stream().start()
+    before = len(s.data)
+    return s.ndu(ndu("w", [2], kind=NNR_PT_INT), [3, -4]).data[before:]
+
+
+# nnr verify decoded the tensor in the profile of the unit behind it: ValueError (bytes 3, 409361).
+bad(
+    "NNR-NEG-901",
+    "an NNR_STR of profile 0 in an aggregate, behind a tensor of profile 1",
+    "6.2.3 7.1",
+    "ElementError",
+    4,
+    HEAD + aggregate([coded(), HEAD[:3] + b"\0"]),
+    features="NNR_AGG NNR_STR",
+    requirements="one-bitstream single-mps",
 )
