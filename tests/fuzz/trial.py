@@ -323,8 +323,9 @@ class Memory:
     def peak(self) -> int:
         """Bytes since the last call that returned more than 1 MiB."""
         grown = _high_water() - self._base
+        if grown > BASE:
+            gc.collect()  # or the next inputs would be charged for it
         if grown > 1 << 20:
-            gc.collect()
             self._reset()
         return grown
 
