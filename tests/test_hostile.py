@@ -84,8 +84,9 @@ def test_truncated_and_flipped(subject: Subject) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", each(name for name in SUBJECTS if name.startswith("nncodec-")))
+@pytest.mark.parametrize("subject", each([name for name in SUBJECTS if name.startswith("nncodec-")][::5]))
 def test_truncated_and_flipped_everywhere(subject: Subject) -> None:
+    """Some; ``python -m tests.hostile_full`` takes all."""
     check(subject, every_byte=True)
 
 
