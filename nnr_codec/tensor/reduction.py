@@ -26,8 +26,8 @@ def product(g: Float, h: Float, dims: Sequence[int]) -> npt.NDArray[np.float64]:
     term = np.empty_like(total[:rows])
     for start in range(0, len(total), rows):
         part = total[start : start + rows]
-        for column, row in zip(g[start : start + rows].T.astype(np.float64), wide, strict=True):
-            np.multiply(column[:, None], row, out=term[: len(part)])
+        for column, row in zip(g[start : start + rows].T, wide, strict=True):
+            np.multiply(column.astype(np.float64)[:, None], row, out=term[: len(part)])
             part += term[: len(part)]
     return total.reshape(dims)
 
