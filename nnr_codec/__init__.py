@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .errors import BitstreamError as BitstreamError
     from .errors import ElementError as ElementError
     from .errors import EncodeError as EncodeError
+    from .errors import EncodeWarning as EncodeWarning
     from .errors import FormatError as FormatError
     from .errors import IncompleteError as IncompleteError
     from .errors import LimitError as LimitError
@@ -136,8 +137,8 @@ _NAMES = {
     "encoder.fixed": "Saturation SaturationWarning",
     "encoder.reduce.sparsify": "sparsify",
     "encoder.tune": "Tuning",
-    "errors": "BitstreamError ElementError EncodeError FormatError IncompleteError LimitError MissingDependencyError "
-    "MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError WorkerError",
+    "errors": "BitstreamError ElementError EncodeError EncodeWarning FormatError IncompleteError LimitError "
+    "MissingDependencyError MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError WorkerError",
     "federated.apply": "apply_update identity",
     "federated.chain": "chain_updates squash_updates",
     "federated.feedback": "ErrorFeedback",

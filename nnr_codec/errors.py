@@ -106,6 +106,10 @@ class WriteError(EncodeError):
     """A structure that its own syntax table cannot represent."""
 
 
+class EncodeWarning(UserWarning):
+    """An encoding with an unexpected result: a large error, an option without full effect, more bytes than lossless."""
+
+
 class FormatError(NnrError, ValueError):
     """A model file that is malformed or cannot be represented."""
 
