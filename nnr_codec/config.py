@@ -411,9 +411,9 @@ class EncoderConfig(TensorOptions):
                 raise EncodeError(f"{name} {value} is outside {low}..{high}")
         if options.max_error == 0:
             raise EncodeError("max_error is above 0; exact keeps every bit")
-        bound = 1 << (5 + self.qp_density)
-        if options.qp is not None and not -bound <= options.qp < bound:
-            raise EncodeError(f"qp {options.qp} is outside {-bound}..{bound - 1} of qp_density {self.qp_density}")
+        least, most = -126 << self.qp_density, (128 << self.qp_density) - 1  # normal numbers of float32 (7.3.6)
+        if options.qp is not None and not least <= options.qp <= most:
+            raise EncodeError(f"qp {options.qp} is outside {least}..{most} of qp_density {self.qp_density}")
         whole = {"scan_order": (0, 4), "cabac_unary_length_minus1": (0, 255), "codebook": (0, 65536)}
         for name, (least, most) in whole.items():
             value = getattr(options, name)

@@ -44,6 +44,45 @@
 NNR_EXTENT(nnr_extent32, float)
 NNR_EXTENT(nnr_extent64, double)
 
+/* The bits of a number as a double. */
+static inline uint64_t nnr_pattern(double v)
+{
+    uint64_t pattern;
+    memcpy(&pattern, &v, 8);
+    return pattern;
+}
+
+/* Squares that one integer sum holds: up to 2^18 of at most 2^40 each. */
+#define NNR_PORTION (1 << 18)
+#define NNR_SQUARE_BITS 40
+/* Adding this to a double below 2^51 rounds it to an integer, ties to even, in the low bits of the sum. */
+#define NNR_ROUND 6755399441055744.0
+
+/* The sum of the squares of n > 0 finite values, each rounded to 2^-40 of the largest square of its portion. */
+#define NNR_POWER(name, real, extent) \
+    static double name(const real *x, int64_t n) \
+    { \
+        double total = 0, low, high; \
+        int64_t start, i; \
+        for (start = 0; start < n; start += NNR_PORTION) { \
+            int64_t stop = start + NNR_PORTION < n ? start + NNR_PORTION : n, sum = 0; \
+            int exponent; \
+            double scale; \
+            if (!extent(x + start, stop - start, &low, &high) || (low == 0 && high == 0)) \
+                continue; \
+            frexp(-low > high ? -low : high, &exponent); \
+            scale = ldexp(1, NNR_SQUARE_BITS / 2 - exponent); \
+            for (i = start; i < stop; i++) { \
+                double scaled = x[i] * scale; \
+                sum += (int64_t)(nnr_pattern(scaled * scaled + NNR_ROUND) - nnr_pattern(NNR_ROUND)); \
+            } \
+            total += ldexp((double)sum, 2 * exponent - NNR_SQUARE_BITS); \
+        } \
+        return total; \
+    }
+NNR_POWER(nnr_power32, float, nnr_extent32)
+NNR_POWER(nnr_power64, double, nnr_extent64)
+
 /* Add a pattern to the set of those that were seen, of 2^bits places, one of them free; whether it is new. */
 static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
 {
@@ -55,14 +94,6 @@ static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
         return 0;
     seen[place] = pattern;
     return 1;
-}
-
-/* The bits of a number as a double. */
-static inline uint64_t nnr_pattern(double v)
-{
-    uint64_t pattern;
-    memcpy(&pattern, &v, 8);
-    return pattern;
 }
 
 static inline int nnr_is_whole(double v) { return v - v == 0 && rint(v) == v; }

@@ -37,6 +37,8 @@ cdef extern from "_trellis.h" nogil:
 cdef extern from "_values.h" nogil:
     int nnr_extent32(const float *x, int64_t n, double *low, double *high)
     int nnr_extent64(const double *x, int64_t n, double *low, double *high)
+    double nnr_power32(const float *x, int64_t n)
+    double nnr_power64(const double *x, int64_t n)
     int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
     uint64_t nnr_pattern(double v)
     int nnr_is_whole(double v)
@@ -129,6 +131,18 @@ def bounds(const real[::1] x not None):
     if not finite:
         low = high = NAN
     return low, high
+
+
+def power(const real[::1] x not None):
+    cdef int64_t n = x.shape[0]
+    cdef double total = 0
+    if n:
+        with nogil:
+            if real is float:
+                total = nnr_power32(&x[0], n)
+            else:
+                total = nnr_power64(&x[0], n)
+    return total
 
 
 def glance(const real[:] x not None, double inverse):

@@ -32,13 +32,13 @@ from .goals import (
     LEAST_QP,
     OCTAVE,
     clipped,
-    dense,
     excerpt,
     qp_of,
     quantizable,
     read_each,
     settle,
     usual_qp,
+    with_density,
 )
 from .plan import Subject, subject
 from .quantize import quantize
@@ -104,7 +104,7 @@ def allocate(
     else:
         arrays = read_each(restored.tensors, Reader(restored), pool, _nbytes)
         target = int(config.target_ratio * (sum(arrays.values()) + lost))  # type: ignore[operator]
-    config = dense(replace(config, target_size=None, target_ratio=None))
+    config = with_density(replace(config, target_size=None, target_ratio=None))
     costs = {
         name: cost
         for block in blocks

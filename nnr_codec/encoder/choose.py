@@ -18,6 +18,7 @@ from ..model import Array
 from ..sideinfo.record import TensorRecord
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_values
+from .default_step import default_plan, has_wide_range, qp_below
 from .distinct import SHARE, sample
 from .exact import Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
 from .fixed import fixed_plan
@@ -59,6 +60,8 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
         return replace(subject.plan(NNR_PT_RAW_FLOAT), dims=subject.array.shape, record=empty)
     if subject.is_update:
         return _difference(subject)
+    if subject.out_of_reach:
+        return exact_plain(subject) or exact(subject)
     if subject.options.exact:
         return exact(subject)
     if subject.config.fixed_point is not None and subject.stored.kind == "f":
@@ -79,7 +82,7 @@ def _difference(subject: Subject) -> TensorPlan:
     """The plan of a difference: as the options say, or as float32, never with a code of side information."""
     if subject.stored.kind != "f":
         plan = next(plain(subject), None)
-    elif subject.options.exact:
+    elif subject.options.exact or subject.out_of_reach:
         plan = _raw(subject) if raw_is_exact(subject) else None
     else:
         plan = _lossy(subject, in_block=False) or _raw(subject)
@@ -136,15 +139,30 @@ def _unsaid(subject: Subject) -> str:
 
 
 def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
-    """As the options say; None for values that are not finite, or too large for the step."""
+    """As the options say; None for values that are not finite, or that no step suits."""
     options = subject.options
     low, high = subject.bounds
     if not (isfinite(low) and isfinite(high)):
         return None
     if subject.is_fine:
         return _fine(subject)
-    qp = options.step_qp(subject.config.qp_density)
-    plan = _quantized(subject, qp, options.dependent_quantization is not False)
+    dependent = options.dependent_quantization is not False
+
+    def plan_at(qp: int) -> TensorPlan | None:
+        return _with_qp(subject, qp, dependent, in_block)
+
+    if options.qp is not None:
+        return plan_at(options.qp)
+    guarded = not subject.is_update and not options.codebook
+    if guarded and options.exact is None and has_wide_range(subject):
+        return None
+    return default_plan(subject, plan_at, dependent=dependent, guarded=guarded)
+
+
+def _with_qp(subject: Subject, qp: int, dependent: bool, in_block: bool) -> TensorPlan | None:
+    """The plan with a qp, or one with other tools at about the same error; None where the qp does not suit."""
+    options = subject.options
+    plan = _quantized(subject, qp, dependent)
     if plan and options.codebook:
         return with_values(subject, plan, plan.rate, options.codebook) or plan
     if plan and plan.rate and not in_block and not plan.importance:
@@ -195,12 +213,13 @@ def _fine(subject: Subject) -> TensorPlan | None:
     largest = max(high, -low)
     if largest == 0:
         return _quantized(subject, default, dependent=False)
+    if subject.options.qp is None and has_wide_range(subject):
+        return _raw(subject)
     coarser = subject.options.step_qp(density) - default
     by_mean, by_low = _fine_qps(subject, largest)
     qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
-    info, bound = np.finfo(DTYPES[subject.data_format]), 1 << (5 + density)
-    qp = min(qp, bound - 1)
-    legal = qp >= -bound and step_size(qp, density) >= float(info.tiny)
+    info = np.finfo(DTYPES[subject.data_format])
+    legal = float(info.tiny) <= step_size(qp, density) <= float(info.max)
     if not legal or not _is_exact(largest, qp - qp % (1 << density), density, info):
         return _raw(subject)
     return _quantized(subject, qp, dependent=False)
@@ -213,21 +232,11 @@ def _fine_qps(subject: Subject, largest: float) -> tuple[int, int]:
     some = np.abs(sample(subject.floats.reshape(-1), FINE_SAMPLE).astype(np.float64))
     squares = np.rint(np.ldexp(some, 20 - exponent)).astype(np.int64) ** 2  # of which the sum is exact
     most = ldexp(sqrt(max(int(squares.sum()), 1) / len(some)), exponent - 20 + FINE)
-    by_mean = _largest_qp(most, density)
+    by_mean = qp_below(most, density)
     above = np.sort(some[some > 0])
     if subject.bounds[0] < 0 or not len(above):
         return by_mean, by_mean + (COARSER << density)
-    return by_mean, _largest_qp(ldexp(float(above[len(above) // LOW]), FINE_LOW), density)
-
-
-def _largest_qp(most: float, density: int) -> int:
-    """The qp of the largest step that is not above a number; far too low for one that is nearly 0."""
-    if most < 2.0**-1000:
-        return -1000 << density
-    qp = (frexp(most)[1] - 1) << density
-    while step_size(qp + 1, density) <= most:
-        qp += 1
-    return qp
+    return by_mean, qp_below(ldexp(float(above[len(above) // LOW]), FINE_LOW), density)
 
 
 def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
@@ -238,6 +247,9 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     multiple of the step, and is coded as it is.
     """
     data_format, density = subject.data_format, subject.config.qp_density
+    is_half = data_format is DecompressedDataFormat.TENSOR_FLOAT16 and subject.config.side_info
+    if is_half and step_size(qp, density) < float(np.finfo(np.float16).tiny):  # a step is a normal number (7.3.6)
+        data_format = DecompressedDataFormat.TENSOR_FLOAT32
     info = np.finfo(DTYPES[data_format])
     low, high = subject.bounds
     largest = max(high, -low)
@@ -257,7 +269,14 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     passes = subject.effort.passes if rate else 1
     known = subject.importance if exact and not subject.is_fine and subject.options.rate != 0 else None
     return subject.plan(
-        NNR_PT_FLOAT, qp=qp, dq_flag=int(dependent), step=step, rate=rate, passes=passes, importance=known
+        NNR_PT_FLOAT,
+        data_format=data_format,
+        qp=qp,
+        dq_flag=int(dependent),
+        step=step,
+        rate=rate,
+        passes=passes,
+        importance=known,
     )
 
 
@@ -293,7 +312,7 @@ def in_unit(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> Te
     step = step_size(qp, qp_density)
     largest = float(np.abs(array).max())
     info = np.finfo(DTYPES[plan.data_format])
-    legal = qp >= -(1 << (5 + qp_density)) and step >= float(info.tiny) and largest / step < (1 << 30) - 2
+    legal = step >= float(info.tiny) and largest / step < (1 << 30) - 2
     if not legal or not _is_exact(largest, qp, qp_density, info):
         return None
     return replace(plan, qp=qp, step=step, dq_flag=1, nearest=True)

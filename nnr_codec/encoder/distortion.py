@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import frexp, ldexp
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import coding_order
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..tensor.quant import codebook_values, look_up, scale
@@ -19,9 +19,6 @@ from .quantize import quantize
 
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
-
-#: Bits of a square when squares are summed as integers: of up to 2**22 there are less than 2**63.
-SQUARE_BITS = 40
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,15 @@ class Distortion:
         return self.noise * factor <= self.signal
 
 
-def distortion(subject: Subject, plan: TensorPlan) -> Distortion:
-    """The error with which a plan of a float tensor decodes; what is kept bit for bit has none."""
+def distortion(subject: Subject, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
+    """The error with which a plan of a float tensor decodes; what is kept bit for bit has none.
+
+    ``levels`` are those of :func:`quant_param`, where they are known.
+    """
     values = subject.floats.reshape(-1)
     if plan.code or plan.payload_type == NNR_PT_INT or not values.size:
         return Distortion(power(values), 0.0, 0.0)
-    levels = None
-    if plan.payload_type != NNR_PT_RAW_FLOAT:
+    if levels is None and plan.payload_type != NNR_PT_RAW_FLOAT:
         levels = quant_param(plan, subject)
     signal = noise = largest = 0.0
     for start in range(0, values.size, CHUNK):
@@ -107,13 +106,6 @@ def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
 
 
 def power(values: Floats) -> float:
-    """The sum of the squares of finite values; the same in whichever order they are added up."""
-    total = 0.0
-    for part in chunks(values.reshape(-1)):
-        wide = part.astype(np.float64)
-        largest = float(np.abs(wide).max())
-        if largest:
-            exponent = frexp(largest)[1]
-            squares = np.ldexp(wide, SQUARE_BITS // 2 - exponent) ** 2
-            total += ldexp(int(np.rint(squares).astype(np.int64).sum()), 2 * exponent - SQUARE_BITS)
-    return total
+    """Return the sum of the squares of finite values; the same on every machine."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return quantizer.power(flat if flat.itemsize > 2 else flat.astype(np.float32))

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
-from ..bitstream.payload import Coded, parts, tensor_syntax
+from ..bitstream.payload import Coded, parts, quantization, tensor_syntax
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
@@ -108,14 +108,15 @@ def _units(
     """The units of a bitstream, with options that have no goals."""
     session = Session()
     model = prepared.model
-    plans = plan_units(prepared, config, read, pool)
+    layout = plan_units(prepared, config, read, pool)
+    plans = layout.units
     record = side_info(model, plans, config)
     ids_of = [plan.all_ids for plan in plans]
     references = pruned.references(prepared, plans, config)
     removed = pruned.container(prepared, plans, references)
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     links = prepared.links
-    before = [*preamble(prepared, references, record, config, session, codebooks=codebooks, pruning=removed)]
+    before = [*preamble(prepared, layout, references, record, config, session, codebooks=codebooks, pruning=removed)]
     yield from before
     index = {name: k for k, name in enumerate(references)}
     calls = []
@@ -227,7 +228,8 @@ def _units_of(
         for done, side in zip(coded, tools.sides, strict=True):
             statistics[done.plan.name] = tensor_statistics(done.plan, header, done.levels, side, bits)
     syntaxes = [done.syntax.with_unary_length(unary) for done in coded]
-    values = [Coded(done.levels, done.plan.qp, side) for done, side in zip(coded, tools.sides, strict=True)]
+    parameter = quantization(session)[1]
+    values = [Coded(done.levels, done.plan.qp - parameter, side) for done, side in zip(coded, tools.sides, strict=True)]
     if jobs > 1 and header.scan_order:
         with mapping(jobs) as run:
             header, payload = code_tensors(header, syntaxes, values, session, run=run)

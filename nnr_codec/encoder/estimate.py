@@ -45,12 +45,13 @@ def _estimated(
     prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
 ) -> tuple[int, list[tuple[TensorPlan, int]]]:
     model = prepared.model
-    units = plan_units(prepared, config, read, pool)
+    layout = plan_units(prepared, config, read, pool)
+    units = layout.units
     record = side_info(model, units, config)
     references = pruned.references(prepared, units, config)
     removed = pruned.container(prepared, units, references)
     codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
-    said = preamble(prepared, references, record, config, Session(), codebooks=codebooks, pruning=removed)
+    said = preamble(prepared, layout, references, record, config, Session(), codebooks=codebooks, pruning=removed)
     before = sum(map(len, said))
     plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]

@@ -107,7 +107,7 @@ def plain(subject: Subject) -> Iterator[TensorPlan]:
 
 def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
     """Plans of exact steps and codebooks, which every decoder understands."""
-    plan = exact_step(subject)
+    plan = None if subject.out_of_reach else exact_step(subject)
     if plan is None or (plan.record and not subject.plan(NNR_PT_RAW_FLOAT).record):
         return  # a float16 tensor, say, that would have to come from float32
     yield plan

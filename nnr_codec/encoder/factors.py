@@ -69,11 +69,11 @@ class Factors:
 
 
 def _nearest(step: float, density: int) -> int:
-    """The qp of the step that is nearest, of those that there are."""
-    bound = 1 << (5 + density)
+    """The qp of the step that is nearest, of those that float32 holds."""
+    bound = 126 << density
     mantissa, exponent = frexp(step)
     qp = (exponent - 1 << density) + round((2 * mantissa - 1) * (1 << density))
-    return max(-bound, min(bound - 1, qp))
+    return max(-bound, min(bound, qp))
 
 
 def measured(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import floor, frexp, log2, sqrt
+from math import floor, log2, sqrt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +12,9 @@ import numpy as np
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
 from ..errors import EncodeError
 from ..model import Array, Block, Model, described
+from ..tensor.quant import step_size
 from .choose import choose, in_unit
+from .default_step import FLOOR, default_step, floor_step, qp_below
 from .distortion import Distortion, distortion, power
 from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
 from .plan import Subject, subject
@@ -25,8 +27,8 @@ Result = TypeVar("Result")
 #: QpDensity of what is coded with a goal: 128 steps of qp double the step size, each is 0.05 dB.
 DENSITY = 7
 OCTAVE = 1 << DENSITY
-#: The least and the greatest qp of that density.
-LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
+#: The least and the greatest qp of that density whose step is a normal number of float32.
+LEAST_QP, GREATEST_QP = -126 << DENSITY, (128 << DENSITY) - 1
 #: The qp of the default step; and the quality that it has in many networks, to which the steps of vectors belong.
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
 #: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
@@ -65,27 +67,36 @@ def settle(
     if not names and not pairs:
         return config
     if names:
-        config = dense(config)
+        config = with_density(config)
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
-    known = measured(pairs, read, pool, energy=any(block.weight in by_quality for block in pairs))
+    known = measured(pairs, read, pool, energy=any(wanted[block.weight].qp is None for block in pairs))
     energies = read_each([name for name in by_quality if name not in known], read, pool, _energy, config)
     energies |= {name: (one.energy, one.rows * one.columns) for name, one in known.items() if name in by_quality}
     found: dict[str, Options] = {}
     for group in [[name] for name in by_quality] if apart else [[*by_quality]]:
         found |= _quality_steps(by_quality, {name: energies[name] for name in group})
+    low = [
+        name for name in by_quality if name not in known and _may_miss_floor(wanted[name], energies[name], found[name])
+    ]
+    found |= read_each(low, read, pool, _with_floor, config, frozenset(block_members(model)), found)
     others = [name for name in names if name not in by_quality and name not in known]
     found |= read_each(others, read, pool, _settled, config, frozenset(block_members(model)))
     has_target = config.target_size is not None or config.target_ratio is not None
     for block in pairs:
         options, one = config.for_tensor(block.weight), known[block.weight]
+        rms = sqrt(one.energy / (one.rows * one.columns))
+        qp: int | None = None
         if block.weight in found:
-            qp: int | None = found.pop(block.weight)["qp"]
+            ratio = _floor(wanted[block.weight].quality)
+            qp = min(found.pop(block.weight)["qp"], qp_of(floor_step(rms, ratio, dependent=True)))
         elif block.weight in names:
             assert restored is not None
             dtype = described(restored.tensors, block.weight)[0]
             qp = _factors_qp(block, dtype, one, options, config, read)
-        else:
-            qp = options.step_qp(config.qp_density) if options.qp is not None or not has_target else None
+        elif options.qp is not None:
+            qp = options.qp
+        elif not has_target:
+            qp = qp_below(default_step(rms, one.columns, dependent=True), config.qp_density)
         if qp is not None:
             found |= qp_options(block, one, qp, config.qp_density)
     if names:
@@ -110,19 +121,20 @@ def _factors_qp(
     return qp
 
 
-def dense(config: EncoderConfig) -> EncoderConfig:
-    """The same steps at a QpDensity of 7."""
-    shift = DENSITY - config.qp_density
+def with_density(config: EncoderConfig, qp_density: int = DENSITY) -> EncoderConfig:
+    """Return options with the same steps at a higher QpDensity, or finer ones at a lower one, which has gaps."""
+    shift = qp_density - config.qp_density
+
+    def moved(qp: int | None) -> int | None:
+        return qp if qp is None else qp << shift if shift >= 0 else (qp >> -shift) - 1
 
     def shifted(options: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: value << shift if name == "qp" and value is not None else value for name, value in options.items()
-        }
+        return {name: moved(value) if name == "qp" else value for name, value in options.items()}
 
     return replace(
         config,
-        qp_density=DENSITY,
-        qp=None if config.qp is None else config.qp << shift,
+        qp_density=qp_density,
+        qp=moved(config.qp),
         rules=tuple(Rule(rule.pattern, **shifted(rule.options)) for rule in config.rules),
         overrides={name: shifted(options) for name, options in config.overrides.items()},
     )
@@ -130,8 +142,7 @@ def dense(config: EncoderConfig) -> EncoderConfig:
 
 def qp_of(step: float) -> int:
     """The largest qp whose step is at most this one, above 0."""
-    mantissa, exponent = frexp(step)
-    return clipped((exponent - 1 << DENSITY) + int(mantissa * 2 * OCTAVE) - OCTAVE)
+    return clipped(qp_below(step, DENSITY))
 
 
 def read_each(
@@ -186,6 +197,34 @@ def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float,
         name: {"qp": steps[wanted[name]] if count else clipped(DEFAULT_QP + quality_shift(wanted[name]))}
         for name, (_, count) in found.items()
     }
+
+
+def _floor(quality: float | None) -> float:
+    """Return the ratio of signal and noise that each matrix of a quality has at least: 10 dB less, or the default's."""
+    return min(FLOOR, 10 ** (((quality or 0) - 10) / 10))
+
+
+def _may_miss_floor(options: TensorOptions, energy: tuple[float, int], found: Options) -> bool:
+    """Return whether a matrix may have less than its floor at a step; twice the usual noise is counted."""
+    signal, count = energy
+    ratio = _floor(options.quality)
+    if not signal or ratio <= 1:
+        return False
+    most = floor_step(sqrt(signal / count), 2 * ratio, options.dependent_quantization is not False)
+    return step_size(found["qp"], DENSITY) > most
+
+
+def _with_floor(
+    arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str], found: Mapping[str, Options]
+) -> Options:
+    """The options with which a matrix has the floor of its quality."""
+    tensor, qp = subject(name, arrays[0], config), found[name]["qp"]
+    tensor = replace(tensor, options=replace(tensor.options, quality=None))
+    ratio = _floor(config.for_tensor(name).quality)
+    if all(error.reaches(ratio) for error in _errors(_with(tensor, {"qp": qp}), name in blocks)):
+        return found[name]
+    options = _with_snr(tensor, ratio, name in blocks)
+    return {**options, "qp": min(qp, options["qp"])} if "qp" in options else options
 
 
 def quality_shift(quality: float) -> int:

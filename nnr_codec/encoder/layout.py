@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from .choose import choose
 from .cost import code_bytes
 from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
+from .goals import with_density
 from .kept import Keeping
 from .links import Links
 from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
@@ -30,24 +32,71 @@ from .prepare import Prepared
 from .schedule import Call, Pool, Reader
 from .ties import ties
 
+#: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
+MOST_PARAMETER, WIDE_DENSITY = 1 << 12, 5
 #: Of the record for a tensor, beside its name and its code.
 ENTRY_BYTES = 40
 #: The largest code of any tensor takes less of the record, and 9 bytes for each index of its longest dimension.
 CODE_ROOM = 1 << 20
 
 
-def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool | Keeping) -> list[UnitPlan]:
+@dataclass(frozen=True)
+class Layout:
     """The units of a model in order; a block stands where the first of its tensors does.
 
-    Each tensor, or block, is read and let go. Raises EncodeError for a tensor that cannot be coded as asked, or a block
-    that is none. With a fixed-point format, a SaturationWarning tells what lies beyond its numbers.
+    Parameters
+    ----------
+    units : list of UnitPlan
+    qp_density : int
+        QpDensity: that of the options, or WIDE_DENSITY where it leaves steps out of reach.
+    quantization_parameter : int
+        QuantizationParameter: 0 unless qp_value alone cannot express all steps.
+    """
+
+    units: list[UnitPlan]
+    qp_density: int
+    quantization_parameter: int
+
+
+def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool | Keeping) -> Layout:
+    """Plan the units of a model.
+
+    Each tensor, or block, is read and released. Tensors whose steps are out of reach of the QuantizationParameter that
+    suits the others are kept exactly. Raises EncodeError for a tensor that cannot be coded as requested, or an invalid
+    block. With a fixed-point format, a SaturationWarning names the tensors with out-of-range values.
     """
     about = prepared.wiring, prepared.scales, prepared.fitted, prepared.links, prepared.decomposed
     layout = _Layout(prepared.model, config, read, pool, *about)
     units = list(layout.units())
+    parameter, layout.out_of_reach = _quantization_parameter(units, config.qp_density)
+    if layout.out_of_reach and config.qp_density > WIDE_DENSITY:
+        return plan_units(prepared, with_density(config, WIDE_DENSITY), read, pool)
+    if layout.out_of_reach:
+        units = list(layout.units())
     if config.fixed_point is not None:
         warn_saturated([plan for unit in units for plan in unit.plans], config.fixed_point)
-    return units
+    return Layout(units, config.qp_density, parameter)
+
+
+def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int, set[str]]:
+    """Return the QuantizationParameter nearest to 0 that reaches the steps of most parameters, and the other tensors.
+
+    It is i(13), and qp_value has 6 + QpDensity bits (6.3.4.3, 10.2.1.3).
+    """
+    half = 1 << (5 + qp_density)
+    plans = [plan for unit in units for plan in unit.tensors.values() if plan.step]
+    if all(-half <= plan.qp < half for plan in plans):
+        return 0, set()
+
+    qps = np.array(sorted({plan.qp for plan in plans}))
+    sizes = np.zeros(len(qps) + 1, np.int64)
+    np.add.at(sizes, np.searchsorted(qps, [plan.qp for plan in plans]) + 1, [prod(plan.dims) for plan in plans])
+    sizes = sizes.cumsum()
+    choices = np.concatenate([qps + half, qps - half + 1, [0]]).clip(-MOST_PARAMETER, MOST_PARAMETER - 1)
+    choices = choices[np.lexsort((choices, abs(choices)))]
+    reached = sizes[np.searchsorted(qps, choices + half)] - sizes[np.searchsorted(qps, choices - half)]
+    best = int(choices[reached.argmax()])
+    return best, {plan.name for plan in plans if not -half <= plan.qp - best < half}
 
 
 def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
@@ -75,7 +124,7 @@ class _Place:
         See :class:`Subject`.
     room : int
         Likewise.
-    is_update : bool
+    is_update, out_of_reach : bool
         Likewise.
     """
 
@@ -84,11 +133,12 @@ class _Place:
     bits_id: str | None
     room: int
     is_update: bool
+    out_of_reach: bool
 
     def subject(self, array: Array, config: EncoderConfig, axis: int = 0) -> Subject:
         """The facts about the tensor, of which a dimension is coded first."""
         found = subject(self.name, array, config, self.bits_id, self.room, axis)
-        found.is_update = self.is_update
+        found.is_update, found.out_of_reach = self.is_update, self.out_of_reach
         return found
 
 
@@ -119,6 +169,8 @@ class _Layout:
     fitted: frozenset[str]
     links: Links | None
     decomposed: Mapping[str, np.dtype[Any]]
+    out_of_reach: set[str] = field(default_factory=set)
+    planned: dict[str, _Planned] = field(default_factory=dict)  # by the first tensor
     taken: set[str] = field(init=False)
     room: float = field(init=False)
     recorded: bool = False  # whether any of them needs the record
@@ -143,14 +195,16 @@ class _Layout:
             members = block.members if block else [name]
             if name not in tied and not any(member in calls for member in members):
                 calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
-        results = self.pool.results(list(calls.values()))
+        self.planned = {name: one for name, one in self.planned.items() if not self.out_of_reach & {*calls[name].names}}
+        left = [name for name in calls if name not in self.planned]
+        self.planned |= zip(left, self.pool.results([calls[name] for name in left]), strict=True)
         apart: dict[str, TensorPlan] = {}
         for name, index in places.items():
             if name in tied:
                 yield self.alias(name, tied[name], index)
                 continue
             if name in calls:
-                planned = self.checked(calls[name], next(results))
+                planned = self.checked(calls[name], self.planned[name])
                 apart |= planned.plans
                 if planned.unit:
                     yield planned.unit
@@ -168,7 +222,8 @@ class _Layout:
         while bits_id in self.taken:
             bits_id = f"{bits_id[:-5]}##bits"
         is_update = bool(self.links and self.links.is_update(name))
-        return _Place(name, index, bits_id if fits_name(bits_id) else None, int(self.room), is_update)
+        known_id = bits_id if fits_name(bits_id) else None
+        return _Place(name, index, known_id, int(self.room), is_update, name in self.out_of_reach)
 
     def call(self, block: Known | None, places: list[_Place]) -> Call[_Planned]:
         """What plans a block, or a tensor."""

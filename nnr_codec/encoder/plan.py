@@ -182,6 +182,8 @@ class Subject:
         What the caller knows of its errors.
     is_update : bool
         The array is a difference, whose unit says all that is to be known of it.
+    out_of_reach : bool
+        QuantizationParameter, which suits other tensors, leaves no step for this one.
     """
 
     name: str
@@ -193,6 +195,7 @@ class Subject:
     room: int = 0
     importance: Importance | None = None
     is_update: bool = False
+    out_of_reach: bool = False
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -233,6 +236,13 @@ class Subject:
         if self.floats.itemsize < 4:
             return float(self.floats.min()), float(self.floats.max())
         return quantizer.bounds(self.floats.reshape(-1))
+
+    @cached_property
+    def energy(self) -> tuple[float, int]:
+        """The sum of the squares of finite floats, the same on every machine, and how many of them are not 0."""
+        floats = self.floats.reshape(-1)
+        wide: quantizer.Real = floats if floats.itemsize > 2 else floats.astype(np.float32)
+        return quantizer.power(wide), int(np.count_nonzero(wide))
 
     @property
     def floats(self) -> npt.NDArray[np.floating[Any]]:

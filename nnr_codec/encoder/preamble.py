@@ -35,6 +35,7 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
     NnrUnitHeader,
 )
+from .layout import Layout
 from .prepare import Prepared
 
 #: What a record may take more than deflated: NNCodec 2.1.3 passes over private units only where they are strings.
@@ -45,6 +46,7 @@ ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 def preamble(
     prepared: Prepared,
+    layout: Layout,
     references: Sequence[str],
     record: SideInfo,
     config: EncoderConfig,
@@ -61,7 +63,7 @@ def preamble(
     Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
     max_unit_size: they are not divided (6.4.3.1).
     """
-    units = [*_units(prepared, references, config, session, codebooks, pruning)]
+    units = [*_units(prepared, layout, references, config, session, codebooks, pruning)]
     if record:
         units.append(_side_info(record, config, session))
     for unit in units:
@@ -75,6 +77,7 @@ def preamble(
 
 def _units(
     prepared: Prepared,
+    layout: Layout,
     references: Sequence[str],
     config: EncoderConfig,
     session: Session,
@@ -93,8 +96,8 @@ def _units(
     parameters = NnrModelParameterSetUnitPayload(
         topology_carriage_flag=int(topology is not None),
         mps_quantization_method_flags=NNR_QSU | NNR_QCB * codebooks,
-        mps_qp_density=config.qp_density,
-        mps_quantization_parameter=0,
+        mps_qp_density=layout.qp_density,
+        mps_quantization_parameter=layout.quantization_parameter,
         mps_topology_indexed_reference_flag=int(bool(references)),
         **told,
         **own,

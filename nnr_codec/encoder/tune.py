@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError
-from ..model import Model
-from .goals import GREATEST_QP, LEAST_QP, OCTAVE, dense, settle
+from ..model import Array, Model
+from .choose import choose
+from .goals import GREATEST_QP, LEAST_QP, OCTAVE, settle, with_density
 from .plan import subject
 from .schedule import Pool, Reader
 
@@ -65,18 +66,26 @@ def tune(
         raise EncodeError("a target leaves nothing to tune")
     read = Reader(prepared)
     with Pool() as pool:
-        config = dense(settle(prepared, config, read, pool, restored=restored))
-    starts = {name: config.for_tensor(name) for name in prepared.tensors}
-    names = []
-    for name, options in starts.items():
-        if not options.exact and subject(name, read([name])[0], config).stored.kind == "f":
-            names.append(name)
-    qps = {name: options.qp for name, options in starts.items()}
-    first = {name: DEFAULT_STEP_EXPONENT * OCTAVE if (qp := qps[name]) is None else qp for name in names}
+        config = with_density(settle(prepared, config, read, pool, restored=restored))
+    starts = {name: _start(name, read([name])[0], config) for name in prepared.tensors}
+    first = {name: qp for name, qp in starts.items() if qp is not None}
     reference = float(evaluate(model))
     tuner = _Tuner(evaluate, coded, config, reference, tolerance, budget - 1, first)
     tuner.run()
     return Tuning(tuner.options(tuner.best), tuner.score, reference, tuner.nbytes, 1 + tuner.evaluations)
+
+
+def _start(name: str, array: Array, config: EncoderConfig) -> int | None:
+    """Return the qp of a tensor to begin with; None for one that is kept exactly, or has no floats."""
+    tensor = subject(name, array, config)
+    if tensor.stored.kind != "f" or tensor.options.exact:
+        return None
+    if tensor.options.qp is not None:
+        return tensor.options.qp
+    if tensor.is_fine:
+        return DEFAULT_STEP_EXPONENT * OCTAVE
+    plan = choose(tensor, in_block=True)
+    return plan.qp if plan.step else None
 
 
 @dataclass

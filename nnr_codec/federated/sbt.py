@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..config import EncoderConfig
-from ..encoder.goals import DENSITY, GREATEST_QP, LEAST_QP, clipped, dense, qp_of
+from ..encoder.goals import DENSITY, qp_of, with_density
 from ..encoder.reduce.sbt import binary_ternary, is_ternary
 from ..encoder.reduce.zeros import Floats, matrices
 from ..errors import EncodeError
@@ -19,6 +19,8 @@ from ..tensor.quant import step_size
 
 #: The probability of ternary quantization, unless the caller says otherwise.
 TERNARY = 0.5
+#: Steps that every bitstream can express, whatever its QuantizationParameter.
+LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
 #: Neither the trellis nor a codebook has anything to choose where all levels are known.
 KNOWN = {"dependent_quantization": False, "rate": 0, "codebook": 0}
 
@@ -97,7 +99,7 @@ def stepped(
             qp = _octaves_from(last, qp)
         arrays[name] = np.sign(array) * array.dtype.type(step_size(qp, DENSITY))
         options[name] = {"qp": qp if last is None else min(qp, last), **KNOWN}
-    return arrays, dense(config).overridden(options)
+    return arrays, with_density(config).overridden(options)
 
 
 def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: EncoderConfig) -> BinaryTernary | None:
@@ -131,7 +133,7 @@ def _nearest(array: Array) -> int | None:
     if not step_size(LEAST_QP, DENSITY) <= largest <= step_size(GREATEST_QP, DENSITY):
         return None
     qp = qp_of(largest)
-    more = clipped(qp + 1)
+    more = min(qp + 1, GREATEST_QP)
     return qp if largest - step_size(qp, DENSITY) <= step_size(more, DENSITY) - largest else more
 
 

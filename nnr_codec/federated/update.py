@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import formats
-from ..config import DEFAULT_STEP_EXPONENT, MODEL_GOALS, EncoderConfig
+from ..config import MODEL_GOALS, EncoderConfig
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512
 from ..decoder.lineage import Lineage
 from ..decoder.restore import BITS, UPDATE
@@ -553,7 +553,7 @@ def _in_int32(array: Array) -> bool:
 
 def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: bool) -> EncoderConfig:
     """Options in which the goals of differences are steps, and tensors that are whole have those of whole models."""
-    usual: dict[str, Any] = {"exact": True} if lossless else {"qp": DEFAULT_STEP_EXPONENT << config.qp_density}
+    usual: dict[str, Any] = {"exact": True} if lossless else {"qp": None}
     config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
     with Pool() as pool:
         return settle(model, config, Reader(model), pool, apart=True)
@@ -564,8 +564,7 @@ def _uniform(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
     changed: dict[str, dict[str, Any]] = {}
     for name in names:
         options = config.for_tensor(name)
-        qp = options.step_qp(config.qp_density)
-        if options.dependent_quantization is not False:
-            qp = min(qp + int(UNIFORM * (1 << config.qp_density)), (1 << (5 + config.qp_density)) - 1)
-        changed[name] = {"qp": qp, "dependent_quantization": False}
+        changed[name] = {"dependent_quantization": False}
+        if options.qp is not None and options.dependent_quantization is not False:
+            changed[name]["qp"] = options.qp + int(UNIFORM * (1 << config.qp_density))
     return config.overridden(changed)

@@ -30,7 +30,7 @@ from ..api.decoding import decode
 from ..api.encoding import encode_file
 from ..config import EncoderConfig
 from ..encoder.fitting import scale_options
-from ..encoder.goals import dense
+from ..encoder.goals import with_density
 from ..encoder.reduce import apply, tool_of
 from ..encoder.reduce.tool import Reduced, matches
 from ..errors import EncodeError
@@ -421,7 +421,7 @@ def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring)
 
 def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], EncoderConfig]:
     """Weights of blocks as levels times steps, and options with which the same levels are made of these."""
-    config = dense(config)  # which goals lead to anyway
+    config = with_density(config)  # which goals lead to anyway
     scale = {**scale_options(config.qp_density), "exact": False}
     config = config.overridden({block.scale: scale for block in model.blocks if block.scale is not None})
     file = io.BytesIO()

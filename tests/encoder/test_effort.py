@@ -218,7 +218,7 @@ def test_a_codebook_suits_what_is_there() -> None:
     st.floats(0, 16),
 )
 def test_codebooks_of_anything(values: Array, size: int | None, worth: float) -> None:
-    tensor = subject("w", values, EncoderConfig(exact=False))
+    tensor = subject("w", values, EncoderConfig(exact=False, qp=-40))
     plan = choose(tensor, in_block=True)
     if not plan.step:
         return
@@ -231,7 +231,7 @@ def test_codebooks_of_anything(values: Array, size: int | None, worth: float) ->
     assert min([*left, *right], default=0) >= 0
     assert len(book.borders) == book.codebook.codebook_size - 1
     assert list(book.borders) == sorted(book.borders)
-    data, got = decoded(values, codebook=size or 7, exact=False)
+    data, got = decoded(values, codebook=size or 7, exact=False, qp=-40)
     assert not got[values == 0].any()
     assert np.abs(got).max() <= np.abs(values).max() + plan.step
     assert nnr.verify(data).violations == []

@@ -62,11 +62,11 @@ def error(values: Any, **options: Any) -> float:
 
 # ------------------------------------------------------------------------------------------------ default choices
 def test_a_matrix_is_quantized_at_qp() -> None:
-    data = nnr.encode({"w": MATRIX})
+    data = nnr.encode({"w": MATRIX}, qp=-40)
     header = headers(data)["w"]
     assert header.nnr_compressed_data_unit_payload_type == PayloadType.NNR_PT_FLOAT
     assert header.dq_flag == 1
-    assert error(MATRIX) < 2 * step_size(-40)
+    assert error(MATRIX, qp=-40) < 2 * step_size(-40)
     ratio = nnr.decode(data)["w"].astype("f8") / step_size(-40)
     np.testing.assert_array_equal(ratio, np.rint(ratio))
     assert len(data) < MATRIX.nbytes / 2
@@ -85,14 +85,9 @@ def test_a_vector_is_kept_finely(shape: tuple[int, ...], dtype: str, scale: floa
 
 @pytest.mark.parametrize("value", [1e-50, 1e-300, 5e-324])
 def test_a_tiny_vector_of_doubles_does_not_vanish(value: float) -> None:
-    """float32, the type of raw parameters, has nothing as small: kept bit for bit, or refused."""
+    """float32, the type of raw parameters, has nothing as small: quantized with its own step, or kept exactly."""
     values = np.array([value, -value / 2])
-    try:
-        got = coded(values)
-    except nnr.EncodeError as refusal:
-        assert "'w'" in str(refusal)
-        return
-    np.testing.assert_array_equal(got, values)
+    np.testing.assert_allclose(coded(values), values, rtol=1e-3)
 
 
 @pytest.mark.parametrize("size", [1, 10, 1000])
@@ -210,7 +205,7 @@ def test_float16_is_never_rounded(dq: bool, qp: int, scale: float) -> None:
     """Each decoded value is a level times the step, exactly, in float16 (7.3.3)."""
     matrix = np.clip(RNG.normal(0, 1, (30, 20)) * scale, -65504, 65504).astype("f2")
     try:
-        data = nnr.encode({"w": matrix}, qp=qp, dependent_quantization=dq)
+        data = nnr.encode({"w": matrix}, qp=qp, dependent_quantization=dq, side_info=False)
     except nnr.EncodeError as refusal:
         assert "'w'" in str(refusal)
         return
@@ -302,8 +297,8 @@ def test_rules_know_their_options() -> None:
     with pytest.raises(nnr.EncodeError, match=r"'\*'.*'speed' is not an option"):
         nnr.Rule("*", speed=11)
     for wrong in (
-        {"qp": 1000},
-        {"qp": -129},
+        {"qp": 512},
+        {"qp": -505},
         {"scan_order": 5},
         {"scan_order": -1},
         {"cabac_unary_length_minus1": 256},
@@ -338,7 +333,7 @@ def test_a_density_alone_is_enough(density: int) -> None:
 def test_rows_of_zeros_are_skipped(dq: bool, scan_order: int) -> None:
     values = MATRIX[:, : MATRIX.shape[1] // 4 * 4].copy()  # errata D6
     values[::2] = 0
-    options: dict[str, Any] = {"dependent_quantization": dq, "scan_order": scan_order}
+    options: dict[str, Any] = {"dependent_quantization": dq, "scan_order": scan_order, "qp": -40}
     plain, skipping = (nnr.encode({"w": values}, row_skipping=skip, **options) for skip in (False, True))
     assert nnr.encode({"w": values}, **options) == skipping
     assert len(skipping) < len(plain)
@@ -438,7 +433,7 @@ def test_more_than_32_bits_take_side_information(value: int, dtype: str, exact: 
 @pytest.mark.parametrize("exact", [None, False])
 def test_too_many_steps_are_coded_exactly(dtype: str, exact: bool | None) -> None:
     values = MATRIX.astype(dtype) * 1e30
-    assert coded(values, exact=exact).tobytes() == values.tobytes()
+    assert coded(values, exact=exact, qp=-40).tobytes() == values.tobytes()
     assert coded(values * 1e-30, exact=exact).tobytes() != (values * 1e-30).tobytes()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import prod, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,9 +25,10 @@ from ...tensor.reduction import displacement, from_displacement
 from ..changed import changed, factored
 from ..choose import RATES, choose
 from ..cost import measured
+from ..default_step import default_step, qp_below
 from ..distortion import distortion, power
 from ..factors import Factors, gain_of
-from ..goals import dense, excerpt, has_goal, settle, usual_qp
+from ..goals import excerpt, has_goal, settle, usual_qp, with_density
 from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
 from ..schedule import Pool, Reader
 from .blocks import members
@@ -149,7 +150,7 @@ class LowRank:
         if not plan.step:
             return None
         worth = (1.0 if self.rate is None else self.rate) * (plan.rate or RATES[bool(plan.dq_flag)]) * plan.step**2
-        noise, nbytes = _estimated(whole)
+        noise, nbytes = _estimated(replace(whole, options=replace(whole.options, qp=plan.qp)))
         least, best = noise + worth * 8 * nbytes, None
         for rank in _ladder(weight.most):
             pair = self._of_rank(weight, rank)
@@ -187,10 +188,13 @@ def _estimated(whole: Subject, in_block: bool = False) -> tuple[float, float]:
 
 def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
     """Whether G and H can be quantized: with the step that is asked for, or a usual one where that is to be found."""
-    options = config.for_tensor(weight.name)
-    qp = options.step_qp(config.qp_density)
+    options, qp = config.for_tensor(weight.name), config.for_tensor(weight.name).qp
     if has_goal(options) or config.target_size is not None or config.target_ratio is not None:
-        config, qp = dense(config), usual_qp([(weight.energy, weight.matrix.size)])
+        config, qp = with_density(config), usual_qp([(weight.energy, weight.matrix.size)])
+    elif qp is None:
+        rows, columns = weight.matrix.shape
+        step = default_step(sqrt(weight.energy / (rows * columns)), columns, dependent=True)
+        qp = qp_below(step, config.qp_density)
     return all(choose(one, in_block=True).step for one in pair.subjects(weight.name, qp, config))
 
 

@@ -1,0 +1,169 @@
+"""The step of a matrix without a qp or a goal: it follows from the matrix alone, and no part of the matrix is lost.
+
+The step is proportional to the root mean square of the values, times the square root of the fan-in: in a layer whose
+inputs have unit variance, errors of this size are a fixed part of the outputs. Three guards make the step finer:
+
+* the matrix keeps an SNR of at least FLOOR,
+* no row (index of ``dims[0]``) becomes zero,
+* at most MOST_ZEROED of the values become zero.
+
+Zeros do not count as values, and neither do negligible ones, below NEGLIGIBLE times the 99th percentile of the
+magnitudes: float32 arithmetic loses them beside the others. Weight decay leaves them behind in dead channels. The
+matrix is quantized to check the guards only where cheap bounds do not show that they hold.
+
+Where no value is negative and many are small, as in the second moments of an optimizer, no step suits the matrix: its
+values are divisors, of which small ones matter as much as large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import frexp, prod, sqrt
+
+import numpy as np
+
+from .distinct import CHUNK, sample
+from .distortion import Floats, Levels, distortion, quant_param
+from .plan import Subject, TensorPlan
+
+#: Step relative to the root mean square times the square root of the fan-in (docs/steering.md compares others).
+STEP = 0.00085
+#: The highest QpDensity whose steps are used: other tensors with goals do not change the default.
+DENSITY = 2
+#: The least ratio of signal and noise of a matrix: 35 dB.
+FLOOR = 3162.0
+#: Error of a value in squared steps, at the default rates, with dependent quantization and without.
+NOISE = {True: 0.3, False: 0.1}
+#: The largest share of the values that may become zero.
+MOST_ZEROED = 0.1
+#: Part of the 99th percentile of the magnitudes below which values are negligible: the precision of float32.
+NEGLIGIBLE = 2.0**-24
+#: Ratio of root mean square and 10th percentile above which unsigned values have a wide range. It is 8 for magnitudes
+#: of normally distributed values, 110 for their squares.
+WIDE = 32.0
+#: A row survives if it has a value of SAFE_ROW steps. Values of more than SAFE steps rarely become zero.
+SAFE_ROW, SAFE = 4.0, 1.25
+#: Few values of LOST steps or less survive.
+LOST = 0.7
+#: Steps that are tried, each a quarter of an octave finer than the one before.
+TRIES = 16
+#: Values from which percentiles are estimated.
+SAMPLE = 1 << 16
+#: The largest rate for which NOISE holds.
+USUAL_RATE = 0.4
+
+
+def default_step(rms: float, fan_in: int, dependent: bool) -> float:
+    """Return the step of a matrix with this root mean square of the values other than 0, at its floor at most."""
+    return min(STEP * rms * sqrt(fan_in), floor_step(rms, FLOOR, dependent))
+
+
+def floor_step(rms: float, ratio: float, dependent: bool) -> float:
+    """Return the step that gives about this ratio of signal and noise."""
+    return rms / sqrt(ratio * NOISE[dependent])
+
+
+def qp_below(step: float, qp_density: int) -> int:
+    """Return the qp of the largest step of this QpDensity that does not exceed ``step`` (7.3.6)."""
+    mantissa, exponent = frexp(max(step, 5e-324))
+    return ((exponent - 1) << qp_density) + int((2 * mantissa - 1) * (1 << qp_density))
+
+
+def has_wide_range(subject: Subject) -> bool:
+    """Return whether no value is negative, and a tenth of them are small compared with the root mean square."""
+    energy, count = subject.energy
+    if subject.bounds[0] < 0 or not energy:
+        return False
+    some = sample(subject.floats.reshape(-1), SAMPLE)
+    return sqrt(energy / count) > WIDE * _percentile(some[some > 0], 10)
+
+
+def default_plan(
+    subject: Subject, plan_at: Callable[[int], TensorPlan | None], *, dependent: bool, guarded: bool
+) -> TensorPlan | None:
+    """Return the plan with the default step, or a finer one that the guards require; None if no step meets them.
+
+    Parameters
+    ----------
+    subject : Subject
+        A tensor of finite floats.
+    plan_at : callable
+        Maps a qp to a plan, or to None if the qp does not suit the tensor.
+    dependent : bool
+        Quantization is dependent.
+    guarded : bool
+        The guards apply.
+    """
+    (energy, count), density = subject.energy, subject.config.qp_density
+    if not count:
+        return plan_at(0)
+    if not energy:  # float64 values whose squares vanish
+        return None
+    rms = sqrt(energy / count)
+    step, coarse = default_step(rms, prod(subject.dims[1:]), dependent), min(density, DENSITY)
+    if not guarded:
+        return plan_at(qp_below(step, coarse) << (density - coarse))
+    guards = _Guards(subject, 0.9 * floor_step(rms, FLOOR, dependent))
+    qp = qp_below(min(step, guards.coarsest), coarse) << (density - coarse)
+    for _ in range(TRIES):
+        plan = plan_at(qp)
+        if not plan or not plan.step or guards.hold(plan):
+            return plan
+        qp -= max(1 << density >> 2, 1)
+    return None
+
+
+class _Guards:
+    """The guards of one matrix; ``safe_step`` is one at which its SNR is certain.
+
+    Attributes
+    ----------
+    coarsest : float
+        Steps above this one most probably break a guard.
+    """
+
+    def __init__(self, subject: Subject, safe_step: float) -> None:
+        self._subject, self._safe_step = subject, safe_step
+        rows = subject.floats.reshape(subject.dims[0], -1)
+        extents = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+        some = np.abs(sample(rows.reshape(-1), SAMPLE))
+        self._least = NEGLIGIBLE * _percentile(some[some > 0], 99)
+        self._rows = (extents > 0) & (extents >= self._least)
+        self._smallest_row = float(extents.min(where=self._rows, initial=np.inf))
+        tenth = _percentile(some[(some > 0) & (some >= self._least)], 100 * MOST_ZEROED)
+        self.coarsest = min(self._smallest_row, tenth or np.inf) / LOST
+
+    def hold(self, plan: TensorPlan) -> bool:
+        """Return whether the levels of a plan meet all guards."""
+        subject = self._subject
+        usual = not plan.importance and not plan.codebook and plan.rate <= USUAL_RATE
+        if usual and plan.step <= self._safe_step and self._smallest_row >= SAFE_ROW * plan.step:
+            small, values = self._count(None, SAFE * plan.step)
+            if small <= MOST_ZEROED * values:
+                return True
+        levels = quant_param(plan, subject)
+        zeroed, values = self._count(levels, 0.0)
+        return (
+            zeroed <= MOST_ZEROED * values
+            and bool(np.any(levels.reshape(subject.dims[0], -1)[self._rows], axis=1).all())
+            and distortion(subject, plan, levels).reaches(FLOOR)
+        )
+
+    def _count(self, levels: Levels | None, bound: float) -> tuple[int, int]:
+        """Return how many values have level 0 or are below a bound, and how many values there are."""
+        flat, lost, values = self._subject.floats.reshape(-1), 0, 0
+        for start in range(0, flat.size, CHUNK):
+            magnitudes = np.abs(flat[start : start + CHUNK])
+            counted = (magnitudes > 0) & (magnitudes >= self._least)
+            is_lost = magnitudes < bound if levels is None else levels[start : start + CHUNK] == 0
+            lost += int(np.count_nonzero(counted & is_lost))
+            values += int(np.count_nonzero(counted))
+        return lost, values
+
+
+def _percentile(magnitudes: Floats, percent: float) -> float:
+    """Return a percentile of some magnitudes; 0 for none."""
+    if not len(magnitudes):
+        return 0.0
+    place = int(len(magnitudes) * percent / 100)
+    return float(np.partition(magnitudes, place)[place])
