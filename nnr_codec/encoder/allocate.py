@@ -41,6 +41,7 @@ from .goals import (
     usual_qp,
 )
 from .plan import Subject, subject
+from .prepare import Prepared
 from .quantize import quantize
 from .reduce.tool import decomposed
 from .schedule import Pool, Reader
@@ -68,42 +69,36 @@ MOST_RATE = 16.0
 
 
 def allocate(
-    model: Model,
+    prepared: Prepared,
     config: EncoderConfig,
     read: Reader,
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
-    restored: Model,
-    lost: int = 0,
 ) -> EncoderConfig:
     """Options without goals, of which come what the goals ask for.
 
     Parameters
     ----------
-    model, config, read, pool
+    prepared, config, read, pool
         As for the encoder.
     size : callable
         What becomes of a model with some options; needed where there is a target.
-    restored : Model
-        Whose bytes a ratio is of: ``model`` may have tensors that do not come out.
-    lost : int
-        Bytes that this model had before it was pruned, which a ratio is of as well.
 
     Raises
     ------
     EncodeError
         The target is less than what the coarsest steps take, or more than what the finest do.
     """
+    model = prepared.model
     check_names(model, config)
-    blocks = decomposed(model, restored)
-    config = settle(model, config, read, pool, restored=restored)
+    blocks = decomposed(model, prepared.restored)
+    config = settle(model, config, read, pool, restored=prepared.restored)
     if config.target_size is None and config.target_ratio is None:
         return config
     if config.target_size is not None:
         target = config.target_size
     else:
-        arrays = read_each(restored.tensors, Reader(restored), pool, _nbytes)
-        target = int(config.target_ratio * (sum(arrays.values()) + lost))  # type: ignore[operator]
+        target = int(config.target_ratio * prepared.source_bytes)  # type: ignore[operator]
     config = dense(replace(config, target_size=None, target_ratio=None))
     costs = {
         name: cost
@@ -111,10 +106,6 @@ def allocate(
         for name, cost in zip((block.g, block.h), measured([block], read, pool)[block.weight].costs, strict=True)
     }
     return _Search(model, config, read, pool, size, target, costs).found()
-
-
-def _nbytes(arrays: list[Array], _: str) -> int:
-    return arrays[0].nbytes
 
 
 def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:

@@ -88,7 +88,7 @@ def encode_units(
             return sum(map(len, _units(prepared, config, read, pool, note))), found
 
         def settle() -> EncoderConfig:
-            return allocate(model, config, read, pool, sizes, prepared.restored, prepared.lost)
+            return allocate(prepared, config, read, pool, sizes)
 
         if parts is None:
             yield from _units(prepared, settle(), read, pool, progress, statistics)
