@@ -8,6 +8,7 @@ curves, and corrected by codings of the whole model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import frexp
 from typing import Any
@@ -40,6 +41,7 @@ from .goals import (
     settle,
     usual_qp,
 )
+from .lossless import least_bytes, lossless
 from .plan import Subject, subject
 from .prepare import Prepared
 from .quantize import quantize
@@ -87,7 +89,7 @@ def allocate(
     Raises
     ------
     EncodeError
-        The target is less than what the coarsest steps take, or more than what the finest do.
+        The target is less than what the coarsest steps take.
     """
     model = prepared.model
     check_names(model, config)
@@ -99,6 +101,8 @@ def allocate(
         target = config.target_size
     else:
         target = int(config.target_ratio * prepared.source_bytes)  # type: ignore[operator]
+    if prepared.links is None and (exact := _lossless(model, config, read, pool, size, target)):
+        return exact
     config = dense(replace(config, target_size=None, target_ratio=None))
     costs = {
         name: cost
@@ -106,6 +110,35 @@ def allocate(
         for name, cost in zip((block.g, block.h), measured([block], read, pool)[block.weight].costs, strict=True)
     }
     return _Search(model, config, read, pool, size, target, costs).found()
+
+
+def _lossless(
+    model: Model,
+    config: EncoderConfig,
+    read: Reader,
+    pool: Pool,
+    size: Callable[[EncoderConfig], Sizes],
+    target: int,
+) -> EncoderConfig | None:
+    """Return the options with which all tensors that the target decides about keep every bit; None if that is larger."""
+    names = []
+    for name in model.tensors:
+        options = config.for_tensor(name)
+        if options.exact is None and all(getattr(options, goal) is None for goal in TENSOR_GOALS):
+            names.append(name)
+    tied = ties(model, config, {})
+    floors = read_each([name for name in names if name not in tied], read, pool, _least_bytes)
+    if sum(floors.values()) > target:
+        return None
+    exact = lossless(config, names)
+    with suppress(EncodeError):  # tensors that have to be quantized, such as factors, or that need a record
+        if size(exact)[0] <= target:
+            return exact
+    return None
+
+
+def _least_bytes(arrays: list[Array], _: str) -> int:
+    return least_bytes(arrays[0])
 
 
 def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:
@@ -338,14 +371,14 @@ class _Search:
         return low, high
 
     def check(self) -> None:
-        """Raise EncodeError where even the coarsest steps take too much, or the finest too little."""
+        """Raise EncodeError where even the coarsest steps take too much; measure the finest ones."""
         if any(curve.kept is not None for curve in self.curves.values()):
             return
-        coarsest, finest = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
-        if not coarsest <= self.target or finest < ENOUGH * self.target:
+        coarsest, _ = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
+        if coarsest > self.target:
             raise EncodeError(
-                f"a target of {self.target:,} bytes: the model takes {coarsest:,} bytes with the coarsest steps, "
-                f"and {finest:,} with the finest"
+                f"the model takes {coarsest:,} bytes with the coarsest steps, more than the target of "
+                f"{self.target:,} bytes; use a larger target"
             )
 
     def level(self, low: int, high: int, near: int) -> int:
