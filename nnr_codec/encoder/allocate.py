@@ -124,7 +124,9 @@ def _lossless(
     names = []
     for name in model.tensors:
         options = config.for_tensor(name)
-        if options.exact is None and all(getattr(options, goal) is None for goal in TENSOR_GOALS):
+        if not options.exact and all(getattr(options, goal) is None for goal in TENSOR_GOALS):
+            if options.exact is False:
+                return None
             names.append(name)
     tied = ties(model, config, {})
     floors = read_each([name for name in names if name not in tied], read, pool, _least_bytes)

@@ -66,8 +66,7 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
     if subject.config.fixed_point is not None and subject.stored.kind == "f":
         return fixed_plan(subject, in_block)
     if subject.stored.kind != "f":
-        whole = next(plain(subject), None)
-        return whole if whole and not whole.record else exact(subject)
+        return next(plain(subject), None) or exact(subject)
     # A single number says how a network computes, as an epsilon or a bound does, rather than what it has learnt.
     scalar = subject.is_fine and subject.array.size == 1 and not in_block
     plan = next(exact_levels(subject), None) if scalar else _lossy(subject, in_block)

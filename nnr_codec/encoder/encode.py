@@ -125,7 +125,7 @@ def _units(
 ) -> Generator[bytes, None, tuple[int, int]]:
     """The units of a bitstream, with options that have no goals.
 
-    Returns the bytes of all units, and a lower bound of what the tensors take in a lossless encoding.
+    Returns the bytes of all units, and a lower bound of those of a lossless encoding.
     """
     session = Session()
     model = prepared.model
@@ -138,7 +138,7 @@ def _units(
     links = prepared.links
     before = [*preamble(prepared, references, record, config, session, codebooks=codebooks, pruning=removed)]
     yield from before
-    total, least = sum(map(len, before)), 0
+    total = least = sum(map(len, before))  # which a lossless encoding has, too
     index = {name: k for k, name in enumerate(references)}
     calls = []
     coded = [[*plan.tensors.values()] if known else [] for plan, known in zip(plans, ids_of, strict=True)]

@@ -23,7 +23,7 @@ Patterns = npt.NDArray[np.unsignedinteger]
 
 #: Items of a sample, of sparse tensors up to so many times as many; items of tensors, and pairs of a sample, below which
 #: nothing is concluded.
-ITEMS, TIMES, FEWEST, PAIRS = 512, 8, 2048, 128
+ITEMS, TIMES, FEWEST, PAIRS = 512, 8, 256, 128
 #: Bytes of a code for each bit of collision entropy, at least: contexts make codes shorter than the entropy.
 SHARE = 0.8 / 8
 
@@ -60,7 +60,8 @@ def _bits(lines: Patterns, stored: StoredType) -> float | None:
     starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     first = np.flatnonzero(starts)
     zero = _is_zero(ordered, stored)
-    counts = np.diff(first, append=ordered.size)[~zero.reshape(-1)[first]]
+    counts = np.append(first[1:], ordered.size) - first
+    counts = counts[~zero.reshape(-1)[first]]
     kept = ordered.shape[1] - np.count_nonzero(zero, axis=1)
     pairs, equal = (int((n * (n - 1)).sum()) // 2 for n in (kept, counts))
     return round(log2(pairs / max(equal, 1)), 2) if pairs >= PAIRS else None  # rounded: the same on every machine
