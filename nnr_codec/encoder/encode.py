@@ -110,9 +110,9 @@ def encode_units(
 def _warn_if_larger(taken: int, exact: int, config: EncoderConfig) -> None:
     """Warn of an encoding that takes more bytes than a lossless one."""
     if taken > exact:
-        way_out = f"target_size={exact}" if config.steps else "exact=True"
+        way_out = f"target_size={exact} (--target-size)" if config.steps else "exact=True (--lossless)"
         message = f"the encoding takes {taken:,} bytes, more than the {exact:,} bytes of a lossless encoding"
-        warnings.warn(EncodeWarning(f"{message}; use {way_out}"), stacklevel=3)
+        warnings.warn(EncodeWarning(f"{message}; use {way_out}"), stacklevel=4)
 
 
 def _units(
