@@ -33,10 +33,13 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--target-size",
         type=params.Size(),
         metavar="SIZE",
-        help="Size of the bitstream, such as 2.5MB or 300KiB: never more, and at most 1 % less.",
+        help="Largest size of the bitstream, such as 2.5MB or 300KiB; lossless where that fits, else at most 1 % less.",
     ),
     "target_ratio": click.option(
-        "--target-ratio", type=float, metavar="R", help="The same, relative to the tensors, such as 0.1."
+        "--target-ratio",
+        type=params.Ratio(),
+        metavar="R",
+        help="The same, relative to the tensors as the model stores them, such as 0.1 or 10%.",
     ),
     "lossless": click.option("--lossless", is_flag=True, help="Short for --preset lossless."),
     "fixed_point": click.option(

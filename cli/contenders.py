@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 import nnr_codec as nnr
 from nnr_codec.dtypes import stored_type
-from nnr_codec.model import Array, Model
+from nnr_codec.model import Array, Model, source_size
 
 from .nncodec_worker import timed
 
@@ -65,8 +65,7 @@ class Race:
     def __init__(self, model: Model) -> None:
         self.tensors: Tensors = {name: np.asarray(model[name]) for name in model}
         self.model = replace(model, tensors=self.tensors)
-        self.source_bytes = sum(array.nbytes for array in self.tensors.values())
-        self.parameters = sum(array.size for array in self.tensors.values())
+        self.source_bytes, self.parameters = source_size(self.model)
 
     def run(self, codec: str, setting: str, encode: Encode, decode: Decode, *, exact: bool = False) -> Row:
         """Code and decode; what comes out has to be the model, bit for bit when exact.

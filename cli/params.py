@@ -44,6 +44,19 @@ class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic 
         return int(Decimal(number) * (1024 if binary else 1000) ** power)
 
 
+class Ratio(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
+    """A part of a whole, as a number or in percent."""
+
+    name = "ratio"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        try:
+            return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"{value!r} is not a ratio such as 0.1 or 10%", param, ctx)
+
+
 def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Check the name of a model format."""
     from nnr_codec import formats

@@ -420,15 +420,11 @@ def _details(printer: output.Printer, data: bytes | memoryview) -> None:
 
 def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, data: bytes, seconds: float) -> None:
     """Sizes of a model and of its update, and how many tensors that has."""
-    from math import prod
-
-    from nnr_codec import formats
+    from nnr_codec.model import source_size
 
     _details(printer, data)
     kinds = [what for what, _ in _parts(data).values()]
-    described = [formats.described(model, name) for name in model]
-    before = sum(dtype.itemsize * prod(shape) for dtype, shape in described)
-    parameters = sum(prod(shape) for _, shape in described)
+    before, parameters = source_size(model)
     ratio = f" ({100 * len(data) / before:.2f} %, {8 * len(data) / parameters:.2f} bits/parameter)" if before else ""
     printer.note(
         f"{source} -> {target}: {before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "

@@ -181,10 +181,12 @@ class EncoderConfig(TensorOptions):
     overrides : mapping of str to mapping of str to value
         Options of single tensors by their whole names, after all rules.
     target_size : int or None
-        Bytes that the bitstream takes: up to 1 % less, never more. What error that allows is spread over all tensors
-        that are quantized and have no goal of their own (docs/steering.md). EncodeError where no step leads there.
+        Bytes that the bitstream takes at most. Where a lossless encoding takes no more than that, the encoding is
+        lossless; otherwise the target is met within 1 %, and the error is spread over all quantized tensors without a
+        goal of their own (docs/steering.md). EncodeError where the coarsest steps take more.
     target_ratio : float or None
-        The same, relative to the bytes of the tensors.
+        The same as a part of the bytes of the tensors, above 0 and up to 1. Tensors count as the source stores them,
+        before any step of ``reduce``, and tied tensors once.
     sensitivity : mapping of str to number or array, or None
         What a squared error costs, 0 or more, by the names of tensors: one number, or one for each parameter. Targets
         spread their bytes accordingly; of tensors that are not named, as for the median of those that are.
@@ -322,6 +324,9 @@ class EncoderConfig(TensorOptions):
         _check_real("target_ratio", self.target_ratio)
         if self.target_ratio is not None and self.target_ratio <= 0:
             raise EncodeError(f"target_ratio {self.target_ratio} is not above 0")
+        if self.target_ratio is not None and self.target_ratio > 1:
+            ratio = float(self.target_ratio)
+            raise EncodeError(f"target_ratio {ratio:g} is above 1; use {ratio:g}% or {ratio / 100:g}")
         _check_goals({name: getattr(self, name) for name in MODEL_GOALS}, self.exact)
         for name in ("sensitivity", "hessians"):
             if not isinstance(getattr(self, name), Mapping | None):

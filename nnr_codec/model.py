@@ -218,6 +218,28 @@ def only_of(tensors: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, 
     return tensors.only(names) if isinstance(tensors, Portable) else {name: tensors[name] for name in names}
 
 
+def source_size(model: Model) -> tuple[int, int]:
+    """Return the bytes and the number of parameters of a model's tensors, to which ratios refer.
+
+    A tensor counts with the bytes of its array, in the type in which the source stores it. Items of less than 8 bits
+    count a byte each; types that a format converts while loading, such as Q8_0 of GGUF, count as converted. Tied
+    tensors count once: aliases, and arrays of a dict that share their memory.
+    """
+    nbytes = parameters = 0
+    seen = set()
+    for name in model.tensors:
+        if name in model.aliases:
+            continue
+        if type(model.tensors) is dict and isinstance(array := model.tensors[name], np.ndarray):
+            place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
+            if place in seen:
+                continue
+            seen.add(place)
+        dtype, shape = described(model.tensors, name)
+        nbytes, parameters = nbytes + math.prod(shape) * dtype.itemsize, parameters + math.prod(shape)
+    return nbytes, parameters
+
+
 def nbytes_of(tensors: Mapping[str, Array], name: str, unknown: int = 0) -> int:
     """Bytes of a tensor; ``unknown`` for one that would have to be read for that."""
     if type(tensors) is dict:  # of which that is asked most

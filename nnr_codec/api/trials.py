@@ -104,7 +104,7 @@ def tune(
         def note(tensor: TensorReport) -> None:
             units[tensor.name] = tensor.unit_bytes
 
-        data = b"".join(encode_units(prepared, settings, note))
+        data = b"".join(encode_units(prepared, settings, note, is_trial=True))
         return decode(data, topology=loaded.topology), len(data), units
 
     return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
@@ -204,7 +204,7 @@ def measure(
 
     def coded(settings: EncoderConfig) -> Model:
         settled = with_all_amounts(loaded, settings)
-        data = b"".join(encode_units(prepared_model(loaded, settled), settled, jobs=jobs))
+        data = b"".join(encode_units(prepared_model(loaded, settled), settled, jobs=jobs, is_trial=True))
         apart = loaded.topology if settled.topology == "external" else None
         return decode(data, topology=apart, allow_missing=True, jobs=jobs)
 

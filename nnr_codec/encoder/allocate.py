@@ -8,6 +8,7 @@ curves, and corrected by codings of the whole model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import frexp
 from typing import Any
@@ -40,7 +41,9 @@ from .goals import (
     usual_qp,
     with_density,
 )
+from .lossless import least_bytes, lossless
 from .plan import Subject, subject
+from .prepare import Prepared
 from .quantize import quantize
 from .reduce.tool import decomposed
 from .schedule import Pool, Reader
@@ -68,42 +71,38 @@ MOST_RATE = 16.0
 
 
 def allocate(
-    model: Model,
+    prepared: Prepared,
     config: EncoderConfig,
     read: Reader,
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
-    restored: Model,
-    lost: int = 0,
 ) -> EncoderConfig:
     """Options without goals, of which come what the goals ask for.
 
     Parameters
     ----------
-    model, config, read, pool
+    prepared, config, read, pool
         As for the encoder.
     size : callable
         What becomes of a model with some options; needed where there is a target.
-    restored : Model
-        Whose bytes a ratio is of: ``model`` may have tensors that do not come out.
-    lost : int
-        Bytes that this model had before it was pruned, which a ratio is of as well.
 
     Raises
     ------
     EncodeError
-        The target is less than what the coarsest steps take, or more than what the finest do.
+        The target is less than what the coarsest steps take.
     """
+    model = prepared.model
     check_names(model, config)
-    blocks = decomposed(model, restored)
-    config = settle(model, config, read, pool, restored=restored)
+    blocks = decomposed(model, prepared.restored)
+    config = settle(model, config, read, pool, restored=prepared.restored)
     if config.target_size is None and config.target_ratio is None:
         return config
     if config.target_size is not None:
         target = config.target_size
     else:
-        arrays = read_each(restored.tensors, Reader(restored), pool, _nbytes)
-        target = int(config.target_ratio * (sum(arrays.values()) + lost))  # type: ignore[operator]
+        target = int(config.target_ratio * prepared.source_bytes)  # type: ignore[operator]
+    if prepared.links is None and (exact := _lossless(model, config, read, pool, size, target)):
+        return exact
     config = with_density(replace(config, target_size=None, target_ratio=None))
     costs = {
         name: cost
@@ -113,8 +112,35 @@ def allocate(
     return _Search(model, config, read, pool, size, target, costs).found()
 
 
-def _nbytes(arrays: list[Array], _: str) -> int:
-    return arrays[0].nbytes
+def _lossless(
+    model: Model,
+    config: EncoderConfig,
+    read: Reader,
+    pool: Pool,
+    size: Callable[[EncoderConfig], Sizes],
+    target: int,
+) -> EncoderConfig | None:
+    """Return the options with which all tensors that the target decides about keep every bit; None if that is larger."""
+    names = []
+    for name in model.tensors:
+        options = config.for_tensor(name)
+        if not options.exact and all(getattr(options, goal) is None for goal in TENSOR_GOALS):
+            if options.exact is False:
+                return None
+            names.append(name)
+    tied = ties(model, config, {})
+    floors = read_each([name for name in names if name not in tied], read, pool, _least_bytes)
+    if sum(floors.values()) > target:
+        return None
+    exact = lossless(config, names)
+    with suppress(EncodeError):  # tensors that have to be quantized, such as factors, or that need a record
+        if size(exact)[0] <= target:
+            return exact
+    return None
+
+
+def _least_bytes(arrays: list[Array], _: str) -> int:
+    return least_bytes(arrays[0])
 
 
 def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:
@@ -347,14 +373,14 @@ class _Search:
         return low, high
 
     def check(self) -> None:
-        """Raise EncodeError where even the coarsest steps take too much, or the finest too little."""
+        """Raise EncodeError where even the coarsest steps take too much; measure the finest ones."""
         if any(curve.kept is not None for curve in self.curves.values()):
             return
-        coarsest, finest = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
-        if not coarsest <= self.target or finest < ENOUGH * self.target:
+        coarsest, _ = (self.measured(self.steps(end)) for end in (GREATEST_QP, LEAST_QP))
+        if coarsest > self.target:
             raise EncodeError(
-                f"a target of {self.target:,} bytes: the model takes {coarsest:,} bytes with the coarsest steps, "
-                f"and {finest:,} with the finest"
+                f"the model takes {coarsest:,} bytes with the coarsest steps, more than the target of "
+                f"{self.target:,} bytes; use a larger target"
             )
 
     def level(self, low: int, high: int, near: int) -> int:

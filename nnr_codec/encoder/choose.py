@@ -33,6 +33,8 @@ FINE, FINE_LOW, LOW = -9, -5, 8
 COARSER = 2
 #: Values that these are found from.
 FINE_SAMPLE = 1 << 14
+#: Levels below this take less than the 32 bits of a raw float, even those of short tensors.
+RAW_LEVEL = 1 << 13
 #: Squared steps that a bit is worth, with dependent quantization and without.
 RATES = {True: 0.32, False: 0.1}
 
@@ -73,7 +75,7 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
     plan = next(exact_levels(subject), None) if scalar else _lossy(subject, in_block)
     if plan is None:
         return exact_plain(subject) or exact(subject)
-    if subject.options.exact is None and not in_block and subject.effort.glance:
+    if subject.options.exact is None and not in_block:
         return _cheapest(subject, plan)
     return plan
 
@@ -95,16 +97,19 @@ def _difference(subject: Subject) -> TensorPlan:
 
 
 def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
-    """An exact step or codebook where it takes fewer bytes than the lossy plan.
+    """Return the plan that takes the fewest bytes: the lossy one, or one that keeps every bit.
 
-    Any exact code of types of 16 bits and less that need a record anyway: they may be less precise than the step.
+    Exact steps, codebooks and raw float32 compete, and where the lossy plan needs a record, codes that need one as well.
     """
-    plans = []
-    if lossy.record and subject.stored.bits <= 16:
-        plans = [exact(subject)]
-    elif _promising(subject, lossy):
-        # With smaller steps there are more levels to tell apart, unless a codebook numbers them.
-        plans = [plan for plan in exact_levels(subject) if plan.codebook or plan.step >= lossy.step / 2]
+    plans: list[TensorPlan] = []
+    if lossy.record:
+        plans = [exact(subject)] if subject.config.side_info else []
+    else:
+        if _promising(subject, lossy):
+            plans += exact_levels(subject)
+        largest = max(map(abs, subject.bounds))
+        if lossy.step and largest >= RAW_LEVEL * lossy.step and raw_is_exact(subject):
+            plans.append(subject.plan(NNR_PT_RAW_FLOAT))
     if not plans:
         return lossy
     cheapest = Cheapest(subject)

@@ -14,7 +14,7 @@ class Effort:
     shift_parameters : bool
         Choose shift parameter ids.
     glance : bool
-        Look for exact codes of tensors that may be quantized.
+        Look for codebooks of fixed-point numbers.
     optimised : bool
         Weigh errors against bits when quantizing.
     passes : int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
 from ..bitstream.payload import Coded, parts, quantization, tensor_syntax
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
-from ..errors import EncodeError
+from ..errors import EncodeError, EncodeWarning
 from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
@@ -24,6 +25,7 @@ from .contexts import groups_of, refer
 from .kept import Keeping
 from .layout import plan_units, side_info
 from .links import Link
+from .lossless import least_bytes, lossless
 from .plan import TensorPlan
 from .preamble import preamble
 from .prepare import Prepared
@@ -67,12 +69,14 @@ def encode_units(
     executor: Executor | None = None,
     statistics: bool = False,
     parts: Parts | None = None,
+    is_trial: bool = False,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
     With ``parts``, what is there of the same work is not done again; a reading more tells what that is.
+    After the last unit, an EncodeWarning says that a lossless encoding takes fewer bytes, unless this ``is_trial``.
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     model = prepared.model
@@ -88,13 +92,27 @@ def encode_units(
             return sum(map(len, _units(prepared, config, read, pool, note))), found
 
         def settle() -> EncoderConfig:
-            return allocate(model, config, read, pool, sizes, prepared.restored, prepared.lost)
+            return allocate(prepared, config, read, pool, sizes)
 
         if parts is None:
-            yield from _units(prepared, settle(), read, pool, progress, statistics)
+            settled = settle()
+            taken, least = yield from _units(prepared, settled, read, pool, progress, statistics)
         else:
             keeping = Keeping(pool, parts, model, read)
-            yield from _units(prepared, keeping.settled(config, settle), read, keeping, progress, statistics)
+            settled = keeping.settled(config, settle)
+            taken, least = yield from _units(prepared, settled, read, keeping, progress, statistics)
+        is_lossless = all(settled.for_tensor(name).exact for name in model.tensors)
+        if least < taken and not (is_trial or is_lossless or prepared.links):
+            with suppress(EncodeError):
+                _warn_if_larger(taken, sizes(lossless(config, model.tensors))[0], config)
+
+
+def _warn_if_larger(taken: int, exact: int, config: EncoderConfig) -> None:
+    """Warn of an encoding that takes more bytes than a lossless one."""
+    if taken > exact:
+        way_out = f"target_size={exact} (--target-size)" if config.steps else "exact=True (--lossless)"
+        message = f"the encoding takes {taken:,} bytes, more than the {exact:,} bytes of a lossless encoding"
+        warnings.warn(EncodeWarning(f"{message}; use {way_out}"), stacklevel=4)
 
 
 def _units(
@@ -104,8 +122,11 @@ def _units(
     pool: Pool | Keeping,
     progress: Progress | None,
     statistics: bool = False,
-) -> Iterator[bytes]:
-    """The units of a bitstream, with options that have no goals."""
+) -> Generator[bytes, None, tuple[int, int]]:
+    """The units of a bitstream, with options that have no goals.
+
+    Returns the bytes of all units, and a lower bound of those of a lossless encoding.
+    """
     session = Session()
     model = prepared.model
     layout = plan_units(prepared, config, read, pool)
@@ -118,6 +139,7 @@ def _units(
     links = prepared.links
     before = [*preamble(prepared, layout, references, record, config, session, codebooks=codebooks, pruning=removed)]
     yield from before
+    total = least = sum(map(len, before))  # which a lossless encoding has, too
     index = {name: k for k, name in enumerate(references)}
     calls = []
     coded = [[*plan.tensors.values()] if known else [] for plan, known in zip(plans, ids_of, strict=True)]
@@ -130,14 +152,16 @@ def _units(
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
         calls.append(Call(_encoded, read, names, arguments, cost, hints))
     results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
-    for plan, (units, taken, measured) in zip(plans, results, strict=True):
+    for plan, (units, taken, measured, floor) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
         if progress:
             for tensor in plan.plans:
                 size = prod(tensor.dims), tensor.source_bytes, unit_bytes
                 progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name)))
                 unit_bytes, seconds = 0, 0.0
+        total, least = total + sum(map(len, units)), least + floor
         yield from units
+    return total, least
 
 
 def _encoded(
@@ -149,19 +173,23 @@ def _encoded(
     link: Link | None,
     session: Session,
     jobs: int,
-) -> tuple[list[bytes], float, dict[str, TensorStatistics]]:
-    """The units of a plan, their time, and statistics by tensor if wanted; the tensors are those that have one."""
+) -> tuple[list[bytes], float, dict[str, TensorStatistics], int]:
+    """The units of a plan, their time, statistics by tensor if wanted, and the least bytes of a lossless encoding.
+
+    The tensors are those that have one.
+    """
     measured: dict[str, TensorStatistics] = {}
     if not arrays:
-        return [], 0.0, measured
+        return [], 0.0, measured, 0
     started = time.perf_counter()
     try:
+        least = sum(map(least_bytes, arrays))
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         arrays.clear()
         wanted = measured if statistics else None
         # Threads share the session: units of tensors leave it as it is, or have one of their own.
         units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs, link)
-        return units, time.perf_counter() - started, measured
+        return units, time.perf_counter() - started, measured, least
     except EncodeError:
         raise
     except ValueError as error:

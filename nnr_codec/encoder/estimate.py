@@ -37,7 +37,7 @@ def estimate(
         found = {plan.name: size for plan, size in tensors}
         return before + sum(found.values()), found
 
-    settled = allocate(prepared.model, config, read, pool, sizes, prepared.restored, prepared.lost)
+    settled = allocate(prepared, config, read, pool, sizes)
     return _estimated(prepared, settled, read, pool)
 
 

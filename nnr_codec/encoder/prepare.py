@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..bitstream.performance import PerformanceMaps
 from ..config import EncoderConfig
-from ..model import Model, Wiring, described
+from ..model import Model, Wiring, described, source_size
 from ..reduction import Step
 from .links import Links
 from .reduce import apply
@@ -43,6 +42,8 @@ class Prepared:
         What NNR_TPL_PRUN is to say.
     fitted : frozenset of str
         Weights whose scales follow from their levels.
+    source : Model or None
+        The model before any step, to whose bytes ratios refer; None where it is ``restored``.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Prepared:
     maps: PerformanceMaps = field(default_factory=PerformanceMaps)
     pruning: Pruning | None = None
     fitted: frozenset[str] = frozenset()
+    source: Model | None = None
 
     @property
     def scales(self) -> set[str]:
@@ -72,11 +74,9 @@ class Prepared:
         return {name: block.weight for block in blocks for name in (block.g, block.h) if name is not None}
 
     @property
-    def lost(self) -> int:
-        """Bytes of what pruning took from tensors."""
-        tensors, kept = self.restored.tensors, self.pruning.kept if self.pruning else {}
-        known = {name: described(tensors, name) for name in kept if name in tensors}
-        return sum((prod(map(len, kept[name])) - prod(dims)) * of.itemsize for name, (of, dims) in known.items())
+    def source_bytes(self) -> int:
+        """Bytes of the tensors before any step; see :func:`nnr_codec.model.source_size`."""
+        return source_size(self.source or self.restored)[0]
 
     @property
     def products(self) -> set[str]:
@@ -104,7 +104,7 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
         if note:
             note(step, reduced, after)
         reduced = after
-    return prepared_of(reduced)
+    return replace(prepared_of(reduced), source=model)
 
 
 def prepared_of(reduced: Reduced) -> Prepared:

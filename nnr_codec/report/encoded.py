@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..encoder.encode import TensorReport
 from ..encoder.prepare import Prepared
 from ..files import output_file
 from ..limits import Limits
-from ..model import Array
+from ..model import Array, source_size
 from .reduced import StepReport
 
 #: The endings of files that reports are written to, and the methods of EncodeReport that make them.
@@ -53,7 +52,8 @@ class EncodeReport:
     Parameters
     ----------
     source_bytes : int
-        Bytes of the tensors as they were, before pruning.
+        Bytes of the tensors as the source stores them, before any step of ``config.reduce``; tied tensors count once
+        (docs/reports.md).
     parameters : int
         Likewise.
     nbytes : int
@@ -89,7 +89,7 @@ class EncodeReport:
 
     @property
     def ratio(self) -> float:
-        """Size of the bitstream relative to the tensors."""
+        """``nbytes`` divided by ``source_bytes``."""
         return self.nbytes / self.source_bytes if self.source_bytes else float("nan")
 
     @property
@@ -147,7 +147,7 @@ class Notes:
 
     def __init__(self, prepared: Prepared, report: EncodeReport) -> None:
         self._restored, self._factors, self._report = prepared.restored.tensors, prepared.factors, report
-        self._kept = prepared.pruning.kept if prepared.pruning else {}
+        report.source_bytes, report.parameters = source_size(prepared.source or prepared.restored)
         self._held: dict[str, TensorReport] = {}
 
     def take(self, tensor: TensorReport) -> TensorReport | None:
@@ -167,9 +167,6 @@ class Notes:
             told = both.statistics and replace(both.statistics, levels=None, rows_skipped=None, shift_parameter_ids={})
             tensor = replace(tensor, unit_bytes=both.unit_bytes, seconds=both.seconds, statistics=told)
         report.tensors[tensor.name] = tensor
-        parameters = prod(map(len, self._kept[tensor.name])) if tensor.name in self._kept else tensor.parameters
-        report.source_bytes += tensor.source_bytes * parameters // max(tensor.parameters, 1)
-        report.parameters += parameters
         return tensor
 
 

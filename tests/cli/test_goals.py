@@ -75,6 +75,12 @@ def test_what_is_no_size(npz: Path, capsys: Capture, text: str) -> None:
     assert not Path("x.nnr").exists()
 
 
+def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
+    for ratio, target in ("15%", "a.nnr"), ("0.15", "b.nnr"):
+        assert call(capsys, "encode", npz, "-o", target, "--target-ratio", ratio).code == 0
+    assert Path("a.nnr").read_bytes() == Path("b.nnr").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -88,6 +94,8 @@ def test_what_is_no_size(npz: Path, capsys: Capture, text: str) -> None:
         (["--snr", "nan"], "Error: --snr is a finite number, not nan"),
         (["--max-error", "0"], "Error: --max-error is above 0; --lossless keeps every bit"),
         (["--max-error", "x"], "'x' is not a valid float"),
+        (["--target-ratio", "x%"], "'x%' is not a ratio such as 0.1 or 10%"),
+        (["--target-ratio", "15"], "Error: --target-ratio 15 is above 1; use 15% or 0.15"),
         (["--target-ratio", "0"], "Error: --target-ratio 0.0 is not above 0"),
         (["--target-size", "0"], "Error: --target-size 0 is no number of bytes"),
         (["--rule", "*:snr=x"], "snr is a number, not 'x'"),
@@ -110,7 +118,7 @@ def test_wrong_goals(npz: Path, capsys: Capture, arguments: list[str], message: 
 def test_a_target_out_of_reach(npz: Path, capsys: Capture) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", "--target-size", "20B")
     assert result.code == 3
-    assert result.err.startswith("nnr: error: a target of 20 bytes: the model takes ")
+    assert result.err.startswith("nnr: error: the model takes ")
     assert result.err.count("\n") == 1
     assert not Path("x.nnr").exists()
 

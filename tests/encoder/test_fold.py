@@ -313,7 +313,8 @@ def test_lazy_tensors_are_not_kept() -> None:
         def __len__(self) -> int:
             return len(TENSORS)
 
-    for options in ({"fold_batchnorm": True}, {"local_scaling": True}):
+    options: dict[str, Any]
+    for options in ({"fold_batchnorm": True, "qp": -28}, {"local_scaling": True, "qp": -28}):
         read.clear()
         data = nnr.encode(Model(Lazy(), TOPOLOGY), **options)
         assert read.count("conv.weight") == (3 if "local_scaling" in options else 2)
