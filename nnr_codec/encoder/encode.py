@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
 from ..bitstream.payload import Coded, parts, tensor_syntax
+from ..cabac_ext.kernel import TensorSyntax
+from ..compare import Loss
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
-from ..errors import EncodeError
+from ..errors import EncodeError, LossWarning
 from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
@@ -21,13 +24,15 @@ from . import pruned
 from .allocate import allocate
 from .blocks import UnitPlan
 from .contexts import groups_of, refer
+from .distortion import loss
+from .fixed import LISTED, LONGEST
 from .kept import Keeping
 from .layout import plan_units, side_info
 from .links import Link
 from .plan import TensorPlan
 from .preamble import preamble
 from .prepare import Prepared
-from .quantize import contents
+from .quantize import Groups, as_coded, contents
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
 from .tools import Part, choose_tools
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
     from ..parts import Parts
 
+#: SNR in dB below which a warning names a matrix; the difference in dB to its quality that a matrix may have.
+LEAST_SNR, SPREAD = 20.0, 10.0
 DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.TENSOR_FLOAT32)
 
 
@@ -45,6 +52,7 @@ class TensorReport:
     """What became of one tensor; the unit of a block counts for the first of its tensors, the weight.
 
     ``seconds`` are those of its coding, apart from the planning; ``statistics`` are None unless they were asked for.
+    ``loss`` is its error; None for integers, and for what does not come out by itself.
     """
 
     name: str
@@ -53,6 +61,7 @@ class TensorReport:
     unit_bytes: int
     seconds: float = 0.0
     statistics: TensorStatistics | None = None
+    loss: Loss | None = None
 
 
 Progress = Callable[[TensorReport], None]
@@ -67,16 +76,26 @@ def encode_units(
     executor: Executor | None = None,
     statistics: bool = False,
     parts: Parts | None = None,
+    asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
     With ``parts``, what is there of the same work is not done again; a reading more tells what that is.
+    With ``asked``, the options of the caller, a LossWarning names matrices with a large error.
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     model = prepared.model
     read = Reader(model)
+    losses: dict[str, Loss] = {}
+
+    def coded(tensor: TensorReport) -> None:
+        if tensor.loss:
+            losses[tensor.name] = tensor.loss
+        if progress:
+            progress(tensor)
+
     with Pool(jobs, executor) as pool:
 
         def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
@@ -91,10 +110,49 @@ def encode_units(
             return allocate(model, config, read, pool, sizes, prepared.restored, prepared.lost)
 
         if parts is None:
-            yield from _units(prepared, settle(), read, pool, progress, statistics)
+            yield from _units(prepared, settle(), read, pool, coded, statistics)
         else:
             keeping = Keeping(pool, parts, model, read)
-            yield from _units(prepared, keeping.settled(config, settle), read, keeping, progress, statistics)
+            yield from _units(prepared, keeping.settled(config, settle), read, keeping, coded, statistics)
+    if asked:
+        _warn_of_loss(prepared, losses, asked)
+
+
+def _warn_of_loss(prepared: Prepared, losses: Mapping[str, Loss], asked: EncoderConfig) -> None:
+    """Issue one LossWarning for all matrices with an SNR below 20 dB, unless less was asked for.
+
+    A matrix without information left, at 0 dB or less, is named whatever was asked for.
+    """
+    factors, found = prepared.factors, dict[str, float]()
+    for name, one in losses.items():
+        weight = factors.get(name, name)
+        options, least = asked.for_tensor(weight), LEAST_SNR
+        if options.max_error is not None:
+            least = 0.0
+        elif options.snr is not None:
+            least = min(least, options.snr)
+        elif options.quality is not None:
+            least = min(least, options.quality - SPREAD)
+        if one.is_matrix and one.noise and (one.snr < least or one.snr <= 0):
+            found[weight] = min(found.get(weight, one.snr), one.snr)
+    if not found:
+        return
+    found = dict(sorted(found.items(), key=lambda item: item[1]))
+    many, update = len(found) > 1, " of the update" if prepared.links else ""
+    what = f"{len(found):,} {'matrices' if many else 'matrix'}{update} {'are' if many else 'is'}"
+    named = ", ".join(f"{name[:LONGEST]!a} ({snr:.1f} dB)" for name, snr in [*found.items()][:LISTED])
+    more = f" and {len(found) - LISTED:,} more" if len(found) > LISTED else ""
+    if asked.fixed_point:
+        advice = f"the steps of fixed_point {asked.fixed_point!r} are too large for them"
+    elif asked.target_size is not None or asked.target_ratio is not None:
+        advice = "use a larger target, or a rule with snr= or exact=true"
+    elif asked.codebook:
+        advice = "use a larger codebook, or a rule with exact=true"
+    else:
+        advice = "use a smaller qp, quality=, or a rule with exact=true"
+    warning = LossWarning(f"{what} coded below {LEAST_SNR:.0f} dB: {named}{more}; {advice}")
+    warning.tensors = found
+    warnings.warn(warning, stacklevel=3)
 
 
 def _units(
@@ -129,12 +187,16 @@ def _units(
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
         calls.append(Call(_encoded, read, names, arguments, cost, hints))
     results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
-    for plan, (units, taken, measured) in zip(plans, results, strict=True):
+    losses: dict[str, Loss] = {}
+    for plan, (units, taken, measured, lost) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
+        losses |= lost
         if progress:
             for tensor in plan.plans:
                 size = prod(tensor.dims), tensor.source_bytes, unit_bytes
-                progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name)))
+                tied = tensor.record.same_as if tensor.record else ""
+                lost_of = losses.get(tied or tensor.name)
+                progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name), lost_of))
                 unit_bytes, seconds = 0, 0.0
         yield from units
 
@@ -148,19 +210,20 @@ def _encoded(
     link: Link | None,
     session: Session,
     jobs: int,
-) -> tuple[list[bytes], float, dict[str, TensorStatistics]]:
-    """The units of a plan, their time, and statistics by tensor if wanted; the tensors are those that have one."""
+) -> tuple[list[bytes], float, dict[str, TensorStatistics], dict[str, Loss]]:
+    """The units of a plan, their time, and by tensor statistics, if wanted, and errors."""
     measured: dict[str, TensorStatistics] = {}
+    losses: dict[str, Loss] = {}
     if not arrays:
-        return [], 0.0, measured
+        return [], 0.0, measured, losses
     started = time.perf_counter()
     try:
         by_role = dict(zip(plan.tensors, arrays, strict=True))
         arrays.clear()
         wanted = measured if statistics else None
         # Threads share the session: units of tensors leave it as it is, or have one of their own.
-        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs, link)
-        return units, time.perf_counter() - started, measured
+        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, losses, jobs, link)
+        return units, time.perf_counter() - started, measured, losses
     except EncodeError:
         raise
     except ValueError as error:
@@ -172,25 +235,41 @@ def encode_unit(
     arrays: dict[str, Array],
     session: Session,
     index: Mapping[str, int],
-    max_unit_size: int | None = None,
-    statistics: dict[str, TensorStatistics] | None = None,
+    max_unit_size: int | None,
+    statistics: dict[str, TensorStatistics] | None,
+    losses: dict[str, Loss],
     jobs: int = 1,
     link: Link | None = None,
 ) -> list[bytes]:
     """The compressed data unit of one tensor or block, or its parts, and that of a tensor's other bits.
 
     ``arrays`` are the tensors by role, each taken out when levels are made of it; ``index`` is the reference list;
-    ``statistics`` is filled, if there is one; ``jobs`` threads code rows of blocks between entry points; ``link`` is
-    that of a tensor of an update.
+    ``statistics`` is filled, if there is one, and ``losses``; ``jobs`` threads code rows of blocks between entry
+    points; ``link`` is that of a tensor of an update.
     """
     if not plan.two_units:
         header = _header(plan, index, link.elements if link else {})
-        return _units_of(header, plan, arrays, session, index, max_unit_size, statistics, jobs, link)
+        return _units_of(header, plan, arrays, session, index, max_unit_size, statistics, losses, jobs, link)
     session, units = session.snapshot(), []  # in which G comes before H
     for role in plan.tensors:
         header = _factor_header(plan, role, index)
-        units += _units_of(header, plan, arrays, session, index, max_unit_size, statistics, jobs, None)
+        units += _units_of(header, plan, arrays, session, index, max_unit_size, statistics, losses, jobs, None)
     return units
+
+
+def _measured(
+    plan: TensorPlan,
+    array: Array,
+    syntax: TensorSyntax | None,
+    groups: Groups | None,
+    losses: dict[str, Loss],
+) -> tuple[Array, Array | None]:
+    """The contents of the units of a tensor, whose error is noted."""
+    array = as_coded(plan, array)
+    unit, bits = contents(plan, array, syntax, groups)
+    if found := loss(plan, array, unit, syntax):
+        losses[plan.name] = found
+    return unit, bits
 
 
 def _units_of(
@@ -201,6 +280,7 @@ def _units_of(
     index: Mapping[str, int],
     max_unit_size: int | None,
     statistics: dict[str, TensorStatistics] | None,
+    losses: dict[str, Loss],
     jobs: int,
     link: Link | None,
 ) -> list[bytes]:
@@ -208,7 +288,7 @@ def _units_of(
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         if link and link.is_residual:
             raise EncodeError(f"tensor {plan.ids[0]!r} has no step, without which there are no residuals (7.3.4)")
-        unit, _ = contents(plan.tensors["weight"], arrays.pop("weight"), None)
+        unit = _measured(plan.tensors["weight"], arrays.pop("weight"), None, None, losses)[0]
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)
         return write_ndu(header, unit, session, max_unit_size=max_unit_size)
@@ -218,7 +298,7 @@ def _units_of(
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
         groups = groups_of(header, session, part, Part(tensor, arrays[part.role], syntax), link) if link else None
-        unit, bits = contents(tensor, arrays.pop(part.role), syntax, groups)
+        unit, bits = _measured(tensor, arrays.pop(part.role), syntax, groups, losses)
         known = Part(tensor, unit, syntax)
         coded.append(refer(header, session, part, known, link) if link else known)
     tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)
