@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,6 +78,7 @@ def bench(
 
     from . import contenders
 
+    warnings.simplefilter("ignore", nnr.LossWarning)  # the table has the errors
     printer, found = output.Printer(quiet), []
     with contenders.peer(python) as other:
         for name in models:
@@ -113,6 +115,7 @@ def _numbers(row: Row) -> dict[str, Any]:
         "bits_per_parameter": each,
         "exact": row.snr == math.inf,
         "snr_db": row.snr if math.isfinite(row.snr) else None,
+        "matrices_snr_db": row.matrices if math.isfinite(row.matrices) else None,
         "encode_cpu_seconds": row.encode,
         "decode_cpu_seconds": row.decode,
     }
@@ -124,7 +127,7 @@ def _print(name: str, tensors: int, rows: list[Row]) -> None:
     sizes = f"{output.tensors(tensors)}, {first.parameters:,} parameters, {first.source_bytes:,} bytes"
     click.echo(f"{one_line(name)}: {sizes}")
     output.table(
-        ("codec", "setting", "bytes", "%", "bits/par", "SNR dB", "encode M/s", "decode M/s"),
+        ("codec", "setting", "bytes", "%", "bits/par", "SNR dB", "matrices dB", "encode M/s", "decode M/s"),
         (
             (
                 row.codec,
@@ -132,13 +135,13 @@ def _print(name: str, tensors: int, rows: list[Row]) -> None:
                 f"{row.nbytes:,}",
                 f"{100 * row.nbytes / row.source_bytes:.2f}" if row.source_bytes else "-",
                 f"{8 * row.nbytes / row.parameters:.3f}" if row.parameters else "-",
-                "exact" if row.snr == math.inf else f"{row.snr:.2f}",
+                *("exact" if snr == math.inf else f"{snr:.2f}" for snr in (row.snr, row.matrices)),
                 _speed(row.parameters, row.encode),
                 _speed(row.parameters, row.decode),
             )
             for row in rows
         ),
-        right=("bytes", "%", "bits/par", "SNR dB", "encode M/s", "decode M/s"),
+        right=("bytes", "%", "bits/par", "SNR dB", "matrices dB", "encode M/s", "decode M/s"),
         fold=("codec", "setting"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import tempfile
 import zlib
@@ -37,8 +38,9 @@ class Row:
     nbytes : int
     source_bytes, parameters : int
         Of the model.
-    snr : float
-        Signal to noise in dB of all tensors, by :func:`nnr_codec.compare_models`; infinite where they are the same.
+    snr, matrices : float
+        Signal to noise in dB of all tensors, and of the matrices (:class:`nnr_codec.LossSummary`); infinite where they
+        are the same.
     encode, decode : float
         CPU seconds; the fastest of up to five runs, of fewer where they take half a second together.
     """
@@ -49,6 +51,7 @@ class Row:
     source_bytes: int
     parameters: int
     snr: float
+    matrices: float
     encode: float
     decode: float
 
@@ -91,7 +94,8 @@ class Race:
         found = nnr.compare_models(self.tensors, decoded)
         if found.missing or found.extra or found.shapes or (exact and not found.same()):
             raise nnr.FormatError(f"{codec} {setting} does not give back the model")
-        return Row(codec, setting, nbytes, self.source_bytes, self.parameters, found.snr, encoding, decoding)
+        matrices = math.inf if found.loss.matrices is None else found.loss.matrices
+        return Row(codec, setting, nbytes, self.source_bytes, self.parameters, found.snr, matrices, encoding, decoding)
 
     def __len__(self) -> int:
         return len(self.tensors)

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,7 @@ from .diff import errors_told
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
-    from nnr_codec.compare import ModelDifference
+    from nnr_codec.compare import LossSummary, ModelDifference
 
 #: What precedes a tensor's name where a file has second moments of its inputs.
 HESSIAN = "hessian:"
@@ -249,6 +249,9 @@ def data_of(known: nnr.Model) -> dict[str, Any]:
 
 def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool) -> None:
     """Print what tensors are estimated to take."""
+    from nnr_codec.report.document import loss_facts
+    from nnr_codec.report.reduced import number
+
     tensors = report.tensors.values()
     if as_json:
         rows = [
@@ -258,6 +261,8 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
                 "source_bytes": tensor.source_bytes,
                 "bytes": tensor.unit_bytes,
                 "bits_per_parameter": _each(tensor.unit_bytes, tensor.parameters),
+                "snr_db": number(tensor.loss.snr) if tensor.loss else None,
+                "zeroed": tensor.loss.zeroed if tensor.loss else None,
             }
             for tensor in tensors
         ]
@@ -266,12 +271,13 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
             "source_bytes": report.source_bytes,
             "bytes": report.nbytes,
             "bits_per_parameter": _each(report.nbytes, report.parameters),
+            **loss_facts(report.loss),
         }
         steps = [step.document() for step in report.steps]
         click.echo(json.dumps({"tensors": rows, "steps": steps, **total}, indent=1))
         return
     output.table(
-        ("name", "parameters", "before", "bytes", "bits/par"),
+        ("name", "parameters", "before", "bytes", "bits/par", "SNR dB"),
         (
             (
                 tensor.name,
@@ -279,10 +285,11 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
                 f"{tensor.source_bytes:,}",
                 f"{tensor.unit_bytes:,}",
                 f"{_each(tensor.unit_bytes, tensor.parameters):.2f}",
+                _decibels(tensor.loss.snr) if tensor.loss else "",
             )
             for tensor in tensors
         ),
-        right=("parameters", "before", "bytes", "bits/par"),
+        right=("parameters", "before", "bytes", "bits/par", "SNR dB"),
         fold=("name",),
     )
     for line in steps_told(config, report):
@@ -334,12 +341,31 @@ def checked(found: ModelDifference) -> str:
         return "decodes to the same tensors, bit for bit"
     others = [*found.missing, *found.extra, *found.shapes, *found.dtypes]
     more = f"; {output.tensors(len(others))} of another type or shape (as {others[0]!r})" if others else ""
-    return f"{errors_told(found)}{more}"
+    return f"{errors_told(found)}; {loss_told(found.loss)}{more}"
 
 
 def summary(report: nnr.EncodeReport) -> str:
-    """Sizes before and after."""
+    """Sizes before and after, and errors."""
     sizes = f"{report.source_bytes:,} -> {report.nbytes:,} bytes"
     if not report.parameters:
         return sizes
-    return f"{sizes} ({100 * report.ratio:.2f} %, {report.bits_per_parameter:.2f} bits/parameter)"
+    ratio = f"({100 * report.ratio:.2f} %, {report.bits_per_parameter:.2f} bits/parameter)"
+    return f"{sizes} {ratio}, {loss_told(report.loss)}"
+
+
+def loss_told(loss: LossSummary) -> str:
+    """The errors of a model, in one line."""
+    if loss.matrices in (None, inf) and loss.vectors in (None, inf):
+        return "lossless"
+    worst = f" (worst: {loss.worst} {loss.worst_snr:.1f} dB)" if loss.worst else ""
+    told = [
+        f"{kind} {_decibels(snr)}{' dB' if isfinite(snr) else ''}{worst if kind == 'matrices' else ''}"
+        for kind, snr in (("matrices", loss.matrices), ("vectors", loss.vectors))
+        if snr is not None
+    ]
+    zeroed = [f"{100 * loss.zeroed:.2g} % of values became zero"] if loss.zeroed else []
+    return ", ".join(told + zeroed)
+
+
+def _decibels(snr: float) -> str:
+    return "exact" if snr == inf else f"{snr:.1f}"

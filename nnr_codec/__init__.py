@@ -123,7 +123,7 @@ _NAMES = {
     "SparsificationMap SparsificationRow UnificationMap UnificationRow",
     "bitstream.summary": "UnitInfo",
     "bitstream.units": "Unit",
-    "compare": "compare_models",
+    "compare": "Loss LossSummary compare_models",
     "config": "EncoderConfig Rule",
     "conformance.digest": "digest",
     "conformance.report": "Report Violation",
@@ -138,7 +138,8 @@ _NAMES = {
     "encoder.reduce.sparsify": "sparsify",
     "encoder.tune": "Tuning",
     "errors": "BitstreamError ElementError EncodeError EncodeWarning FormatError IncompleteError LimitError "
-    "MissingDependencyError MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError WorkerError",
+    "LossWarning MissingDependencyError MissingReferenceError NnrError PayloadError TruncatedError UnsupportedError "
+    "WorkerError",
     "federated.apply": "apply_update identity",
     "federated.chain": "chain_updates squash_updates",
     "federated.feedback": "ErrorFeedback",

@@ -16,6 +16,75 @@ from .model import Array, Model
 
 
 @dataclass(frozen=True)
+class Loss:
+    """The error of one tensor of floats.
+
+    Parameters
+    ----------
+    signal, noise : float
+        Sum of the squares of its finite values, and of their errors.
+    nonzero, zeroed : int
+        Number of its values other than 0, and of those that became 0.
+    is_matrix : bool
+        At least two of its extents are above 1; others are vectors.
+    """
+
+    signal: float
+    noise: float
+    nonzero: int
+    zeroed: int
+    is_matrix: bool
+
+    @property
+    def snr(self) -> float:
+        """Signal-to-noise ratio in dB; infinite without an error."""
+        return _snr(self.signal, self.noise)
+
+
+@dataclass(frozen=True)
+class LossSummary:
+    """The errors of all tensors of floats of a model.
+
+    Parameters
+    ----------
+    matrices, vectors : float or None
+        Signal-to-noise ratio in dB of all matrices together, and of all vectors; infinite without an error, None if
+        there are none.
+    worst : str or None
+        Name of the matrix with the lowest signal-to-noise ratio; None if no matrix has an error.
+    worst_snr : float
+        Its signal-to-noise ratio in dB.
+    zeroed : float
+        Share of the values other than 0 that became 0.
+    """
+
+    matrices: float | None
+    vectors: float | None
+    worst: str | None
+    worst_snr: float
+    zeroed: float
+
+
+def summarized(losses: Mapping[str, Loss]) -> LossSummary:
+    """Summarize the errors of tensors, given by name."""
+
+    def snr(some: list[Loss]) -> float | None:
+        return _snr(math.fsum(one.signal for one in some), math.fsum(one.noise for one in some)) if some else None
+
+    matrices = {name: one for name, one in losses.items() if one.is_matrix}
+    lossy = [name for name, one in matrices.items() if one.noise]
+    worst = min(lossy, key=lambda name: matrices[name].snr, default=None)
+    nonzero = sum(one.nonzero for one in losses.values())
+    return LossSummary(
+        snr([*matrices.values()]),
+        snr([one for one in losses.values() if not one.is_matrix]),
+        worst,
+        matrices[worst].snr if worst is not None else math.inf,
+        sum(one.zeroed for one in losses.values()) / nonzero if nonzero else 0.0,
+    )
+
+
+@dataclass(frozen=True)
 class TensorDifference:
     """How far the values of one tensor are from the expected ones.
 
@@ -33,6 +102,10 @@ class TensorDifference:
         The two values there.
     integers : bool
         Whether the expected values are integers or booleans.
+    nonzero, zeroed : int
+        Expected values other than 0, and how many of these became 0.
+    is_matrix : bool
+        Whether at least two extents are above 1.
     """
 
     size: int
@@ -44,6 +117,16 @@ class TensorDifference:
     expected: Any = None
     got: Any = None
     integers: bool = False
+    nonzero: int = 0
+    zeroed: int = 0
+    is_matrix: bool = False
+
+    @property
+    def loss(self) -> Loss | None:
+        """The error as a :class:`Loss`; None for integers, and without values."""
+        if self.integers or not self.size:
+            return None
+        return Loss(self.signal, self.noise, self.nonzero, self.zeroed, self.is_matrix)
 
     @property
     def rms(self) -> float:
@@ -101,6 +184,12 @@ class ModelDifference:
         found = [one for one in self.tensors.values() if one.count or not one.integers]
         return _snr(math.fsum(one.signal for one in found), math.fsum(one.noise for one in found))
 
+    @property
+    def loss(self) -> LossSummary:
+        """The errors of matrices and vectors."""
+        found = {name: one.loss for name, one in self.tensors.items()}
+        return summarized({name: one for name, one in found.items() if one})
+
 
 def _snr(signal: float, noise: float) -> float:
     if not noise:
@@ -116,12 +205,13 @@ def compare_tensors(expected: Array, got: Array) -> TensorDifference:
     before, after = (_plain(np.asarray(array)).reshape(-1) for array in (expected, got))
     work = np.result_type(before.dtype, after.dtype, np.float64)
     integers = before.dtype.kind in "biu"
+    nonzero, is_matrix = int(np.count_nonzero(before)), is_matrix_shape(expected.shape)
     different = np.flatnonzero(_differ(expected, got, before, after))
     with np.errstate(over="ignore", invalid="ignore"):
         finite = before[np.isfinite(before)].astype(work, copy=False)
         signal = float(np.vdot(finite, finite).real)
         if not different.size:
-            return TensorDifference(before.size, signal, integers=integers)
+            return TensorDifference(before.size, signal, integers=integers, nonzero=nonzero, is_matrix=is_matrix)
         errors = _errors(before[different], after[different], work)
         noise = float(np.dot(errors, errors))
     first = int(different[0])
@@ -135,7 +225,15 @@ def compare_tensors(expected: Array, got: Array) -> TensorDifference:
         before[first].item(),
         after[first].item(),
         integers,
+        nonzero,
+        int(np.count_nonzero(before[different][after[different] == 0])),
+        is_matrix,
     )
+
+
+def is_matrix_shape(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape is a matrix, not a vector: none of its extents is 0, and at least two exceed 1."""
+    return 0 not in shape and sum(extent > 1 for extent in shape) > 1
 
 
 def _plain(array: Array) -> Array:

@@ -6,7 +6,7 @@ A message says what is wrong, where (unit, syntax element, bit) and by which cla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -108,6 +108,18 @@ class WriteError(EncodeError):
 
 class EncodeWarning(UserWarning):
     """An encoding with an unexpected result: a large error, an option without full effect, more bytes than lossless."""
+
+
+class LossWarning(EncodeWarning):
+    """Matrices are coded with a large error.
+
+    Attributes
+    ----------
+    tensors : mapping of str to float
+        SNR of each of them in dB, by name, the lowest first.
+    """
+
+    tensors: Mapping[str, float]
 
 
 class FormatError(NnrError, ValueError):

@@ -61,6 +61,6 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
             prepared = prepared_of(after)
             with Pool(1) as pool:
                 overhead, sizes = estimation.estimate(prepared, plain, Reader(prepared.model), pool)
-            reports.append(step_report(step, before, after, overhead + sum(size for _, size in sizes)))
+            reports.append(step_report(step, before, after, overhead + sum(size for _, size, _ in sizes)))
 
     return prepare(model, config, known, note)

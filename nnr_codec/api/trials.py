@@ -52,9 +52,9 @@ def estimate(
     with Pool(jobs, executor) as pool:
         report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
     notes = Notes(prepared, report)
-    for plan, size in tensors:
+    for plan, size, loss in tensors:
         report.nbytes += size
-        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size))
+        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size, loss=loss))
     report.seconds = time.perf_counter() - started
     return report
 

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_dispatch.h"
+
 /* Values that are compared at a time. */
 #define NNR_LANES 32
 
@@ -97,5 +99,97 @@ static inline int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
 }
 
 static inline int nnr_is_whole(double v) { return v - v == 0 && rint(v) == v; }
+
+/* Sums that are made side by side, and values that are looked at before they are added; a multiple of NNR_SUMS. */
+#define NNR_SUMS 16
+#define NNR_PART 1024
+
+typedef struct {
+    double signal, noise;
+    int64_t nonzero, zeroed;
+} NnrLoss;
+
+/* Add to a loss that of n values x, which decode to y. The same with and without vector instructions: each sum is of
+   every NNR_SUMS-th value. */
+#define NNR_LOSS(name, real) \
+    NNR_INLINE void name(const real *x, const real *y, int64_t n, NnrLoss *loss) \
+    { \
+        double signal[NNR_SUMS] = {0}, noise[NNR_SUMS] = {0}; \
+        real values[NNR_PART], errors[NNR_PART]; \
+        int64_t start; \
+        int i, k; \
+        for (start = 0; start < n; start += NNR_PART) { \
+            int m = n - start < NNR_PART ? (int)(n - start) : NNR_PART; \
+            int32_t nonzero = 0, zeroed = 0; \
+            for (i = 0; i < m; i++) { \
+                real before = x[start + i], after = y[start + i], error = before - after; \
+                values[i] = before; \
+                errors[i] = error; \
+                nonzero += before != 0; \
+                zeroed += (before != 0) & (after == 0); \
+            } \
+            loss->nonzero += nonzero; \
+            loss->zeroed += zeroed; \
+            for (; m % NNR_SUMS; m++) \
+                values[m] = errors[m] = 0; \
+            for (i = 0; i < m; i += NNR_SUMS) \
+                for (k = 0; k < NNR_SUMS; k++) \
+                    signal[k] += (double)values[i + k] * values[i + k]; \
+            for (i = 0; i < m; i += NNR_SUMS) \
+                for (k = 0; k < NNR_SUMS; k++) \
+                    noise[k] += (double)errors[i + k] * errors[i + k]; \
+        } \
+        for (k = 0; k < NNR_SUMS; k++) { \
+            loss->signal += signal[k]; \
+            loss->noise += noise[k]; \
+        } \
+    }
+NNR_LOSS(nnr_loss32_plain, float)
+NNR_LOSS(nnr_loss64, double)
+
+#if NNR_HAVE_AVX2
+NNR_AVX2 static void nnr_loss32_avx2(const float *x, const float *y, int64_t n, NnrLoss *loss)
+{
+    nnr_loss32_plain(x, y, n, loss);
+}
+#endif
+
+static void nnr_loss32(const float *x, const float *y, int64_t n, NnrLoss *loss)
+{
+#if NNR_HAVE_AVX2
+    if (nnr_has_avx2()) {
+        nnr_loss32_avx2(x, y, n, loss);
+        return;
+    }
+#endif
+    nnr_loss32_plain(x, y, n, loss);
+}
+
+/* QuantParam of n levels with dependent quantization: twice the level, less its sign in odd states (10.2.1.5).
+   ``out`` may be ``levels``.
+
+   stateTransTab is linear over GF(2). Whether a state is odd, s[i], follows from the parities p of levels:
+   s[i] = s[i - 1] + s[i - 2] + s[i - 3] + p[i - 2], which is s[i - 4] + p[i - 2] + p[i - 3]. The bits of ``state`` are
+   s[-1], s[0] and s[1], those of the result s[n - 1], s[n] and s[n + 1]. */
+static int nnr_resolve(const int32_t *levels, int32_t *out, int64_t n, int state)
+{
+    int32_t odd[NNR_PART + 2]; /* in its lowest bit */
+    for (; n > 0; n -= NNR_PART, levels += NNR_PART, out += NNR_PART) {
+        int i, m = n < NNR_PART ? (int)n : NNR_PART;
+        odd[0] = state >> 1;
+        odd[1] = state >> 2;
+        odd[2] = state ^ odd[0] ^ odd[1] ^ levels[0];
+        if (m > 1)
+            odd[3] = odd[0] ^ odd[1] ^ odd[2] ^ levels[1];
+        for (i = 4; i < m + 2; i++)
+            odd[i] = levels[i - 2] ^ levels[i - 3];
+        for (i = 4; i < m + 2; i++)
+            odd[i] ^= odd[i - 4];
+        state = (odd[m - 1] & 1) | (odd[m] & 1) << 1 | (odd[m + 1] & 1) << 2;
+        for (i = 0; i < m; i++)
+            out[i] = 2 * levels[i] - (((levels[i] > 0) - (levels[i] < 0)) & -(odd[i] & 1));
+    }
+    return state;
+}
 
 #endif

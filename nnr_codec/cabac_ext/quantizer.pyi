@@ -60,3 +60,17 @@ def power(x: Real) -> float:
 
 def glance(x: Real, inverse: float) -> tuple[int, bool]:
     """How many of the values, shape (n,), are distinct as bits, and whether all are multiples of 1 / `inverse`."""
+
+def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
+    """Compare values with the values that they decode to, both of shape (n,) and one type.
+
+    Returns the sum of the squares of `x`, the sum of the squares of `x - y`, the number of values of `x` other than 0,
+    and the number of these whose `y` is 0. The same sums on every machine.
+    """
+
+def resolve(levels: npt.NDArray[np.int32], out: npt.NDArray[np.int32], state: int = 0) -> int:
+    """Write QuantParam of levels with dependent quantization to `out` (10.2.1.5).
+
+    Both are of shape (n,), in coding order, and may be the same array. `state` is 0 for the first levels of a tensor;
+    for the levels that follow, it is the number that the call before returned.
+    """

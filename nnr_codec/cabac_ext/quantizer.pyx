@@ -42,6 +42,14 @@ cdef extern from "_values.h" nogil:
     int nnr_add(uint64_t *seen, int bits, uint64_t pattern)
     uint64_t nnr_pattern(double v)
     int nnr_is_whole(double v)
+    ctypedef struct NnrLoss:
+        double signal
+        double noise
+        int64_t nonzero
+        int64_t zeroed
+    void nnr_loss32(const float *x, const float *y, int64_t n, NnrLoss *loss)
+    void nnr_loss64(const double *x, const double *y, int64_t n, NnrLoss *loss)
+    int nnr_resolve(const int32_t *levels, int32_t *out, int64_t n, int state)
 
 cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals, and two questions whether it is to go on
 
@@ -160,3 +168,27 @@ def glance(const real[:] x not None, double inverse):
             whole &= nnr_is_whole(x[i] * inverse)
     free(seen)
     return distinct, bool(whole)
+
+
+def loss(const real[::1] x not None, const real[::1] y not None):
+    cdef int64_t n = x.shape[0]
+    cdef NnrLoss found = NnrLoss(0, 0, 0, 0)
+    if y.shape[0] != n:
+        raise ValueError("x and y differ in length")
+    if n:
+        with nogil:
+            if real is float:
+                nnr_loss32(&x[0], &y[0], n, &found)
+            else:
+                nnr_loss64(&x[0], &y[0], n, &found)
+    return found.signal, found.noise, found.nonzero, found.zeroed
+
+
+def resolve(const int32_t[::1] levels not None, int32_t[::1] out not None, int state=0):
+    cdef int64_t n = levels.shape[0]
+    if out.shape[0] != n:
+        raise ValueError("levels and out differ in length")
+    if n:
+        with nogil:
+            state = nnr_resolve(&levels[0], &out[0], n, state)
+    return state

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ..cabac_ext.kernel import TensorSyntax
 from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT
+from ..model import Array
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from .plan import Subject, TensorPlan
 from .quantize import contents
@@ -29,15 +30,20 @@ def measured(subject: Subject, plan: TensorPlan) -> float:
     """
     if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
         return overhead(plan) + 4 * prod(plan.dims)
+    return coded(subject, plan)[0]
+
+
+def coded(subject: Subject, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
+    """The bytes of :func:`measured`, the levels or floats of the tensor's unit, and the syntax of levels."""
     syntax = None
     if plan.payload_type != NNR_PT_RAW_FLOAT:
         syntax = unit_syntax(plan, subject.config.profile)
     unit, bits = contents(plan, subject.floats if plan.payload_type == NNR_PT_FLOAT else subject.array, syntax)
     extra = overhead(plan) + (bits.nbytes if bits is not None else 0)
     if syntax is None:
-        return extra + unit.nbytes
+        return extra + unit.nbytes, unit, syntax
     parts = [Part(plan, unit, syntax)]
-    return extra + (bits_of(parts, choose_tools(parts)) + TERMINATION_BITS) / 8
+    return extra + (bits_of(parts, choose_tools(parts)) + TERMINATION_BITS) / 8, unit, syntax
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
-from ..cabac_ext.kernel import coding_order
+from ..cabac_ext.kernel import TensorSyntax, coding_order
+from ..compare import Loss, is_matrix_shape
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
-from ..tensor.quant import codebook_values, look_up, scale
+from ..dtypes import stored_type
+from ..model import Array
+from ..tensor.quant import DTYPES, codebook_values, look_up, scale
 from .cost import unit_syntax
 from .distinct import CHUNK, chunks
 from .plan import Subject, TensorPlan
@@ -19,6 +23,9 @@ from .quantize import quantize
 
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
+
+#: Values of which the loss is measured at once: they fit a cache of 1 MB.
+PART = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,65 @@ def distortion(subject: Subject, plan: TensorPlan, levels: Levels | None = None)
     return Distortion(signal, noise, largest)
 
 
+def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | None) -> Loss | None:
+    """The error with which a tensor decodes, after it was quantized; None for what has no floats.
+
+    Parameters
+    ----------
+    plan : TensorPlan
+    array : ndarray
+        As :func:`~nnr_codec.encoder.quantize.as_coded` gives it. Where it is divided, the error is that of the product
+        with the divisor.
+    unit : ndarray
+        What its unit holds, levels or floats.
+    syntax : TensorSyntax or None
+        Of the unit; None where it holds floats.
+    """
+    stored = stored_type(array.dtype)
+    if stored is None or stored.kind != "f" or not array.size:
+        return None
+    values, work = array.reshape(-1), np.dtype("f8" if stored.itemsize == 8 else "f4")
+    is_exact = bool(plan.code) or plan.payload_type == NNR_PT_INT
+    decoded = None if is_exact else _decoded(plan, unit.reshape(-1), syntax)
+    divisor = None if plan.divisor is None else np.repeat(plan.divisor.astype(work), array.size // len(plan.divisor))
+    signal, noise, nonzero, zeroed = 0.0, 0.0, 0, 0
+    for start in range(0, array.size, PART):
+        before = values[start : start + PART].astype(work, copy=False)
+        after = next(decoded).astype(work, copy=False) if decoded else before
+        if decoded is None or syntax is None:  # others are finite
+            finite = np.isfinite(before)
+            before, after = (np.where(finite, some, work.type(0)) for some in (before, after))
+        if divisor is not None:
+            before, after = (some * divisor[start : start + PART] for some in (before, after))
+        found = quantizer.loss(before, after)
+        signal, noise = signal + found[0], noise + found[1]
+        nonzero, zeroed = nonzero + found[2], zeroed + found[3]
+    return Loss(signal, noise, nonzero, zeroed, is_matrix_shape(array.shape))
+
+
+def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | None) -> Iterator[Floats]:
+    """What the levels or floats of a unit, flat, decode to, PART at a time."""
+    dtype = plan.record.stored.dtype if plan.record else DTYPES[plan.data_format]
+    state, in_rows = 0, syntax is None or not plan.options.scan_order
+    if syntax and plan.dq_flag and not in_rows:
+        unit = unit.copy()
+        resolve(unit, coding_order(syntax))
+    entries = None
+    if book := plan.codebook:
+        entries = codebook_values(book.codebook_zero_value, book.codebook_delta_left, book.codebook_delta_right)
+    for start in range(0, unit.size, PART):
+        part = unit[start : start + PART]
+        if syntax is None:
+            yield part.astype(dtype, copy=False)
+            continue
+        if plan.dq_flag and in_rows:
+            levels, part = part, np.empty_like(part)
+            state = quantizer.resolve(levels, part, state)
+        if book and entries is not None:
+            part = look_up(part, entries, book.cb_zero_offset)
+        yield scale(part, plan.step, plan.data_format).astype(dtype, copy=False)
+
+
 def quant_param(plan: TensorPlan, subject: Subject) -> Levels:
     """QuantParam, flat: levels with dependent quantization resolved, or entries of the codebook (7.3.6, 9.2)."""
     syntax = unit_syntax(plan, subject.config.profile)
@@ -82,27 +148,18 @@ def quant_param(plan: TensorPlan, subject: Subject) -> Levels:
 def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
     """Replace levels by twice what they are, less their sign in states that are odd (10.2.1.5).
 
-    stateTransTab is linear over GF(2): the lowest bits of the states are the parities of the levels divided by
-    (1 + x)**3, two levels later. A division by 1 + x is a running sum.
-
     Parameters
     ----------
     levels : ndarray of int32, shape (n,)
     order : ndarray of int64, shape (n,), optional
         Index of each in coding order.
     """
-    odd = levels.astype(np.uint8) & np.uint8(1)
-    if order is not None:
-        odd = odd[order]
-    for _ in range(3):
-        np.bitwise_xor.accumulate(odd, out=odd)
-    states = np.zeros_like(odd)
-    states[2:] = odd[:-2]
-    if order is not None:
-        odd[order] = states
-        states = odd
-    for part, state in zip(chunks(levels), chunks(states), strict=True):
-        part[:] = 2 * part - np.sign(part) * state
+    if order is None:
+        quantizer.resolve(levels, levels)
+    else:
+        in_order = levels[order]
+        quantizer.resolve(in_order, in_order)
+        levels[order] = in_order
 
 
 def power(values: Floats) -> float:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bitstream.ndu import Run, code_tensors, write_ndu, write_payload
 from ..bitstream.payload import Coded, parts, quantization, tensor_syntax
+from ..cabac_ext.kernel import TensorSyntax
+from ..compare import Loss
 from ..config import EncoderConfig
 from ..constants import NNR_CPT_DC, NNR_PT_BLOCK, NNR_PT_RAW_FLOAT, DecompressedDataFormat
-from ..errors import EncodeError, EncodeWarning
+from ..errors import EncodeError
 from ..model import Array
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
@@ -22,6 +23,8 @@ from . import pruned
 from .allocate import allocate
 from .blocks import UnitPlan
 from .contexts import groups_of, refer
+from .distortion import loss
+from .encode_warnings import warn_if_larger, warn_of_loss
 from .kept import Keeping
 from .layout import plan_units, side_info
 from .links import Link
@@ -29,10 +32,11 @@ from .lossless import least_bytes, lossless
 from .plan import TensorPlan
 from .preamble import preamble
 from .prepare import Prepared
-from .quantize import contents
+from .quantize import Groups, as_coded, contents
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
 from .tools import Part, choose_tools
+from .unused_options import warn_unmatched, warn_unused
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -47,6 +51,7 @@ class TensorReport:
     """What became of one tensor; the unit of a block counts for the first of its tensors, the weight.
 
     ``seconds`` are those of its coding, apart from the planning; ``statistics`` are None unless they were asked for.
+    ``loss`` is its error; None for integers, and for what does not come out by itself.
     """
 
     name: str
@@ -55,6 +60,7 @@ class TensorReport:
     unit_bytes: int
     seconds: float = 0.0
     statistics: TensorStatistics | None = None
+    loss: Loss | None = None
 
 
 Progress = Callable[[TensorReport], None]
@@ -69,18 +75,20 @@ def encode_units(
     executor: Executor | None = None,
     statistics: bool = False,
     parts: Parts | None = None,
-    is_trial: bool = False,
+    warn: bool = False,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
-    With ``parts``, what is there of the same work is not done again; a reading more tells what that is.
-    After the last unit, an EncodeWarning says that a lossless encoding takes fewer bytes, unless this ``is_trial``.
-    Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
+    With ``parts``, what is there of the same work is not done again; a reading more tells what that is. With ``warn``,
+    an EncodeWarning names options without effect, matrices with a large error, and the size of a lossless encoding if
+    that is smaller. Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     model = prepared.model
     read = Reader(model)
+    if warn:
+        warn_unmatched(config, {*model.tensors, *prepared.restored.tensors})
     with Pool(jobs, executor) as pool:
 
         def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
@@ -96,23 +104,38 @@ def encode_units(
 
         if parts is None:
             settled = settle()
-            taken, least = yield from _units(prepared, settled, read, pool, progress, statistics)
+            done = yield from _units(prepared, settled, read, pool, progress, statistics)
         else:
             keeping = Keeping(pool, parts, model, read)
             settled = keeping.settled(config, settle)
-            taken, least = yield from _units(prepared, settled, read, keeping, progress, statistics)
+            done = yield from _units(prepared, settled, read, keeping, progress, statistics)
+        if not warn:
+            return
+        warn_unused(config, prepared, done.units)
+        warn_of_loss(done.losses, config, prepared)
         is_lossless = all(settled.for_tensor(name).exact for name in model.tensors)
-        if least < taken and not (is_trial or is_lossless or prepared.links):
+        if done.least_bytes < done.nbytes and not is_lossless and not prepared.links:
             with suppress(EncodeError):
-                _warn_if_larger(taken, sizes(lossless(config, model.tensors))[0], config)
+                warn_if_larger(done.nbytes, sizes(lossless(config, model.tensors))[0], config)
 
 
-def _warn_if_larger(taken: int, exact: int, config: EncoderConfig) -> None:
-    """Warn of an encoding that takes more bytes than a lossless one."""
-    if taken > exact:
-        way_out = f"target_size={exact} (--target-size)" if config.steps else "exact=True (--lossless)"
-        message = f"the encoding takes {taken:,} bytes, more than the {exact:,} bytes of a lossless encoding"
-        warnings.warn(EncodeWarning(f"{message}; use {way_out}"), stacklevel=4)
+class _Done(NamedTuple):
+    """A finished bitstream.
+
+    Parameters
+    ----------
+    units : list of UnitPlan
+    nbytes : int
+    least_bytes : int
+        A lower bound of the bytes of a lossless encoding.
+    losses : dict of str to Loss
+        Errors of tensors, by name.
+    """
+
+    units: list[UnitPlan]
+    nbytes: int
+    least_bytes: int
+    losses: dict[str, Loss]
 
 
 def _units(
@@ -122,11 +145,8 @@ def _units(
     pool: Pool | Keeping,
     progress: Progress | None,
     statistics: bool = False,
-) -> Generator[bytes, None, tuple[int, int]]:
-    """The units of a bitstream, with options that have no goals.
-
-    Returns the bytes of all units, and a lower bound of those of a lossless encoding.
-    """
+) -> Generator[bytes, None, _Done]:
+    """The units of a bitstream, with options that have no goals."""
     session = Session()
     model = prepared.model
     layout = plan_units(prepared, config, read, pool)
@@ -138,8 +158,8 @@ def _units(
     codebooks = any(tensor.codebook for plan in plans for tensor in plan.tensors.values())
     links = prepared.links
     before = [*preamble(prepared, layout, references, record, config, session, codebooks=codebooks, pruning=removed)]
+    nbytes = least = sum(map(len, before))  # a lossless encoding has these units, too
     yield from before
-    total = least = sum(map(len, before))  # which a lossless encoding has, too
     index = {name: k for k, name in enumerate(references)}
     calls = []
     coded = [[*plan.tensors.values()] if known else [] for plan, known in zip(plans, ids_of, strict=True)]
@@ -152,16 +172,20 @@ def _units(
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
         calls.append(Call(_encoded, read, names, arguments, cost, hints))
     results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
-    for plan, (units, taken, measured, floor) in zip(plans, results, strict=True):
+    losses: dict[str, Loss] = {}
+    for plan, (units, taken, measured, lost, floor) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
+        nbytes, least = nbytes + unit_bytes, least + floor
+        losses |= lost
         if progress:
             for tensor in plan.plans:
                 size = prod(tensor.dims), tensor.source_bytes, unit_bytes
-                progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name)))
+                tied = tensor.record.same_as if tensor.record else ""
+                lost_of = losses.get(tied or tensor.name)
+                progress(TensorReport(tensor.name, *size, seconds, measured.get(tensor.name), lost_of))
                 unit_bytes, seconds = 0, 0.0
-        total, least = total + sum(map(len, units)), least + floor
         yield from units
-    return total, least
+    return _Done(plans, nbytes, least, losses)
 
 
 def _encoded(
@@ -173,14 +197,12 @@ def _encoded(
     link: Link | None,
     session: Session,
     jobs: int,
-) -> tuple[list[bytes], float, dict[str, TensorStatistics], int]:
-    """The units of a plan, their time, statistics by tensor if wanted, and the least bytes of a lossless encoding.
-
-    The tensors are those that have one.
-    """
+) -> tuple[list[bytes], float, dict[str, TensorStatistics], dict[str, Loss], int]:
+    """The units of a plan, their time, statistics by tensor if wanted, errors by tensor, and the least lossless bytes."""
     measured: dict[str, TensorStatistics] = {}
+    losses: dict[str, Loss] = {}
     if not arrays:
-        return [], 0.0, measured, 0
+        return [], 0.0, measured, losses, 0
     started = time.perf_counter()
     try:
         least = sum(map(least_bytes, arrays))
@@ -188,8 +210,8 @@ def _encoded(
         arrays.clear()
         wanted = measured if statistics else None
         # Threads share the session: units of tensors leave it as it is, or have one of their own.
-        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, jobs, link)
-        return units, time.perf_counter() - started, measured, least
+        units = encode_unit(plan, by_role, session, index, max_unit_size, wanted, losses, jobs, link)
+        return units, time.perf_counter() - started, measured, losses, least
     except EncodeError:
         raise
     except ValueError as error:
@@ -201,25 +223,41 @@ def encode_unit(
     arrays: dict[str, Array],
     session: Session,
     index: Mapping[str, int],
-    max_unit_size: int | None = None,
-    statistics: dict[str, TensorStatistics] | None = None,
+    max_unit_size: int | None,
+    statistics: dict[str, TensorStatistics] | None,
+    losses: dict[str, Loss],
     jobs: int = 1,
     link: Link | None = None,
 ) -> list[bytes]:
     """The compressed data unit of one tensor or block, or its parts, and that of a tensor's other bits.
 
     ``arrays`` are the tensors by role, each taken out when levels are made of it; ``index`` is the reference list;
-    ``statistics`` is filled, if there is one; ``jobs`` threads code rows of blocks between entry points; ``link`` is
-    that of a tensor of an update.
+    ``statistics`` is filled, if there is one, and ``losses``; ``jobs`` threads code rows of blocks between entry
+    points; ``link`` is that of a tensor of an update.
     """
     if not plan.two_units:
         header = _header(plan, index, link.elements if link else {})
-        return _units_of(header, plan, arrays, session, index, max_unit_size, statistics, jobs, link)
+        return _units_of(header, plan, arrays, session, index, max_unit_size, statistics, losses, jobs, link)
     session, units = session.snapshot(), []  # in which G comes before H
     for role in plan.tensors:
         header = _factor_header(plan, role, index)
-        units += _units_of(header, plan, arrays, session, index, max_unit_size, statistics, jobs, None)
+        units += _units_of(header, plan, arrays, session, index, max_unit_size, statistics, losses, jobs, None)
     return units
+
+
+def _measured(
+    plan: TensorPlan,
+    array: Array,
+    syntax: TensorSyntax | None,
+    groups: Groups | None,
+    losses: dict[str, Loss],
+) -> tuple[Array, Array | None]:
+    """The contents of the units of a tensor, whose error is noted."""
+    array = as_coded(plan, array)
+    unit, bits = contents(plan, array, syntax, groups)
+    if found := loss(plan, array, unit, syntax):
+        losses[plan.name] = found
+    return unit, bits
 
 
 def _units_of(
@@ -230,6 +268,7 @@ def _units_of(
     index: Mapping[str, int],
     max_unit_size: int | None,
     statistics: dict[str, TensorStatistics] | None,
+    losses: dict[str, Loss],
     jobs: int,
     link: Link | None,
 ) -> list[bytes]:
@@ -237,7 +276,7 @@ def _units_of(
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         if link and link.is_residual:
             raise EncodeError(f"tensor {plan.ids[0]!r} has no step, without which there are no residuals (7.3.4)")
-        unit, _ = contents(plan.tensors["weight"], arrays.pop("weight"), None)
+        unit = _measured(plan.tensors["weight"], arrays.pop("weight"), None, None, losses)[0]
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)
         return write_ndu(header, unit, session, max_unit_size=max_unit_size)
@@ -247,7 +286,7 @@ def _units_of(
         tensor = plan.tensors[part.role]
         syntax = tensor_syntax(header, session, part)
         groups = groups_of(header, session, part, Part(tensor, arrays[part.role], syntax), link) if link else None
-        unit, bits = contents(tensor, arrays.pop(part.role), syntax, groups)
+        unit, bits = _measured(tensor, arrays.pop(part.role), syntax, groups, losses)
         known = Part(tensor, unit, syntax)
         coded.append(refer(header, session, part, known, link) if link else known)
     tools = choose_tools(coded, thorough=coded[0].plan.options.thorough)

@@ -26,19 +26,23 @@ Levels = npt.NDArray[np.int32]
 Groups = npt.NDArray[np.uint8]
 
 
+def as_coded(plan: TensorPlan, array: Array) -> Array:
+    """The values that stand in the place of a tensor, divided and with its dimensions moved as its plan says."""
+    if plan.values is not None:
+        array = plan.values
+    if plan.divisor is not None:
+        array = divided(array, plan.divisor, plan.shift)
+    return np.ascontiguousarray(np.moveaxis(array, plan.shift, 0)) if plan.shift else array
+
+
 def contents(
     plan: TensorPlan, array: Array, syntax: TensorSyntax | None, groups: Groups | None = None
 ) -> tuple[Array, Array | None]:
     """The levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
 
-    ``syntax`` is that of the unit; None where it holds floats. ``groups`` are those of the trellis, row-major.
+    ``array`` is as :func:`as_coded` gives it. ``syntax`` is that of the unit; None where it holds floats. ``groups``
+    are those of the trellis, row-major.
     """
-    if plan.values is not None:
-        array = plan.values
-    if plan.divisor is not None:
-        array = divided(array, plan.divisor, plan.shift)
-    if plan.shift:
-        array = np.moveaxis(array, plan.shift, 0)
     if plan.record and plan.record.code:
         unit, bits = split(plan.record, array)
         return unit.reshape(plan.dims), bits

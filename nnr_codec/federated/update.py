@@ -128,7 +128,7 @@ def encode_update(
     if "bits" in differences.kinds.values():
         metadata[UPDATE] = BITS
     tensors = dict(differences) if in_memory else differences
-    settings = _of_changes(settings, after.tensors, tensors)
+    settings = asked = _of_changes(settings, after.tensors, tensors)
     link = Link({"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT})
     links = Links({name: link for name in tensors if name not in whole}, identity(before))
     topology = after.topology if after.topology != before.topology else None
@@ -142,7 +142,8 @@ def encode_update(
         model = replace(model, tensors=changed(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
-    return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
+    prepared = Prepared(model, model, links=links)
+    return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
 
 
 def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]) -> dict[str, str]:
@@ -356,7 +357,7 @@ class UpdateEncoder:
                 ids[name] = next(following)
         tensors = {name: array for name, array in wanted.items() if array.any()}
         settings = replace(self._config, performance=performance) if performance else self._config
-        settings = _of_changes(settings, ids, {*tensors, *whole})
+        settings = asked = _of_changes(settings, ids, {*tensors, *whole})
         found = self._quantized(tensors)
         others = {name: array for name, array in tensors.items() if name not in found}
         settings = _steps(Model({**others, **whole}), whole, settings, lossless=False)
@@ -371,7 +372,8 @@ class UpdateEncoder:
                 str(self._lineage()),
                 int(bool(residuals)),
             )
-            return b"".join(encode_units(Prepared(model, model, links=links), settings, jobs=jobs, executor=executor))
+            prepared, told = Prepared(model, model, links=links), None if residuals else asked
+            return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=told))
 
         arrays, steps = stepped(found, settings, {}) if found else (found, settings)
         data = coded({**tensors, **arrays}, steps, {})

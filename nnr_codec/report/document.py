@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compare import TensorDifference
+from ..compare import LossSummary, TensorDifference
 from ..config import EncoderConfig, Rule
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..encoder.encode import TensorReport
@@ -71,6 +71,18 @@ def _totals(report: EncodeReport, rows: list[Document]) -> Document:
         "snr_db": number(difference.snr),
         "max_error": number(max((one.largest for one in difference.tensors.values()), default=0.0)),
         "worst_tensor": difference.worst,
+        **loss_facts(report.loss),
+    }
+
+
+def loss_facts(loss: LossSummary) -> Document:
+    """The errors of matrices and vectors."""
+    return {
+        "matrices_snr_db": number(loss.matrices),
+        "vectors_snr_db": number(loss.vectors),
+        "worst_matrix": loss.worst,
+        "worst_matrix_snr_db": number(loss.worst_snr),
+        "zeroed": number(loss.zeroed),
     }
 
 
@@ -117,12 +129,13 @@ def _coding(statistics: TensorStatistics | None, details: TensorDetails, n: int)
 
 def _distortion(difference: TensorDifference | None) -> Document:
     if difference is None:
-        return {"exact": None, "snr_db": None, "max_error": None, "rms_error": None}
+        return {"exact": None, "snr_db": None, "max_error": None, "rms_error": None, "zeroed": None}
     return {
         "exact": not difference.count,
         "snr_db": number(difference.snr),
         "max_error": number(difference.largest),
         "rms_error": number(difference.rms),
+        "zeroed": difference.zeroed,
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..compare import ModelDifference, TensorDifference, compare_tensors
+from ..compare import LossSummary, ModelDifference, TensorDifference, compare_tensors, summarized
 from ..config import EncoderConfig
 from ..constants import NNR_NDU, NnrUnitType
 from ..decoder.stream import StreamDecoder
@@ -103,6 +103,13 @@ class EncodeReport:
         found = {name: one.difference for name, one in self.details.items()}
         return ModelDifference({name: one for name, one in found.items() if one is not None})
 
+    @property
+    def loss(self) -> LossSummary:
+        """The errors of matrices and vectors: with details, those of the decoded tensors."""
+        if self.details:
+            return self.difference.loss
+        return summarized({name: one.loss for name, one in self.tensors.items() if one.loss})
+
     def to_json(self) -> str:
         """The report as JSON, which docs/reports.md describes; ValueError without statistics."""
         from .document import as_json, document
@@ -157,7 +164,7 @@ class Notes:
         """
         weight, report = self._factors.get(tensor.name), self._report
         if weight is not None:
-            held = self._held.setdefault(weight, replace(tensor, unit_bytes=0, seconds=0.0))
+            held = self._held.setdefault(weight, replace(tensor, unit_bytes=0, seconds=0.0, loss=None))
             nbytes, seconds = held.unit_bytes + tensor.unit_bytes, held.seconds + tensor.seconds
             self._held[weight] = replace(held, unit_bytes=nbytes, seconds=seconds)
         if tensor.name not in self._restored:

@@ -89,18 +89,26 @@ def _facts(document: Document) -> str:
     """The totals."""
     totals = document["totals"]
     exact, tensors = totals["exact_tensors"], totals["tensors"]
-    snr = "exact" if totals["snr_db"] is None else f"{totals['snr_db']:.2f} dB"
+    matrices, vectors = (_snr(totals[f"{kind}_snr_db"]) for kind in ("matrices", "vectors"))
+    worst = totals["worst_matrix"]
+    least = f"at least {_snr(totals['worst_matrix_snr_db'])}, in {_name(worst)}" if worst else ""
     facts = [
         ("Size", _size(totals["bytes"]), f"{count(totals['bytes'])} of {count(totals['source_bytes'])} B"),
         ("Ratio", _percent(totals["ratio"]), _times(totals)),
         ("Bits per parameter", _decimals(totals["bits_per_parameter"], 3), f"{count(totals['parameters'])} parameters"),
         ("Against the entropy", *_against(totals)),
-        ("SNR", snr, f"{exact} of {tensors} tensors exact"),
+        ("SNR of matrices", matrices, least),
+        ("SNR of vectors", vectors, f"{exact} of {tensors} tensors exact"),
+        ("Became zero", _percent(totals["zeroed"]), "of the values other than 0"),
         ("Largest error", _figures(totals["max_error"]), _name(totals["worst_tensor"] or "none")),
         ("Time", f"{document['seconds']:.2f} s", "reading and writing included"),
     ]
     cells = (f"<div><dt>{name}</dt><dd><b>{value}</b> <span>{note}</span></dd></div>" for name, value, note in facts)
     return f'<dl class="facts">{"".join(cells)}</dl>'
+
+
+def _snr(value: float | None) -> str:
+    return "exact" if value is None else f"{value:.2f} dB"
 
 
 def _size(nbytes: int) -> str:

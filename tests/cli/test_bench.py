@@ -44,7 +44,9 @@ def test_json(npz: Path, capsys: Capture) -> None:
     for row, qp in zip(rows, (-20, -30), strict=False):
         data = nnr.encode(model, qp=qp)
         assert row["bytes"] == len(data)
-        assert row["snr_db"] == pytest.approx(nnr.compare_models(model, nnr.decode(data)).snr)
+        difference = nnr.compare_models(model, nnr.decode(data))
+        assert row["snr_db"] == pytest.approx(difference.snr)
+        assert row["matrices_snr_db"] == pytest.approx(difference.loss.matrices)
     by = {(row["codec"], row["setting"]): row for row in rows}
     assert by["float16", ""]["bytes"] == 2 * 1464
     assert by["int8", ""]["bytes"] == 2 * (720 + 4) + 4 * 24

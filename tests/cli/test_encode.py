@@ -40,6 +40,11 @@ def test_summary_of_the_example(capsys: Capture) -> None:
     assert found["after"] == f"{size:,}"
     assert found["percent"] == f"{100 * size / (4 * parameters):.2f}"
     assert found["bits"] == f"{8 * size / parameters:.2f}"
+    loss = nnr.compare_models(nnr.load(DIGITS), nnr.decode("digits.nnr")).loss
+    assert found["loss"] == (
+        f"matrices {loss.matrices:.1f} dB (worst: {loss.worst} {loss.worst_snr:.1f} dB), "
+        f"vectors {loss.vectors:.1f} dB, {100 * loss.zeroed:.2g} % of values became zero"
+    )
 
 
 OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
@@ -151,10 +156,12 @@ def test_wrong_options(npz: Path, capsys: Capture, arguments: list[str]) -> None
 def test_check_tells_the_error_and_snr(npz: Path, capsys: Capture, options: list[str]) -> None:
     result = call(capsys, "encode", npz, "-o", "x.nnr", "--check", *options)
     assert result.code == 0
-    summary, check = result.err.splitlines(keepends=True)
-    assert SUMMARY.fullmatch(summary)
+    summary, check = result.err.splitlines(keepends=True)[-2:]
+    told = SUMMARY.fullmatch(summary)
+    assert told, summary
     found = CHECK.fullmatch(check)
     assert found, check
+    assert found["loss"] == told["loss"]
     before, after = nnr.load(npz), nnr.decode("x.nnr")
     errors = {name: before[name].astype("f8") - after[name].reshape(before[name].shape) for name in before}
     worst = {name: np.abs(error).max() for name, error in errors.items()}
@@ -170,7 +177,11 @@ def test_check_of_exact_values(capsys: Capture) -> None:
     np.savez("m.npz", w=weights(), special=special, i=np.arange(-6, 6, dtype="i2").reshape(3, 4))
     result = call(capsys, "encode", "m.npz", "-o", "m.nnr", "--lossless", "--check")
     assert result.code == 0
-    assert result.err.endswith("check: decodes to the same tensors, bit for bit\n")
+    summary, check = result.err.splitlines(keepends=True)
+    told = SUMMARY.fullmatch(summary)
+    assert told
+    assert told["loss"] == "lossless"
+    assert check == "check: decodes to the same tensors, bit for bit\n"
 
 
 def test_check_counts_finite_values_beside_others(capsys: Capture) -> None:

@@ -20,7 +20,7 @@ from .support import HOSTILE, model, report
 #: Keys of a tensor, in order; a change is another version of the format.
 TENSOR = (
     "name shape type parameters source_bytes bytes bits_per_parameter entropy coding code same_as exact snr_db "
-    "max_error rms_error tools levels seconds"
+    "max_error rms_error zeroed tools levels seconds"
 )
 DOCUMENT = "format version made_by source options totals overhead seconds steps tensors"
 TOOLS = (
@@ -30,7 +30,7 @@ TOOLS = (
 LEVELS = "entropy other_bits zeros distinct least greatest histogram"
 TOTALS = (
     "tensors parameters source_bytes bytes overhead_bytes ratio bits_per_parameter entropy_bytes entropy_coded_bytes "
-    "exact_tensors snr_db max_error worst_tensor"
+    "exact_tensors snr_db max_error worst_tensor matrices_snr_db vectors_snr_db worst_matrix worst_matrix_snr_db zeroed"
 )
 
 
@@ -96,6 +96,10 @@ def test_a_decoder_finds_the_same(options: dict[str, Any]) -> None:
     assert sum(row["bytes"] for row in document["tensors"]) + totals["overhead_bytes"] == len(data)
     assert totals["snr_db"] == (pytest.approx(found.snr, rel=1e-6) if math.isfinite(found.snr) else None)
     assert totals["worst_tensor"] == found.worst
+    assert totals["worst_matrix"] == found.loss.worst
+    for key, value in (("matrices_snr_db", found.loss.matrices), ("vectors_snr_db", found.loss.vectors)):
+        assert totals[key] == (pytest.approx(value, rel=1e-6) if value and math.isfinite(value) else None)
+    assert totals["zeroed"] == pytest.approx(found.loss.zeroed, rel=1e-6)
     units: dict[str, int] = {}
     for unit in nnr.inspect(data):
         if unit.type != "NNR_NDU":

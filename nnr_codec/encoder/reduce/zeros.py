@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...compare import is_matrix_shape
 from ...dtypes import stored_type
 from ...model import Array
 
@@ -37,7 +38,7 @@ def is_matrix(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     """Whether a tensor has floats, and at least two extents above 1, none of them 0."""
     stored = stored_type(dtype)
     is_float = stored is not None and stored.kind == "f"
-    return is_float and 0 not in shape and sum(extent > 1 for extent in shape) > 1
+    return is_float and is_matrix_shape(shape)
 
 
 def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
