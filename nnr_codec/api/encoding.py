@@ -66,7 +66,8 @@ def encode(
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(config, options))
-    return b"".join(encode_units(prepared_model(loaded, settings), settings, jobs=jobs, executor=executor))
+    prepared = prepared_model(loaded, settings)
+    return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, warn=True))
 
 
 def encode_file(
@@ -119,7 +120,7 @@ def encode_file(
         nonlocal started
         witness = Witness(prepared, report) if statistics else None
         for unit in encode_units(
-            prepared, settings, note, jobs=jobs, executor=executor, statistics=statistics, parts=parts
+            prepared, settings, note, jobs=jobs, executor=executor, statistics=statistics, parts=parts, warn=True
         ):
             report.nbytes += len(unit)
             file.write(unit)

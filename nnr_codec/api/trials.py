@@ -50,7 +50,7 @@ def estimate(
     report = EncodeReport(source=file_name(model), config=settings)
     prepared = prepared_model(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
-        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
+        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool, warn=True)
     notes = Notes(prepared, report)
     for plan, size in tensors:
         report.nbytes += size

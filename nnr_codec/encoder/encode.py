@@ -31,6 +31,7 @@ from .quantize import contents
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
 from .tools import Part, choose_tools
+from .unused_options import warn_unmatched, warn_unused
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -67,16 +68,21 @@ def encode_units(
     executor: Executor | None = None,
     statistics: bool = False,
     parts: Parts | None = None,
+    warn: bool = False,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
     With ``parts``, what is there of the same work is not done again; a reading more tells what that is.
+    With ``warn``, options without effect are an EncodeWarning each.
     Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     model = prepared.model
     read = Reader(model)
+    asked = config if warn else None
+    if warn:
+        warn_unmatched(config, {*model.tensors, *prepared.restored.tensors})
     with Pool(jobs, executor) as pool:
 
         def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
@@ -91,10 +97,11 @@ def encode_units(
             return allocate(model, config, read, pool, sizes, prepared.restored, prepared.lost)
 
         if parts is None:
-            yield from _units(prepared, settle(), read, pool, progress, statistics)
+            yield from _units(prepared, settle(), read, pool, progress, statistics, asked)
         else:
             keeping = Keeping(pool, parts, model, read)
-            yield from _units(prepared, keeping.settled(config, settle), read, keeping, progress, statistics)
+            settled = keeping.settled(config, settle)
+            yield from _units(prepared, settled, read, keeping, progress, statistics, asked)
 
 
 def _units(
@@ -104,11 +111,14 @@ def _units(
     pool: Pool | Keeping,
     progress: Progress | None,
     statistics: bool = False,
+    asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
-    """The units of a bitstream, with options that have no goals."""
+    """The units of a bitstream, with options that have no goals; warnings are about those ``asked`` for, if given."""
     session = Session()
     model = prepared.model
     plans = plan_units(prepared, config, read, pool)
+    if asked:
+        warn_unused(asked, prepared, plans)
     record = side_info(model, plans, config)
     ids_of = [plan.all_ids for plan in plans]
     references = pruned.references(prepared, plans, config)

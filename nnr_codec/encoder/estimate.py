@@ -19,18 +19,22 @@ from .plan import TensorPlan, subject
 from .preamble import preamble
 from .prepare import Prepared
 from .schedule import Call, Pool, Reader
+from .unused_options import warn_unmatched, warn_unused
 
 #: Parameters of an excerpt.
 ABOUT = 1 << 16
 
 
 def estimate(
-    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
+    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, warn: bool = False
 ) -> tuple[int, list[tuple[TensorPlan, int]]]:
     """Bytes of what precedes the units of tensors, and each tensor's plan with the bytes of its units.
 
     Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
+    With ``warn``, options without effect are an EncodeWarning each.
     """
+    if warn:
+        warn_unmatched(config, {*prepared.model.tensors, *prepared.restored.tensors})
 
     def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
         before, tensors = _estimated(prepared, config, read, pool)
@@ -38,14 +42,16 @@ def estimate(
         return before + sum(found.values()), found
 
     settled = allocate(prepared.model, config, read, pool, sizes, prepared.restored, prepared.lost)
-    return _estimated(prepared, settled, read, pool)
+    return _estimated(prepared, settled, read, pool, config if warn else None)
 
 
 def _estimated(
-    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
+    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, asked: EncoderConfig | None = None
 ) -> tuple[int, list[tuple[TensorPlan, int]]]:
     model = prepared.model
     units = plan_units(prepared, config, read, pool)
+    if asked:
+        warn_unused(asked, prepared, units)
     record = side_info(model, units, config)
     references = pruned.references(prepared, units, config)
     removed = pruned.container(prepared, units, references)
