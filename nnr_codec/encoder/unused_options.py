@@ -11,10 +11,14 @@ from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..constants import NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeWarning
+from ..model import Block
 from ..tensor.quant import DTYPES
-from .blocks import UnitPlan
+from .blocks import OPTIONAL, UnitPlan
+from .layout import is_listed
 from .plan import TensorPlan
 from .prepare import Prepared
+
+_NO_BLOCKS = "the model has no graph that tells which tensors form a block"
 
 
 def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
@@ -41,7 +45,6 @@ def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitP
     if config.indexed_references and sum(len(unit.all_ids) for unit in units) < 2:
         _warn(["indexed_references has no effect: a list takes at least two tensors"])
     _warn(_blocks(config, prepared, units))
-    _warn(_steps(config, prepared))
     _warn(_tensors(config, prepared, [plan for unit in units for plan in unit.tensors.values()]))
 
 
@@ -51,26 +54,39 @@ def _warn(messages: Iterable[str]) -> None:
 
 
 def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> Iterator[str]:
+    """Options of blocks that have no effect, or not on all blocks that the graph has."""
     of_graph = {block.weight for block in prepared.wiring.blocks}
-    known = [block.weight for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
-    if config.block and not known:
-        yield "block has no effect: the model has no graph that tells which tensors form a block"
-    if config.compressed_parameter_types != EncoderConfig.compressed_parameter_types and not (
-        config.has_blocks or prepared.model.blocks
-    ):
-        yield "compressed_parameter_types has no effect: no tensors are coded in blocks; set block"
+    known = [block for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
+    wanted = [block.weight for block in known if _has_members(block, config.compressed_parameter_types)]
+    no_blocks = not known and not prepared.restored.blocks
+    if config.block and no_blocks:
+        yield f"block has no effect: {_NO_BLOCKS}"
+    elif config.block and not wanted:
+        yield "block has no effect: compressed_parameter_types leaves nothing to code with a weight"
+    for step in prepared.unused:
+        name = f"reduce={str(step)!r}" if step in config.reduction else "local_scaling"
+        reason = "no weight can be scaled (docs/steering.md)"
+        if no_blocks and ("method", "gain") in step.options:
+            reason = _NO_BLOCKS
+        elif is_listed(prepared.model, config):
+            reason = "indexed_references leaves no names for scales"
+        yield f"{name} has no effect: {reason}"
     together = {plan.name for unit in units if unit.compressed_parameter_types for plan in unit.plans}
     plans = {plan.name: plan for unit in units for plan in unit.plans}
-    if apart := [plans[name] for name in known if name not in together]:
+    if apart := [plans[name] for name in wanted if name not in together]:
         first = apart[0]
-        reason = "has a codebook" if first.codebook else "does not fit a unit with the rest" if first.step else "is exact"
-        yield f"{len(apart)} of {len(known)} blocks are coded as separate tensors: {first.name!r} {reason}"
+        reason = "does not fit a unit with the rest" if first.step else "is exact"
+        reason = "has a codebook" if first.codebook else reason
+        yield f"{len(apart)} of {len(wanted)} blocks are coded as separate tensors: {first.name!r} {reason}"
+    default = EncoderConfig.compressed_parameter_types
+    if config.compressed_parameter_types != default and not (config.has_blocks or prepared.model.blocks):
+        yield "compressed_parameter_types has no effect: no tensors are coded in blocks; set block"
 
 
-def _steps(config: EncoderConfig, prepared: Prepared) -> Iterator[str]:
-    for step in prepared.unused:
-        name = "local_scaling" if config.local_scaling and step not in config.reduction else f"reduce={str(step)!r}"
-        yield f"{name} has no effect: no weight can be scaled (docs/steering.md)"
+def _has_members(block: Block, types: int) -> bool:
+    """Whether a unit may hold anything of a block besides its weight."""
+    members = [(kind, [getattr(block, name) for name in roles.values()]) for kind, roles in OPTIONAL]
+    return block.g is not None or any(kind & types and None not in names for kind, names in members)
 
 
 def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPlan]) -> Iterator[str]:
@@ -110,19 +126,26 @@ def _has_rows(plan: TensorPlan, _: TensorOptions) -> bool:
 
 
 def _is_matrix(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Whether a tensor is quantized, and not with the fine step of a vector."""
+    """Whether a tensor may be quantized with another step than the fine one of a vector."""
     fine = options.exact is None and options.fine_vectors and sum(extent > 1 for extent in plan.dims) < 2
-    return plan.step > 0 and not fine
+    return _is_lossy(plan, options) and not fine
 
 
-def _is_dependent(plan: TensorPlan, _: TensorOptions) -> bool:
-    return plan.dq_flag == 1
+def _is_optimised(plan: TensorPlan, options: TensorOptions) -> bool:
+    """Whether a tensor may be quantized by what bits cost."""
+    return _is_matrix(plan, options) and options.max_error is None
+
+
+def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
+    """Whether a tensor may be quantized dependently."""
+    return _is_optimised(plan, options) and not options.codebook
 
 
 #: Names of options, what a tensor is that can obey them, and why none does.
 _TENSOR_OPTIONS: tuple[tuple[tuple[str, ...], Callable[[TensorPlan, TensorOptions], bool], str], ...] = (
     (("qp", "quality"), _is_lossy, "no tensor has floats that may be quantized"),
     (("scan_order", "row_skipping"), _has_rows, "no tensor that is coded as levels has several rows and columns"),
-    (("dependent_quantization",), _is_dependent, "tensors are exact, or uniform as vectors and codebooks are"),
-    (("rate", "codebook"), _is_matrix, "no matrix is quantized"),
+    (("dependent_quantization",), _is_dependent, "all tensors are exact, vectors or with a codebook"),
+    (("rate",), _is_optimised, "no matrix is quantized by what bits cost"),
+    (("codebook",), _is_matrix, "no matrix may be quantized"),
 )
