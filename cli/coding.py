@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -128,21 +126,10 @@ def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any])
 
     known = {"dependent_quantization" if name == "dq" else name: value for name, value in given.items()}
     try:
-        config = nnr.EncoderConfig.preset(preset, **{name: v for name, v in known.items() if v is not None})
+        return nnr.EncoderConfig.preset(preset, rules=rules, **{name: v for name, v in known.items() if v is not None})
     except nnr.EncodeError as error:
-        raise click.UsageError(as_options(str(error), given)) from None
-    for rule in rules:
-        try:
-            config = replace(config, rules=(*config.rules, rule))
-        except nnr.EncodeError as error:
-            raise click.UsageError(f"--rule {rule.pattern!r}: {error}") from None
-    return config
-
-
-def idle_rules(config: nnr.EncoderConfig, model: nnr.Model) -> list[str]:
-    """What to tell of rules that match no tensor of a model."""
-    idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in model)]
-    return [f"rule {pattern!r} matches no tensor" for pattern in idle]
+        message = str(error).replace("dependent_quantization", "dq")
+        raise click.UsageError(f"--{message}" if message.startswith("rule ") else as_options(message, given)) from None
 
 
 def as_options(message: str, names: Iterable[str]) -> str:

@@ -181,10 +181,6 @@ def encode(
     source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits, strict=strict)
     if known is not None:
         config = replace(config, **data_of(nnr.load(known, format="npz", limits=limits)))
-    for idle in coding.idle_rules(config, source):
-        printer.warning(idle)
-    if useless := idle_blocks(source, config):
-        printer.warning(useless)
     if target is None or dry_run:
         estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
         return
@@ -222,20 +218,6 @@ def encode(
             with written.deferred(allow_missing=True, jobs=jobs) as decoded:
                 found = nnr.compare_models(nnr.folded(source, report.config), decoded, advance)
         printer.note(f"check: {checked(found)}")
-
-
-def idle_blocks(model: nnr.Model, config: nnr.EncoderConfig) -> str:
-    """Which options about blocks change nothing in this model; empty for none, and where the encoder refuses them."""
-    from nnr_codec import formats
-
-    if config.fold_batchnorm or not config.has_blocks:
-        return ""
-    blocks = formats.wiring(model.topology).blocks if model.topology else ()
-    if not blocks:
-        return "the model has no graph that tells of blocks: each tensor is coded by itself"
-    if config.local_scaling and config.indexed_references and not any(block.scale for block in blocks):
-        return "--index leaves out --local-scaling, whose scales would be no variables of the graph"
-    return ""
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:

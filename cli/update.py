@@ -160,8 +160,6 @@ def encode(
     stream = params.open_target(target, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new), (base, new), model_format, limits)
-    for idle in coding.idle_rules(config, after):
-        printer.warning(idle)
     if config.fold_batchnorm:
         before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
     wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
@@ -312,8 +310,6 @@ def squash(
     after = before
     for _, after in _links(before, base, updates, limits):  # noqa: B007  # the last one counts
         pass
-    for idle in coding.idle_rules(config, after):
-        printer.warning(idle)
     data = nnr.encode_update(before, after, config, jobs=jobs)
     _write(data, stream, target, force)
     if not (config.exact and all(rule.options.get("exact", True) for rule in config.rules)):

@@ -283,6 +283,8 @@ class EncoderConfig(TensorOptions):
         preset = PRESETS[name]
         if options.get("exact") or any(options.get(goal) is not None for goal in MODEL_GOALS):
             preset = {option: value for option, value in preset.items() if option not in TENSOR_GOALS}
+        if options.get("max_error") is not None:
+            preset = {option: value for option, value in preset.items() if option not in _OPTIMISED}
         return cls(**{**preset, **options})
 
     def __post_init__(self) -> None:
@@ -336,7 +338,10 @@ class EncoderConfig(TensorOptions):
         for rule in self.rules:
             if not isinstance(rule, Rule):
                 raise EncodeError(f"rules are Rule objects, not {rule!r}")
-            self._check_replaced(defaults, rule.options)
+            try:
+                self._check_replaced(defaults, rule.options)
+            except EncodeError as error:
+                raise EncodeError(f"rule {rule.pattern!r}: {error}") from None
         if not isinstance(self.overrides, Mapping):
             raise EncodeError(f"overrides is a mapping of names of tensors, not {self.overrides!r}")
         for name, options in self.overrides.items():
@@ -344,6 +349,7 @@ class EncoderConfig(TensorOptions):
                 raise EncodeError(f"overrides of {name!r} are a mapping of options, not {options!r}")
             self._check_replaced(defaults, Rule(name, **options).options)
         self._check_fixed_point()
+        self._check_unused()
 
     def _check_fixed_point(self) -> None:
         """Check that nothing is asked for beside a fixed-point format that would decide on errors."""
@@ -353,10 +359,31 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"fixed_point is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
         if any(step.tool == "scale" for step in self.reduction):
             raise EncodeError("fixed_point decides on all steps, which leaves nothing to choose for scale")
-        for options in (vars(self), *[rule.options for rule in self.rules], *self.overrides.values()):
-            for name, permitted in _DECIDING.items():
-                if options.get(name) not in permitted:
-                    raise EncodeError(f"fixed_point decides on all steps, which leaves nothing to choose for {name}")
+        self._check_permitted("fixed_point decides on all steps", _DECIDING)
+
+    def _check_permitted(self, what: str, permitted: Mapping[str, tuple[Any, ...]]) -> None:
+        """Raise EncodeError for an option, in rules and overrides too, with another value than those permitted."""
+        for options in self._all_options:
+            for name, values in permitted.items():
+                if options.get(name) not in values:
+                    raise EncodeError(f"{what}, which leaves nothing to choose for {name}")
+
+    def _check_unused(self) -> None:
+        """Check that no option is without effect on any model, as others leave it nothing to decide."""
+        rules, goals = self._all_options[1:], {name for options in self._all_options for name in _goals(options)}
+        if self.exact and all(options.get("exact", True) for options in rules):
+            self._check_permitted("exact=True keeps every bit", _LOSSY)
+        if self.max_error is not None and goals == {"max_error"}:
+            self._check_permitted("max_error quantizes to the nearest multiple", _OPTIMISED)
+        if self.profile == 0 and any(options.get("row_skipping") for options in self._all_options):
+            raise EncodeError("row_skipping needs profile 1; profile 0 has no skipped rows")
+        if goals and "qp" not in goals and self.qp_density not in (EncoderConfig.qp_density, 7):
+            raise EncodeError(f"qp_density {self.qp_density} has no effect, as {min(goals)} uses 7; leave it out")
+
+    @property
+    def _all_options(self) -> list[Mapping[str, Any]]:
+        """The options for all tensors, and those of each rule and override."""
+        return [vars(self), *[rule.options for rule in self.rules], *self.overrides.values()]
 
     def _check_folding(self) -> None:
         """Check what changes tensors before they are coded."""
@@ -456,6 +483,15 @@ _DECIDING: dict[str, tuple[Any, ...]] = {
     "codebook": (None, 0),
     "local_scaling": (None, False),
 }
+#: Options that say how levels are chosen by what they cost, and what they may be where nothing is to choose.
+_OPTIMISED: dict[str, tuple[Any, ...]] = {
+    "dependent_quantization": (None, False),
+    "rate": (None, 0),
+    "sensitivity": (None, {}),
+    "hessians": (None, {}),
+}
+#: Options of what is lossy, and what they may be where nothing is.
+_LOSSY: dict[str, tuple[Any, ...]] = {**_OPTIMISED, "qp": (None,), "codebook": (None, 0), "block": (None, False)}
 
 
 def _check_whole(name: str, value: object, optional: bool = False) -> None:
@@ -479,11 +515,16 @@ def _is_finite(value: Real) -> bool:
 
 def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:
     """Raise EncodeError for goals that exclude each other, or what else is asked for."""
-    given = [name for name, value in goals.items() if value is not None]
+    given = _goals(goals)
     if len(given) > 1:
         raise EncodeError(f"{given[0]} and {given[1]} exclude each other: there is one goal")
-    if exact and given not in ([], ["qp"]):
+    if exact and given not in ([], ["qp"]):  # which is for tensors that a rule does not keep
         raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {given[0]}")
+
+
+def _goals(options: Mapping[str, Any]) -> list[str]:
+    """The goals that options have."""
+    return [name for name in MODEL_GOALS if options.get(name) is not None]
 
 
 def _tensor_fields(config: EncoderConfig) -> dict[str, Any]:

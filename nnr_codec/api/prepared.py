@@ -34,7 +34,7 @@ def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
 
     def snr(tried: EncoderConfig) -> float:
         prepared = prepared_model(model, tried)
-        data = b"".join(encode_units(prepared, tried, is_trial=True))
+        data = b"".join(encode_units(prepared, tried))
         found = decode(data, topology=model.topology, allow_missing=True)
         if prepared.pruning:
             found = replace(found, tensors=prepared.pruning.widened(found.tensors))

@@ -50,7 +50,7 @@ def estimate(
     report = EncodeReport(source=file_name(model), config=settings)
     prepared = prepared_model(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
-        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool)
+        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool, warn=True)
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size
@@ -104,7 +104,7 @@ def tune(
         def note(tensor: TensorReport) -> None:
             units[tensor.name] = tensor.unit_bytes
 
-        data = b"".join(encode_units(prepared, settings, note, is_trial=True))
+        data = b"".join(encode_units(prepared, settings, note))
         return decode(data, topology=loaded.topology), len(data), units
 
     return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
@@ -204,7 +204,7 @@ def measure(
 
     def coded(settings: EncoderConfig) -> Model:
         settled = with_all_amounts(loaded, settings)
-        data = b"".join(encode_units(prepared_model(loaded, settled), settled, jobs=jobs, is_trial=True))
+        data = b"".join(encode_units(prepared_model(loaded, settled), settled, jobs=jobs))
         apart = loaded.topology if settled.topology == "external" else None
         return decode(data, topology=apart, allow_missing=True, jobs=jobs)
 

@@ -17,7 +17,7 @@ from ..dtypes import stored_type
 from ..model import Array
 from ..tensor.quant import DTYPES, codebook_values, look_up, scale
 from .cost import unit_syntax
-from .distinct import CHUNK, chunks
+from .distinct import CHUNK
 from .plan import Subject, TensorPlan
 from .quantize import quantize
 

@@ -75,20 +75,20 @@ def encode_units(
     executor: Executor | None = None,
     statistics: bool = False,
     parts: Parts | None = None,
-    warn: bool = False,
+    asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
-    With ``parts``, what is there of the same work is not done again; a reading more tells what that is. With ``warn``,
-    an EncodeWarning names options without effect, matrices with a large error, and the size of a lossless encoding if
-    that is smaller. Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
+    With ``parts``, what is there of the same work is not done again; a reading more tells what that is. With ``asked``,
+    the options of the caller, an EncodeWarning names options without effect, matrices with a large error, and the size
+    of a lossless encoding if that is smaller. Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
     """
     model = prepared.model
     read = Reader(model)
-    if warn:
-        warn_unmatched(config, {*model.tensors, *prepared.restored.tensors})
+    if asked and not prepared.links:
+        warn_unmatched(asked, {*model.tensors, *prepared.restored.tensors})
     with Pool(jobs, executor) as pool:
 
         def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
@@ -109,14 +109,16 @@ def encode_units(
             keeping = Keeping(pool, parts, model, read)
             settled = keeping.settled(config, settle)
             done = yield from _units(prepared, settled, read, keeping, progress, statistics)
-        if not warn:
+        if not asked:
             return
-        warn_unused(config, prepared, done.units)
-        warn_of_loss(done.losses, config, prepared)
+        warn_of_loss(done.losses, asked, prepared)
+        if prepared.links:
+            return
+        warn_unused(asked, prepared, done.units)
         is_lossless = all(settled.for_tensor(name).exact for name in model.tensors)
-        if done.least_bytes < done.nbytes and not is_lossless and not prepared.links:
+        if done.least_bytes < done.nbytes and not is_lossless:
             with suppress(EncodeError):
-                warn_if_larger(done.nbytes, sizes(lossless(config, model.tensors))[0], config)
+                warn_if_larger(done.nbytes, sizes(lossless(asked, model.tensors))[0], asked)
 
 
 class _Done(NamedTuple):
@@ -198,7 +200,7 @@ def _encoded(
     session: Session,
     jobs: int,
 ) -> tuple[list[bytes], float, dict[str, TensorStatistics], dict[str, Loss], int]:
-    """The units of a plan, their time, statistics by tensor if wanted, errors by tensor, and the least lossless bytes."""
+    """The units of a plan, their time, by tensor statistics, if wanted, and errors, and the least lossless bytes."""
     measured: dict[str, TensorStatistics] = {}
     losses: dict[str, Loss] = {}
     if not arrays:

@@ -21,6 +21,7 @@ from .plan import TensorPlan, subject
 from .preamble import preamble
 from .prepare import Prepared
 from .schedule import Call, Pool, Reader
+from .unused_options import warn_unmatched, warn_unused
 
 #: Parameters of an excerpt.
 ABOUT = 1 << 16
@@ -30,11 +31,16 @@ ABOUT = 1 << 16
 Estimated = tuple[TensorPlan, int, Loss | None]
 
 
-def estimate(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> tuple[int, list[Estimated]]:
+def estimate(
+    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, warn: bool = False
+) -> tuple[int, list[Estimated]]:
     """Bytes of what precedes the units of tensors, and what each tensor takes and loses.
 
     Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
+    With ``warn``, options without effect are an EncodeWarning each.
     """
+    if warn:
+        warn_unmatched(config, {*prepared.model.tensors, *prepared.restored.tensors})
 
     def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:
         before, tensors = _estimated(prepared, config, read, pool)
@@ -42,13 +48,17 @@ def estimate(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
         return before + sum(found.values()), found
 
     settled = allocate(prepared, config, read, pool, sizes)
-    return _estimated(prepared, settled, read, pool)
+    return _estimated(prepared, settled, read, pool, config if warn else None)
 
 
-def _estimated(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> tuple[int, list[Estimated]]:
+def _estimated(
+    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, asked: EncoderConfig | None = None
+) -> tuple[int, list[Estimated]]:
     model = prepared.model
     layout = plan_units(prepared, config, read, pool)
     units = layout.units
+    if asked:
+        warn_unused(asked, prepared, units)
     record = side_info(model, units, config)
     references = pruned.references(prepared, units, config)
     removed = pruned.container(prepared, units, references)

@@ -44,6 +44,8 @@ class Prepared:
         Weights whose scales follow from their levels.
     source : Model or None
         The model before any step, to whose bytes ratios refer; None where it is ``restored``.
+    unused : tuple of Step
+        Steps that found nothing to change.
     """
 
     model: Model
@@ -54,6 +56,7 @@ class Prepared:
     pruning: Pruning | None = None
     fitted: frozenset[str] = frozenset()
     source: Model | None = None
+    unused: tuple[Step, ...] = ()
 
     @property
     def scales(self) -> set[str]:
@@ -100,11 +103,17 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
         wiring = wiring.with_shapes({name: described(model.tensors, name)[1] for name in names})
     coded = replace(model, blocks=[*model.blocks, *recognised(model, wiring)]) if config.has_blocks else model
     reduced = Reduced(coded, model, wiring, config)
+    unused = []
     for step, after in apply(reduced, config.steps):
         if note:
             note(step, reduced, after)
+        if after is reduced:
+            unused.append(step)
         reduced = after
-    return replace(prepared_of(reduced), source=model)
+    done = prepared_of(reduced)
+    if not done.fitted:
+        unused += [step for step in config.steps if step.tool == "scale" and ("method", "gain") not in step.options]
+    return replace(done, source=model, unused=tuple(unused))
 
 
 def prepared_of(reduced: Reduced) -> Prepared:

@@ -32,6 +32,7 @@ from ..encoder.plan import native
 from ..encoder.prepare import Prepared
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, Reader
+from ..encoder.unused_options import warn_not_update, warn_unmatched
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array, Model
@@ -120,6 +121,8 @@ def encode_update(
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
     if missing := [name for name in before.tensors if name not in after.tensors]:
         raise EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot take it away")
+    warn_unmatched(settings, after.tensors)
+    warn_not_update(settings)
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
     in_memory = type(before.tensors) is dict and type(after.tensors) is dict
     differences = _Differences(before.tensors, after.tensors, exact, keep=in_memory)

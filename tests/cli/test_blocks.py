@@ -149,7 +149,7 @@ def test_no_blocks(capsys: Capture, arguments: list[str]) -> None:
     np.savez("w.npz", w=np.eye(3))
     result = call(capsys, "encode", "w.npz", "-o", "m.nnr", *arguments)
     assert result.code == 0
-    assert "warning: the model has no graph that tells of blocks" in result.err
+    assert "has no effect: the model has no graph that tells which tensors form a block" in result.err
     assert Path("m.nnr").read_bytes() == nnr.encode("w.npz")
 
 
@@ -159,7 +159,7 @@ def test_no_blocks(capsys: Capture, arguments: list[str]) -> None:
 def test_a_list_leaves_no_place_for_scales(folder: str, capsys: Capture, arguments: list[str], told: bool) -> None:
     result = call(capsys, "encode", folder, "-o", "m.nnr", "--index", *arguments)
     assert result.code == 0
-    assert ("warning: --index leaves out --local-scaling" in result.err) == told
+    assert ("warning: local_scaling has no effect: indexed_references leaves no names" in result.err) == told
 
 
 def test_lists_of_units_have_one_name_each(folder: str, capsys: Capture) -> None:

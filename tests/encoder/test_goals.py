@@ -270,7 +270,7 @@ def test_targets_of_narrow_types(dtype: str) -> None:
         {"effort": 1},
         {"scan_order": 2, "indexed_references": True},
         {"profile": 0},
-        {"qp_density": 0},
+        {"qp_density": 0, "rules": (nnr.Rule("bias", qp=-9),)},
         {"rules": [nnr.Rule("c.*", exact=True), nnr.Rule("a.bias", qp=-40), nnr.Rule("b.*", snr=20)]},
         {"exact": False},
     ],

@@ -90,9 +90,7 @@ def test_a_rate_of_0_is_for_the_least_error_of_parameters() -> None:
 
 
 def test_bounds_hold_in_spite_of_all_that_is_known() -> None:
-    data = nnr.encode(MODEL, max_error=0.01, hessians=HESSIANS, sensitivity={"dense": SKEWED})
-    assert all(np.abs(error(name, data)).max() <= 0.01 for name in HESSIANS)
-    data = nnr.encode(MODEL, snr=20, hessians=HESSIANS)
+    data = nnr.encode(MODEL, snr=20, hessians=HESSIANS, sensitivity={"dense": SKEWED})
     for name in HESSIANS:
         assert (error(name, data) ** 2).sum() * 100 <= (MODEL[name].astype(np.float64) ** 2).sum()
 

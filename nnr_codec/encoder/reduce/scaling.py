@@ -137,6 +137,8 @@ def _scaled(reduced: Reduced, tensors: str) -> Reduced:
             others[scale] = multiplied(tensor.reshape(-1), factors).reshape(tensor.shape)
             divisors[block.weight] = factors, block.axis
         blocks.append(replace(block, scale=scale))
+    if not others and not scales:
+        return reduced
     return replace(
         reduced,
         model=replace(model, tensors=changed(model.tensors, others | scales, divisors), blocks=blocks),
