@@ -120,7 +120,7 @@ def _lossless(
     size: Callable[[EncoderConfig], Sizes],
     target: int,
 ) -> EncoderConfig | None:
-    """Return the options with which all tensors that the target decides about keep every bit; None if that is larger."""
+    """Return options with which the tensors without a goal of their own keep every bit; None if that is larger."""
     names = []
     for name in model.tensors:
         options = config.for_tensor(name)
