@@ -97,10 +97,7 @@ def allocate(
     config = settle(model, config, read, pool, restored=prepared.restored)
     if config.target_size is None and config.target_ratio is None:
         return config
-    if config.target_size is not None:
-        target = config.target_size
-    else:
-        target = int(config.target_ratio * prepared.source_bytes)  # type: ignore[operator]
+    target = config.target_size or int((config.target_ratio or 0.0) * prepared.source_bytes)
     if prepared.links is None and (exact := _lossless(model, config, read, pool, size, target)):
         return exact
     config = with_density(replace(config, target_size=None, target_ratio=None))
@@ -120,7 +117,7 @@ def _lossless(
     size: Callable[[EncoderConfig], Sizes],
     target: int,
 ) -> EncoderConfig | None:
-    """Return the options with which all tensors that the target decides about keep every bit; None if that is larger."""
+    """Return options with which the tensors without a goal of their own keep every bit; None if that is larger."""
     names = []
     for name in model.tensors:
         options = config.for_tensor(name)

@@ -99,7 +99,7 @@ def _difference(subject: Subject) -> TensorPlan:
 def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
     """Return the plan that takes the fewest bytes: the lossy one, or one that keeps every bit.
 
-    Exact steps, codebooks and raw float32 compete, and where the lossy plan needs a record, codes that need one as well.
+    Exact steps, codebooks and raw float32 compete; where the lossy plan needs a record, so do codes that need one.
     """
     plans: list[TensorPlan] = []
     if lossy.record:

@@ -1,8 +1,8 @@
 """Lossless encodings that a lossy one is compared with: their options, and a lower bound of their size.
 
-The bound of a tensor is about its collision entropy, which is at most its entropy: the logarithm of the number of pairs
-of items, less that of pairs of equal ones. It is the least of a strided sample, of pairs in the same row, and of pairs in
-the same column, since grids may have a scale for each. Zeros take nothing.
+The bound of a tensor is 80 % of its collision entropy, which is at most its entropy: the logarithm of the number of
+pairs of items, minus that of the number of pairs of equal items. It is the least of a strided sample, of pairs in the
+same row, and of pairs in the same column, since grids may have a scale for each row or column. Zeros take nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import log2
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +20,20 @@ from ..dtypes import StoredType, stored_type
 from ..model import Array
 from .distinct import sample
 
-Patterns = npt.NDArray[np.unsignedinteger]
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
-#: Items of a sample, of sparse tensors up to so many times as many; items of tensors, and pairs of a sample, below which
-#: nothing is concluded.
-ITEMS, TIMES, FEWEST, PAIRS = 512, 8, 256, 128
+#: Items of a sample, and the factor by which samples of sparse tensors may be larger.
+ITEMS, TIMES = 512, 8
+#: Items of a tensor, and pairs of a sample, below which there is no bound.
+FEWEST, PAIRS = 256, 128
 #: Bytes of a code for each bit of collision entropy, at least: contexts make codes shorter than the entropy.
 SHARE = 0.8 / 8
 
 
 def lossless(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
     """Return the options with which these tensors keep every bit, without goals of the whole model."""
-    plain = replace(config, **dict.fromkeys(MODEL_GOALS), fixed_point=None)
+    goals: dict[str, Any] = dict.fromkeys(MODEL_GOALS)
+    plain = replace(config, **goals, fixed_point=None)
     return plain.overridden({name: {"exact": True} for name in names})
 
 
@@ -41,7 +44,7 @@ def least_bytes(array: Array) -> int:
         return 0
     flat = array.reshape(-1).view(stored.pattern)
     some = sample(flat, ITEMS)
-    nonzero = len(some) - np.count_nonzero(_is_zero(some, stored))
+    nonzero = len(some) - int(np.count_nonzero(_is_zero(some, stored)))
     items = min(ITEMS * len(some) // max(nonzero, 1), TIMES * ITEMS)
     samples = [sample(flat, items)[None]]
     if array.ndim > 1:
@@ -70,4 +73,5 @@ def _bits(lines: Patterns, stored: StoredType) -> float | None:
 def _is_zero(patterns: Patterns, stored: StoredType) -> npt.NDArray[np.bool_]:
     """Return which items are 0, or -0.0."""
     sign = patterns.dtype.type(1 << (stored.bits - 1) if stored.kind == "f" else 0)
-    return (patterns == 0) | (patterns == sign)
+    found: npt.NDArray[np.bool_] = (patterns == 0) | (patterns == sign)
+    return found

@@ -337,7 +337,9 @@ def test_the_same_bytes_for_any_number_of_jobs(jobs: int) -> None:
     ],
 )
 def test_targets_out_of_reach(model: dict[str, Array], target: int) -> None:
-    with pytest.raises(nnr.EncodeError, match=rf"coarsest steps, more than the target of {target:,} bytes; use a larger"):
+    with pytest.raises(
+        nnr.EncodeError, match=rf"coarsest steps, more than the target of {target:,} bytes; use a larger"
+    ):
         nnr.encode(model, target_size=target)
 
 

@@ -84,7 +84,9 @@ def test_a_target_above_lossless_keeps_the_goals_of_rules() -> None:
     assert not np.array_equal(decoded["b"], RANDOM["b"])
 
 
-@pytest.mark.parametrize("options", [{"fold_batchnorm": True}, {"reduce": "prune(ratio=0.2), lowrank(rank=4)"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"fold_batchnorm": True}, {"reduce": "prune(ratio=0.2), lowrank(rank=4)"}], ids=str
+)
 def test_a_target_above_lossless_keeps_reduced_tensors(options: dict[str, Any]) -> None:
     config = nnr.EncoderConfig(target_ratio=1, **options)
     decoded = nnr.decode(nnr.encode(layers(), config), allow_missing=True)
@@ -103,7 +105,9 @@ def test_no_goal_takes_more_than_lossless_without_a_warning(model: dict[str, Arr
     data, messages = encoded(model, **options)
     plain = {name: value for name, value in options.items() if name == "effort"}
     exact = len(nnr.encode(model, exact=True, **plain))
-    told = f"the encoding takes {len(data):,} bytes, more than the {exact:,} bytes of a lossless encoding; use exact=True"
+    told = (
+        f"the encoding takes {len(data):,} bytes, more than the {exact:,} bytes of a lossless encoding; use exact=True"
+    )
     assert messages == ([f"{told} (--lossless)"] if len(data) > exact else [])
 
 
