@@ -323,7 +323,8 @@ def checked(found: ModelDifference) -> str:
         return "decodes to the same tensors, bit for bit"
     others = [*found.missing, *found.extra, *found.shapes, *found.dtypes]
     more = f"; {output.tensors(len(others))} of another type or shape (as {others[0]!r})" if others else ""
-    return f"{errors_told(found)}; {loss_told(found.loss)}{more}"
+    loss = loss_told(found.loss)
+    return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
 
 
 def summary(report: nnr.EncodeReport) -> str:
@@ -332,13 +333,14 @@ def summary(report: nnr.EncodeReport) -> str:
     if not report.parameters:
         return sizes
     ratio = f"({100 * report.ratio:.2f} %, {report.bits_per_parameter:.2f} bits/parameter)"
-    return f"{sizes} {ratio}, {loss_told(report.loss)}"
+    exact = "lossless" if report.config and report.config.exact else "the same values"
+    return f"{sizes} {ratio}, {loss_told(report.loss) or exact}"
 
 
 def loss_told(loss: LossSummary) -> str:
-    """The errors of a model, in one line."""
+    """The errors of a model, in one line; empty for none."""
     if loss.matrices in (None, inf) and loss.vectors in (None, inf):
-        return "lossless"
+        return ""
     worst = f" (worst: {loss.worst} {loss.worst_snr:.1f} dB)" if loss.worst else ""
     told = [
         f"{kind} {_decibels(snr)}{' dB' if isfinite(snr) else ''}{worst if kind == 'matrices' else ''}"

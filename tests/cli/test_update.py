@@ -461,7 +461,7 @@ def test_lossy_squash(versions: Path, capsys: Capture, options: list[Any]) -> No
     command = ("update", "squash", "v1.npz", "v2.nnr", "v3.nnr", "-f", "-o", "d.nnr", "--check", *options)
     result = call(capsys, *command)
     assert result.code == 0, result.err
-    lines = result.err.splitlines(keepends=True)
+    lines = result.err.splitlines(keepends=True)[-3:]  # the qp is too large for some of the matrices
     assert lines[0] == (
         "nnr: warning: d.nnr makes another model than the updates do: what updates that one does not apply to it\n"
     )
