@@ -183,19 +183,36 @@ def of_model(found: Mapping[str, Array], constant: float) -> Mapping[str, float]
     return dict.fromkeys(found, whole * 2.0**constant)
 
 
-def relative(factor: Callable[[Array], float], floor: float | None = FLOOR) -> Rule:
-    """The rms of each matrix times a factor of its shape; at most the step of the least SNR."""
+def floored(rule: Rule, floor: float = FLOOR) -> Rule:
+    """A rule whose steps are at most those of the least SNR."""
 
     def steps(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
-        most = math.inf if floor is None else 2 * 10 ** (-floor / 20)
-        return {name: rms(array) * min(factor(array) * 2.0**constant, most) for name, array in found.items()}
+        most = 2 * 10 ** (-floor / 20)
+        return {name: min(step, most * rms(found[name])) for name, step in rule(found, constant).items()}
 
     return steps
 
 
-def power(extent: Callable[[Array], int], exponent: float) -> Callable[[Array], float]:
-    """A power of a number that a shape gives."""
-    return lambda array: float(extent(array)) ** exponent
+def of_both(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
+    """The geometric mean of the rms of the matrix and that of the model."""
+    whole = rms(np.concatenate([array.reshape(-1) for array in found.values()]))
+    return {name: math.sqrt(whole * rms(array)) * 2.0**constant for name, array in found.items()}
+
+
+def relative(factor: Callable[[Array], float]) -> Rule:
+    """The rms of each matrix times a factor of its shape."""
+
+    def steps(found: Mapping[str, Array], constant: float) -> Mapping[str, float]:
+        return {name: rms(array) * factor(array) * 2.0**constant for name, array in found.items()}
+
+    return steps
+
+
+def powers(fan: float = 0, least: float = 0, whole: float = 0) -> Rule:
+    """The rms times powers of what a shape gives, with the floor."""
+    return floored(
+        relative(lambda array: fan_in(array) ** fan * least_fan(array) ** least * float(array.size) ** whole)
+    )
 
 
 def fan_in(array: Array) -> int:
@@ -208,20 +225,19 @@ def least_fan(array: Array) -> int:
     return array.size // max(array.shape)
 
 
-def size(array: Array) -> int:
-    """Number of values."""
-    return array.size
-
-
 #: By name: the rule, and its constant, or None where the size of the calibration networks decides on it.
 RULES: dict[str, tuple[Rule, float | None]] = {
     "2^-10": (fixed, -10.0),
-    "rms*sqrt(fan_in)*2^-10.2": (relative(power(fan_in, 0.5)), -10.2),
-    "rms": (relative(power(size, 0), floor=None), None),
+    "rms*sqrt(fan_in)*2^-10.2": (powers(0.5), -10.2),
+    "rms": (relative(lambda _: 1.0), None),
     "rms of the model": (of_model, None),
-    **{f"rms*fan_in^{p}": (relative(power(fan_in, p)), None) for p in (0.25, 0.375, 0.5, 0.75)},
-    **{f"rms*(size/max)^{p}": (relative(power(least_fan, p)), None) for p in (0.25, 0.375, 0.5)},
-    **{f"rms*size^{p}": (relative(power(size, p)), None) for p in (0.125, 0.25, 0.375, 0.5)},
+    "rms of the model, floor": (floored(of_model), None),
+    "sqrt(rms*rms of the model), floor": (floored(of_both), None),
+    **{f"rms*fan_in^{p}": (powers(p), None) for p in (0.25, 0.375, 0.5, 0.75, 1.0)},
+    **{f"rms*(size/max)^{p}": (powers(0, p), None) for p in (0.25, 0.375, 0.5, 0.75, 1.0)},
+    **{f"rms*size^{p}": (powers(0, 0, p), None) for p in (0.125, 0.25, 0.375, 0.5)},
+    **{f"rms*fan_in^0.5*size^{p}": (powers(0.5, 0, p), None) for p in (0.125, 0.25)},
+    **{f"rms*(size/max)^0.5*size^{p}": (powers(0, 0.5, p), None) for p in (0.125, 0.25)},
 }
 
 
@@ -335,15 +351,18 @@ def averaged(store: Store, name: str, rule: Rule, constant: float) -> Row:
     }
 
 
-def gain(points: list[tuple[float, float]], baseline: list[tuple[float, float]]) -> float:
-    """The difference in SNR at the mean size of the baseline, between straight lines over the logarithm of the size."""
-    at = math.log2(float(np.mean([size for size, _ in baseline])))
+def slope(points: list[tuple[float, float]]) -> float:
+    """dB for each doubling of the size."""
+    sizes, snrs = np.array(points).T
+    return float(np.polyfit(np.log2(sizes), snrs, 1)[0])
 
-    def snr(some: list[tuple[float, float]]) -> float:
-        sizes, snrs = np.array(some).T
-        return float(np.polyfit(np.log2(sizes) - at, snrs, 1)[1])
 
-    return snr(points) - snr(baseline)
+def gain(points: list[tuple[float, float]], baseline: list[tuple[float, float]], db: float) -> float:
+    """The difference in SNR at the size of the baseline, where ``db`` is the slope of both."""
+    (size, snr), (before, expected) = (
+        (np.log2(s).mean(), np.mean(v)) for s, v in (np.array(p).T for p in (points, baseline))
+    )
+    return float(snr - expected - db * (size - before))
 
 
 def calibrated(store: Store, rule: Rule) -> float:
@@ -353,18 +372,15 @@ def calibrated(store: Store, rule: Rule) -> float:
         steps = {name: some(matrices(network(name).model), constant) for name in CALIBRATION}
         return float(sum(measured(store, name, steps[name], whole=False)["bytes"] for name in CALIBRATION))
 
-    wanted = np.mean([total(fixed, shift - 10) for shift in SHIFTS])
-    constant = (
-        -float(
-            np.mean([math.log2(np.mean([*rule(matrices(network(n).model), -1000.0).values()])) for n in CALIBRATION])
-        )
-        - 1010
-    )
-    for _ in range(5):
-        slope, base = np.polyfit(SHIFTS, [total(rule, constant + shift) for shift in SHIFTS], 1)
-        constant += float((wanted - base) / slope)
-        if abs(wanted - base) < 3e-4 * wanted:
+    wanted = total(fixed, -10)
+    slope = (total(fixed, -9.6) - total(fixed, -10.4)) / 0.8
+    typical = [math.log2(step) for name in CALIBRATION for step in rule(matrices(network(name).model), -100).values()]
+    constant = -110 - float(np.mean(typical))
+    for _ in range(8):
+        found = total(rule, constant)
+        if abs(found - wanted) < 3e-4 * wanted:
             break
+        constant += (wanted - found) / slope
     return constant
 
 
@@ -372,14 +388,14 @@ def calibrated(store: Store, rule: Rule) -> float:
 COLUMNS = "bytes|output SNR|logits|gain at equal size|same|matrices|worst|zeros|rows"
 
 
-def cells(row: Row, baseline: Row) -> str:
+def cells(row: Row, better: float) -> str:
     """The row of a table."""
     has = "snr" in row
     found = [
         f"{row['bytes']:,.0f}",
         f"{row['snr']:.2f} dB" if has else "",
         f"{row['logits']:.2f} dB" if has else "",
-        f"{gain(row['points'], baseline['points']):+.2f} dB" if has else "",
+        f"{better:+.2f} dB" if has else "",
         f"{row['same']:.1f} %" if has else "",
         f"{row['weights']:.1f} dB",
         f"{row['worst']:.1f} dB",
@@ -393,16 +409,21 @@ def tables(results: Mapping[tuple[str, str], Row], constants: Mapping[str, float
     """Markdown: gains of all rules first, then a table for each network."""
     names = list(dict.fromkeys(name for _, name in results))
     run = [name for name in names if "snr" in results["2^-10", name]]
-    out = ["Gain in output SNR at equal size, dB; the mean is over these networks.", ""]
+    gains = {}
+    for name in names:  # one slope for all rules, since that of five points is noisy
+        db = float(np.mean([slope(results[rule, name]["points"]) for rule in constants]))
+        for rule in constants:
+            gains[rule, name] = gain(results[rule, name]["points"], results["2^-10", name]["points"], db)
+    out = ["Gain in SNR of the logits at equal size, in dB.", ""]
     out += [f"| rule | constant | bytes of calibration | mean | {' | '.join(run)} |", "|---" * (4 + len(run)) + "|"]
     for rule, constant in constants.items():
-        gains = [gain(results[rule, name]["points"], results["2^-10", name]["points"]) for name in run]
         total = sum(results[rule, name]["bytes"] for name in CALIBRATION if (rule, name) in results)
-        shown = " | ".join(f"{value:+.2f}" for value in gains)
-        out.append(f"| `{rule}` | {constant:.2f} | {total:,.0f} | {np.mean(gains):+.2f} | {shown} |")
+        mean = np.mean([gains[rule, name] for name in run]) if run else 0.0
+        shown = " | ".join(f"{gains[rule, name]:+.2f}" for name in run)
+        out.append(f"| `{rule}` | {constant:.2f} | {total:,.0f} | {mean:+.2f} | {shown} |")
     for name in names:
         out += ["", f"### {name}", "", f"| rule | {COLUMNS.replace('|', ' | ')} |", "|---" * 10 + "|"]
-        out += [f"| `{rule}` | {cells(results[rule, name], results['2^-10', name])} |" for rule in constants]
+        out += [f"| `{rule}` | {cells(results[rule, name], gains[rule, name])} |" for rule in constants]
     return "\n".join(out)
 
 
@@ -421,7 +442,7 @@ def main() -> None:
         constants[name] = calibrated(store, rule) if constant is None else constant
         for which in arguments.networks or NETWORKS:
             results[name, which] = averaged(store, which, rule, constants[name])
-            print(name, which, cells(results[name, which], results["2^-10", which]), sep=" | ", file=sys.stderr)
+            print(name, which, file=sys.stderr)
     print(tables(results, constants))
 
 
