@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -135,24 +136,27 @@ def model_of(label: str) -> Path:
 SCRATCH = tempfile.TemporaryDirectory(prefix="nnr-readme-")
 
 
-def command(*arguments: object) -> float:
-    """Run this checkout's ``nnr``; the CPU seconds that it took."""
-    script = "import sys, time; from cli.main import run; code = run(sys.argv[1:])"
-    script += "; print(time.process_time()); sys.exit(code)"
-    told = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    return float(told.stdout.split()[-1])
+def command(*arguments: object) -> None:
+    """Run this checkout's ``nnr``."""
+    script = "import sys; from cli.main import run; sys.exit(run(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", script, *map(str, arguments)], cwd=ROOT, check=True)
+
+
+def seconds(model: nnr.Model, effort: int | None = None) -> float:
+    """The CPU time of encoding a model with an effort."""
+    options: dict[str, Any] = {} if effort is None else {"effort": effort}
+    start = time.process_time()
+    nnr.encode(model, **options)
+    return time.process_time() - start
 
 
 @dataclass(frozen=True)
 class Coded:
-    """A bitstream, and the CPU seconds that encoding took."""
+    """The bitstream of a model."""
 
     model: Path
     options: tuple[str, ...]
     stream: Path
-    seconds: float
 
     @property
     def bytes(self) -> int:
@@ -175,7 +179,8 @@ def parameters(model: Path) -> int:
 def coded(model: Path, *options: str) -> Coded:
     """A model as the command encodes it."""
     stream = Path(SCRATCH.name, f"{len(list(Path(SCRATCH.name).iterdir()))}.nnr")
-    return Coded(model, options, stream, command("encode", model, "-q", "-o", stream, *options))
+    command("encode", model, "-q", "-o", stream, *options)
+    return Coded(model, options, stream)
 
 
 @dataclass(frozen=True)
@@ -249,7 +254,8 @@ def steering() -> Iterator[Figure]:
         yield Figure(f"{name}: size", number(ratio), one.ratio)
         yield Figure(f"{name}: same decision", number(same), outputs(one).same, DECISION)
         if times := re.search(r"some (\d+) times as long", label):
-            factor = one.seconds / coded(NETWORKS["ResNet-56"]).seconds
+            model = nnr.load(NETWORKS["ResNet-56"])
+            factor = seconds(model, int(options[-1])) / seconds(model)
             yield Figure(f"{name}: CPU time relative to the default", times[1], factor, TIME * float(times[1]))
 
 
@@ -326,7 +332,7 @@ def memory() -> Iterator[Figure]:
         for jobs, text in ((1, one), (2, two)):
             stream = Path(folder, f"{jobs}.nnr")
             found = peak(ENCODE_IN_THREADS, source, stream, jobs)
-            found = max(found, peak(DECODE_TO_FILE, stream, Path(folder, f"{jobs}.npz"), jobs))
+            found = max(found, peak(DECODE_TO_FILE, stream, Path(folder, f"{jobs}.nnef"), jobs))
             yield Figure(f"64 variables of 16 MB, {jobs} jobs: MB", text, found, MEMORY * found)
 
 
