@@ -83,7 +83,9 @@ def encode_units(
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
     With ``parts``, what is there of the same work is not done again; a reading more tells what that is. With ``asked``,
     the options of the caller, an EncodeWarning names options without effect, matrices with a large error, and the size
-    of a lossless encoding if that is smaller. Raises EncodeError, naming the tensor, for one that cannot be coded as asked.
+    of a lossless encoding if that is smaller.
+
+    Raises EncodeError, naming the tensor, for one that cannot be coded as requested.
     """
     model = prepared.model
     read = Reader(model)
