@@ -70,11 +70,12 @@ class TensorOptions:
     ----------
     qp : int or None
         Quantization parameter of lossy tensors. With ``qp_density`` d the step is
-        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density each 4 steps of qp double the step.
-        None is a step of 2**-10 at any density: -40 at the default one.
+        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density, lowering qp by 4 halves the step.
+        None: a step for each matrix from its own values, with an SNR of at least 35 dB (docs/steering.md).
     quality : float or None
         0..100, about the SNR in dB of all tensors of this quality together. Their common step is the root mean square
-        of what is not 0 in them, times 2**(1 - quality / 6); without dependent quantization that is 5 dB better.
+        of their values other than 0, times 2**(1 - quality / 6); without dependent quantization that is 5 dB better.
+        A matrix that would have less than the lower of 35 dB and quality - 10 dB gets a finer step, except in updates.
     snr : float or None
         The least SNR in dB that a tensor may have; 0 or more.
     max_error : float or None
@@ -84,12 +85,11 @@ class TensorOptions:
     dependent_quantization : bool or None
         Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform. None: by ``effort``.
     exact : bool or None
-        True keeps a tensor bit for bit, in whichever way takes the fewest bytes; False quantizes floats with ``qp``.
-        None: float tensors with at least two extents above 1 are quantized with ``qp``; of the others, single numbers
-        are kept bit for bit, and the rest, such as biases and normalizations, is quantized finely, with a step of
-        2**-9 of their root mean square, or less where small ones of them, none negative, need it; at other ``qp`` than
-        the default one less, or up to 4 times more. Those that fewer bytes hold exactly, and values that cannot be
-        quantized, are kept bit for bit.
+        True keeps every bit of a tensor in the fewest bytes; False quantizes floats with ``qp``. None: float tensors
+        with at least two extents above 1 are quantized with ``qp``. Of the others, single numbers are kept exactly, and
+        the rest, such as biases and normalizations, has a step of 2**-9 of the root mean square, or less if there are
+        small values and no negative ones. A ``qp`` below -40 makes that step finer, and one above -40 up to 4 times
+        coarser. Tensors that take fewer bytes exactly, and values that cannot be quantized, are kept exactly.
     scan_order : int or None
         0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points. None: rows, unless ``effort`` tries others.
     row_skipping : bool or None
