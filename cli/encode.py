@@ -52,8 +52,8 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--qp",
     type=int,
-    help="Quantization parameter of matrices; lowering it by 4 halves the step, which is 1/1024 at -40. Default: a step "
-    "for each matrix from its own values.",
+    help="Quantization parameter of matrices; lowering it by 4 halves the step, which is 1/1024 at -40. Default: a "
+    "step for each matrix from its own values.",
 )
 @coding.options("qp_density")
 @click.option(

@@ -160,7 +160,7 @@ def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
         return plan_at(options.qp)
     guarded = not subject.is_update and not options.codebook
     if guarded and options.exact is None and has_wide_range(subject):
-        return None
+        return _wide(subject)
     return default_plan(subject, plan_at, dependent=dependent, guarded=guarded)
 
 
@@ -219,7 +219,7 @@ def _fine(subject: Subject) -> TensorPlan | None:
     if largest == 0:
         return _quantized(subject, default, dependent=False)
     if subject.options.qp is None and has_wide_range(subject):
-        return _raw(subject)
+        return _wide(subject) or _raw(subject)
     coarser = subject.options.step_qp(density) - default
     by_mean, by_low = _fine_qps(subject, largest)
     qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
@@ -228,6 +228,15 @@ def _fine(subject: Subject) -> TensorPlan | None:
     if not legal or not _is_exact(largest, qp - qp % (1 << density), density, info):
         return _raw(subject)
     return _quantized(subject, qp, dependent=False)
+
+
+def _wide(subject: Subject) -> TensorPlan | None:
+    """Uniform quantization that keeps the smallest value; None where levels are too large for that."""
+    values = subject.floats.reshape(-1)
+    smallest = float(values.min(where=values > 0, initial=np.inf))
+    qp = qp_below(ldexp(smallest, FINE_LOW), subject.config.qp_density)
+    plan = _quantized(subject, qp, dependent=False)
+    return replace(plan, rate=0.0, passes=1) if plan and plan.qp <= qp else None
 
 
 def _fine_qps(subject: Subject, largest: float) -> tuple[int, int]:

@@ -14,8 +14,8 @@ is sparse.
 
 The matrix is quantized to check the guards only where cheap bounds do not show that they hold.
 
-Where no value is negative and many are small, as in the second moments of an optimizer, no step suits the matrix: its
-values are divisors, of which small ones matter as much as large ones.
+Where no value is negative and many are small, as in the second moments of an optimizer, values are divisors, and small
+ones matter as much as large ones: the step follows from the smallest value instead.
 """
 
 from __future__ import annotations
