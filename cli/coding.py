@@ -21,7 +21,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "qp_density": click.option(
         "--qp-density",
         type=click.IntRange(0, 7),
-        help="Steps of qp that double the step size, as a power of 2 (default 2).",
+        help="Steps of qp that double the step size, as a power of 2 (default 2; 7 with any other goal than --qp).",
     ),
     "snr": click.option("--snr", type=float, metavar="DB", help="The least SNR that a tensor may have."),
     "max_error": click.option(
@@ -53,7 +53,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="0: row by row (default); 1 to 4: blocks of 8, 16, 32, 64 with entry points.",
     ),
     "row_skipping": click.option(
-        "--row-skipping/--no-row-skipping", default=None, help="Code rows of zeros as one flag each."
+        "--row-skipping/--no-row-skipping", default=None, help="Code rows of zeros as one flag each (profile 1)."
     ),
     "max_unit_size": click.option(
         "--max-unit-size",

@@ -81,7 +81,8 @@ Where several rules match a tensor, the last one wins.
     "--block",
     is_flag=True,
     default=None,
-    help="Code the weights of the graph together with their biases and batch normalizations.",
+    help="Code the weights of the graph together with their biases and batch normalizations, where they are quantized "
+    "without a codebook.",
 )
 @click.option(
     "--fold-batchnorm",

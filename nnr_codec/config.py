@@ -166,15 +166,19 @@ class ParameterSetElements(Protocol):
 class EncoderConfig(TensorOptions):
     """Options of the encoder: those of :class:`TensorOptions` for all tensors, and the ones of the bitstream.
 
+    Raises EncodeError for options that no model can obey together. Options without effect on a given model issue an
+    :class:`~nnr_codec.EncodeWarning` when it is encoded (docs/steering.md).
+
     Parameters
     ----------
     effort : int
         1..9, from fastest to smallest (docs/effort.md).
     profile : int
         general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
-        widths come back as int32 and float32.
+        widths come back as int32 and float32; it has no ``row_skipping``.
     qp_density : int
-        QpDensity, 0..7: steps of qp that double the step size, as a power of two.
+        QpDensity, 0..7: steps of qp that double the step size, as a power of two. With a goal other than ``qp`` it is
+        7, and only the ``qp`` of rules refers to this one.
     rules : tuple of Rule
         In order; where several match, the last one wins for each option. A rule's goal (qp, quality, snr, max_error)
         is in the place of any other.
@@ -195,7 +199,8 @@ class EncoderConfig(TensorOptions):
         up for the errors of those before them in their row, unless ``rate`` is 0 (docs/data-aware.md).
     block : bool
         Code the blocks that the topology is known to have, a weight with its bias and batch normalization, by one unit
-        each (NNR_PT_BLOCK, 7.3.5), as those that the model names itself always are.
+        each (NNR_PT_BLOCK, 7.3.5), as those that the model names itself always are. Blocks whose weight is exact or has
+        a codebook are coded as separate tensors, with an EncodeWarning.
     fold_batchnorm : bool
         Fold the batch normalizations of these blocks (8.2.1): what two of the four tensors say, and the bias, then
         follows from the others, and is not coded. The outputs of the network are the same up to rounding, the tensors
@@ -239,7 +244,7 @@ class EncoderConfig(TensorOptions):
         reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
         Of updates: whether contexts look at the levels of the update before (10.3.4.2.2), and at whether there was one
-        other than 0 in any (10.2.1.4). None: where that saves bits. Without an update before they have no say.
+        other than 0 in any (10.2.1.4). None: where that saves bits. Without an update before they have no effect.
     nnr_pre : bool or None
         Of updates: code residuals of the update before, quantized uniformly (9.2.4), where each tensor has one. None:
         where that takes fewer bytes.

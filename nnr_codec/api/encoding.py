@@ -63,6 +63,11 @@ def encode(
         The model file is malformed.
     WorkerError
         The executor has lost the work on a tensor, or a worker does not find the model's file.
+
+    Warns
+    -----
+    EncodeWarning
+        An option has no effect on the model, or not on all of its blocks; a rule matches no tensor.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(config, options))
