@@ -51,7 +51,7 @@ NETWORKS = {
 #: What engines and processors may change, beyond rounding: one decision of 256, in percent.
 DECISION, SNR, COSINE = 0.4, 0.1, 1e-5
 #: Part of a peak of memory by which it differs from one run to the next; of a time, on an idle machine.
-MEMORY, TIME = 0.1, 0.5
+MEMORY, TIME = 0.15, 0.5
 #: dB by which the gain of blocks is uncertain, as docs/steering.md says.
 GAIN = 0.5
 GAIN_QPS = range(-44, -21, 2)
@@ -104,7 +104,7 @@ def stated(pattern: str) -> tuple[str, ...]:
 
 
 def table(*columns: str) -> list[dict[str, str]]:
-    """The rows of the first table of README.md that has these columns; of columns without a name by their number."""
+    """The rows of the first table of README.md that has these columns; empty and repeated titles are numbers."""
     lines = TEXT.splitlines()
     for k, line in enumerate(lines[:-1]):
         header = [cell.strip() for cell in line[1:-1].split("|")] if line.startswith("|") else []
@@ -115,9 +115,10 @@ def table(*columns: str) -> list[dict[str, str]]:
             if not row.startswith("|"):
                 break
             cells = [cell.strip() for cell in row[1:-1].split("|")]
-            rows.append(
-                {name or str(place): cell for place, (name, cell) in enumerate(zip(header, cells, strict=True))}
-            )
+            titles = [
+                title if title and title not in header[:place] else str(place) for place, title in enumerate(header)
+            ]
+            rows.append(dict(zip(titles, cells, strict=True)))
         return rows
     raise LookupError(f"README.md has no table with the columns {', '.join(columns)}")
 
