@@ -275,7 +275,7 @@ def test_the_example_comes_back_with_its_topology() -> None:
 def test_options() -> None:
     config = nnr.EncoderConfig(qp=-20, rules=(nnr.Rule("b", exact=True),))
     assert nnr.encode(TENSORS, config) == nnr.encode(TENSORS, qp=-20, rules=[nnr.Rule("b", exact=True)])
-    assert nnr.encode(TENSORS, config, qp=-40, rules=()) == DATA
+    assert nnr.encode(TENSORS, config, qp=None, rules=()) == DATA
     decoded = nnr.decode(nnr.encode(TENSORS, config))
     assert np.array_equal(decoded["b"], TENSORS["b"])
     assert not np.array_equal(decoded["a"], TENSORS["a"])
