@@ -54,3 +54,26 @@ def bounds(x: Real) -> tuple[float, float]:
 
 def glance(x: Real, inverse: float) -> tuple[int, bool]:
     """How many of the values, shape (n,), are distinct as bits, and whether all are multiples of 1 / `inverse`."""
+
+def divisors(
+    magnitudes: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+    columns: npt.NDArray[np.int64],
+    most: float,
+    out: npt.NDArray[np.float64],
+) -> None:
+    """About the greatest numbers of which the magnitudes of each row are multiples; 0 where rounding errors hide it.
+
+    Parameters
+    ----------
+    magnitudes : ndarray, shape (n, width)
+        In ascending order, finite, none negative.
+    error : ndarray, shape (n, width)
+        By how much each may be off.
+    columns : ndarray of int64
+        Those that are looked at, in order.
+    most : float
+        The largest multiple.
+    out : ndarray, shape (n,)
+        The divisors.
+    """
