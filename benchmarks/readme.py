@@ -186,12 +186,12 @@ def coded(model: Path, *options: str) -> Coded:
 
 @dataclass(frozen=True)
 class Outputs:
-    """How near the outputs are over 256 seeded inputs, and the weights: same decisions in percent, SNR in dB."""
+    """How near the outputs are over 256 seeded inputs, and the matrices: same decisions in percent, SNR in dB."""
 
     cosine: float
     same: float
     snr: float
-    weights: float
+    matrices: float
 
 
 @cache
@@ -216,7 +216,7 @@ def outputs(one: Coded) -> Outputs:
         float(np.mean((before * after).sum(1) / norms)),
         100 * float(np.mean(before.argmax(1) == after.argmax(1))),
         10 * math.log10(float((before**2).sum()) / noise) if noise else math.inf,
-        nnr.compare_models(nnr.load(one.model), nnr.load(decoded)).snr,
+        nnr.compare_models(nnr.load(one.model), nnr.load(decoded)).loss.matrices or math.inf,
     )
 
 
@@ -234,8 +234,8 @@ def networks() -> Iterator[Figure]:
         yield Figure(f"{label}: cosine", number(column(row, "cosine")), found.cosine, COSINE)
         yield Figure(f"{label}: same decision", number(column(row, "same decision")), found.same, DECISION)
         yield Figure(f"{label}: SNR of the outputs", number(column(row, "SNR of the outputs")), found.snr, SNR)
-        if weights := column(row, "SNR of the weights"):
-            yield Figure(f"{label}: SNR of the weights", number(weights), found.weights, SNR)
+        matrices = number(column(row, "SNR of the matrices"))
+        yield Figure(f"{label}: SNR of the matrices", matrices, found.matrices, SNR)
     (most,) = stated(r"to (\d+) % of its size")
     yield Figure("largest size of the table", most, max(sizes), 2)
     for qp, *shares in re.findall(r"`--qp (-\d+)`[^.]*?to ([\d.]+) and ([\d.]+) %", " ".join(TEXT.split())):

@@ -244,7 +244,8 @@ def nbytes_of(tensors: Mapping[str, Array], name: str, unknown: int = 0) -> int:
     """Bytes of a tensor; ``unknown`` for one that would have to be read for that."""
     if type(tensors) is dict:  # of which that is asked most
         return int(getattr(tensors[name], "nbytes", unknown))
-    if not isinstance(tensors, Described):
+    describe = getattr(tensors, "described", None)  # isinstance with a protocol takes 20 times as long
+    if describe is None:
         return unknown
-    dtype, shape = tensors.described(name)
+    dtype, shape = describe(name)
     return math.prod(shape) * dtype.itemsize

@@ -74,3 +74,26 @@ def resolve(levels: npt.NDArray[np.int32], out: npt.NDArray[np.int32], state: in
     Both are of shape (n,), in coding order, and may be the same array. `state` is 0 for the first levels of a tensor;
     for the levels that follow, it is the number that the call before returned.
     """
+
+def divisors(
+    magnitudes: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+    columns: npt.NDArray[np.int64],
+    most: float,
+    out: npt.NDArray[np.float64],
+) -> None:
+    """About the greatest numbers of which the magnitudes of each row are multiples; 0 where rounding errors hide it.
+
+    Parameters
+    ----------
+    magnitudes : ndarray, shape (n, width)
+        In ascending order, finite, none negative.
+    error : ndarray, shape (n, width)
+        By how much each may be off.
+    columns : ndarray of int64
+        Those that are looked at, in order.
+    most : float
+        The largest multiple.
+    out : ndarray, shape (n,)
+        The divisors.
+    """

@@ -3,7 +3,7 @@
 """Levels for tensors: uniform and dependent scalar quantization. Signatures and documentation: quantizer.pyi."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.math cimport INFINITY as inf, NAN, rint
+from libc.math cimport INFINITY as inf, NAN, fabs, rint
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -192,3 +192,41 @@ def resolve(const int32_t[::1] levels not None, int32_t[::1] out not None, int s
         with nogil:
             state = nnr_resolve(&levels[0], &out[0], n, state)
     return state
+
+
+def divisors(const double[:, ::1] magnitudes not None, const double[:, ::1] error not None,
+             const int64_t[::1] columns not None, double most, double[::1] out not None):
+    cdef int64_t i, n = magnitudes.shape[0], width = magnitudes.shape[1]
+    if error.shape[0] != n or error.shape[1] != width or out.shape[0] != n:
+        raise ValueError("magnitudes, error and out differ in shape")
+    for i in range(columns.shape[0]):
+        if not 0 <= columns[i] < width:
+            raise ValueError(f"there is no column {columns[i]}")
+    with nogil:
+        for i in range(n):
+            out[i] = divisor(&magnitudes[i, 0], &error[i, 0], width, columns, most)
+
+
+cdef double divisor(const double *values, const double *errors, int64_t width, const int64_t[::1] columns,
+                    double most) noexcept nogil:
+    cdef int64_t first = 0, k
+    cdef double found, unsure, value, off, times, rest, blur, after, less
+    while first < width - 1 and values[first] == 0:
+        first += 1
+    found, unsure = values[first], errors[first]
+    for k in range(columns.shape[0]):
+        if not found > 0:
+            return 0
+        value, off = values[columns[k]], errors[columns[k]]
+        times = rint(value / found)
+        rest, blur = fabs(value - times * found), off + times * unsure
+        while rest > 2 * blur:  # Euclid's algorithm, until what is left is nothing but rounding
+            times = rint(found / rest)
+            after, less = fabs(found - times * rest), unsure + times * blur
+            found, unsure, rest, blur = rest, blur, after, less
+        if value > 0 and (found < 4 * (off + value / found * unsure) or value > most * found):
+            return 0
+        times = rint(value / found)
+        if times != 0:
+            found, unsure = value / times, off / times
+    return found

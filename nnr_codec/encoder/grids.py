@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import quantizer
 from ..dtypes import StoredType
 from ..sideinfo.record import GridCode
 from .distinct import CHUNK, SAMPLE, distinct, sample
@@ -98,28 +99,10 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
 def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
     """About the greatest numbers of which all are multiples; 0 where that is lost in rounding errors."""
     width = magnitudes.shape[1]
-    first = np.count_nonzero(magnitudes == 0, axis=1).clip(max=width - 1)[:, None]
-    found, unsure = (np.take_along_axis(each, first, 1)[:, 0] for each in (magnitudes, error))
-    columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(int)
-    for value, off in zip(magnitudes.T[columns], error.T[columns], strict=True):
-        rest, blur = _rest(value, off, found, unsure)
-        while (more := rest > 2 * blur).any():  # Euclid's algorithm, until what is left is nothing but rounding
-            after, less = _rest(found, unsure, rest, blur)
-            found, unsure = np.where(more, rest, found), np.where(more, blur, unsure)
-            rest, blur = np.where(more, after, rest), np.where(more, less, blur)
-        lost = (value > 0) & ((found < 4 * (off + value / found * unsure)) | (value > MOST * found))
-        times = np.rint(value / found)
-        found, unsure = np.where(times, value / times, found), np.where(times, off / times, unsure)
-        found[lost] = 0  # and from here on nothing is more than it, being no number
-        if not (found > 0).any():
-            break
+    columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
+    found = np.empty(len(magnitudes))
+    quantizer.divisors(np.ascontiguousarray(magnitudes), np.ascontiguousarray(error), columns, MOST, found)
     return found
-
-
-def _rest(value: Doubles, off: Doubles, divisor: Doubles, unsure: Doubles) -> tuple[Doubles, Doubles]:
-    """What is left of values by divisors that are not precise either, and by how much it may be off."""
-    times = np.rint(value / divisor)
-    return np.abs(value - times * divisor), off + times * unsure
 
 
 def _refined(

@@ -13,6 +13,7 @@ import re
 import struct
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -82,20 +83,30 @@ def read_header(file: IO[bytes], what: str) -> Header:
     if length > _MAX_HEADER:
         raise FormatError(f"{what}: a header of {length} bytes")
     header = file.read(length)
+    try:
+        shape, dtype, fortran_order = _parsed(header if len(header) == length else b"")
+    except FormatError as error:
+        raise FormatError(f"{what}: {error}") from error.__cause__
+    return Header(shape, dtype, fortran_order, len(prefix) + layout.size + length)
+
+
+@lru_cache(maxsize=256)  # arrays of an archive often have the same header
+def _parsed(header: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]:
+    """Shape, dtype and order of a header; FormatError where it is malformed."""
     match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
-    fields = _fields(match[1]) if match and len(header) == length else {}
+    fields = _fields(match[1]) if match else {}
     if fields.keys() != {"descr", "fortran_order", "shape"}:
-        raise FormatError(f"{what}: the header is not that of a plain array")
+        raise FormatError("the header is not that of a plain array")
     if not _PLAIN.fullmatch(fields["descr"]):
-        raise FormatError(f"{what}: dtype {fields['descr'][:40]!a}; only numbers and booleans are read, never objects")
-    shape = tuple(_extent(digits, what) for digits in fields["shape"].split(",") if digits.strip())
+        raise FormatError(f"dtype {fields['descr'][:40]!a}; only numbers and booleans are read, never objects")
+    shape = tuple(_extent(digits) for digits in fields["shape"].split(",") if digits.strip())
     try:
         dtype = np.dtype(fields["descr"])
     except TypeError as error:
-        raise FormatError(f"{what}: this machine has no dtype {fields['descr']}") from error
+        raise FormatError(f"this machine has no dtype {fields['descr']}") from error
     if math.prod(filter(None, shape)) * dtype.itemsize > _MAX_SIZE:
-        raise FormatError(f"{what}: shape {shape} is larger than any array")
-    return Header(shape, dtype, fields["fortran_order"] == "True", len(prefix) + layout.size + length)
+        raise FormatError(f"shape {shape} is larger than any array")
+    return shape, dtype, fields["fortran_order"] == "True"
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -111,10 +122,10 @@ def _fields(text: str) -> dict[str, str]:
     return fields if not text[position:].strip() else {}
 
 
-def _extent(digits: str, what: str) -> int:
+def _extent(digits: str) -> int:
     digits = digits.strip()
     if not digits.isdigit() or len(digits) > 19:
-        raise FormatError(f"{what}: extent {digits[:40]!a}")
+        raise FormatError(f"extent {digits[:40]!a}")
     return int(digits)
 
 

@@ -103,19 +103,22 @@ class Lexer(Text):
         super().__init__(data, source, clause)
         self.last_end = 0
         self._tokens = 0
+        # The last token that was looked at before its turn, and the end of the one before it.
+        self._ahead: Token | None = None
+        self._ahead_of = 0
         self.token = self.lex(0)
 
     def lex(self, position: int) -> Token:
         """The first token at or after a byte position."""
         match = _TOKEN.match(self.data, position)
         # `bad` matches where nothing else does.
-        kind = match.lastgroup if match and match.lastgroup else "bad"
-        start, end = match.span(kind) if match else (position, position)
-        if kind == "bad":
+        kind = match.lastgroup if match else None
+        if match is None or kind is None or kind == "bad":
+            start = match.end() if match else position
             character = self.data[start : start + 4].decode("utf-8", "ignore")[:1]
             what = "an unterminated string" if character in "'\"" else f"unexpected character {character!a}"
             self.fail(what, start, "3.1")
-        return Token(kind, self.data[start:end].decode("utf-8"), start, end)
+        return tuple.__new__(Token, (kind, match[kind].decode(), match.start(kind), match.end()))  # in half the time
 
     def advance(self) -> Token:
         """Move to the next token and return the one that was current."""
@@ -124,7 +127,8 @@ class Lexer(Text):
         self._tokens += 1
         if self._tokens > MAX_TOKENS:
             self.refuse(f"more than {MAX_TOKENS:,} tokens")
-        self.token = self.lex(token.end)
+        ahead = self._ahead
+        self.token = ahead if ahead and self._ahead_of == token.end else self.lex(token.end)
         return token
 
     def at(self, text: str) -> bool:
@@ -133,13 +137,18 @@ class Lexer(Text):
 
     def followed_by(self, *texts: str) -> bool:
         """Whether the next tokens but the current one are these, in order."""
-        position = self.token.end
-        for text in texts:
-            token = self.lex(position)
+        token = self.ahead()
+        for text in texts[:-1]:
             if token.text != text:
                 return False
-            position = token.end
-        return True
+            token = self.lex(token.end)
+        return token.text == texts[-1]
+
+    def ahead(self) -> Token:
+        """The token after the current one."""
+        if not self._ahead or self._ahead_of != self.token.end:
+            self._ahead, self._ahead_of = self.lex(self.token.end), self.token.end
+        return self._ahead
 
     def expect(self, text: str) -> Token:
         """Advance past this sign or word."""

@@ -58,6 +58,8 @@ _PRECEDENCE = {
     **dict.fromkeys(("^",), 6),
 }
 _WORDS = {"and": "&&", "or": "||"}
+#: Signs that end most expressions.
+_ENDS = frozenset(",;])")
 _TYPE_NAMES = PRIMITIVES | {"tensor", "?"}
 _ESCAPE = re.compile(r"\\(['\"\\])")
 _MAX_DIGITS = 4000
@@ -288,6 +290,8 @@ class _Parser(Lexer):
         while precedence:
             start = self.token.start
             value = self.operand()
+            if not chains and self.token.text in _ENDS:
+                return value
             operator = _WORDS.get(self.token.text, self.token.text)
             precedence = _PRECEDENCE.get(operator, 0)
             while chains and chains[-1].precedence > precedence:
@@ -414,7 +418,7 @@ class _Parser(Lexer):
 
     def generic_call(self) -> bool:
         """Whether ``<type>(`` comes now, which no comparison is."""
-        return self.at("<") and any(self.followed_by(name, ">", "(") for name in _TYPE_NAMES)
+        return self.at("<") and self.ahead().text in _TYPE_NAMES and self.followed_by(self.ahead().text, ">", "(")
 
     def invocation(self, operation: Identifier) -> Invocation:
         generic = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Node:
     """A part of the text, from ``start`` to before ``end``."""
 
@@ -20,35 +20,35 @@ class Node:
     end: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Identifier(Node):
     """An identifier, which is never a keyword."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Literal(Node):
     """A number without sign (int or float as it is written), a string with its escapes resolved, or a logical."""
 
     value: bool | int | float | str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Array(Node):
     """``[a, b]``, on either side of an assignment."""
 
     items: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Tuple(Node):
     """``(a, b)``, or ``a, b`` in an assignment, on either side; at least two items."""
 
     items: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Unary(Node):
     """``+``, ``-`` or ``!`` before an operand; a negative number is one."""
 
@@ -56,7 +56,7 @@ class Unary(Node):
     operand: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Operation(Node):
     """Operands joined by binary operators of one precedence, from left to right: one operand more than operators.
 
@@ -67,7 +67,7 @@ class Operation(Node):
     operands: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Conditional(Node):
     """``value if condition else otherwise``."""
 
@@ -76,7 +76,7 @@ class Conditional(Node):
     otherwise: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Comprehension(Node):
     """``[for iterator in array, ... if condition yield item]``."""
 
@@ -85,7 +85,7 @@ class Comprehension(Node):
     item: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Subscript(Node):
     """``value[first]``, or ``value[first:last]`` where ``is_range``, with either left out at will."""
 
@@ -95,7 +95,7 @@ class Subscript(Node):
     is_range: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Builtin(Node):
     """``shape_of``, ``length_of``, ``range_of`` or the name of a primitive type, with its one argument."""
 
@@ -103,7 +103,7 @@ class Builtin(Node):
     argument: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Argument(Node):
     """An argument; ``name`` is None for a positional one."""
 
@@ -111,7 +111,7 @@ class Argument(Node):
     value: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Invocation(Node):
     """``operation<generic>(arguments)``; ``generic`` is a type name or ``"?"``, or empty where there is none."""
 
@@ -137,28 +137,28 @@ Expression: TypeAlias = (
 Target: TypeAlias = Identifier | Array | Tuple
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Primitive(Node):
     """``integer``, ``scalar``, ``logical``, ``string`` or ``?``; and ``tensor`` alone, as the grammar has it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class TensorType(Node):
     """``tensor<item>``; ``item`` is empty for ``tensor<>``."""
 
     item: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ArrayType(Node):
     """``item[]``."""
 
     item: Type
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class TupleType(Node):
     """``(a, b)``."""
 
@@ -168,7 +168,7 @@ class TupleType(Node):
 Type: TypeAlias = Primitive | TensorType | ArrayType | TupleType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Assignment(Node):
     """``target = value;``."""
 
@@ -176,7 +176,7 @@ class Assignment(Node):
     value: Expression
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Parameter(Node):
     """A parameter or a result of a fragment; only parameters have defaults, which are made of literals."""
 
@@ -185,7 +185,7 @@ class Parameter(Node):
     default: Expression | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Fragment(Node):
     """A fragment; ``body`` is None for one that is only declared.
 
@@ -200,7 +200,7 @@ class Fragment(Node):
     body: tuple[Assignment, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class GraphDefinition(Node):
     """The graph."""
 
@@ -210,7 +210,7 @@ class GraphDefinition(Node):
     body: tuple[Assignment, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Extension(Node):
     """``extension text;``: names with blanks or commas between them, or whatever a vendor has put there."""
 
@@ -222,7 +222,7 @@ class Extension(Node):
         return tuple(self.text.replace(",", " ").split())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Document(Node):
     """All of it; ``version`` is as it is written."""
 
@@ -232,7 +232,7 @@ class Document(Node):
     graph: GraphDefinition
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Entry(Node):
     """``"tensor": operation(arguments);`` of a ``graph.quant`` (NNEF 1.0, 5.3)."""
 

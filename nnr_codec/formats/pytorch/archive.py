@@ -11,7 +11,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import numpy as np
@@ -93,9 +93,12 @@ class Archive:
     big: bool
     storages: Mapping[str, zipfile.ZipInfo]
     others: tuple[str, ...]
+    _places: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def place(self, key: str) -> tuple[int, int]:
         """The first byte of a storage, and how many there are; FormatError unless they are in the file as they are."""
+        if key in self._places:
+            return self._places[key]
         info, what = self.storages[key], f"storage {key}"
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
             raise FormatError(f"{what} is compressed or encrypted, which torch.save does not")
@@ -107,7 +110,8 @@ class Archive:
         start = info.header_offset + _LOCAL.size + name + extra
         if start + info.file_size > self.size:
             raise FormatError(f"{what} ends beyond the end of the file")
-        return start, int(info.file_size)
+        self._places[key] = start, int(info.file_size)
+        return self._places[key]
 
     def skeleton(self) -> tuple[io.BytesIO, dict[int, str]]:
         """An archive of the same pickle with empty storages, and their keys by where they are in it."""

@@ -36,7 +36,10 @@ _NAMED = re.compile(
     r"|torch (bool|b?float|complex|u?int)[0-9a-z_]*"
 )
 
-_PUSHES = re.compile("NONE|NEWTRUE|NEWFALSE|BININT[12]?|BINFLOAT|LONG1|BINUNICODE|SHORT_BINSTRING|EMPTY_[A-Z]+")
+_PUSHES = frozenset(
+    "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 BINFLOAT LONG1 BINUNICODE SHORT_BINSTRING"
+    " EMPTY_DICT EMPTY_LIST EMPTY_SET EMPTY_TUPLE".split()
+)
 # How many objects an opcode takes from the stack.
 _POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -92,7 +95,7 @@ def _run(stream: BinaryIO, budget: Budget) -> None:
     argument: Any
     for opcode, argument, position in pickletools.genops(stream):
         name = opcode.name
-        if _PUSHES.fullmatch(name):
+        if name in _PUSHES:
             budget.charge("max_names", 1, "objects of the pickle")
             stack.append(_Object(is_open=True) if name.startswith("EMPTY_") else _PLAIN)
         elif name in ("BINPUT", "LONG_BINPUT"):
@@ -132,11 +135,11 @@ def _run(stream: BinaryIO, budget: Budget) -> None:
 
 def _tuple(items: list[_Object], budget: Budget) -> _Object:
     """A tuple of these."""
-    depth = 1 + max((item.depth for item in items), default=0)
+    depth = 1 + max([item.depth for item in items], default=0)
     budget.charge("max_names", 1, "objects of the pickle")
     if depth > MAX_DEPTH:
         raise FormatError(f"tuples are nested deeper than {MAX_DEPTH}")
-    return _Object(depth, 1 + sum(item.size for item in items))
+    return _Object(depth, 1 + sum([item.size for item in items]))
 
 
 def _is_called(asked: str) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ...dtypes import STORED_TYPES, StoredType
@@ -38,7 +39,7 @@ class View:
     stride: tuple[int, ...]
     offset: int
 
-    @property
+    @cached_property
     def span(self) -> int:
         """How many items of the storage there are from the first to the last one."""
         if 0 in self.shape:
