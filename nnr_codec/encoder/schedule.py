@@ -12,25 +12,42 @@ import numpy as np
 
 from ..config import EncoderConfig
 from ..errors import LimitError
-from ..model import Array, Model, nbytes_of, only_of
-from ..workers import WINDOW, Pool, elsewhere
+from ..model import Array, Model, Portable, nbytes_of, only_of
+from ..workers import SMALL, WINDOW, Pool, elsewhere
 from .plan import native
 
 __all__ = ["Call", "Pool", "Reader"]
+
+#: Of memory that an array takes beside its items, and its name in a dict.
+ARRAY_BYTES = 400
 
 Result = TypeVar("Result")
 
 
 class Reader:
-    """Reads tensors of a model, whose mapping may be no matter for several threads at once."""
+    """Reads tensors of a model, whose mapping may be no matter for several threads at once.
+
+    Of a model in files, up to WINDOW bytes of small tensors are kept: opening the file for each, for planning and again
+    for coding, takes longer than the work on it.
+    """
 
     def __init__(self, model: Model) -> None:
         self._tensors, self._lock = model.tensors, Lock()
+        self._kept: dict[str, Array] = {}
+        self._room = WINDOW if isinstance(model.tensors, Portable) else 0
 
     def __call__(self, names: Sequence[str]) -> list[Array]:
         """The tensors of these names, in native byte order and C order."""
         with self._lock:
-            return arrays_of(self._tensors, names)
+            return [self._kept[name] if name in self._kept else self._read(name) for name in names]
+
+    def _read(self, name: str) -> Array:
+        (array,) = arrays_of(self._tensors, [name])
+        taken = array.nbytes + ARRAY_BYTES
+        if taken <= min(self._room, SMALL):
+            self._kept[name] = array
+            self._room -= taken
+        return array
 
     def nbytes(self, names: Iterable[str]) -> int:
         """Bytes of tensors, as far as that can be told without reading them."""

@@ -36,10 +36,10 @@ _NAMED = re.compile(
     r"|torch (bool|b?float|complex|u?int)[0-9a-z_]*"
 )
 
-_PUSHES = frozenset(
-    "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 BINFLOAT LONG1 BINUNICODE SHORT_BINSTRING"
-    " EMPTY_DICT EMPTY_LIST EMPTY_SET EMPTY_TUPLE".split()
-)
+_PUSHES = {
+    *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "BINUNICODE"),
+    *("SHORT_BINSTRING", "EMPTY_LIST", "EMPTY_TUPLE", "EMPTY_DICT", "EMPTY_SET"),
+}
 # How many objects an opcode takes from the stack.
 _POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
