@@ -23,6 +23,7 @@ from . import pruned
 from .allocate import allocate
 from .blocks import UnitPlan
 from .contexts import groups_of, refer
+from .cost import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .distortion import loss
 from .encode_warnings import warn_if_larger, warn_of_loss
 from .kept import Keeping
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     from ..parts import Parts
 
+#: Part of an encoding's bytes from which on the lower bound of a lossless one, which is cautious, is not checked.
+SURE = 0.99
 DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.TENSOR_FLOAT32)
 
 
@@ -118,7 +121,7 @@ def encode_units(
             return
         warn_unused(asked, prepared, done.units)
         is_lossless = all(settled.for_tensor(name).exact for name in model.tensors)
-        if done.least_bytes < done.nbytes and not is_lossless:
+        if done.least_bytes < SURE * done.nbytes and not is_lossless:
             with suppress(EncodeError):
                 warn_if_larger(done.nbytes, sizes(lossless(asked, model.tensors))[0], asked)
 
@@ -179,6 +182,9 @@ def _units(
     losses: dict[str, Loss] = {}
     for plan, (units, taken, measured, lost, floor) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
+        if len(plan.tensors) == 1 and config.for_tensor(plan.ids[0]).exact is None:
+            with_code = UNIT_BYTES + len(plan.ids[0]) + RECORD_BYTES + CODE_BYTES + floor
+            floor = max(floor, min(unit_bytes, with_code))  # exact codes without a record have competed
         nbytes, least = nbytes + unit_bytes, least + floor
         losses |= lost
         if progress:

@@ -24,7 +24,7 @@ Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
 #: Items of a sample, and the factor by which samples of sparse tensors may be larger.
 ITEMS, TIMES = 512, 8
-#: Items of a tensor, and pairs of a sample, below which there is no bound.
+#: Items of a tensor below which there is a bound only if all are distinct; pairs of a sample below which there is none.
 FEWEST, PAIRS = 256, 128
 #: Bytes of a code for each bit of collision entropy, at least: contexts make codes shorter than the entropy.
 SHARE = 0.8 / 8
@@ -40,9 +40,12 @@ def lossless(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
 def least_bytes(array: Array) -> int:
     """Return a lower bound of the bytes that a lossless code of a tensor takes; 0 where little is known."""
     stored = stored_type(array.dtype)
-    if stored is None or array.size < FEWEST:
+    if stored is None or array.size < 2:
         return 0
     flat = array.reshape(-1).view(stored.pattern)
+    if flat.size < FEWEST:
+        is_distinct = len(set(flat.tolist())) == flat.size
+        return int(SHARE * flat.size * log2(flat.size * (flat.size - 1) / 2)) if is_distinct else 0
     some = sample(flat, ITEMS)
     nonzero = len(some) - int(np.count_nonzero(_is_zero(some, stored)))
     items = min(ITEMS * len(some) // max(nonzero, 1), TIMES * ITEMS)
