@@ -226,4 +226,4 @@ def nbytes_of(tensors: Mapping[str, Array], name: str, unknown: int = 0) -> int:
     if describe is None:
         return unknown
     dtype, shape = describe(name)
-    return math.prod(shape) * dtype.itemsize
+    return int(math.prod(shape) * dtype.itemsize)
