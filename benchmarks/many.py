@@ -97,7 +97,7 @@ def cpu(function: Callable[[], Any]) -> tuple[float, Any]:
 
 def report(what: str, source: Tensors | Path, model: Tensors, scratch: Path, **options: Any) -> None:
     """Print one row."""
-    unit, _ = cpu(lambda: np.savez(scratch / "unit.npz", **model))
+    unit, _ = cpu(lambda: np.savez(scratch / "unit.npz", allow_pickle=False, **model))
     encoding, data = cpu(lambda: nnr.encode(source, **options))
     decoding, _ = cpu(lambda: nnr.decode(data))
     print(

@@ -113,7 +113,7 @@ OPTIONS = st.fixed_dictionaries(
         "choose_shift_parameters": st.just(False),
         "deflate_topology": st.just(False),
     },
-)
+).filter(lambda options: not {"profile", "row_skipping"} <= options.keys())  # profile 0 skips no rows
 
 
 # ------------------------------------------------------------------------------------------------ lossless: identity
@@ -170,7 +170,7 @@ def test_a_rule_makes_one_tensor_lossless(array: Array, seed: int) -> None:
     lossy = made("normal", (40, 50), "float32", seed)
     got = nnr.decode(nnr.encode({"a": lossy, "b": array}, rules=[nnr.Rule("b", exact=True)]))
     assert_identical(got["b"], array)
-    assert np.abs(got["a"] - lossy).max() < 2.0**-8
+    assert np.abs(got["a"] - lossy).max() < 0.15 * np.sqrt((lossy**2).mean())
 
 
 # ---------------------------------------------------------------------------------- lossy: type, shape, and how near
@@ -185,10 +185,10 @@ def assert_near(got: Array, want: Array, what: object = "") -> None:
         assert_identical(got, want, what)
         return
     exact, values = want.astype("f8"), got.astype("f8")
-    step = 2.0**-9
-    if sum(extent > 1 for extent in want.shape) < 2:  # such as biases: fine, or as float32
-        largest = float(np.abs(exact).max(initial=0))
-        step = 2.0**-9 * largest
+    step = 2.0**-9 * float(np.abs(exact).max(initial=0))  # of vectors, such as biases
+    if sum(extent > 1 for extent in want.shape) > 1:  # 35 dB
+        scale = float(np.abs(exact).max()) or 1.0
+        step = 0.04 * scale * float(np.linalg.norm(exact / scale)) / max(np.count_nonzero(exact), 1) ** 0.5
     rounding = np.maximum(np.abs(exact) * 2.0 ** -(min(stored.mantissa, 23) + 1), 2.0**-150)
     with np.errstate(over="ignore"):
         assert (np.abs(values - exact) <= 2 * step + rounding).all(), what

@@ -21,7 +21,7 @@ ones matter as much as large ones: the step follows from the smallest value inst
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import frexp, prod, sqrt
+from math import frexp, inf, prod, sqrt
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def qp_below(step: float, qp_density: int) -> int:
 def has_wide_range(subject: Subject) -> bool:
     """Return whether no value is negative, and a tenth of them are small compared with the root mean square."""
     energy, count = subject.energy
-    if subject.bounds[0] < 0 or not energy:
+    if subject.bounds[0] < 0 or not 0 < energy < inf:
         return False
     some = sample(subject.floats.reshape(-1), SAMPLE)
     return sqrt(energy / count) > WIDE * _percentile(some[some > 0], 10)
@@ -100,7 +100,7 @@ def default_plan(
     (energy, count), density = subject.energy, subject.config.qp_density
     if not count:
         return plan_at(0)
-    if not energy:  # float64 values whose squares vanish
+    if not 0 < energy < inf:  # float64 values whose squares vanish or overflow
         return None
     rms = sqrt(energy / count)
     step, coarse = default_step(rms, prod(subject.dims[1:]), dependent), min(density, DENSITY)

@@ -182,10 +182,11 @@ def _units(
     losses: dict[str, Loss] = {}
     for plan, (units, taken, measured, lost, floor) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
-        if len(plan.tensors) == 1 and config.for_tensor(plan.ids[0]).exact is None:
-            with_code = UNIT_BYTES + len(plan.ids[0]) + RECORD_BYTES + CODE_BYTES + floor
-            floor = max(floor, min(unit_bytes, with_code))  # exact codes without a record have competed
         nbytes, least = nbytes + unit_bytes, least + floor
+        if len(plan.tensors) == 1 and config.for_tensor(plan.ids[0]).exact is None:
+            # Exact codes without a record have competed, and others take the bytes of the record, too.
+            with_code = UNIT_BYTES + len(plan.ids[0]) + RECORD_BYTES + CODE_BYTES + floor
+            least += max(min(unit_bytes, with_code) - floor, 0)
         losses |= lost
         if progress:
             for tensor in plan.plans:

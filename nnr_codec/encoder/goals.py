@@ -33,8 +33,9 @@ LEAST_QP, GREATEST_QP = -126 << DENSITY, (128 << DENSITY) - 1
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
 #: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
 CLOSE, TRIES = 4, 24
-#: Steps of qp between those that are tried of factors.
+#: Steps of qp between those that are tried of factors; the finest and the coarsest, in root mean squares of the weight.
 FACTOR_STEPS = OCTAVE // 16
+FINEST, COARSEST = 2.0**-26, 8.0
 #: Parameters of an excerpt.
 EXCERPT = 1 << 15
 #: The least magnitude of which squares are added up.
@@ -92,11 +93,12 @@ def settle(
         elif block.weight in names:
             assert restored is not None
             dtype = described(restored.tensors, block.weight)[0]
-            qp = _factors_qp(block, dtype, one, options, config, read)
+            qp = _factors_qp(block, dtype, one, options, config, read, rms)
         elif options.qp is not None:
             qp = options.qp
         elif not has_target:
-            qp = qp_below(default_step(rms, one.columns, dependent=True), config.qp_density)
+            dependent = options.dependent_quantization is not False
+            qp = qp_below(default_step(rms, one.columns, dependent), config.qp_density)
         if qp is not None:
             found |= qp_options(block, one, qp, config.qp_density)
     if names:
@@ -105,16 +107,22 @@ def settle(
 
 
 def _factors_qp(
-    block: Block, dtype: np.dtype[Any], factors: Factors, options: TensorOptions, config: EncoderConfig, read: Reader
+    block: Block,
+    dtype: np.dtype[Any],
+    factors: Factors,
+    options: TensorOptions,
+    config: EncoderConfig,
+    read: Reader,
+    rms: float,
 ) -> int:
-    """The qp of a weight whose factors give it the SNR, or the largest error, that it may have."""
+    """The qp of a weight of this rms whose factors give it the SNR, or the largest error, that it may have."""
 
     def reaches(error: Distortion) -> bool:
         if options.max_error is not None:
             return error.largest <= options.max_error
         return error.reaches(10 ** ((options.snr or 0.0) / 10))
 
-    qps = range(LEAST_QP, GREATEST_QP + 1, FACTOR_STEPS)
+    qps = range(qp_of(rms * FINEST), qp_of(rms * COARSEST) + 1, FACTOR_STEPS)
     qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
     if qp is None:
         raise EncodeError(f"no steps of its factors give {block.weight!r} the error that is asked for")

@@ -207,10 +207,17 @@ def test_what_stays_as_it_is() -> None:
         assert found.model[name] is tensors[name]
 
 
-@pytest.mark.parametrize("options", [{}, {"qp": -20}, {"quality": 20}, {"snr": 30}], ids=str)
-def test_values_that_no_step_suits_stay(options: dict[str, Any]) -> None:
-    tensors = {"huge": decaying(40, 30, 4) * np.float32(1e30), "w": decaying(40, 30, 4)}
+@pytest.mark.parametrize("options", [{}, {"quality": 20}, {"snr": 30}], ids=str)
+def test_values_of_any_scale_are_decomposed(options: dict[str, Any]) -> None:
+    tensors = {"large": decaying(40, 30, 4) * np.float32(1e12), "w": decaying(40, 30, 4)}
     data = nnr.encode(tensors, reduce="lowrank(error=0.05)", **options)
+    assert [names for _, _, names in units(data)] == [["large", "large_H"], ["w", "w_H"]]
+    assert error(nnr.decode(data)["large"], tensors["large"]) < 0.2
+
+
+def test_values_that_the_step_does_not_suit_stay() -> None:
+    tensors = {"huge": decaying(40, 30, 4) * np.float32(1e30), "w": decaying(40, 30, 4)}
+    data = nnr.encode(tensors, reduce="lowrank(error=0.05)", qp=-20)
     assert [names for _, _, names in units(data)] == [["huge"], ["w", "w_H"]]
     np.testing.assert_array_equal(nnr.decode(data)["huge"], tensors["huge"])
 
@@ -260,7 +267,7 @@ def test_the_product_has_the_error_that_the_weight_would_have(options: dict[str,
     tensors = {"w": decaying(128, 96, 20), "v": RNG.normal(0, 0.1, (50, 60)).astype("f4")}
     plain, pair = (nnr.decode(nnr.encode(tensors, reduce=step, **options)) for step in ("", "lowrank(rank=40)"))
     whole = reduced(tensors, "lowrank(rank=40)", **options).restored["w"]
-    assert error(pair["w"], whole) == pytest.approx(error(plain["w"], tensors["w"]), rel=0.15)
+    assert error(pair["w"], whole) == pytest.approx(error(plain["w"], tensors["w"]), rel=0.2)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -305,7 +312,7 @@ def test_rules_and_overrides_of_the_weight_are_those_of_its_factors() -> None:
 
 def test_no_steps_are_fine_enough() -> None:
     with pytest.raises(nnr.EncodeError, match="no steps of its factors give 'w'"):
-        nnr.encode({"w": decaying(40, 30) * np.float32(1e-18)}, reduce="lowrank(error=0.2)", snr=60)
+        nnr.encode({"w": decaying(40, 30) * np.float32(1e-34)}, reduce="lowrank(error=0.2)", snr=150)
 
 
 def test_tuning() -> None:

@@ -108,7 +108,7 @@ def test_a_decoder_finds_the_same(options: dict[str, Any]) -> None:
 
 
 def test_ways_to_code() -> None:
-    rows = rows_of(model(), rules=[nnr.Rule("half", exact=True), nnr.Rule("dense", qp=-40)])
+    rows = rows_of(model(), qp=-40, rules=[nnr.Rule("half", exact=True)])
     assert rows["dense"]["coding"] == "dependent"
     assert rows["dense"]["tools"]["dq_flag"] == 1
     assert rows["dense"]["tools"]["step"] == 2.0**-10
