@@ -187,7 +187,7 @@ def assert_near(got: Array, want: Array, what: object = "") -> None:
     exact, values = want.astype("f8"), got.astype("f8")
     step = 2.0**-9 * float(np.abs(exact).max(initial=0))  # of vectors, such as biases
     if sum(extent > 1 for extent in want.shape) > 1:  # 35 dB
-        scale = float(np.abs(exact).max()) or 1.0
+        scale = float(np.abs(exact).max(initial=0)) or 1.0
         step = 0.04 * scale * float(np.linalg.norm(exact / scale)) / max(np.count_nonzero(exact), 1) ** 0.5
     rounding = np.maximum(np.abs(exact) * 2.0 ** -(min(stored.mantissa, 23) + 1), 2.0**-150)
     with np.errstate(over="ignore"):

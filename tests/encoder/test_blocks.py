@@ -160,7 +160,7 @@ def test_two_blocks() -> None:
 
 
 def test_tensors_are_read_twice(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once to plan, once to code; a mapping may read them from a file each time."""
+    """Once to plan, once to code; a mapping that tells types and shapes may read them from a file each time."""
     monkeypatch.setattr("nnr_codec.encoder.encode.SURE", 0)  # no comparison with a lossless encoding
     read: list[str] = []
 
@@ -168,6 +168,10 @@ def test_tensors_are_read_twice(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
         def __getitem__(self, name: str) -> Array:
             read.append(name)
             return super().__getitem__(name)
+
+        def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+            array = super().__getitem__(name)
+            return array.dtype, array.shape
 
     model = made(*NAMES)
     nnr.encode_file(Model(Lazy(model.tensors), blocks=model.blocks), tmp_path / "x.nnr", indexed_references=True)
