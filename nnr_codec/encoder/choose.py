@@ -75,9 +75,9 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
     plan = next(exact_levels(subject), None) if scalar else _lossy(subject, in_block)
     if plan is None:
         return exact_plain(subject) or exact(subject)
-    if subject.options.exact is None and not in_block:
-        return _cheapest(subject, plan)
-    return plan
+    if subject.options.exact is not None or in_block or (scalar and not plan.record):
+        return plan
+    return _cheapest(subject, plan)
 
 
 def _difference(subject: Subject) -> TensorPlan:
