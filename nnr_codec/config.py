@@ -26,8 +26,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lossless": {"exact": True},
     "3gpp-full": {
         "profile": 1,
-        "block": True,
-        "local_scaling": True,
+        "block": None,
+        "local_scaling": None,
         "compressed_parameter_types": NNR_CPT_LS | NNR_CPT_BN,
         "dependent_quantization": True,
         "choose_shift_parameters": True,
@@ -197,20 +197,22 @@ class EncoderConfig(TensorOptions):
     hessians : mapping of str to array, or None
         Second moments of a weight's inputs, seen as a matrix of dims[0] rows: shape (columns, columns). Weights make
         up for the errors of those before them in their row, unless ``rate`` is 0 (docs/data-aware.md).
-    block : bool
+    block : bool or None
         Code the blocks that the topology is known to have, a weight with its bias and batch normalization, by one unit
         each (NNR_PT_BLOCK, 7.3.5), as those that the model names itself always are. Blocks whose weight is exact or has
-        a codebook are coded as separate tensors, with an EncodeWarning.
+        a codebook are coded as separate tensors, with an EncodeWarning. EncodeError where no blocks are known; None is
+        True where some are.
     fold_batchnorm : bool
         Fold the batch normalizations of these blocks (8.2.1): what two of the four tensors say, and the bias, then
         follows from the others, and is not coded. The outputs of the network are the same up to rounding, the tensors
         are not. Decoders take the rest from the topology. EncodeError where there is none to fold. Implies ``block``.
-    local_scaling : bool
+    local_scaling : bool or None
         Scale the weight of each of these blocks that has a batch normalization, index by index of its output, so that
         errors are less where that amplifies them; what it takes to undo that is coded beside it, or stands in a scale
         of the topology. Not so weights with ``sensitivity`` or ``hessians``; nor, where it takes a new scale, those of
         float16, with ``codebook``, ``snr`` or ``max_error``, those that one unit cannot hold with it, or if names are
-        in one list, which has labels of the topology alone (A.4). Implies ``block``.
+        in one list, which has labels of the topology alone (A.4). Implies ``block``. EncodeError where no blocks are
+        known; None is True where some are.
     reduce : str or sequence of Step
         Steps of parameter reduction, one after another, before anything is quantized: a text such as
         ``"sparsify(ratio=0.6), fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/reduction.md has all tools.
@@ -259,9 +261,9 @@ class EncoderConfig(TensorOptions):
     target_ratio: float | None = None
     sensitivity: Mapping[str, Any] | None = field(default=None, hash=False, compare=False, repr=False)
     hessians: Mapping[str, Any] | None = field(default=None, hash=False, compare=False, repr=False)
-    block: bool = False
+    block: bool | None = False
     fold_batchnorm: bool = False
-    local_scaling: bool = False
+    local_scaling: bool | None = False
     reduce: str | Iterable[Step | str] = ()
     fixed_point: str | None = None
     compressed_parameter_types: int = BLOCK_TYPES
@@ -306,10 +308,10 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"profile {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
-        for name in ("deflate_topology", "indexed_references", "side_info", "block", "fold_batchnorm", "local_scaling"):
+        for name in ("deflate_topology", "indexed_references", "side_info", "fold_batchnorm"):
             if not isinstance(getattr(self, name), bool):
                 raise EncodeError(f"{name} is true or false, not {getattr(self, name)!r}")
-        for name in ("temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre"):
+        for name in ("block", "local_scaling", "temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre"):
             if not isinstance(getattr(self, name), bool | None):
                 raise EncodeError(f"{name} is true, false or None, not {getattr(self, name)!r}")
         _check_whole("compressed_parameter_types", self.compressed_parameter_types)
@@ -362,8 +364,10 @@ class EncoderConfig(TensorOptions):
             return
         if not isinstance(self.fixed_point, str) or self.fixed_point not in FIXED_POINT:
             raise EncodeError(f"fixed_point is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
-        if any(step.tool == "scale" for step in self.reduction):
-            raise EncodeError("fixed_point decides on all steps, which leaves nothing to choose for scale")
+        for step in self.steps:
+            if step.tool == "scale":
+                name = "scale" if step in self.reduction else "local_scaling"
+                raise EncodeError(f"fixed_point decides on all steps, which leaves nothing to choose for {name}")
         self._check_permitted("fixed_point decides on all steps", _DECIDING)
 
     def _check_permitted(self, what: str, permitted: Mapping[str, tuple[Any, ...]]) -> None:
@@ -399,9 +403,9 @@ class EncoderConfig(TensorOptions):
             ("fold_batchnorm", "fold", NNR_CPT_LS | NNR_CPT_BI),
             ("local_scaling", "scale", NNR_CPT_LS),
         ):
-            if not getattr(self, name) and tool not in steps:
+            if getattr(self, name) is False and tool not in steps:
                 continue
-            if getattr(self, name) and tool in steps:
+            if getattr(self, name) is not False and tool in steps:
                 raise EncodeError(f"{name} is the step {tool} of reduce, which would be done twice")
             if self.exact:
                 raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {name}")
@@ -420,12 +424,12 @@ class EncoderConfig(TensorOptions):
     def steps(self) -> tuple[Step, ...]:
         """All steps of parameter reduction, in order."""
         last = {Step("fold"): self.fold_batchnorm, Step("scale", method="gain"): self.local_scaling}
-        return (*self.reduction, *[step for step, wanted in last.items() if wanted])
+        return (*self.reduction, *[step for step, wanted in last.items() if wanted is not False])
 
     @property
     def has_blocks(self) -> bool:
         """Whether the blocks of the topology are coded as such."""
-        return self.block or any(step.tool in ("fold", "scale") for step in self.steps)
+        return self.block is not False or any(step.tool in ("fold", "scale") for step in self.steps)
 
     def _check_replaced(self, defaults: TensorOptions, options: Mapping[str, Any]) -> None:
         """Check options of a rule or of a tensor."""
@@ -486,7 +490,6 @@ _DECIDING: dict[str, tuple[Any, ...]] = {
     "dependent_quantization": (None, False),
     "rate": (None, 0),
     "codebook": (None, 0),
-    "local_scaling": (None, False),
 }
 #: Options that say how levels are chosen by what they cost, and what they may be where nothing is to choose.
 _OPTIMISED: dict[str, tuple[Any, ...]] = {

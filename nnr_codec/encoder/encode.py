@@ -37,7 +37,7 @@ from .quantize import Groups, as_coded, contents
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
 from .tools import Part, choose_tools
-from .unused_options import warn_unmatched, warn_unused
+from .unused_options import check_blocks, warn_unmatched, warn_unused
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -93,6 +93,7 @@ def encode_units(
     model = prepared.model
     read = Reader(model)
     if asked and not prepared.links:
+        check_blocks(asked, prepared)
         warn_unmatched(asked, {*model.tensors, *prepared.restored.tensors})
     with Pool(jobs, executor) as pool:
 

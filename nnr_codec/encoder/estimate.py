@@ -21,7 +21,7 @@ from .plan import TensorPlan, subject
 from .preamble import preamble
 from .prepare import Prepared
 from .schedule import Call, Pool, Reader
-from .unused_options import warn_unmatched, warn_unused
+from .unused_options import check_blocks, warn_unmatched, warn_unused
 
 #: Parameters of an excerpt.
 ABOUT = 1 << 16
@@ -40,6 +40,7 @@ def estimate(
     With ``warn``, options without effect are an EncodeWarning each.
     """
     if warn:
+        check_blocks(config, prepared)
         warn_unmatched(config, {*prepared.model.tensors, *prepared.restored.tensors})
 
     def sizes(config: EncoderConfig) -> tuple[int, dict[str, int]]:

@@ -10,8 +10,9 @@ from math import prod
 from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..constants import NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
-from ..errors import EncodeWarning
+from ..errors import EncodeError, EncodeWarning
 from ..model import Block
+from ..reduction import Step
 from ..tensor.quant import DTYPES
 from .blocks import OPTIONAL, UnitPlan
 from .layout import is_listed
@@ -26,6 +27,22 @@ def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
     idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in names)]
     _warn([f"rule {pattern!r} matches no tensor" for pattern in idle])
     _warn([f"overrides of {name!r} match no tensor" for name in config.overrides if name not in names])
+
+
+def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
+    """Raise EncodeError for options about blocks of a model without any."""
+    if prepared.wiring.blocks or prepared.model.blocks or prepared.restored.blocks:
+        return
+    asked = {"block": config.block, "local_scaling": config.local_scaling}
+    names = [name for name, value in asked.items() if value]
+    names += [f"reduce={str(step)!r}" for step in config.reduction if _needs_blocks(step)]
+    if names:
+        raise EncodeError(f"{names[0]} is impossible: {_NO_BLOCKS}")
+
+
+def _needs_blocks(step: Step) -> bool:
+    """Whether a step of reduction changes nothing but blocks."""
+    return step.tool == "scale" and ("method", "gain") in step.options
 
 
 def warn_not_update(config: EncoderConfig) -> None:
@@ -59,16 +76,14 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
     known = [block for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
     wanted = [block.weight for block in known if _has_members(block, config.compressed_parameter_types)]
     no_blocks = not known and not prepared.restored.blocks
-    if config.block and no_blocks:
-        yield f"block has no effect: {_NO_BLOCKS}"
-    elif config.block and not wanted:
+    if config.block and not wanted:
         yield "block has no effect: compressed_parameter_types leaves nothing to code with a weight"
     for step in prepared.unused:
         name = f"reduce={str(step)!r}" if step in config.reduction else "local_scaling"
+        if no_blocks and _needs_blocks(step):
+            continue
         reason = "no weight can be scaled (docs/steering.md)"
-        if no_blocks and ("method", "gain") in step.options:
-            reason = _NO_BLOCKS
-        elif is_listed(prepared.model, config):
+        if is_listed(prepared.model, config):
             reason = "indexed_references leaves no names for scales"
         yield f"{name} has no effect: {reason}"
     together = {plan.name for unit in units if unit.compressed_parameter_types for plan in unit.plans}

@@ -144,13 +144,18 @@ def test_nothing_to_fold(capsys: Capture) -> None:
     assert "there is no batch normalization to fold: there is no graph that tells of one" in result.err
 
 
-@pytest.mark.parametrize("arguments", [["--block"], ["--local-scaling"], ["--preset", "3gpp-full"]])
-def test_no_blocks(capsys: Capture, arguments: list[str]) -> None:
+@pytest.mark.parametrize("option", ["--block", "--local-scaling"])
+def test_options_about_blocks_are_refused_without_blocks(capsys: Capture, option: str) -> None:
     np.savez("w.npz", w=np.eye(3))
-    result = call(capsys, "encode", "w.npz", "-o", "m.nnr", *arguments)
-    assert result.code == 0
-    assert "has no effect: the model has no graph that tells which tensors form a block" in result.err
-    assert Path("m.nnr").read_bytes() == nnr.encode("w.npz")
+    result = call(capsys, "encode", "w.npz", "-o", "m.nnr", option)
+    assert result.code
+    assert "is impossible: the model has no graph that tells which tensors form a block" in result.err
+    assert not Path("m.nnr").exists()
+
+
+def test_a_preset_with_blocks_suits_a_model_without_blocks(capsys: Capture) -> None:
+    np.savez("w.npz", w=np.eye(3))
+    assert call(capsys, "encode", "w.npz", "-o", "m.nnr", "--preset", "3gpp-full").code == 0
 
 
 @pytest.mark.parametrize(

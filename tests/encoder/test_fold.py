@@ -413,7 +413,7 @@ def test_what_cannot_be_folded(model: Model, options: dict[str, Any], message: s
         ({"compressed_parameter_types": 1}, "compressed_parameter_types 1 is not a sum of 2, 4 and 8"),
         ({"compressed_parameter_types": -2}, "is not a sum"),
         ({"compressed_parameter_types": "2"}, "is a whole number"),
-        ({"block": 1}, "block is true or false"),
+        ({"block": 1}, "block is true, false or None"),
         ({"topology": "apart"}, "topology is carried or external, not 'apart'"),
         ({"topology": None}, "topology is carried or external, not None"),
     ],

@@ -121,10 +121,7 @@ PLAIN = {"w": MATRIX}
     [
         (PLAIN, {"rules": [nnr.Rule("conv*", qp=-20)]}, r"rule 'conv\*' matches no tensor"),
         (PLAIN, {"overrides": {"v": {"qp": -20}}}, "overrides of 'v' match no tensor"),
-        (PLAIN, {"block": True}, "block has no effect: the model has no graph"),
-        (PLAIN, {"local_scaling": True}, "local_scaling has no effect: the model has no graph"),
-        (PLAIN, {"reduce": "scale(method=gain)"}, r"scale\(method=gain\)' has no effect: the model has no graph"),
-        (PLAIN, {"reduce": "scale", "codebook": 5}, "reduce='scale' has no effect: no weight can be scaled"),
+        (BLOCKS, {"reduce": "scale", "codebook": 5}, "reduce='scale' has no effect: no weight can be scaled"),
         (BLOCKS, {"local_scaling": True, "indexed_references": True}, "indexed_references leaves no names for scales"),
         (BLOCKS, {"block": True, "codebook": 5}, "2 of 2 blocks are coded as separate tensors: 'conv.weight' has a"),
         (BLOCKS, {"fold_batchnorm": True, "rules": [nnr.Rule("up.weight", codebook=5)]}, "1 of 2 blocks"),
@@ -155,10 +152,21 @@ def test_what_a_model_leaves_without_effect_is_warned_of_once(
     assert len([one for one in issued if re.search(message, str(one.message))]) == 1
 
 
+@pytest.mark.parametrize("function", [nnr.encode, nnr.estimate])
+@pytest.mark.parametrize(
+    "options",
+    [{"block": True}, {"local_scaling": True}, {"reduce": "scale(method=gain)"}],
+    ids=str,
+)
+def test_options_about_blocks_are_refused_without_blocks(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    with pytest.raises(nnr.EncodeError, match="is impossible: the model has no graph"):
+        function(PLAIN, **options)
+
+
 def test_a_search_for_a_target_warns_once() -> None:
     with pytest.warns(nnr.EncodeWarning) as issued:
-        nnr.encode(PLAIN, target_ratio=0.1, block=True, reduce="sparsify")
-    assert len([one for one in issued if str(one.message).startswith("block")]) == 1
+        nnr.encode(PLAIN, target_ratio=0.1, topology="external", reduce="sparsify")
+    assert len([one for one in issued if str(one.message).startswith("topology")]) == 1
 
 
 @pytest.mark.parametrize("preset", ["small", "lossless", "3gpp-full"])
