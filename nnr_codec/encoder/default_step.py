@@ -1,7 +1,7 @@
 """The step of a matrix without a qp or a goal: it follows from the matrix alone, and no part of the matrix is lost.
 
-The step is proportional to the root mean square of the values times fan-in**0.75, the best of the rules that
-docs/steering.md compares. Three guards make it finer:
+The step is proportional to the root mean square of the values times fan-in**0.75; docs/steering.md compares other rules.
+Three guards make it finer:
 
 * the matrix keeps an SNR of at least FLOOR,
 * no row (index of ``dims[0]``) becomes zero,
@@ -74,8 +74,10 @@ def qp_below(step: float, qp_density: int) -> int:
 
 def has_wide_range(subject: Subject) -> bool:
     """Return whether no value is negative, and a tenth of them are small compared with the root mean square."""
+    if subject.bounds[0] < 0:
+        return False
     energy, count = subject.energy
-    if subject.bounds[0] < 0 or not 0 < energy < inf:
+    if not 0 < energy < inf:
         return False
     some = sample(subject.floats.reshape(-1), SAMPLE)
     return sqrt(energy / count) > WIDE * _percentile(some[some > 0], 10)
