@@ -1,6 +1,6 @@
 """The step of a matrix without a qp or a goal: it follows from the matrix alone, and no part of the matrix is lost.
 
-The step is proportional to the root mean square of the values times fan-in**0.75; docs/steering.md compares other rules.
+The step is proportional to the root mean square of the values times fan-in**0.75 (docs/steering.md has other rules).
 Three guards make it finer:
 
 * the matrix keeps an SNR of at least FLOOR,
