@@ -111,7 +111,7 @@ def test_colons_belong_to_the_pattern(capsys: Capture) -> None:
         ("*:pattern=3", "'pattern' is not an option; there are "),
         ("*:self=3", "'self' is not an option"),
         ("*:nope=1", "'nope' is not an option"),
-        ("*:qp=-5000", "qp -5000 is outside -128..127"),
+        ("*:qp=-5000", "qp -5000 is outside -504..511"),
         ("*:scan_order=5", "scan_order 5 is outside 0..4"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_rule_without_tensors_is_told(npz: Path, capsys: Capture) -> None:
     "arguments",
     [
         ["--qp", "abc"],
-        ["--qp", "200"],
+        ["--qp", "600"],
         ["--qp-density", "8"],
         ["--profile", "2"],
         ["--scan-order", "5"],

@@ -92,7 +92,7 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
         (["--lossless", "--dq"], "--lossless keeps every bit, which leaves nothing to choose for --dq"),
         (["--profile", "0", "--row-skipping"], "Error: --row-skipping needs --profile 1"),
         (["--quality", "101"], "Error: --quality 101.0 is outside 0..100"),
-        (["--qp", "999"], "Error: --qp 999 is outside -128..127 of --qp-density 2"),
+        (["--qp", "999"], "Error: --qp 999 is outside -504..511 of --qp-density 2"),
         (["--snr=-3"], "Error: --snr -3.0 is outside 0..3000"),
         (["--snr", "nan"], "Error: --snr is a finite number, not nan"),
         (["--max-error", "0"], "Error: --max-error is above 0; --lossless keeps every bit"),

@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float32]
 MODELS = (SHARED or Path()) / "models"
 NAMES = ["digits_cnn_irv10", "resnet20_cifar10_irv11", "squeezenet1_0_deepcompression_irv11"]
 #: Bytes of a whole bitstream, in percent of the .bin, and the least SNR in dB of outputs, at the default settings.
-DEFAULTS = dict(zip(NAMES, [(29, 45), (23, 29), (11, 40)], strict=True))
+DEFAULTS = dict(zip(NAMES, [(29, 45), (38, 29), (11, 40)], strict=True))
 
 
 @cache

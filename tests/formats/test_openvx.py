@@ -234,9 +234,9 @@ def test_what_saturates_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.Capt
         (["--target-ratio", "0.2"], "--target-ratio"),
         (["--lossless"], "--lossless"),
         (["--preset", "small"], "--quality"),
-        (["--dq"], "dependent_quantization"),
+        (["--dq"], "--dq"),
         (["--local-scaling"], "--local-scaling"),
-        (["--rule", "w:qp=-3"], "qp"),
+        (["--rule", "w:qp=-3"], "(--)?qp"),
     ],
 )
 def test_usage_errors(options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
