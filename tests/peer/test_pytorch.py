@@ -14,7 +14,7 @@ from .conftest import Peer, assert_same_tensors
 pytestmark = [pytest.mark.peer, pytest.mark.torch]
 
 
-@pytest.mark.parametrize("options", [{}, {"qp": -20}, {"block": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"qp": -20}], ids=str)
 def test_a_flat_state(peer: Peer, options: dict[str, Any]) -> None:
     torch: Any = pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")
     torch.manual_seed(0)
