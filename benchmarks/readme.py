@@ -79,7 +79,7 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether the number is right."""
+        """Return whether the stated number is right."""
         if not self.stated:
             return False
         digits = self.stated.replace(",", "")
@@ -172,7 +172,7 @@ class Coded:
 
 @cache
 def parameters(model: Path) -> int:
-    """How many numbers a model has."""
+    """Return the number of parameters of a model."""
     return sum(np.asarray(array).size for array in nnr.load(model).tensors.values())
 
 
@@ -186,7 +186,7 @@ def coded(model: Path, *options: str) -> Coded:
 
 @dataclass(frozen=True)
 class Outputs:
-    """How near the outputs are over 256 seeded inputs, and the matrices: same decisions in percent, SNR in dB."""
+    """Errors of the outputs for 256 seeded inputs, and of the matrices: same decisions in percent, SNR in dB."""
 
     cosine: float
     same: float
@@ -261,7 +261,7 @@ def steering() -> Iterator[Figure]:
 
 
 def tune() -> Iterator[Figure]:
-    """What a search by accuracy finds for the example."""
+    """The result of a search by accuracy for the example."""
     evaluate = runpy.run_path(str(EXAMPLE / "evaluate.py"))
     with np.load(EXAMPLE / "test.npz") as test:
         images, labels = test["images"], test["labels"]
@@ -289,7 +289,7 @@ def nnef() -> Iterator[Figure]:
 
 
 def blocks() -> Iterator[Figure]:
-    """What folding and scaling gain at equal size."""
+    """The gain of folding and scaling at equal size."""
     low, high = stated(r"At equal size, the outputs have ([\d.]+) to ([\d.]+) dB more")
     gains = []
     for name in ("batch norm", "ResNet-20", "ResNet-56"):

@@ -105,7 +105,7 @@ class TensorDifference:
     nonzero, zeroed : int
         Expected values other than 0, and how many of these became 0.
     is_matrix : bool
-        Whether at least two extents are above 1.
+        At least two extents are above 1.
     """
 
     size: int
@@ -232,7 +232,7 @@ def compare_tensors(expected: Array, got: Array) -> TensorDifference:
 
 
 def is_matrix_shape(shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of this shape is a matrix, not a vector: none of its extents is 0, and at least two exceed 1."""
+    """Return whether a tensor of this shape is a matrix: no extent is 0, and at least two exceed 1."""
     return 0 not in shape and sum(extent > 1 for extent in shape) > 1
 
 

@@ -144,7 +144,7 @@ def _unsaid(subject: Subject) -> str:
 
 
 def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
-    """As the options say; None for values that are not finite, or that no step suits."""
+    """Return the plan that the options ask for; None for values that are not finite, or that no step suits."""
     options = subject.options
     low, high = subject.bounds
     if not (isfinite(low) and isfinite(high)):

@@ -110,7 +110,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
 
 
 def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | None) -> Iterator[Floats]:
-    """What the levels or floats of a unit, flat, decode to, PART at a time."""
+    """Yield the values to which the levels or floats of a unit, flat, decode, PART at a time."""
     dtype = plan.record.stored.dtype if plan.record else DTYPES[plan.data_format]
     state, in_rows = 0, syntax is None or not plan.options.scan_order
     if syntax and plan.dq_flag and not in_rows:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from math import prod
 
+from ..compare import is_matrix_shape
 from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..constants import NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
@@ -41,7 +42,7 @@ def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
 
 
 def _needs_blocks(step: Step) -> bool:
-    """Whether a step of reduction changes nothing but blocks."""
+    """Return whether a step of reduction changes blocks only."""
     return step.tool == "scale" and ("method", "gain") in step.options
 
 
@@ -99,7 +100,7 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
 
 
 def _has_members(block: Block, types: int) -> bool:
-    """Whether a unit may hold anything of a block besides its weight."""
+    """Return whether a unit may hold anything of a block besides its weight."""
     members = [(kind, [getattr(block, name) for name in roles.values()]) for kind, roles in OPTIONAL]
     return block.g is not None or any(kind & types and None not in names for kind, names in members)
 
@@ -124,35 +125,35 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
 
 
 def _is_asked(name: str, value: float | None) -> bool:
-    """Whether a value of an option asks for something: 0 does of goals, and is off elsewhere."""
+    """Return whether an option is set: 0 is a value for goals, and off for other options."""
     return value is not None if name in TENSOR_GOALS else bool(value)
 
 
 def _is_lossy(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Whether a tensor has floats that need not be exact."""
+    """Return whether a tensor has floats that need not be exact."""
     known = plan.record.type if plan.record else None
     kind = STORED_TYPES[known].kind if known else DTYPES[plan.data_format].kind
     return kind == "f" and not options.exact
 
 
 def _has_rows(plan: TensorPlan, _: TensorOptions) -> bool:
-    """Whether a tensor is coded as levels, which have rows and columns."""
+    """Return whether a tensor is coded as levels with several rows and columns."""
     return plan.payload_type != NNR_PT_RAW_FLOAT and plan.dims[0] > 1 and prod(plan.dims[1:]) > 1
 
 
 def _is_matrix(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Whether a tensor may be quantized with another step than the fine one of a vector."""
-    fine = options.exact is None and options.fine_vectors and sum(extent > 1 for extent in plan.dims) < 2
+    """Return whether a tensor may be quantized with another step than the fine one of a vector."""
+    fine = options.exact is None and options.fine_vectors and not is_matrix_shape(plan.dims)
     return _is_lossy(plan, options) and not fine
 
 
 def _is_optimised(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Whether a tensor may be quantized by what bits cost."""
+    """Return whether the quantization of a tensor may weigh errors against bits."""
     return _is_matrix(plan, options) and options.max_error is None
 
 
 def _is_dependent(plan: TensorPlan, options: TensorOptions) -> bool:
-    """Whether a tensor may be quantized dependently."""
+    """Return whether the quantization of a tensor may be dependent."""
     return _is_optimised(plan, options) and not options.codebook
 
 
