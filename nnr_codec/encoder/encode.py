@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ..parts import Parts
 
-#: Part of an encoding's bytes from which on the lower bound of a lossless one, which is cautious, is not checked.
+#: A lossless encoding is sized only if the lower bound of its bytes is below this part of the encoding's bytes.
 SURE = 0.99
 DEFAULT_FORMATS = (DecompressedDataFormat.TENSOR_INT32, DecompressedDataFormat.TENSOR_FLOAT32)
 
@@ -54,7 +54,7 @@ class TensorReport:
     """What became of one tensor; the unit of a block counts for the first of its tensors, the weight.
 
     ``seconds`` are those of its coding, apart from the planning; ``statistics`` are None unless they were asked for.
-    ``loss`` is its error; None for integers, and for what does not come out by itself.
+    ``loss`` is its error; None for integers, and for tensors that decoders do not return by themselves.
     """
 
     name: str
@@ -264,7 +264,7 @@ def _measured(
     groups: Groups | None,
     losses: dict[str, Loss],
 ) -> tuple[Array, Array | None]:
-    """The contents of the units of a tensor, whose error is noted."""
+    """Return the contents of the units of a tensor, and add its error to ``losses``."""
     array = as_coded(plan, array)
     unit, bits = contents(plan, array, syntax, groups)
     if found := loss(plan, array, unit, syntax):

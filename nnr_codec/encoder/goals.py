@@ -134,7 +134,9 @@ def with_density(config: EncoderConfig, qp_density: int = DENSITY) -> EncoderCon
     shift = qp_density - config.qp_density
 
     def moved(qp: int | None) -> int | None:
-        return qp if qp is None else qp << shift if shift >= 0 else (qp >> -shift) - 1
+        if qp is None:
+            return None
+        return qp << shift if shift >= 0 else (qp >> -shift) - 1
 
     def shifted(options: Mapping[str, Any]) -> dict[str, Any]:
         return {name: moved(value) if name == "qp" else value for name, value in options.items()}
