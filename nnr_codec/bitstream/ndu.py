@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from ..cabac_ext.kernel import PayloadEncoder, TensorSide, TensorSyntax, coding_order
 from ..constants import NNR_NDU, NNR_PT_RAW_FLOAT
 from ..errors import EncodeError, NnrError
-from ..syntax import BitCounter, Session, Writer
+from ..syntax import BitCounter, BitWriter, Session, Writer
 from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import NnrCompressedDataUnitHeader, NnrUnitHeader
 from .payload import Coded, Part, code_payload, parts, tensor_syntax
@@ -222,7 +223,7 @@ def write_payload(
     if max_unit_size is not None:
         pieces = max(pieces, _pieces(header, len(data), session, max_unit_size))
     if pieces == 1:
-        return [write_unit(ndu_header(header), data, session)]
+        return [write_unit(ndu_header(header), data, session, head=_head(header, session))]
     cuts = [len(data) * k // pieces for k in range(pieces + 1)]
     return [
         write_unit(ndu_header(header, pieces - k), data[start:stop], session)
@@ -239,6 +240,44 @@ def ndu_header(detail: NnrCompressedDataUnitHeader, counter: int = 0) -> NnrUnit
         partial_data_counter=counter,
         detail=detail,
     )
+
+
+def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None:
+    """Return the headers of a complete unit; None if they cannot be made from those of a unit with another id."""
+    elements = header.__dict__
+    name = elements.get("topology_elem_id", "")
+    if not name or "\0" in name or header.scan_order or not header.tensor_dimensions_flag:
+        return None
+    others = tuple([(key, value) for key, value in elements.items() if key not in ("topology_elem_id", "tensor_dimensions")])
+    flags = session.general_profile_idc, session.mps_topology_indexed_reference_flag, session.mps_parent_signalling_enabled_flag
+    try:
+        before, after = _around_id(flags, tuple(header.tensor_dimensions), others)
+    except TypeError:  # a codebook, or a list of a concatenation
+        return None
+    return before + str(name).encode() + after
+
+
+@lru_cache(maxsize=1 << 10)
+def _around_id(
+    flags: tuple[int, int, int], dims: tuple[int, ...], others: tuple[tuple[str, Any], ...]
+) -> tuple[bytes, bytes]:
+    """Return the headers of a complete unit before its topology_elem_id, and from the zero that ends it."""
+    header = NnrCompressedDataUnitHeader(topology_elem_id="", tensor_dimensions=list(dims), **dict(others))
+    session = Session(
+        general_profile_idc=flags[0],
+        mps_topology_indexed_reference_flag=flags[1],
+        mps_parent_signalling_enabled_flag=flags[2],
+    )
+    bits = {}
+
+    def note(path: str, descriptor: object, bit: int, size: int, value: object) -> None:
+        bits[path.rpartition(".")[2]] = bit
+
+    io = BitWriter()
+    Writer(session, io, note).write(ndu_header(header))
+    data: bytes = io.getvalue()
+    start = bits["topology_elem_id"] // 8
+    return data[:start], data[start:]
 
 
 def _pieces(header: NnrCompressedDataUnitHeader, size: int, session: Session, max_unit_size: int) -> int:

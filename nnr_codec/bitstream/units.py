@@ -329,15 +329,19 @@ def write_unit(
     *,
     long_size: bool = False,
     depth: int = 0,
+    head: bytes | None = None,
 ) -> bytes:
     """The bytes of a unit; ``session`` is what it sees, and takes over what it leaves.
 
     ``long_size`` asks for the 31 bits of nnr_unit_size where 15 would do, ``depth`` is the number of aggregates around
-    the unit. Raises WriteError for a structure that its table cannot represent, or a unit of 2 GiB and more.
+    the unit, ``head`` are the bytes of its headers if they are known. Raises WriteError for a structure that its table
+    cannot represent, or a unit of 2 GiB and more.
     """
-    writer = Writer(session, BitWriter())
-    writer.write(header)
-    body: list[bytes | memoryview] = [writer.io.getvalue()]  # type: ignore[union-attr]  # a BitWriter, see above
+    if head is None:
+        writer = Writer(session, BitWriter())
+        writer.write(header)
+        head = writer.io.getvalue()  # type: ignore[union-attr]  # a BitWriter, see above
+    body: list[bytes | memoryview] = [head]
     if isinstance(payload, Structure):
         if header.nnr_unit_type == NNR_TPL:
             session.topology_storage_format = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format

@@ -244,8 +244,9 @@ cdef run_rows(Coder *c, Tensor *t, int64_t stop, check):
     while t.done < stop and not t.error:
         with nogil:
             code_rows(c, t, min(STEP, stop - t.done))
-        PyErr_CheckSignals()
-        ask()
+        if t.done < t.height * t.width:
+            PyErr_CheckSignals()
+            ask()
         if check is not None:
             check()
 

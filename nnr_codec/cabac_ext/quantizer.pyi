@@ -49,8 +49,28 @@ def trellis(
     `|x| / step` counts as 2**30 where it is more, as does not-a-number. Raises ValueError for arguments out of range.
     """
 
-def bounds(x: Real) -> tuple[float, float]:
-    """The least and the greatest of at least one value, shape (n,); not-a-numbers where one is not finite."""
+def survey(x: Real) -> tuple[float, float, float, int, float]:
+    """Return facts about at least one value, shape (n,); the same on every machine.
+
+    Returns
+    -------
+    low, high : float
+        The least and the greatest value; NaN if a value is not finite.
+    power : float
+        See :func:`power`.
+    nonzero : int
+        Number of values other than 0.
+    smallest : float
+        Smallest magnitude other than 0; infinity if there is none.
+    """
+
+def grid(x: Real, bits: int) -> tuple[int, int, float] | None:
+    """Return the grid of the values, shape (n,), which need not be contiguous.
+
+    Returns the largest `exponent` such that all values are multiples of 2**exponent, the greatest common divisor of
+    these multiples (odd; 0 if all values are 0), and the largest magnitude. None for values that are not finite, for
+    negative zeros, and if a multiple takes more than `bits` bits.
+    """
 
 def power(x: Real) -> float:
     """Return the sum of the squares of finite values of shape (n,), the same on every machine.
@@ -66,6 +86,14 @@ def loss(x: Real, y: Real) -> tuple[float, float, int, int]:
 
     Returns the sum of the squares of `x`, the sum of the squares of `x - y`, the number of values of `x` other than 0,
     and the number of these whose `y` is 0. The same sums on every machine.
+    """
+
+def loss_of_levels(
+    x: npt.NDArray[np.float32], levels: npt.NDArray[np.int32], step: float, dq_flag: int
+) -> tuple[float, float, int, int]:
+    """Compare values with the float32 values of their levels, both of shape (n,); returns see :func:`loss`.
+
+    With `dq_flag` 1, levels are those of dependent quantization in coding order (10.2.1.5).
     """
 
 def resolve(levels: npt.NDArray[np.int32], out: npt.NDArray[np.int32], state: int = 0) -> int:

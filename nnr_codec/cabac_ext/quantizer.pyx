@@ -3,7 +3,7 @@
 """Levels for tensors: uniform and dependent scalar quantization. Signatures and documentation: quantizer.pyi."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.math cimport INFINITY as inf, NAN, fabs, rint
+from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint, signbit
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -109,8 +109,9 @@ def trellis(const real[::1] x not None, double step, int32_t[::1] levels not Non
                     m = min(n - done, NNR_BLOCK if done else NNR_FIRST_BLOCK)
                     nnr_block(t, <int>m, done + m == n, passes if done else passes + 2)
                     done += m
-            PyErr_CheckSignals()
-            ask()
+            if done < n:
+                PyErr_CheckSignals()
+                ask()
     finally:
         free(t)
 
@@ -125,20 +126,64 @@ def uniform(const real[::1] x not None, double step, int32_t[::1] levels not Non
             levels[i] = <int32_t>rint(x[i] * scale)
 
 
-def bounds(const real[::1] x not None):
-    cdef int64_t n = x.shape[0]
-    cdef double low, high
+def survey(const real[::1] x not None):
+    cdef int64_t i, n = x.shape[0], nonzero = 0
+    cdef double low, high, total
+    cdef real magnitude, smallest = inf
     cdef int finite
     if not n:
         raise ValueError("no values have no bounds")
     with nogil:
         if real is float:
             finite = nnr_extent32(&x[0], n, &low, &high)
+            total = nnr_power32(&x[0], n)
         else:
             finite = nnr_extent64(&x[0], n, &low, &high)
+            total = nnr_power64(&x[0], n)
+        for i in range(n):
+            magnitude = x[i] if x[i] >= 0 else -x[i]
+            nonzero += magnitude != 0
+            smallest = magnitude if (magnitude > 0) & (magnitude < smallest) else smallest
     if not finite:
         low = high = NAN
-    return low, high
+    return low, high, total, nonzero, smallest
+
+
+def grid(const real[:] x not None, int bits):
+    cdef int64_t i, n = x.shape[0]
+    cdef int exponent, lowest = 1 << 16, highest = -(1 << 16)
+    cdef uint64_t odd = 0, a, b
+    cdef double value, largest = 0
+    cdef int found = 1
+    with nogil:
+        for i in range(n):
+            value = x[i]
+            if not isfinite(value) or (value == 0 and signbit(value)):
+                found = 0
+                break
+            if value == 0:
+                continue
+            largest = max(largest, fabs(value))
+            a = <uint64_t>ldexp(fabs(frexp(value, &exponent)), 53)
+            highest = max(highest, exponent)
+            exponent -= 53
+            while not a & 1:
+                a >>= 1
+                exponent += 1
+            lowest = min(lowest, exponent)
+            if highest - lowest > bits:
+                found = 0
+                break
+        if found and highest >= lowest:
+            for i in range(n):
+                a = <uint64_t>ldexp(fabs(<double>x[i]), -lowest)
+                while a:
+                    b = odd % a
+                    odd = a
+                    a = b
+                if odd == 1:
+                    break
+    return (lowest, odd, largest) if found else None
 
 
 def power(const real[::1] x not None):
@@ -181,6 +226,26 @@ def loss(const real[::1] x not None, const real[::1] y not None):
                 nnr_loss32(&x[0], &y[0], n, &found)
             else:
                 nnr_loss64(&x[0], &y[0], n, &found)
+    return found.signal, found.noise, found.nonzero, found.zeroed
+
+
+def loss_of_levels(const float[::1] x not None, const int32_t[::1] levels not None, float step, bint dq_flag):
+    cdef int64_t n = x.shape[0], start = 0, i, m
+    cdef NnrLoss found = NnrLoss(0, 0, 0, 0)
+    cdef int state = 0
+    cdef int32_t quant_param[1024]
+    cdef float y[1024]
+    if levels.shape[0] != n:
+        raise ValueError("x and levels differ in length")
+    with nogil:
+        while start < n:
+            m = min(n - start, 1024)
+            if dq_flag:
+                state = nnr_resolve(&levels[start], quant_param, m, state)
+            for i in range(m):
+                y[i] = <float>(quant_param[i] if dq_flag else levels[start + i]) * step
+            nnr_loss32(&x[start], y, m, &found)
+            start += m
     return found.signal, found.noise, found.nonzero, found.zeroed
 
 

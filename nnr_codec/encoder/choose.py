@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from math import frexp, isfinite, ldexp, prod, sqrt
-from typing import Any
+from math import frexp, inf, isfinite, ldexp, prod, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -220,11 +220,13 @@ def _fine(subject: Subject) -> TensorPlan | None:
         return _quantized(subject, default, dependent=False)
     if subject.options.qp is None and has_wide_range(subject):
         return _wide(subject) or _raw(subject)
+    if not 0 < subject.energy[0] < inf:  # float64 values whose squares vanish or overflow
+        return _raw(subject)
     coarser = subject.options.step_qp(density) - default
-    by_mean, by_low = _fine_qps(subject, largest)
+    by_mean, by_low = _fine_qps(subject)
     qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
-    info = np.finfo(DTYPES[subject.data_format])
-    legal = float(info.tiny) <= step_size(qp, density) <= float(info.max)
+    info = _finfo(subject.data_format)
+    legal = info.tiny <= step_size(qp, density) <= info.max
     if not legal or not _is_exact(largest, qp - qp % (1 << density), density, info):
         return _raw(subject)
     return _quantized(subject, qp, dependent=False)
@@ -239,16 +241,15 @@ def _wide(subject: Subject) -> TensorPlan | None:
     return replace(plan, rate=0.0, passes=1) if plan and plan.qp <= qp else None
 
 
-def _fine_qps(subject: Subject, largest: float) -> tuple[int, int]:
+def _fine_qps(subject: Subject) -> tuple[int, int]:
     """The largest qp that the root mean square allows, and the one that small values do."""
     density = subject.config.qp_density
-    exponent = frexp(largest)[1]
-    some = np.abs(sample(subject.floats.reshape(-1), FINE_SAMPLE).astype(np.float64))
-    squares = np.rint(np.ldexp(some, 20 - exponent)).astype(np.int64) ** 2  # of which the sum is exact
-    most = ldexp(sqrt(max(int(squares.sum()), 1) / len(some)), exponent - 20 + FINE)
-    by_mean = qp_below(most, density)
+    by_mean = qp_below(ldexp(sqrt(subject.energy[0] / subject.array.size), FINE), density)
+    if subject.bounds[0] < 0:
+        return by_mean, by_mean + (COARSER << density)
+    some = sample(subject.floats.reshape(-1), FINE_SAMPLE).astype(np.float64)
     above = np.sort(some[some > 0])
-    if subject.bounds[0] < 0 or not len(above):
+    if not len(above):
         return by_mean, by_mean + (COARSER << density)
     return by_mean, qp_below(ldexp(float(above[len(above) // LOW]), FINE_LOW), density)
 
@@ -264,7 +265,7 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     is_half = data_format is DecompressedDataFormat.TENSOR_FLOAT16 and subject.config.side_info
     if is_half and step_size(qp, density) < float(np.finfo(np.float16).tiny):  # a step is a normal number (7.3.6)
         data_format = DecompressedDataFormat.TENSOR_FLOAT32
-    info = np.finfo(DTYPES[data_format])
+    info = _finfo(data_format)
     low, high = subject.bounds
     largest = max(high, -low)
     exact = False
@@ -274,9 +275,10 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
         if exact:
             break
     dependent = dependent and exact
-    if step_size(qp, density) < float(info.tiny):
-        qp = int(info.minexp) << density
     step = step_size(qp, density)
+    if step < info.tiny:
+        qp = info.minexp << density
+        step = step_size(qp, density)
     if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(subject.stored.name, data_format):
         return None
     rate = _rate(subject, dependent) if exact else 0.0
@@ -325,14 +327,30 @@ def in_unit(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> Te
     qp = plan.qp - (1 << qp_density)
     step = step_size(qp, qp_density)
     largest = float(np.abs(array).max())
-    info = np.finfo(DTYPES[plan.data_format])
-    legal = step >= float(info.tiny) and largest / step < (1 << 30) - 2
+    info = _finfo(plan.data_format)
+    legal = step >= info.tiny and largest / step < (1 << 30) - 2
     if not legal or not _is_exact(largest, qp, qp_density, info):
         return None
     return replace(plan, qp=qp, step=step, dq_flag=1, nearest=True)
 
 
-def _is_exact(largest: float, qp: int, qp_density: int, info: np.finfo[Any]) -> bool:
+class _FloatFormat(NamedTuple):
+    """Limits of a format of floats: see numpy.finfo."""
+
+    tiny: float
+    max: float
+    minexp: int
+    nmant: int
+
+
+@cache
+def _finfo(data_format: DecompressedDataFormat) -> _FloatFormat:
+    """Return the limits as numbers of Python, which numpy takes a microsecond each to make."""
+    info = np.finfo(DTYPES[data_format])
+    return _FloatFormat(float(info.tiny), float(info.max), int(info.minexp), int(info.nmant))
+
+
+def _is_exact(largest: float, qp: int, qp_density: int, info: _FloatFormat) -> bool:
     """Whether each level up to the largest value, times mul, fits the significand (7.3.3, 7.3.6)."""
     mul = (1 << qp_density) + qp % (1 << qp_density)
     odd = mul // (mul & -mul)

@@ -106,9 +106,12 @@ def default_plan(
         return None
     rms = sqrt(energy / count)
     step, coarse = default_step(rms, prod(subject.dims[1:]), dependent), min(density, DENSITY)
-    if not guarded:
-        return plan_at(qp_below(step, coarse) << (density - coarse))
-    guards = _Guards(subject, 0.9 * floor_step(rms, FLOOR, dependent))
+    safe_step = 0.9 * floor_step(rms, FLOOR, dependent)
+    if not guarded or subject.smallest >= SAFE_ROW * step:
+        plan = plan_at(qp_below(step, coarse) << (density - coarse))
+        if not guarded or (plan and _is_usual(plan) and plan.step <= min(step, safe_step)):
+            return plan
+    guards = _Guards(subject, safe_step)
     qp = qp_below(min(step, guards.coarsest), coarse) << (density - coarse)
     for _ in range(TRIES):
         plan = plan_at(qp)
@@ -143,8 +146,7 @@ class _Guards:
     def hold(self, plan: TensorPlan) -> bool:
         """Return whether the levels of a plan meet all guards."""
         subject = self._subject
-        usual = not plan.importance and not plan.codebook and plan.rate <= USUAL_RATE
-        if usual and plan.step <= self._safe_step and self._smallest_row >= SAFE_ROW * plan.step:
+        if _is_usual(plan) and plan.step <= self._safe_step and self._smallest_row >= SAFE_ROW * plan.step:
             small, values = self._count(None, SAFE * plan.step)
             if small <= MOST_ZEROED * values:
                 return True
@@ -166,6 +168,11 @@ class _Guards:
             lost += int(np.count_nonzero(counted & is_lost))
             values += int(np.count_nonzero(counted))
         return lost, values
+
+
+def _is_usual(plan: TensorPlan) -> bool:
+    """Return whether NOISE, SAFE_ROW and SAFE hold for a plan."""
+    return not plan.importance and not plan.codebook and plan.rate <= USUAL_RATE
 
 
 def _percentile(magnitudes: Floats, percent: float) -> float:

@@ -90,7 +90,13 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     stored = stored_type(array.dtype)
     if stored is None or stored.kind != "f" or not array.size:
         return None
-    values, work = array.reshape(-1), np.dtype("f8" if stored.itemsize == 8 else "f4")
+    values: npt.NDArray[Any] = array.reshape(-1)
+    in_rows = syntax is not None and not plan.options.scan_order
+    if in_rows and stored.name == "float32" and plan.step and not plan.codebook and plan.divisor is None:
+        levels: Any = unit.reshape(-1)
+        found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag)
+        return Loss(*found, is_matrix_shape(array.shape))
+    work = np.dtype("f8" if stored.itemsize == 8 else "f4")
     is_exact = bool(plan.code) or plan.payload_type == NNR_PT_INT
     decoded = None if is_exact else _decoded(plan, unit.reshape(-1), syntax)
     divisor = None if plan.divisor is None else np.repeat(plan.divisor.astype(work), array.size // len(plan.divisor))

@@ -26,6 +26,8 @@ Patterns = npt.NDArray[np.unsignedinteger[Any]]
 ITEMS, TIMES = 512, 8
 #: Items of a tensor below which there is a bound only if all are distinct; pairs of a sample below which there is none.
 FEWEST, PAIRS = 256, 128
+#: Bytes of a tensor whose code matters less than its unit and its entry in the record.
+TINY = 32
 #: Bytes of a code for each bit of collision entropy, at least: contexts make codes shorter than the entropy.
 SHARE = 0.8 / 8
 
@@ -39,8 +41,7 @@ def lossless(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
 
 def least_bytes(array: Array) -> int:
     """Return a lower bound of the bytes that a lossless code of a tensor takes; 0 where little is known."""
-    stored = stored_type(array.dtype)
-    if stored is None or array.size < 2:
+    if array.nbytes <= TINY or (stored := stored_type(array.dtype)) is None or array.size < 2:
         return 0
     flat = array.reshape(-1).view(stored.pattern)
     if flat.size < FEWEST:

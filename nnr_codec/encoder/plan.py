@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ READABLE = Limits()
 
 #: The names of tools that options may leave open.
 TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
+_TOOLS_OF = attrgetter(*TOOLS)
 #: cabac_unary_length_minus1 where nothing else is known.
 UNARY = 10
 
@@ -205,7 +207,7 @@ class Subject:
     @cached_property
     def is_fine(self) -> bool:
         """Whether its steps are those of vectors, if it is quantized."""
-        vector = len([extent for extent in self.dims if extent > 1]) < 2
+        vector = len(self.dims) == 1 or len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
 
     @property
@@ -216,7 +218,7 @@ class Subject:
     @property
     def tools(self) -> Tools:
         """The tools of the options, and what stands for those that are left open."""
-        return _tools(self.config.effort, self.is_fine, *[getattr(self.options, tool) for tool in TOOLS])
+        return _tools(self.config.effort, self.is_fine, *_TOOLS_OF(self.options))
 
     @cached_property
     def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -233,16 +235,23 @@ class Subject:
         """Least and largest value, as numbers of Python's; where some are not finite, at least one of these is not."""
         if self.stored.kind != "f":
             return int(self.array.min()), int(self.array.max())
-        if self.floats.itemsize < 4:
-            return float(self.floats.min()), float(self.floats.max())
-        return quantizer.bounds(self.floats.reshape(-1))
+        return self._survey[:2]
 
-    @cached_property
+    @property
     def energy(self) -> tuple[float, int]:
         """The sum of the squares of finite floats, the same on every machine, and how many of them are not 0."""
+        return self._survey[2:4]
+
+    @property
+    def smallest(self) -> float:
+        """The smallest magnitude of floats other than 0; infinity if there is none."""
+        return self._survey[4]
+
+    @cached_property
+    def _survey(self) -> tuple[float, float, float, int, float]:
         floats = self.floats.reshape(-1)
         wide: quantizer.Real = floats if floats.itemsize > 2 else floats.astype(np.float32)
-        return quantizer.power(wide), int(np.count_nonzero(wide))
+        return quantizer.survey(wide)
 
     @property
     def floats(self) -> npt.NDArray[np.floating[Any]]:

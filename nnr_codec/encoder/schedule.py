@@ -42,9 +42,8 @@ class Reader:
             return [self._kept[name] if name in self._kept else self._read(name) for name in names]
 
     def _read(self, name: str) -> Array:
-        (array,) = arrays_of(self._tensors, [name])
-        taken = array.nbytes + ARRAY_BYTES
-        if taken <= min(self._room, SMALL):
+        array = native(np.asarray(self._tensors[name]))
+        if self._room and (taken := array.nbytes + ARRAY_BYTES) <= min(self._room, SMALL):
             self._kept[name] = array
             self._room -= taken
         return array

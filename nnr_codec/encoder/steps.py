@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
 from ..constants import NNR_PT_FLOAT
 from ..constants import DecompressedDataFormat as F
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import integer_codebook
-from .distinct import Distinct, chunks, sample
+from .distinct import Distinct, sample
 from .plan import READABLE, Subject, TensorPlan
 
 #: Of a level or an entry of a codebook, beside its sign.
@@ -59,46 +60,16 @@ def _step_qp(values: Floats, density: int) -> int | None:
 
     A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
     """
-    exponent = _grid_exponent(values)
-    if exponent is None:
+    found = quantizer.grid(values if values.itemsize > 2 else values.astype(np.float32), LEVEL_BITS + 8)
+    if found is None:  # more bits than any odd part makes up for
         return None
-    odd = _odd_part(values, exponent)
+    exponent, odd, largest = found
+    if not odd:
+        exponent, odd = DEFAULT_STEP_EXPONENT, 1
     if odd >= 2 << density:
         odd = 1
     shift = odd.bit_length() - 1
     qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
     bound = 1 << (5 + density)
-    fits = -bound <= qp < bound and float(np.abs(values).max()) / step_size(qp, density) < 1 << LEVEL_BITS
+    fits = -bound <= qp < bound and largest / step_size(qp, density) < 1 << LEVEL_BITS
     return qp if fits else None
-
-
-def _grid_exponent(values: Floats) -> int | None:
-    """The power of two of which all values are multiples; None where that takes too large integers.
-
-    Nor are there such for negative zeros and values that are not finite.
-    """
-    lowest, highest = 1 << 16, -(1 << 16)
-    for part in chunks(values):
-        if not np.isfinite(part).all() or np.signbit(part[part == 0]).any():
-            return None
-        mantissa, exponent = np.frexp(part[part != 0].astype(np.float64))
-        if len(mantissa):
-            integers = np.abs(np.ldexp(mantissa, 53).astype(np.int64))
-            trailing = np.frexp((integers & -integers).astype(np.float64))[1] - 1
-            lowest = min(lowest, int((exponent + trailing).min()) - 53)
-            highest = max(highest, int(exponent.max()))
-        if highest - lowest > LEVEL_BITS + 8:  # more than any odd part makes up for
-            return None
-    return lowest if highest >= lowest else DEFAULT_STEP_EXPONENT
-
-
-def _odd_part(values: Floats, exponent: int) -> int:
-    """The greatest odd divisor of the values, as multiples of 2**exponent."""
-    divisor = 0
-    for part in chunks(values):
-        integers = np.ldexp(part.astype(np.float64), -exponent).astype(np.int64)
-        divisor = int(np.gcd(divisor, np.gcd.reduce(integers)))
-        divisor //= divisor & -divisor or 1
-        if divisor == 1:
-            break
-    return divisor or 1
