@@ -465,12 +465,21 @@ class EncoderConfig(TensorOptions):
     def _for_all(self) -> TensorOptions:
         return TensorOptions(**_tensor_fields(self))
 
+    @cached_property
+    def _by_rules(self) -> dict[tuple[int, ...], TensorOptions]:
+        """The options of tensors by the places of the rules that match their names."""
+        return {}
+
     def for_tensor(self, name: str) -> TensorOptions:
         """The options of the tensor called ``name``."""
         options = self._for_all
-        for rule in self.rules:
-            if fnmatchcase(name, rule.pattern):
-                options = options.replaced(rule.options)
+        if self.rules:
+            matches = tuple([k for k, rule in enumerate(self.rules) if fnmatchcase(name, rule.pattern)])
+            if matches not in self._by_rules:
+                for k in matches:
+                    options = options.replaced(self.rules[k].options)
+                self._by_rules[matches] = options
+            options = self._by_rules[matches]
         return options.replaced(self.overrides[name]) if name in self.overrides else options
 
     def overridden(self, found: Mapping[str, Mapping[str, Any]]) -> EncoderConfig:

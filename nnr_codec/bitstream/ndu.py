@@ -23,7 +23,7 @@ from ..syntax import BitCounter, BitWriter, Session, Writer
 from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import NnrCompressedDataUnitHeader, NnrUnitHeader
 from .payload import Coded, Part, code_payload, parts, tensor_syntax
-from .units import write_unit
+from .units import with_size, write_unit
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -223,7 +223,8 @@ def write_payload(
     if max_unit_size is not None:
         pieces = max(pieces, _pieces(header, len(data), session, max_unit_size))
     if pieces == 1:
-        return [write_unit(ndu_header(header), data, session, head=_head(header, session))]
+        head = _head(header, session)
+        return [with_size([head, data.cast("B")]) if head else write_unit(ndu_header(header), data, session)]
     cuts = [len(data) * k // pieces for k in range(pieces + 1)]
     return [
         write_unit(ndu_header(header, pieces - k), data[start:stop], session)
@@ -243,30 +244,49 @@ def ndu_header(detail: NnrCompressedDataUnitHeader, counter: int = 0) -> NnrUnit
 
 
 def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None:
-    """Return the headers of a complete unit; None if they cannot be made from those of a unit with another id."""
+    """Return the headers of a complete unit, coded once for all units that differ in the id alone.
+
+    None where they depend on more than the elements and three flags, or where the unit leaves something active.
+    """
     elements = header.__dict__
     name = elements.get("topology_elem_id", "")
     if not name or "\0" in name or header.scan_order or not header.tensor_dimensions_flag:
         return None
-    others = tuple([(key, value) for key, value in elements.items() if key not in ("topology_elem_id", "tensor_dimensions")])
-    flags = session.general_profile_idc, session.mps_topology_indexed_reference_flag, session.mps_parent_signalling_enabled_flag
+    if header.compressed_parameter_types or session.g_header:
+        return None
+    others = tuple(
+        [
+            (key, tuple(value) if type(value) is list else value)
+            for key, value in elements.items()
+            if key != "topology_elem_id"
+        ]
+    )
     try:
-        before, after = _around_id(flags, tuple(header.tensor_dimensions), others)
-    except TypeError:  # a codebook, or a list of a concatenation
+        before, after = _around_id(
+            session.general_profile_idc,
+            session.mps_topology_indexed_reference_flag,
+            session.mps_parent_signalling_enabled_flag,
+            others,
+        )
+    except TypeError:  # a codebook has no hash
         return None
     return before + str(name).encode() + after
 
 
 @lru_cache(maxsize=1 << 10)
 def _around_id(
-    flags: tuple[int, int, int], dims: tuple[int, ...], others: tuple[tuple[str, Any], ...]
+    general_profile_idc: int,
+    mps_topology_indexed_reference_flag: int,
+    mps_parent_signalling_enabled_flag: int,
+    others: tuple[tuple[str, Any], ...],
 ) -> tuple[bytes, bytes]:
     """Return the headers of a complete unit before its topology_elem_id, and from the zero that ends it."""
-    header = NnrCompressedDataUnitHeader(topology_elem_id="", tensor_dimensions=list(dims), **dict(others))
+    elements: dict[str, Any] = {key: list(value) if type(value) is tuple else value for key, value in others}
+    header = NnrCompressedDataUnitHeader(topology_elem_id="", **elements)
     session = Session(
-        general_profile_idc=flags[0],
-        mps_topology_indexed_reference_flag=flags[1],
-        mps_parent_signalling_enabled_flag=flags[2],
+        general_profile_idc=general_profile_idc,
+        mps_topology_indexed_reference_flag=mps_topology_indexed_reference_flag,
+        mps_parent_signalling_enabled_flag=mps_parent_signalling_enabled_flag,
     )
     bits = {}
 

@@ -7,7 +7,7 @@ compressed data unit stays bytes. Clause numbers refer to ISO/IEC 15938-17:2024.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -329,19 +329,15 @@ def write_unit(
     *,
     long_size: bool = False,
     depth: int = 0,
-    head: bytes | None = None,
 ) -> bytes:
     """The bytes of a unit; ``session`` is what it sees, and takes over what it leaves.
 
     ``long_size`` asks for the 31 bits of nnr_unit_size where 15 would do, ``depth`` is the number of aggregates around
-    the unit, ``head`` are the bytes of its headers if they are known. Raises WriteError for a structure that its table
-    cannot represent, or a unit of 2 GiB and more.
+    the unit. Raises WriteError for a structure that its table cannot represent, or a unit of 2 GiB and more.
     """
-    if head is None:
-        writer = Writer(session, BitWriter())
-        writer.write(header)
-        head = writer.io.getvalue()  # type: ignore[union-attr]  # a BitWriter, see above
-    body: list[bytes | memoryview] = [head]
+    writer = Writer(session, BitWriter())
+    writer.write(header)
+    body: list[bytes | memoryview] = [writer.io.getvalue()]  # type: ignore[union-attr]  # a BitWriter, see above
     if isinstance(payload, Structure):
         if header.nnr_unit_type == NNR_TPL:
             session.topology_storage_format = cast(NnrTopologyUnitHeader, header.detail).topology_storage_format
@@ -350,9 +346,14 @@ def write_unit(
         body.append(writer.io.getvalue())  # type: ignore[union-attr]
     elif payload is not None:
         body.append(memoryview(payload).cast("B"))
-    prefix = _unit_size(sum(map(len, body)), long_size)
+    unit = with_size(body, long_size=long_size)
     session.activate(header, payload if isinstance(payload, Structure) else None, depth)
-    return b"".join([prefix, *body])
+    return unit
+
+
+def with_size(body: Sequence[bytes | memoryview], *, long_size: bool = False) -> bytes:
+    """Return a unit from the bytes of its headers and its payload; see :func:`write_unit`."""
+    return b"".join([_unit_size(sum(map(len, body)), long_size), *body])
 
 
 @lru_cache(maxsize=1 << 12)

@@ -84,7 +84,7 @@ class UnitPlan:
         plans = self.tensors.values()
         if not next(iter(plans)).has_unit:
             return ()
-        ids = dict.fromkeys(self.ids)  # G and H may share one
+        ids = self.ids if len(self.ids) == 1 else dict.fromkeys(self.ids)  # G and H may share one
         return (*ids, *[plan.record.bits for plan in plans if plan.record and plan.record.bits])
 
 

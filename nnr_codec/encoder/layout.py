@@ -191,9 +191,11 @@ class _Layout:
         calls: dict[str, Call[_Planned]] = {}
         for name in places:
             check_name(name)
+            if name in tied:
+                continue
             block = block_of.get(name)
-            members = block.members if block else [name]
-            if name not in tied and not any(member in calls for member in members):
+            members = block.members if block else (name,)
+            if not block or not any(member in calls for member in members):
                 calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
         self.planned = {name: one for name, one in self.planned.items() if not self.out_of_reach & {*calls[name].names}}
         left = [name for name in calls if name not in self.planned]
@@ -253,27 +255,30 @@ class _Layout:
 
 def _plan(arrays: list[Array], known: Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:
     """Plan a tensor, or those of a block."""
+    longest = max([max(array.shape, default=1) for array in arrays])
+    room = CODE_ROOM + 9 * longest
+    if known is None:
+        (place,), (array,) = places, arrays
+        return _Planned(None, {place.name: choose(place.subject(array, config), index=place.index)}, room)
     subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
     unit, together, fitted = None, set[str](), dict[str, Subject]()
-    if known:
-        by_name = {place.name: (place, array) for place, array in zip(places, arrays, strict=True)}
-        if known.is_fitted:
-            unit, fitted = _plan_fitted(known, subjects, by_name, config)
-            subjects |= fitted
-        if known.optional and known.block.scale is not None:
-            if not unit and not _is_neutral(known, subjects):
-                unit = _plan_scaled(known, subjects, by_name, config, subjects[known.block.scale].array)
-            together.add(known.block.scale)
-            known = replace(known, block=replace(known.block, scale=None))
-        unit = unit or plan_block(known, _turned(known.block, subjects, by_name, config), config)
-        together |= {plan.name for plan in unit.plans} if unit else set()
+    by_name = {place.name: (place, array) for place, array in zip(places, arrays, strict=True)}
+    if known.is_fitted:
+        unit, fitted = _plan_fitted(known, subjects, by_name, config)
+        subjects |= fitted
+    if known.optional and known.block.scale is not None:
+        if not unit and not _is_neutral(known, subjects):
+            unit = _plan_scaled(known, subjects, by_name, config, subjects[known.block.scale].array)
+        together.add(known.block.scale)
+        known = replace(known, block=replace(known.block, scale=None))
+    unit = unit or plan_block(known, _turned(known.block, subjects, by_name, config), config)
+    together |= {plan.name for plan in unit.plans} if unit else set()
     plans = {
         place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
     }
     if fitted:
         plans = {name: _with_value(plan, fitted) for name, plan in plans.items()}
-    longest = max([max(array.shape, default=1) for array in arrays])
-    return _Planned(unit, plans, CODE_ROOM + 9 * longest)
+    return _Planned(unit, plans, room)
 
 
 def _plan_fitted(

@@ -30,13 +30,16 @@ def ties(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> 
         if array.size:
             tied[name] = target
     if type(model.tensors) is dict and config.side_info:
-        first: dict[tuple[object, ...], str] = {}
+        known: dict[tuple[object, ...], list[str]] = {}
         for name, found in model.tensors.items():
             if not name or name in tied or name in block_of or not isinstance(found, np.ndarray) or not found.size:
                 continue
             where = (found.__array_interface__["data"][0], found.shape, found.strides, found.dtype)
-            target = first.setdefault((*where, config.for_tensor(name)), name)
-            if target != name:
+            others = known.setdefault(where, [])
+            target = next((other for other in others if config.for_tensor(other) == config.for_tensor(name)), name)
+            if target == name:
+                others.append(name)
+            else:
                 tied[name] = target
     return {name: tied.get(target, target) for name, target in tied.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from nnr_codec.cabac_ext.kernel import (
 from nnr_codec.cabac_ext.kernel import (
     scale as multiply,
 )
-from nnr_codec.cabac_ext.quantizer import bounds, glance, trellis, uniform
+from nnr_codec.cabac_ext.quantizer import glance, grid, loss, loss_of_levels, power, survey, trellis, uniform
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
 
 Array = npt.NDArray[Any]
@@ -282,19 +282,54 @@ def test_products_are_rounded_twice(step: float) -> None:
 
 @each_type
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 63, 64, 65, 1000])
-def test_bounds(n: int, dtype: Any) -> None:
-    """The extremes stand in each place once."""
+def test_survey_finds_extremes_at_any_place(n: int, dtype: Any) -> None:
     rng = np.random.default_rng(2)
     for place in range(n):
         x = rng.normal(0, 1, n).astype(dtype)
-        for extreme in (-100, 100):
+        for extreme in (-100, 100, 1e-30, -1e-30, 0):
             x[place] = extreme
-            assert bounds(x) == (x.min(), x.max())
+            low, high, total, nonzero, smallest = survey(x)
+            assert (low, high, total, nonzero) == (x.min(), x.max(), power(x), np.count_nonzero(x))
+            assert smallest == np.abs(x[x != 0]).min(initial=np.inf)
         for odd in (np.nan, np.inf, -np.inf):
             x[place] = odd
-            assert np.isnan(bounds(x)).all()
+            assert np.isnan(survey(x)[:2]).all()
     with pytest.raises(ValueError, match="no bounds"):
-        bounds(np.zeros(0, dtype))
+        survey(np.zeros(0, dtype))
+
+
+@each_type
+def test_grid_is_the_largest_power_of_two_and_the_common_divisor_of_its_multiples(dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    for exponent in (-100, -30, 0, 40):
+        for divisor in (1, 3, 5, 2**10 - 1):
+            multiples = rng.integers(-1000, 1000, 50) * divisor
+            multiples[0] = divisor  # odd
+            x = np.ldexp(multiples.astype(dtype), exponent)
+            common = gcd(*[int(multiple) for multiple in multiples])
+            expected = exponent, common, float(np.abs(x).max())
+            assert grid(x, 30) == expected
+            assert grid(np.repeat(x, 3)[::3], 30) == expected
+            assert grid(x, 5) is None
+    assert grid(np.array([0.0, 0.0], dtype), 30) == (1 << 16, 0, 0.0)
+    assert grid(np.array([1.0, -0.0], dtype), 30) is None
+    assert grid(np.array([np.finfo(dtype).smallest_subnormal], dtype), 30) is not None
+    for odd in (np.nan, np.inf, -np.inf):
+        assert grid(np.array([1.0, odd], dtype), 30) is None
+
+
+@pytest.mark.parametrize("dq_flag", [0, 1])
+@pytest.mark.parametrize("n", [0, 1, 1023, 1024, 1025, 5000])
+def test_loss_of_levels_is_the_loss_of_their_values(n: int, dq_flag: int) -> None:
+    x = np.random.default_rng(5).normal(0, 1, n).astype(np.float32)
+    levels = np.rint(x * 40).astype(np.int32)
+    quant_param = np.array(reconstruct(levels), np.int32) if dq_flag else levels
+    found = loss_of_levels(x, levels, 0.025, dq_flag)
+    expected = loss(x, quant_param.astype(np.float32) * np.float32(0.025))
+    assert found[:2] == pytest.approx(expected[:2], rel=1e-12)
+    assert found[2:] == expected[2:]
+    with pytest.raises(ValueError, match="differ in length"):
+        loss_of_levels(x, np.zeros(n + 1, np.int32), 1.0, dq_flag)
 
 
 @each_type
