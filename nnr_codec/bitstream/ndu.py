@@ -248,27 +248,21 @@ def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None
 
     None where they depend on more than the elements and three flags, or where the unit leaves something active.
     """
-    elements = header.__dict__
-    name = elements.get("topology_elem_id", "")
-    if not name or "\0" in name or header.scan_order or not header.tensor_dimensions_flag:
+    if header.scan_order or header.compressed_parameter_types or session.g_header:
         return None
-    if header.compressed_parameter_types or session.g_header:
+    elements = header.__dict__.copy()
+    name = elements.pop("topology_elem_id", "")
+    if not name or "\0" in name or not header.tensor_dimensions_flag:
         return None
-    others = tuple(
-        [
-            (key, tuple(value) if type(value) is list else value)
-            for key, value in elements.items()
-            if key != "topology_elem_id"
-        ]
+    elements["tensor_dimensions"] = tuple(header.tensor_dimensions)
+    flags = (
+        session.general_profile_idc,
+        session.mps_topology_indexed_reference_flag,
+        session.mps_parent_signalling_enabled_flag,
     )
     try:
-        before, after = _around_id(
-            session.general_profile_idc,
-            session.mps_topology_indexed_reference_flag,
-            session.mps_parent_signalling_enabled_flag,
-            others,
-        )
-    except TypeError:  # a codebook has no hash
+        before, after = _around_id(*flags, tuple(elements), tuple(elements.values()))
+    except TypeError:  # a codebook, and other lists, have no hash
         return None
     return before + str(name).encode() + after
 
@@ -278,11 +272,12 @@ def _around_id(
     general_profile_idc: int,
     mps_topology_indexed_reference_flag: int,
     mps_parent_signalling_enabled_flag: int,
-    others: tuple[tuple[str, Any], ...],
+    names: tuple[str, ...],
+    values: tuple[Any, ...],
 ) -> tuple[bytes, bytes]:
     """Return the headers of a complete unit before its topology_elem_id, and from the zero that ends it."""
-    elements: dict[str, Any] = {key: list(value) if type(value) is tuple else value for key, value in others}
-    header = NnrCompressedDataUnitHeader(topology_elem_id="", **elements)
+    header = NnrCompressedDataUnitHeader(topology_elem_id="", **dict(zip(names, values, strict=True)))
+    header.tensor_dimensions = list(header.tensor_dimensions)
     session = Session(
         general_profile_idc=general_profile_idc,
         mps_topology_indexed_reference_flag=mps_topology_indexed_reference_flag,

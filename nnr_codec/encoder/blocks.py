@@ -81,11 +81,13 @@ class UnitPlan:
     @property
     def all_ids(self) -> tuple[str, ...]:
         """The ids of the unit, each once, and of the one that follows with the other bits of its tensor."""
-        plans = self.tensors.values()
-        if not next(iter(plans)).has_unit:
+        records = [plan.record for plan in self.tensors.values() if plan.record]
+        if not records and len(self.ids) == 1:  # as in most units
+            return self.ids
+        if not next(iter(self.tensors.values())).has_unit:
             return ()
-        ids = self.ids if len(self.ids) == 1 else dict.fromkeys(self.ids)  # G and H may share one
-        return (*ids, *[plan.record.bits for plan in plans if plan.record and plan.record.bits])
+        ids = dict.fromkeys(self.ids)  # G and H may share one
+        return (*ids, *[record.bits for record in records if record.bits])
 
 
 @dataclass(frozen=True)

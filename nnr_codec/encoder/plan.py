@@ -207,7 +207,7 @@ class Subject:
     @cached_property
     def is_fine(self) -> bool:
         """Whether its steps are those of vectors, if it is quantized."""
-        vector = len(self.dims) == 1 or len([extent for extent in self.dims if extent > 1]) < 2
+        vector = len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
 
     @property
@@ -273,7 +273,9 @@ class Subject:
 
     def plan(self, payload_type: PayloadType, **changes: Any) -> TensorPlan:
         """A plan without a code, with a record where the unit alone would give another type or shape."""
-        data_format = changes.pop("data_format", self.data_format)
+        data_format = changes.pop("data_format", None)
+        if data_format is None:
+            data_format = self.data_format
         record = None
         if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
             record = TensorRecord(self.stored.name, None if self.array.ndim else ())

@@ -109,10 +109,13 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
     """Options of tensors that none of the tensors they are for can obey."""
     factors = prepared.factors
     tensors = [(plan, config.for_tensor(factors.get(plan.name, plan.name))) for plan in plans if plan.has_unit]
+    different = {id(own): own for _, own in tensors}.values()
     for names, obeys, reason in _TENSOR_OPTIONS:
         for name in names:
+            if not any(_is_asked(name, getattr(own, name)) for own in different):
+                continue
             asked = [(plan, own) for plan, own in tensors if _is_asked(name, getattr(own, name))]
-            if asked and not any(obeys(plan, own) for plan, own in asked):
+            if not any(obeys(plan, own) for plan, own in asked):
                 yield f"{name} has no effect: {reason}"
     if config.target_size is None and config.target_ratio is None:
         known = [plan.importance for plan in plans if plan.importance and not plan.codebook]
