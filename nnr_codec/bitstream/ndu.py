@@ -248,11 +248,11 @@ def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None
 
     None where they depend on more than the elements and three flags, or where the unit leaves something active.
     """
-    if header.scan_order or header.compressed_parameter_types or session.g_header:
+    if header.scan_order or header.compressed_parameter_types or session.g_header or not header.tensor_dimensions_flag:
         return None
     elements = header.__dict__.copy()
-    name = elements.pop("topology_elem_id", "")
-    if not name or "\0" in name or not header.tensor_dimensions_flag:
+    name = elements.pop("topology_elem_id", None)
+    if type(name) is not str or "\0" in name:
         return None
     elements["tensor_dimensions"] = tuple(header.tensor_dimensions)
     flags = (
@@ -262,9 +262,9 @@ def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None
     )
     try:
         before, after = _around_id(*flags, tuple(elements), tuple(elements.values()))
-    except TypeError:  # a codebook, and other lists, have no hash
+        return before + name.encode() + after
+    except (TypeError, UnicodeEncodeError):  # a codebook, and other lists, have no hash
         return None
-    return before + str(name).encode() + after
 
 
 @lru_cache(maxsize=1 << 10)
@@ -276,23 +276,21 @@ def _around_id(
     values: tuple[Any, ...],
 ) -> tuple[bytes, bytes]:
     """Return the headers of a complete unit before its topology_elem_id, and from the zero that ends it."""
-    header = NnrCompressedDataUnitHeader(topology_elem_id="", **dict(zip(names, values, strict=True)))
-    header.tensor_dimensions = list(header.tensor_dimensions)
     session = Session(
         general_profile_idc=general_profile_idc,
         mps_topology_indexed_reference_flag=mps_topology_indexed_reference_flag,
         mps_parent_signalling_enabled_flag=mps_parent_signalling_enabled_flag,
     )
-    bits = {}
-
-    def note(path: str, descriptor: object, bit: int, size: int, value: object) -> None:
-        bits[path.rpartition(".")[2]] = bit
-
-    io = BitWriter()
-    Writer(session, io, note).write(ndu_header(header))
-    data: bytes = io.getvalue()
-    start = bits["topology_elem_id"] // 8
-    return data[:start], data[start:]
+    written = []
+    for name in ("", "x"):
+        header = NnrCompressedDataUnitHeader(topology_elem_id=name, **dict(zip(names, values, strict=True)))
+        header.tensor_dimensions = list(header.tensor_dimensions)
+        io = BitWriter()
+        Writer(session, io).write(ndu_header(header))
+        written.append(io.getvalue())
+    empty, other = written
+    start = next(k for k in range(len(empty)) if empty[k] != other[k])  # the zero of one, the x of the other
+    return empty[:start], empty[start:]
 
 
 def _pieces(header: NnrCompressedDataUnitHeader, size: int, session: Session, max_unit_size: int) -> int:

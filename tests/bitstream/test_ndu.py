@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import nnr_codec as nnr
-from nnr_codec.bitstream.ndu import coded_levels, write_payload
+from nnr_codec.bitstream.ndu import coded_levels, ndu_header, write_payload
 from nnr_codec.bitstream.payload import parts, tensor_syntax
-from nnr_codec.bitstream.units import UnitReader
+from nnr_codec.bitstream.units import UnitReader, write_unit
 from nnr_codec.cabac_ext.kernel import TensorSide, coding_order
 from nnr_codec.constants import (
     NNR_CPT_BI,
@@ -292,3 +292,34 @@ def test_rows_of_blocks_are_coded_by_what_the_caller_gives() -> None:
 
     assert nnr.write_ndu(header, levels, run=run) == nnr.write_ndu(header, levels)
     assert calls == [0, 1, 2]
+
+
+def test_headers_that_differ_in_the_id_alone_are_written_as_any_other() -> None:
+    names, payload = ("a", "weight.0", "größe", "x" * 300), b"\x12\x34"
+    for profile, parent, dims, dq_flag in [(0, 0, [3], 0), (1, 0, [3], 0), (1, 0, [4, 5], 1), (1, 1, [1, 2, 3], 0)]:
+        for name in names:
+            elements: dict[str, Any] = {"parent_node_id_present_flag": 0} if parent else {}
+            header = NnrCompressedDataUnitHeader(
+                nnr_compressed_data_unit_payload_type=NNR_PT_FLOAT,
+                topology_elem_id=name,
+                input_parameters_present_flag=1,
+                tensor_dimensions_flag=1,
+                tensor_dimensions=dims,
+                dq_flag=dq_flag,
+                **elements,
+            )
+            session = Session(general_profile_idc=profile, mps_parent_signalling_enabled_flag=parent)
+            assert write_payload(header, payload, session) == [write_unit(ndu_header(header), payload, session)]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", 7])
+def test_an_id_that_is_no_text_is_refused(name: Any) -> None:
+    header = NnrCompressedDataUnitHeader(
+        nnr_compressed_data_unit_payload_type=NNR_PT_FLOAT,
+        topology_elem_id=name,
+        input_parameters_present_flag=1,
+        tensor_dimensions_flag=1,
+        tensor_dimensions=[3],
+    )
+    with pytest.raises(nnr.EncodeError):
+        write_payload(header, b"", Session(general_profile_idc=1))
