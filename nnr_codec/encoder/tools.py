@@ -17,6 +17,8 @@ UNARY_LENGTHS = (0, 1, 2, 4, 7, 10, 14, 20, 30)
 ALL_UNARY_LENGTHS, COMPARED = (*UNARY_LENGTHS, 45, 64, 90, 128, 180, 255), 4
 #: Levels of a tensor that are looked at to choose shift parameter ids, and to decide between two ways of coding.
 SAMPLE, GLANCE = 1 << 15, 1 << 14
+#: Levels of a tensor for which no id saves as many bits as it takes: each context codes at most one bin of each level.
+FEW = 4
 #: Which part of the bits has to be saved, as counts have it, for a length to be looked into.
 PROMISE = 0.0005
 
@@ -63,7 +65,7 @@ def choose_tools(parts: Sequence[Part], *, thorough: bool = False) -> Choice:
     if "cabac_unary_length_minus1" in options.open:
         unary = _unary_length(parts[largest], sides[largest], thorough)
     for part, side in zip(parts, sides, strict=True):
-        if part.plan.options.choose_shift_parameters:
+        if part.plan.options.choose_shift_parameters and part.levels.size > FEW:
             syntax = part.syntax.with_unary_length(unary)
             ids, _ = measure(syntax, part.levels, side, sample=_sample(part, thorough, SAMPLE))
             side.shift_parameter_ids = ids

@@ -9,11 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nnr_codec.cabac_ext.kernel import PayloadEstimator, TensorSide, TensorSyntax, measure
+from nnr_codec.cabac_ext.kernel import (
+    PayloadEstimator,
+    TensorSide,
+    TensorSyntax,
+    choose_shift_parameter_ids,
+    measure,
+)
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.encoder.plan import TOOLS, Tools, subject
-from nnr_codec.encoder.tools import ALL_UNARY_LENGTHS, UNARY_LENGTHS, Choice, Part, bits_of, choose_tools
+from nnr_codec.encoder.tools import ALL_UNARY_LENGTHS, FEW, UNARY_LENGTHS, Choice, Part, bits_of, choose_tools
 
 Levels = npt.NDArray[np.int32]
 RNG = np.random.default_rng(8)
@@ -120,3 +126,13 @@ def test_thorough_plans_are_not_sampled() -> None:
     one = part(levels, replace(OPEN, thorough=True))
     found = choose_tools([one], thorough=True)
     assert bits_of([one], found) == bits(one, found.cabac_unary_length_minus1, found.sides[0])
+
+
+def test_no_shift_parameter_id_pays_for_few_levels() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(3000):
+        size, largest = int(rng.integers(1, FEW + 1)), 1 << int(rng.integers(0, 30))
+        levels = rng.integers(-largest, largest + 1, size, np.int32)
+        syntax = TensorSyntax((size,), cabac_unary_length_minus1=int(rng.choice([0, 1, 10, 255])))
+        for some in (levels, np.full_like(levels, levels[0])):
+            assert not np.any(choose_shift_parameter_ids(syntax, some))
