@@ -159,10 +159,11 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
         header = _parsed(raw)
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
-    if size == HEADER_SIZE + header.length + 4:
+    length = header.length
+    if size == HEADER_SIZE + length + 4:
         raise FormatError(f"{name}: 4 bytes too many, the mark of NNEF writers of 2018 whose header has 132 bytes")
-    if size != HEADER_SIZE + header.length:
-        raise FormatError(f"{name}: {size} bytes; header and items need {HEADER_SIZE + header.length}")
+    if size != HEADER_SIZE + length:
+        raise FormatError(f"{name}: {size} bytes; header and items need {HEADER_SIZE + length}")
     return header
 
 
