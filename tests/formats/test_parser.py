@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError, LimitError, NnrError
-from nnr_codec.formats.nnef import lexer
+from nnr_codec.formats.nnef import lexer, parser
 from nnr_codec.formats.nnef.lexer import KEYWORDS, Text
 from nnr_codec.formats.nnef.parser import MAX_NESTING, parse, parse_fragments
 from nnr_codec.formats.nnef.tree import (
@@ -494,3 +495,57 @@ def test_the_fragments_of_the_standard() -> None:
     found = [parse_fragments(path.read_bytes()) for path in sorted(SHARED.rglob("stdlib.nnef"))]
     assert [len(fragments) for fragments in found] == [119, 105]
     assert all({"variable", "conv", "batch_normalization"} <= {part.name.name for part in part_} for part_ in found)
+
+
+_WORDS = st.sampled_from(
+    [
+        *("w", "v1", "graph", "in", "variable", "external", "shape", "label", "shapes", "scalar", "integer", "logical"),
+        *("tensor", "=", "==", "<", ">", ">=", "(", ")", "[", "]", ",", ";", ":", "-", "+", "4", "03", "1.5", "2e1"),
+        *("12345678901", "'a/b'", '"c"', "'ä'", "'\\''", "'", "true", "[]", "[4]", "[1, 2]", "[1,1,1,1,1,1,1,1,1]"),
+        *("w" * 300, "#", "\x00", "\x1f"),
+    ]
+)
+_BLANKS = st.sampled_from(["", "", "", " ", "\n", "\t\f", " # a = variable(\n"])
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_variables_at_once(data: st.DataObject) -> None:
+    """Assignments of variables that are matched as a whole give what the grammar gives: nodes, offsets and errors."""
+    list_of = st.lists(st.sampled_from(["1", "42"]), min_size=1, max_size=9).map(lambda items: f"[{', '.join(items)}]")
+    key, value = st.sampled_from(["shape", "label"]), list_of | st.sampled_from(["'a/b'", '"c"', "'ä'"])
+    text = ""
+    for k in range(data.draw(st.integers(1, 3))):
+        generic = data.draw(st.sampled_from([[], ["<", "scalar", ">"], ["<", "logical", ">"]]))
+        one, other = ([data.draw(key), "=", data.draw(value)] for _ in range(2))
+        words = [f"v{k}", "=", "variable", *generic, "(", *one, ",", *other, ")", ";"]
+        for _ in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+            at = data.draw(st.integers(0, len(words) - 1))
+            words[at : at + data.draw(st.integers(0, 1))] = [data.draw(_WORDS)]
+        text += "".join(word + data.draw(_BLANKS) for word in words)
+    limit = data.draw(st.integers(12, 90))
+
+    def outcome(pattern: re.Pattern[bytes]) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parser, "_VARIABLE", pattern)
+            patch.setattr(lexer, "MAX_TOKENS", limit)
+            try:
+                return repr(parse(document(text)))
+            except FormatError as error:
+                return str(error)
+
+    assert outcome(parser._VARIABLE) == outcome(re.compile(rb"(?!)"))
+
+
+def test_variables_of_models_are_matched_at_once() -> None:
+    for text in (
+        "w = variable<scalar>(shape = [4, 3], label = 'layers.0.w');",
+        'conv_1 = variable(label = "conv/1", shape = [64,3,7,7]);',
+        "b=variable<logical>\n(\n\tshape=[1],label='b'\n);",
+    ):
+        assert parser._VARIABLE.fullmatch(text.encode())
+    for text in (
+        "w = variable<scalar>(shape = [4], label = 'w') + 1;",
+        "w = variable<scalar>(shape = [4 3], label = 'w');",
+    ):
+        assert not parser._VARIABLE.match(text.encode())

@@ -31,7 +31,7 @@ def evaluate(expression: Expression, text: Text) -> Value:
     """
     match expression:
         case Literal(value=value):
-            if isinstance(value, bool | float):
+            if isinstance(value, (bool, float)):
                 text.fail("expected an integer or a string", expression.start)
             return _bounded(value, expression, text)
         case Unary(operator="-", operand=operand):

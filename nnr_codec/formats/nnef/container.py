@@ -37,6 +37,8 @@ _TEXT_BEGINNING = 1 << 16
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd
 # A pipe that takes the place of a file is no reason to wait.
 _UNFOLLOWED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+# Bytes that are read at once: enough for a small tensor file.
+_BUFFER = 8192
 
 Stream = io.BufferedIOBase
 
@@ -164,9 +166,14 @@ class Directory:
         return tuple(sorted(found))
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
-        for path in paths:
-            with _open_below(self.root, path) as stream:
-                yield path, stream, os.fstat(stream.fileno()).st_size
+        root = _open_folder(self.root) if _RELATIVE else self.root
+        try:
+            for path in paths:
+                with _open_below(root, path) as stream:
+                    yield path, stream, os.fstat(stream.fileno()).st_size
+        finally:
+            if isinstance(root, int):
+                os.close(root)
 
     def only(self, paths: Iterable[str]) -> Container:
         """See :class:`Container`."""
@@ -201,14 +208,24 @@ class _Files:
         return _Files(self.root, paths)
 
 
-def _open_below(root: Path, path: str) -> io.BufferedReader:
-    """Open a regular file below a directory without following links on the way.
+def _open_folder(root: Path) -> int:
+    """Open a folder for :func:`_open_below`; the caller closes it."""
+    return os.open(os.path.join(root, ""), os.O_RDONLY)
+
+
+def _open_below(root: Path | int, path: str) -> io.BufferedReader:
+    """Open a regular file below a directory, given by path or descriptor, without following links on the way.
 
     Where the system opens files relative to an open folder, nobody can put a link in the way meanwhile.
     """
     components = path.split("/")
-    at = os.path.join(root, "")
-    folder = os.open(at, os.O_RDONLY) if _RELATIVE else None
+    at, folder = "", None
+    if isinstance(root, int):
+        folder = root
+    elif _RELATIVE:
+        folder = _open_folder(root)
+    else:
+        at = os.path.join(root, "")
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | _UNFOLLOWED, dir_fd=folder)
@@ -221,15 +238,16 @@ def _open_below(root: Path, path: str) -> io.BufferedReader:
                 raise FormatError(f"{path}: {component!a} is a symbolic link; links are not followed")
             if folder is not None and depth < len(components):
                 deeper = opener(at, os.O_RDONLY | os.O_DIRECTORY)
-                os.close(folder)
+                if folder != root:
+                    os.close(folder)
                 folder = deeper
         if not stat.S_ISREG(mode):
             raise FormatError(f"{path} is not a regular file")
-        return open(at, "rb", opener=opener)
+        return io.BufferedReader(io.FileIO(at, "rb", opener=opener), _BUFFER)
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(f"{path} is missing") from None
     finally:
-        if folder is not None:
+        if folder is not None and folder != root:
             os.close(folder)
 
 

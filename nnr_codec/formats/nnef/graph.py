@@ -125,9 +125,14 @@ def _variables(body: Sequence[Assignment]) -> Iterator[tuple[str, Invocation]]:
     for assignment in body:
         # Part of a larger expression, as in `variable(...) + x`, it has no identifier.
         target = assignment.target.name if isinstance(assignment.target, Identifier) else ""
-        for node in walk(assignment.value):
+        value = assignment.value
+        if isinstance(value, Invocation) and value.operation.name == "variable":
+            # Callers refuse arguments that are not constant, so there is no other variable in them.
+            yield target, value
+            continue
+        for node in walk(value):
             if isinstance(node, Invocation) and node.operation.name == "variable":
-                yield target if node is assignment.value else "", node
+                yield "", node
 
 
 def _variable(identifier: str, call: Invocation, text: Text, limits: Limits) -> Variable:

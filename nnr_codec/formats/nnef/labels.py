@@ -39,6 +39,7 @@ _UNPORTABLE = re.compile(
     r"(?<![^/])(?=(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?![^./]))[a-z] | \.(?![^/]) | \\", re.IGNORECASE | re.VERBOSE
 )
 _NAMELESS = re.compile(r"(?<![^/\\])(\.*)(?![^/\\])")
+_LAST_DOTS = re.compile(r"\.+(?=/)")
 _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _LONGEST = 255
 
@@ -66,7 +67,8 @@ def label_path(label: str) -> str:
     path = label.removeprefix("/") + _SUFFIX
     if nameless := _NAMELESS.search(label.removeprefix("/")):
         raise FormatError(f"label {label[:80]!r} has a component {nameless[1][:80]!r} and cannot be the name of a file")
-    if any(len(component) > _LONGEST for component in _portable(path).split("/")):
+    # Characters become three at most.
+    if 3 * len(path) > _LONGEST and any(len(component) > _LONGEST for component in _portable(path).split("/")):
         raise FormatError(f"label {label[:80]!r}… has a component that is too long for the name of a file")
     return path
 
@@ -110,10 +112,12 @@ def present_paths(labels: Iterable[str], files: Collection[str]) -> dict[str, st
 
 def present_path(plain: str, files: Collection[str]) -> str:
     """A plain path, or the portable one where only that is among files."""
+    if plain in files:
+        return plain
     portable = _portable(plain)
-    return portable if portable in files and plain not in files else plain
+    return portable if portable in files else plain
 
 
 def _fold(path: str) -> str:
     """What a path is on systems that ignore case, separate by a backslash and drop the last dots of a folder."""
-    return re.sub(r"\.+(?=/)", "", path.replace("\\", "/").casefold())
+    return _LAST_DOTS.sub("", path.replace("\\", "/").casefold())

@@ -131,6 +131,15 @@ class Lexer(Text):
         self.token = ahead if ahead and self._ahead_of == token.end else self.lex(token.end)
         return token
 
+    def skip(self, end: int, count: int) -> bool:
+        """Move past ``count`` tokens, the last of which ends at ``end``; False, without moving, beyond the limit."""
+        if self._tokens + count > MAX_TOKENS:
+            return False
+        self._tokens += count
+        self.last_end = end
+        self.token = self.lex(end)
+        return True
+
     def at(self, text: str) -> bool:
         """Whether the current token is this sign or word."""
         return self.token.text == text and self.token.kind in ("sign", "name")

@@ -61,6 +61,22 @@ _WORDS = {"and": "&&", "or": "||"}
 #: Signs that end most expressions.
 _ENDS = frozenset(",;])")
 _TYPE_NAMES = PRIMITIVES | {"tensor", "?"}
+_BLANKS = r"[ \t\v\f\r\n]*+"
+_NUMBERS = rf"\[ {_BLANKS} [0-9]{{1,10}}+ {_BLANKS} (?: , {_BLANKS} [0-9]{{1,10}}+ {_BLANKS} ){{0,7}}+ \]"
+_ARGUMENT = rf"""
+    {_BLANKS} (shape|label) {_BLANKS} = {_BLANKS} ( {_NUMBERS} | '[^'\\\n\f]*+' | "[^"\\\n\f]*+" ) {_BLANKS}
+"""
+# A subset of the grammar: an assignment like `w = variable<scalar>(shape = [4, 3], label = 'w');`, in tokens of the
+# lexer, without comments, escapes, long names and long numbers.
+_VARIABLE = re.compile(
+    rf"""
+    ([A-Za-z_][A-Za-z0-9_]{{0,255}}+) {_BLANKS} = {_BLANKS}
+    (variable) {_BLANKS} (?: < {_BLANKS} (scalar|integer|logical) {_BLANKS} > {_BLANKS} )?
+    \( {_ARGUMENT} , {_ARGUMENT} \) {_BLANKS} ;
+    """.encode(),
+    re.VERBOSE,
+)
+_NUMBER = re.compile(rb"[0-9]+")
 _ESCAPE = re.compile(r"\\(['\"\\])")
 _MAX_DIGITS = 4000
 # Names are told in messages, which may be many.
@@ -243,12 +259,47 @@ class _Parser(Lexer):
         return tuple(assignments)
 
     def assignment(self) -> Assignment:
+        if variable := self.variable():
+            return variable
         start = self.token.start
         target = self.bare(self.target)
         self.expect("=")
         value = self.bare(self.expression)
         self.expect(";")
         return Assignment(start, self.last_end, target, value)
+
+    def variable(self) -> Assignment | None:
+        """Return an assignment that matches ``_VARIABLE``; None, without moving, for any other one.
+
+        The result is that of the grammar. One match replaces about 20 tokens: a graph that consists of variables is
+        parsed with a quarter of the instructions.
+        """
+        match = _VARIABLE.match(self.data, self.token.start)
+        if match is None or (name := match[1].decode()) in KEYWORDS:
+            return None
+        generic = match[3]
+        # Tokens outside of the values: `w = variable ( shape = , label = ) ;` and `< scalar >`.
+        tokens = 14 if generic else 11
+        arguments = []
+        for key, text in ((4, 5), (6, 7)):
+            start, end = match.span(text)
+            value: Array | Literal
+            if self.data[start] == ord("["):
+                items = [Literal(*item.span(), int(item[0])) for item in _NUMBER.finditer(self.data, start, end)]
+                value = Array(start, end, tuple(items))
+                tokens += 2 * len(items) + 1
+            else:
+                value = Literal(start, end, match[text][1:-1].decode())
+                tokens += 1
+            start, after = match.span(key)
+            arguments.append(Argument(start, end, Identifier(start, after, match[key].decode()), value))
+        end = match.end()
+        if not self.skip(end, tokens):
+            return None
+        operation = Identifier(*match.span(2), "variable")
+        closing = self.data.rindex(b")", 0, end) + 1
+        call = Invocation(operation.start, closing, operation, generic.decode() if generic else "", tuple(arguments))
+        return Assignment(match.start(), end, Identifier(*match.span(1), name), call)
 
     def bare(self, operand: Callable[[], _Operand]) -> _Operand | Tuple:
         """An operand, or several with commas between them: a tuple without brackets."""

@@ -12,6 +12,7 @@ for booleans; in memory they take the next wider integer.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import struct
 from collections.abc import Container, Iterator
@@ -39,6 +40,8 @@ _MAX_RANK = 8
 _MAX_LENGTH = (1 << 32) - 1
 # Items that are read or written at once; a multiple of 8, so that parts of packed items are whole bytes.
 _PART = 1 << 15
+# Headers kept in memory, each less than a kilobyte.
+_MAX_CACHED = 1024
 
 
 class _ItemType(NamedTuple):
@@ -95,7 +98,7 @@ class Header:
     item_type: int
     fields: bytes
 
-    @property
+    @functools.cached_property
     def data_type(self) -> str:
         """The data type of a graph that this fits: ``scalar``, ``integer`` or ``logical`` (NNEF 1.0.3, 5.2.1)."""
         return _ITEM_TYPES[self.item_type].data_type
@@ -105,22 +108,27 @@ class Header:
         """Whether the items are integers that stand for numbers in a way that only ``graph.quant`` can tell."""
         return self.item_type in _QUANTIZED
 
-    @property
+    @functools.cached_property
     def is_written(self) -> bool:
         """Whether an array of this shape and dtype is written with just this header unless another one is asked for."""
         return self.fields == _written(self.shape, self.dtype, self.data_type).fields
 
-    @property
+    @functools.cached_property
     def is_packed(self) -> bool:
         """Whether the items are narrower than those of the array."""
         return self.bits < 8 * self.dtype.itemsize
 
-    @property
+    @functools.cached_property
     def stored(self) -> np.dtype[np.generic]:
         """The dtype of the items, or of the integers that they are packed from, in the machine's byte order."""
         return np.dtype(np.uint8) if self.dtype.kind == "b" else self.dtype
 
-    @property
+    @functools.cached_property
+    def read(self) -> np.dtype[np.generic]:
+        """The dtype that items are read as: little-endian, or the machine's own where they are packed."""
+        return self.stored.newbyteorder("=" if self.is_packed else "<")
+
+    @functools.cached_property
     def length(self) -> int:
         """Bytes of the items."""
         return (math.prod(self.shape) * self.bits + 7) // 8
@@ -147,19 +155,11 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
     raw = file.read(HEADER_SIZE)
     if len(raw) < HEADER_SIZE:
         raise FormatError(f"{name}: {len(raw)} bytes are too few for the header of a tensor file")
-    magic, major, minor, length, rank = _START.unpack_from(raw)
-    if magic != _MAGIC:
-        raise FormatError(f"{name}: not an NNEF tensor file, it begins with {magic.hex(' ')} instead of 4e ef")
-    if (major, minor) != (1, 0):
-        raise FormatError(f"{name}: version {major}.{minor} of the tensor file; 1.0 is read")
-    if rank > _MAX_RANK:
-        raise FormatError(f"{name}: rank {rank}; {_MAX_RANK} is the highest")
-    shape = struct.unpack_from(f"<{rank}I", raw, _START.size)
-    if 0 in shape:
-        raise FormatError(f"{name}: an extent of shape {shape} is 0")
-    header = _header(shape, raw[_START.size + 4 * rank :], name)
-    if length != header.length:
-        raise FormatError(f"{name}: the header says {length} bytes of items; shape {shape} needs {header.length}")
+    try:
+        header = _parsed(raw)
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from None
+    length = header.length
     if size == HEADER_SIZE + length + 4:
         raise FormatError(f"{name}: 4 bytes too many, the mark of NNEF writers of 2018 whose header has 132 bytes")
     if size != HEADER_SIZE + length:
@@ -167,23 +167,43 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
     return header
 
 
-def _header(shape: tuple[int, ...], fields: bytes, name: str) -> Header:
-    """The header of a shape that goes on with these bytes, zero bytes at whose end may be missing."""
+@functools.lru_cache(_MAX_CACHED)
+def _parsed(raw: bytes) -> Header:
+    """The header of 128 bytes; tensors of the same shape and item type share it. FormatError without a name."""
+    magic, major, minor, length, rank = _START.unpack_from(raw)
+    if magic != _MAGIC:
+        raise FormatError(f"not an NNEF tensor file, it begins with {magic.hex(' ')} instead of 4e ef")
+    if (major, minor) != (1, 0):
+        raise FormatError(f"version {major}.{minor} of the tensor file; 1.0 is read")
+    if rank > _MAX_RANK:
+        raise FormatError(f"rank {rank}; {_MAX_RANK} is the highest")
+    shape = struct.unpack_from(f"<{rank}I", raw, _START.size)
+    if 0 in shape:
+        raise FormatError(f"an extent of shape {shape} is 0")
+    header = _header(shape, raw[_START.size + 4 * rank :])
+    if length != header.length:
+        raise FormatError(f"the header says {length} bytes of items; shape {shape} needs {header.length}")
+    return header
+
+
+def _header(shape: tuple[int, ...], fields: bytes) -> Header:
+    """The header of a shape that goes on with these bytes, zero bytes at whose end may be missing.
+
+    FormatError, without a name, for an item type that is not read here.
+    """
     unused = 4 * (_MAX_RANK - len(shape))
     bits, item_type, vendor, parameter, _ = _ITEMS.unpack_from(fields.ljust(HEADER_SIZE, b"\0"), unused)
     if vendor:
         whose = f"{vendor:#06x} ({_VENDORS[vendor]})" if vendor in _VENDORS else f"{vendor:#06x}"
-        raise FormatError(f"{name}: item type {item_type:#x} of vendor {whose}; NNR knows only those of NNEF")
+        raise FormatError(f"item type {item_type:#x} of vendor {whose}; NNR knows only those of NNEF")
     if item_type in _MISPRINTS:
         meant = _MISPRINTS[item_type]
-        raise FormatError(
-            f"{name}: item type {item_type:#x}, as NNEF 1.0.3 misprints {meant} ({_ITEM_TYPES[meant].name})"
-        )
+        raise FormatError(f"item type {item_type:#x}, as NNEF 1.0.3 misprints {meant} ({_ITEM_TYPES[meant].name})")
     if item_type not in _ITEM_TYPES:
-        raise FormatError(f"{name}: item type {item_type:#x}, which NNEF does not define (1.0.3, 5.2)")
+        raise FormatError(f"item type {item_type:#x}, which NNEF does not define (1.0.3, 5.2)")
     what = _ITEM_TYPES[item_type]
     if bits not in what.widths:
-        raise FormatError(f"{name}: item type {item_type:#x} ({what.name}) of {bits} bits (NNEF 1.0.3, 5.2)")
+        raise FormatError(f"item type {item_type:#x} ({what.name}) of {bits} bits (NNEF 1.0.3, 5.2)")
     kind = "i" if item_type == _UNSIGNED and parameter else what.kind
     width = max(8, 1 << (bits - 1).bit_length())
     dtype: np.dtype[np.generic] = np.dtype(np.bool_) if kind == "b" else np.dtype(f"{kind}{width // 8}")
@@ -195,7 +215,7 @@ def read_data(file: BufferedIOBase, header: Header, name: str) -> Array:
 
     FormatError when the file ends early, or has bits other than 0 after the last item.
     """
-    array: npt.NDArray[Any] = np.empty(header.shape, header.stored.newbyteorder("=" if header.is_packed else "<"))
+    array: npt.NDArray[Any] = np.empty(header.shape, header.read)
     if header.is_packed:
         for part in _parts(array):
             _unpack(file, part, header.bits, name)
@@ -259,7 +279,10 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
     """
     if array.ndim > _MAX_RANK or array.size == 0:
         raise FormatError(f"{name}: shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1")
-    header = None if fields is None else _header(array.shape, _digits(fields, array.ndim, name), name)
+    try:
+        header = None if fields is None else _header(array.shape, _digits(fields, array.ndim))
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from None
     if header is None or not header.holds(array.dtype):
         if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             raise lacks_type(name, array.dtype, "nnef")
@@ -273,12 +296,13 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
     return header
 
 
-def _digits(fields: str, rank: int, name: str) -> bytes:
+def _digits(fields: str, rank: int) -> bytes:
+    """The bytes of hexadecimal digits; FormatError, without a name, where no header has them."""
     with contextlib.suppress(ValueError):
         decoded = bytes.fromhex(fields)
         if len(decoded) <= HEADER_SIZE - _START.size - 4 * rank:
             return decoded
-    raise FormatError(f"{name}: {fields[:40]!a} is no part of the header of a tensor file")
+    raise FormatError(f"{fields[:40]!a} is no part of the header of a tensor file")
 
 
 def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str) -> Header:
