@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import re
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, cast
 
@@ -21,19 +19,6 @@ from ...limits import Budget, Limits
 _BLOCK = tarfile.BLOCKSIZE
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _MAX_EXTENDED = 1 << 20
-# The header of a regular file with octal numbers and without a prefix. All others are left to `tarfile`, which is much
-# slower. The fields after the name have 412 bytes, so a block of 512 bytes leaves 100 to the name.
-_PLAIN = re.compile(
-    rb"""
-    (?P<name> [^\0]{1,99}+ ) \0++
-    (?: [0-7]{7} [\0\ ] ){3}                                  # mode, uid, gid
-    (?P<size> [0-7]{11} ) [\0\ ] [0-7]{11} [\0\ ]             # size, mtime
-    (?P<sum_field> (?P<sum> [0-7]{6} ) \0\  ) 0               # checksum, type
-    .{172}                                                   # linkname, magic, uname, gname
-    (?: [0-7]{7} [\0\ ] | \0{8} ){2} \0{155} .{12}            # devmajor, devminor, prefix
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 
 
 class Member(NamedTuple):
@@ -99,24 +84,24 @@ def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, Memb
     offset = 0
     extended: dict[str, str] = {}
     while (block := stream.read(_BLOCK)) and any(block):
-        name, announced, kind = _header(block)
+        header = _header(block)
         # The announced size is superseded by that of an extended header (POSIX 1003.1-2008, pax).
-        size = _size(extended.get("size"), announced)
+        size = _size(extended.get("size"), header.size)
         padded = -(-size // _BLOCK) * _BLOCK
         budget.charge("max_archive_bytes", _BLOCK + padded, "bytes of the archive")
         start = offset + _BLOCK
         offset = start + padded
-        if kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
+        if header.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
             if extended or size > _MAX_EXTENDED:
                 raise FormatError("the archive has two extended headers for one member, or one that is too large")
-            extended = _extension(kind, _read(stream, padded)[:size])
+            extended = _extension(header.type, _read(stream, padded)[:size])
             continue
-        path = _path(extended.get("path", name), limits)
+        path = _path(extended.get("path", header.name), limits)
         extended = {}
-        if kind == tarfile.DIRTYPE and not size:
+        if header.type == tarfile.DIRTYPE and not size:
             continue
-        if kind not in _FILES or not path:
-            raise FormatError(f"the archive has {path!a}, which is no regular file (type {kind!r})")
+        if header.type not in _FILES or not path:
+            raise FormatError(f"the archive has {path!a}, which is no regular file (type {header.type!r})")
         yield path, Member(start, size)
         if padded:
             stream.seek(offset - 1)
@@ -125,21 +110,11 @@ def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, Memb
         raise FormatError("the archive is truncated")
 
 
-def _header(block: bytes) -> tuple[str, int, bytes]:
-    """Name, size and type that a header announces, as ``tarfile`` reads it."""
-    plain = _PLAIN.fullmatch(block)
-    if plain and int(plain["sum"], 8) == _sum(block) - _sum(plain["sum_field"]) + 8 * ord(" "):
-        return plain["name"].decode("utf-8", "surrogateescape"), int(plain["size"], 8), tarfile.REGTYPE
+def _header(block: bytes) -> tarfile.TarInfo:
     try:
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
         raise FormatError(f"not a tar archive, or a damaged one: {error}") from error
-    return header.name, header.size, header.type
-
-
-def _sum(data: bytes) -> int:
-    """The sum of at most 512 bytes: of 256 bytes, it is less than 65521 and so the lower half of their Adler-32."""
-    return sum(zlib.adler32(half, 0) & 0xFFFF for half in (data[:256], data[256:]))
 
 
 def _read(stream: io.BufferedIOBase, size: int) -> bytes:
