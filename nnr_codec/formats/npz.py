@@ -7,10 +7,12 @@ reproducible: stored without compression, without time and owner. Of a model onl
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from ..errors import FormatError, NnrError
 from ..files import output_file
 from ..limits import Budget, Limits
 from ..model import Array, Model
-from . import FormatWarning, lacks_type, listed, state, warn_of_loss
+from . import FormatWarning, fill, lacks_type, listed, state, warn_of_loss
 from .lazy import Entry, LazyTensors
 from .npy import Header, is_plain, read_header
 from .zips import ZIP_ERRORS
@@ -35,6 +37,12 @@ READS = "an .npz, compressed or not"
 _SUFFIX = ".npy"
 _CHUNK = 1 << 20
 _LOCAL_SIZE = 30  # of what precedes a member, without its name and what is added to that
+_LOCAL = struct.Struct("<4s22xHH")  # its signature, and bytes of the name and of what is added
+_LOCAL_MAGIC = b"PK\3\4"
+_UTF8 = 1 << 11  # the flag of names in UTF-8
+_USUAL_FLAGS = _UTF8 | 1 << 3  # also that of sizes after the member, which the directory has too
+_HEAD = 512  # bytes read of a member: enough for its name and the headers that numpy writes
+_NPY_PREFIX = 10  # bytes before the text of a .npy header of version 1.0
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
 # Deflate cannot expand by more (RFC 1951: 258 bytes for two bits).
 _MAX_EXPANSION = 1032
@@ -70,6 +78,23 @@ class _Member(Entry):
                 return _read_items(member, self.header, what)
 
 
+class _StoredMember(_Member):
+    """An array that is stored without compression; ``start`` is the first byte of its header, not of the member."""
+
+    __slots__ = ()
+
+    def read(self, file: BinaryIO, what: str) -> Array:
+        """Return the array; raise FormatError, which begins with ``what``, where the checksum is another one."""
+        file.seek(self.start)
+        checksum = zlib.crc32(file.read(self.header.size))
+        array = _new_array(self.header)
+        fill(file, array, what)
+        if zlib.crc32(array.reshape(-1).view(np.uint8).data, checksum) != self.info.CRC:
+            with _damaged(f"{what}: "):
+                raise zipfile.BadZipFile(f"Bad CRC-32 for file {self.info.filename!r}")
+        return _native(array, self.header)
+
+
 def recognise(source: Path | BinaryIO) -> bool:
     """Whether this is a zip archive that holds a ``.npy`` member."""
     if isinstance(source, Path) and not source.is_file():
@@ -99,8 +124,11 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     lazy: LazyTensors | None = None
     others: list[str] = []
     with _damaged(), zipfile.ZipFile(source) as archive:
-        limits.check("max_names", len(archive.infolist()), "members of the archive")
-        for info in archive.infolist():
+        assert archive.fp
+        infos = archive.infolist()
+        limits.check("max_names", len(infos), "members of the archive")
+        stops = [*(info.header_offset for info in infos[1:]), archive.start_dir]
+        for info, stop in zip(infos, stops, strict=False):
             # The name as it is stored: zipfile cuts the other one at NUL.
             member = info.orig_filename
             limits.check("max_name_bytes", len(member), "bytes of a name in the archive")
@@ -111,14 +139,18 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             if name in members:
                 raise FormatError(f"the archive has two arrays {name!a}")
             budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
+            what = f"array {name!a}"
+            if isinstance(source, Path) and (found := _stored_member(archive.fp, info, stop)):
+                start, data = found
+                header = _checked_header(io.BytesIO(data), info, budget, what)
+                members[name] = _entry(_StoredMember, start, info, header)
+                continue
             with archive.open(info) as member_file:
-                header = _checked_header(member_file, info, budget, f"array {name!a}")
-                shape, nbytes = header.shape, info.compress_size
-                members[name] = _Member(header.dtype.str, shape, info.header_offset, nbytes, info=info, header=header)
+                header = _checked_header(member_file, info, budget, what)
+                members[name] = _entry(_Member, info.header_offset, info, header)
                 if not isinstance(source, Path):
-                    tensors[name] = _read_items(member_file, header, f"array {name!a}")
+                    tensors[name] = _read_items(member_file, header, what)
         if isinstance(source, Path):
-            assert archive.fp
             lazy = LazyTensors([(source, state(archive.fp))], members)
     if others and strict:
         raise FormatError(f"members that are no arrays: {listed(others)}")
@@ -190,6 +222,37 @@ def _damaged(what: str = "") -> Iterator[None]:
         raise FormatError(f"{what}not a zip archive, or a damaged one: {error}") from error
 
 
+def _entry(kind: type[_Member], start: int, info: zipfile.ZipInfo, header: Header) -> _Member:
+    return kind(header.dtype.str, header.shape, start, info.compress_size, info=info, header=header)
+
+
+def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[int, bytes] | None:
+    """Return where the content of a member begins, and its .npy header and perhaps more.
+
+    None where zipfile has to read the member, or refuse it: unless it is stored without compression, ends at ``stop``
+    or before, is not encrypted, and has the same name in its local header.
+    """
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        return None
+    if info.flag_bits & ~_USUAL_FLAGS or not 0 <= info.header_offset < stop:
+        return None
+    file.seek(info.header_offset)
+    head = file.read(_HEAD)
+    if len(head) < _LOCAL.size:
+        return None
+    magic, name_size, extra_size = _LOCAL.unpack_from(head)
+    at = _LOCAL.size + name_size
+    name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
+    start = at + extra_size
+    if magic != _LOCAL_MAGIC or head[_LOCAL.size : at] != name:
+        return None
+    data = head[start : start + info.file_size]
+    is_whole = len(data) > _NPY_PREFIX and len(data) >= _NPY_PREFIX + int.from_bytes(data[8:_NPY_PREFIX], "little")
+    if data[6:8] != b"\1\0" or not is_whole or info.header_offset + start + info.file_size > stop:
+        return None
+    return info.header_offset + start, data
+
+
 def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> Header:
     """The header of an array, which fits its member and the budget."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -205,8 +268,18 @@ def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, wh
 
 def _read_items(member: IO[bytes], header: Header, what: str) -> Array:
     """The array whose header has been read."""
-    array: Array = np.empty(header.shape[::-1] if header.fortran_order else header.shape, header.dtype)
+    array = _new_array(header)
     _fill(member, array, what)
+    return _native(array, header)
+
+
+def _new_array(header: Header) -> Array:
+    """Return an array for the items, in their order and byte order."""
+    return np.empty(header.shape[::-1] if header.fortran_order else header.shape, header.dtype)
+
+
+def _native(array: Array, header: Header) -> Array:
+    """Return the items in the machine's byte order and the shape of the header."""
     array = array.astype(header.dtype.newbyteorder("="), copy=False)
     return array.T if header.fortran_order else array
 

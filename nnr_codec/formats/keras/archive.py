@@ -17,7 +17,7 @@ from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
 from .. import opened_file, spooled
 from ..beside import as_metadata, check_names, files, from_metadata, opened
-from ..zips import ZIP_ERRORS
+from ..zips import ZIP_ERRORS, may_hold
 
 CONFIG = "config.json"
 METADATA = "metadata.json"
@@ -71,6 +71,8 @@ def is_archive(file: BinaryIO) -> bool:
     if file.read(2) != b"PK":
         return False
     try:
+        if not may_hold(file, CONFIG):
+            return False
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
     except ZIP_ERRORS:

@@ -22,16 +22,13 @@ from ...limits import Budget, Limits
 from ...model import Array
 from .. import fill
 from ..lazy import Entry, native
-from ..zips import ZIP_ERRORS
+from ..zips import ZIP_ERRORS, directory_size, may_hold
 from .structure import View
 
 _PICKLE = "data.pkl"
 _KEY = re.compile(r"data/([0-9]{1,20})")
 # What torch.save writes, or has written; what begins with a dot is about the archive.
 _WRITTEN = re.compile(r"data\.pkl|version|byteorder|\..*|data/[0-9]{1,20}", re.DOTALL)
-_END, _END_SIZE, _END64_SIZE, _LOCATOR = b"PK\5\6", 22, 56, b"PK\6\7"
-_LOCATOR_SIZE = 20
-_MAX_COMMENT = (1 << 16) - 1
 _LOCAL = struct.Struct("<4s22xHH")
 
 
@@ -134,6 +131,8 @@ def is_archive(file: BinaryIO) -> bool:
     size = file.seek(0, os.SEEK_END)
     try:
         _check_directory(file, size, Limits())
+        if not may_hold(file, _PICKLE):
+            return False
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
             return bool(names) and f"{names[0].partition('/')[0]}/{_PICKLE}" in names
@@ -200,15 +199,5 @@ def _member(
 
 def _check_directory(file: BinaryIO, size: int, limits: Limits) -> None:
     """Check the size of the archive's directory, which is read whole, and takes some ten times as much."""
-    file.seek(max(size - _END_SIZE - _MAX_COMMENT, 0))
-    tail = file.read()
-    at = len(tail) - _END_SIZE
-    if not (tail[at : at + 4] == _END and tail.endswith(b"\0\0")):
-        at = tail.rfind(_END)
-    if at < 0:
-        raise FormatError("not a zip archive: it has no directory")
-    length = int.from_bytes(tail[at + 12 : at + 16], "little")
-    if tail[max(at - _LOCATOR_SIZE, 0) : at].startswith(_LOCATOR):
-        wide = at - _LOCATOR_SIZE - _END64_SIZE
-        length = int.from_bytes(tail[wide + 40 : wide + 48], "little") if wide >= 0 else size
+    length = directory_size(file, size)
     limits.check("max_topology_bytes", length, "bytes of the archive's directory")
