@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,20 @@ class StoredType:
     exponent: int = 0
     mantissa: int = 0
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of one item of an array."""
         return max(self.bits // 8, 1)
 
-    @property
+    @cached_property
     def pattern(self) -> np.dtype[Any]:
         """The unsigned integer of the same size, through which bit patterns are seen."""
         return np.dtype(f"u{self.itemsize}")
+
+    @cached_property
+    def little_endian(self) -> np.dtype[Any]:
+        """:attr:`pattern` as files have it, the lowest byte first."""
+        return self.pattern.newbyteorder("<")
 
     @property
     def is_numpys(self) -> bool:

@@ -218,7 +218,7 @@ def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
         target = target[count:]
 
 
-def state(file: IO[bytes]) -> tuple[int, ...]:
+def state(file: IO[bytes] | io.FileIO) -> tuple[int, ...]:
     """What changes when somebody writes to an open file, or puts another one in its place."""
     found = os.fstat(file.fileno())
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

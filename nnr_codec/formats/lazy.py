@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Entry:
     def read(self, file: BinaryIO, what: str) -> Array:
         """The tensor; FormatError, which begins with ``what``, for an early end or a boolean that is none."""
         stored = STORED_TYPES[self.type]
-        items = np.empty(self.shape, stored.pattern.newbyteorder("<"))
+        items = np.empty(self.shape, stored.little_endian)
         file.seek(self.start)
         fill(file, items, what)
         return native(items, self.type, what)
@@ -78,10 +79,10 @@ class LazyTensors(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         entry = self._entries[name]
         path, checked = self._files[entry.file]
-        with open(path, "rb", buffering=0) as file:
+        with FileIO(path) as file:
             if state(file)[-len(checked) :] != checked:
                 raise FormatError(f"{path} has changed since the model was opened")
-            return entry.read(file, f"{path}: tensor {name[:80]!a}")
+            return entry.read(cast(BinaryIO, file), f"{path}: tensor {name[:80]!a}")
 
     def only(self, names: Sequence[str]) -> LazyTensors:
         """The tensors of these names alone, in a mapping that is small when it is pickled.

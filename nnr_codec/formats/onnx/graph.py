@@ -249,7 +249,9 @@ class _Walker:
                 once(seen, part)
         text = self.source.text
         node = Node("", [text(part) for part in inputs], [text(part) for part in outputs])
-        self.graph.uses.update(node.inputs)
+        uses = self.graph.uses
+        for value in node.inputs:
+            uses[value] = uses.get(value, 0) + 1  # Counter.update takes longer than the few inputs of a node
         if _Node.OP_TYPE in seen and (_Node.DOMAIN not in seen or text(seen[_Node.DOMAIN]) in _ONNX):
             node.operation = text(seen[_Node.OP_TYPE])
         first = node.outputs[0] if node.outputs else ""
@@ -356,7 +358,8 @@ class _Walker:
         if not name or "\0" in name:
             raise FormatError(f"a tensor has the name {name[:80]!a}, which names nothing here")
         size = len(name.encode())
-        self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")
+        if size > self.limits.max_name_bytes:
+            self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")
         self.budget.charge("max_names", 1, "tensors of the model")
         # In inner graphs each name begins with what is there once.
         self.budget.charge("max_topology_bytes", size, "bytes of all names")

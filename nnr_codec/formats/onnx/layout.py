@@ -26,8 +26,7 @@ class Place(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True)
-class Length:
+class Length(NamedTuple):
     """The length of a message: ``start`` and ``stop`` of itself, and ``end`` of the message."""
 
     start: int
@@ -35,8 +34,7 @@ class Length:
     end: int
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """A tensor whose items are taken out: the field that holds them, or the first that tells where they are.
 
     Parameters

@@ -31,7 +31,7 @@ _MAX_SIZE = (1 << 63) - 1
 _MAX_DIGITS = 19
 
 
-@dataclass
+@dataclass(slots=True)
 class Tensor:
     """The fields of a TensorProto, in the order of the file.
 
@@ -71,18 +71,19 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
             tensor.type = number(part)
         elif part.number == _NAME:
             tensor.name = source.text(part)
-        elif part.number == _EXTERNAL_DATA:
-            tensor.entries.append(part)
-        elif part.number == _DATA_LOCATION:
-            tensor.locations.append(part)
-            tensor.is_external = number(part) == _EXTERNAL
+        elif part.number in (_EXTERNAL_DATA, _DATA_LOCATION):
+            if part.number == _EXTERNAL_DATA:
+                tensor.entries.append(part)
+            else:
+                tensor.locations.append(part)
+                tensor.is_external = number(part) == _EXTERNAL
+            if max(len(tensor.entries), len(tensor.locations)) > _MAX_FIELDS:
+                raise FormatError(f"a tensor tells more than {_MAX_FIELDS} times where its data are")
         elif part.number in (_SEGMENT, _STRING_DATA):
             tensor.is_strange = True
         elif part.number in _DATA:
             # Of more than one it matters only that there are more.
             tensor.data = [*tensor.data[:1], part]
-        if max(len(tensor.entries), len(tensor.locations)) > _MAX_FIELDS:
-            raise FormatError(f"a tensor tells more than {_MAX_FIELDS} times where its data are")
     return tensor
 
 

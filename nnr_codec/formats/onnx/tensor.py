@@ -53,8 +53,7 @@ TYPES = dict(
 )
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(NamedTuple):
     """How the items of a tensor stand in a file.
 
     Parameters
@@ -111,7 +110,7 @@ class Items:
             raw = np.empty(nbytes, np.uint8)
             fill(file, raw, what)
             return self._of_patterns(_separate(raw, self.stored.bits)[: prod(self.shape)], what)
-        items = np.empty(self.shape, self.stored.pattern.newbyteorder("<"))
+        items = np.empty(self.shape, self.stored.little_endian)
         fill(file, items, what)
         return self._of_patterns(items.astype(self.stored.pattern, copy=False), what)
 

@@ -83,7 +83,8 @@ class Source:
         """The value of a field as text; FormatError where it is none, LimitError where it is too long."""
         if field.wire != LENGTH:
             raise FormatError(f"field {field.number} at byte {field.start} is no text")
-        self._limits.check("max_name_bytes", field.end - field.body, f"bytes of the text at byte {field.body}")
+        if field.end - field.body > self._limits.max_name_bytes:  # asked for each text, without the message
+            self._limits.check("max_name_bytes", field.end - field.body, f"bytes of the text at byte {field.body}")
         try:
             return self.read(field.body, field.end).decode()
         except UnicodeDecodeError:
@@ -119,6 +120,20 @@ class Source:
             if self._left < 0:
                 limit = f"max_topology_bytes={self._limits.max_topology_bytes:,}"
                 raise LimitError(f"more fields than fit {limit}; raise the limit if the source is trusted")
+            place, window = at - self._base, self._window
+            if 0 <= place < len(window) - 1 and at + 1 < end:
+                key, value = window[place], window[place + 1]
+                # Of most fields, the key and the length or value have a byte each.
+                if 8 <= key < 0x80 and value < 0x80:
+                    body, wire = at + 2, key & 7
+                    if wire == VARINT:
+                        yield Field(key >> 3, wire, at, at + 1, body, value)
+                        at = body
+                        continue
+                    if wire == LENGTH and body + value <= end:
+                        yield Field(key >> 3, wire, at, body, body + value, at + 1)
+                        at = body + value
+                        continue
             start = at
             key, at = self.varint(at, end)
             number, wire, value = key >> 3, key & 7, 0
