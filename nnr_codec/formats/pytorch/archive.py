@@ -117,7 +117,7 @@ class Archive:
             for name, data in ((_PICKLE, self.pickle), ("version", b"3\n"), ("byteorder", b"little")):
                 archive.writestr(f"archive/{name}", data)
             for key in self.storages:
-                archive.writestr(f"archive/data/{key}", b"")
+                archive.writestr(zipfile.ZipInfo(f"archive/data/{key}"), b"")  # of a name, zipfile asks for the time
             places = {
                 info.header_offset + _LOCAL.size + len(info.orig_filename): info.orig_filename.rpartition("/")[2]
                 for info in archive.infolist()

@@ -40,6 +40,7 @@ _PUSHES = {
     *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "BINUNICODE"),
     *("SHORT_BINSTRING", "EMPTY_LIST", "EMPTY_TUPLE", "EMPTY_DICT", "EMPTY_SET"),
 }
+_EMPTY = {name for name in _PUSHES if name.startswith("EMPTY_")}
 # How many objects an opcode takes from the stack.
 _POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -97,7 +98,7 @@ def _run(stream: BinaryIO, budget: Budget) -> None:
         name = opcode.name
         if name in _PUSHES:
             budget.charge("max_names", 1, "objects of the pickle")
-            stack.append(_Object(is_open=True) if name.startswith("EMPTY_") else _PLAIN)
+            stack.append(_Object(is_open=True) if name in _EMPTY else _PLAIN)
         elif name in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):

@@ -53,7 +53,7 @@ class View:
             return True
         return self.span == math.prod(self.shape) and self.stride == _strides(self.shape, self.stride)
 
-    @property
+    @cached_property
     def bytes(self) -> tuple[int, int]:
         """The first byte of the storage that is used, and the one after the last."""
         return self.offset * self.stored.itemsize, (self.offset + self.span) * self.stored.itemsize
