@@ -37,7 +37,7 @@ READS = "an .npz, compressed or not"
 _SUFFIX = ".npy"
 _CHUNK = 1 << 20
 _LOCAL_SIZE = 30  # of what precedes a member, without its name and what is added to that
-_LOCAL = struct.Struct("<4s22xHH")  # its signature, and bytes of the name and of what is added
+_LOCAL = struct.Struct("<4s2xH18xHH")  # its signature, flags, and bytes of the name and of what is added
 _LOCAL_MAGIC = b"PK\3\4"
 _UTF8 = 1 << 11  # the flag of names in UTF-8
 _USUAL_FLAGS = _UTF8 | 1 << 3  # also that of sizes after the member, which the directory has too
@@ -138,6 +138,8 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             name = member.removesuffix(_SUFFIX)
             if name in members:
                 raise FormatError(f"the archive has two arrays {name!a}")
+            if info.header_offset < 0:
+                raise FormatError(f"array {name!a} begins before the archive")
             budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
             what = f"array {name!a}"
             if isinstance(source, Path) and (found := _stored_member(archive.fp, info, stop)):
@@ -230,7 +232,7 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
     """Return where the content of a member begins, and its .npy header and perhaps more.
 
     None where zipfile has to read the member, or refuse it: unless it is stored without compression, ends at ``stop``
-    or before, is not encrypted, and has the same name in its local header.
+    or before, is not encrypted, and has the same flags and name in its local header.
     """
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         return None
@@ -240,11 +242,11 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
     head = file.read(_HEAD)
     if len(head) < _LOCAL.size:
         return None
-    magic, name_size, extra_size = _LOCAL.unpack_from(head)
+    magic, flags, name_size, extra_size = _LOCAL.unpack_from(head)
     at = _LOCAL.size + name_size
     name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
     start = at + extra_size
-    if magic != _LOCAL_MAGIC or head[_LOCAL.size : at] != name:
+    if magic != _LOCAL_MAGIC or flags != info.flag_bits or head[_LOCAL.size : at] != name:
         return None
     data = head[start : start + info.file_size]
     is_whole = len(data) > _NPY_PREFIX and len(data) >= _NPY_PREFIX + int.from_bytes(data[8:_NPY_PREFIX], "little")

@@ -16,7 +16,7 @@ import hypothesis.extra.numpy as hnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnr_codec import formats
@@ -293,6 +293,31 @@ def test_damaged_archives_give_a_model_or_an_error(draw: st.DataObject) -> None:
     with contextlib.suppress(NnrError):
         load(bytes(data), Limits.strict())
         formats.load(io.BytesIO(data), limits=Limits.strict())
+
+
+@pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(draw=st.data())
+def test_files_are_read_as_streams_are(draw: st.DataObject, tmp_path: Path) -> None:
+    """Members of files that are stored plainly are read without zipfile: the same arrays, or an error as well."""
+
+    def read(source: Path | io.BytesIO) -> dict[str, tuple[str, tuple[int, ...], bytes]] | None:
+        with contextlib.suppress(NnrError):
+            tensors = formats.load(source, format="npz").tensors
+            return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in tensors.items()}
+        return None
+
+    tensors: dict[str, Any] = {"ä": np.arange(3, dtype=">f4"), "b": np.asfortranarray(np.ones((2, 2), np.int8))}
+    file = io.BytesIO()
+    np.savez(file, **tensors, c=np.zeros(0))
+    data = bytearray(file.getvalue())
+    headers = [match.start() for match in re.finditer(b"PK\1\2|PK\3\4|.NUMPY", data)]
+    near = st.builds(lambda header, more: header + more, st.sampled_from(headers), st.integers(0, 50))
+    for _ in range(draw.draw(st.integers(0, 3))):
+        data[draw.draw(near | st.integers(0, len(data) - 1)) % len(data)] = draw.draw(st.integers(0, 255))
+    path = tmp_path / "m.npz"
+    path.write_bytes(data)
+    assert read(path) == read(io.BytesIO(data))
 
 
 def test_stream_need_not_seek() -> None:

@@ -161,6 +161,8 @@ def _infos(archive: zipfile.ZipFile, limits: Limits, budget: Budget) -> dict[str
             continue
         if name in found:
             raise FormatError(f"the archive has {name[:80]!a} twice")
+        if info.header_offset < 0:
+            raise FormatError(f"{name[:80]!a} begins before the archive")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise FormatError(f"{name[:80]!a}: compression method {info.compress_type}; only deflate is read")
         budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")
