@@ -79,7 +79,7 @@ class LazyTensors(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         entry = self._entries[name]
         path, checked = self._files[entry.file]
-        with FileIO(path) as file:
+        with FileIO(str(path)) as file:  # errors of FileIO have the name as it was given
             if state(file)[-len(checked) :] != checked:
                 raise FormatError(f"{path} has changed since the model was opened")
             return entry.read(cast(BinaryIO, file), f"{path}: tensor {name[:80]!a}")
