@@ -8,7 +8,10 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from .errors import LimitError
+from .errors import FormatError, LimitError
+
+#: Bytes of the largest array, in which numpy counts an extent of 0 as 1.
+MAX_ARRAY_BYTES = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -192,8 +195,13 @@ class Budget:
         self.spent[name] = total
 
     def tensor(self, shape: tuple[int, ...], itemsize: int, what: str) -> int:
-        """Charge a tensor before it is allocated; returns its number of elements."""
+        """Charge a tensor before it is allocated; returns its number of elements.
+
+        Raises FormatError for an empty tensor whose other extents are too large for an array, LimitError for others.
+        """
         limits, elements = self.limits, prod(shape)
+        if not elements and prod(filter(None, shape)) * itemsize > MAX_ARRAY_BYTES:
+            raise FormatError(f"{what}: shape {shape} is larger than any array")
         if len(shape) > limits.max_dims:  # each of these is asked for each tensor
             self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
         if elements > limits.max_tensor_elements:

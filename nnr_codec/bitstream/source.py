@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
@@ -135,27 +136,45 @@ class PathSource:
 
 
 class FileSource:
-    """A seekable file, from where it stands; only what is asked for is read. It stays the caller's to close."""
+    """A seekable file, from where it stands; only what is asked for is read. It stays the caller's to close.
+
+    Files of the operating system are read without moving their position, which processes share after a fork. After a
+    fork, views of other files with a descriptor raise OSError.
+    """
 
     window, in_order = 64, False
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._lock = file, Lock()
+        raw = file.raw if isinstance(file, (io.BufferedReader, io.BufferedRandom)) else file
+        self._raw = raw if type(raw) in (io.FileIO, _OwnFile) and hasattr(os, "pread") else None
+        self._process = None  # of which another one shares the position
+        with suppress(OSError, AttributeError):  # no descriptor
+            file.fileno()
+            self._process = os.getpid()
         self._start = file.tell()
         self.size = max(file.seek(0, os.SEEK_END) - self._start, 0)
 
     def view(self, start: int, stop: int) -> memoryview:
         """See Source; TruncatedError when the file has become shorter."""
         parts, left = [], stop - start
-        with self._lock:
-            self._file.seek(self._start + start)
-            while left > 0:
-                part = self._file.read(left)
-                if not part:
-                    raise TruncatedError(f"the file has become shorter than {self.size} bytes")
-                parts.append(part)
-                left -= len(part)
+        while left > 0:
+            part = self._part(self._start + stop - left, left)
+            if not part:
+                raise TruncatedError(f"the file has become shorter than {self.size} bytes")
+            parts.append(part)
+            left -= len(part)
         return memoryview(b"".join(parts))  # no copy of a single one
+
+    def _part(self, place: int, count: int) -> bytes:
+        """Return at most ``count`` bytes from a place of the file on; no bytes at its end."""
+        if self._raw:
+            return os.pread(self._raw.fileno(), count, place)
+        if self._process not in (None, os.getpid()):
+            raise OSError(errno.EBADF, "the position of the file is shared with another process; open it again")
+        with self._lock:
+            self._file.seek(place)
+            return self._file.read(count)
 
     peek = view
 

@@ -270,7 +270,7 @@ class UnitReader:
         offset, length, header_bit, read = self.position, size.nnr_unit_size, reader.io.pos, len(start)
         reader.io.end = 8 * read
         if self.source.in_order and header_type == NNR_AGG:
-            start = self.source.view(offset, offset + min(length, _aggregate_header_size(start, header_bit)))
+            start = self.source.view(offset, offset + _aggregate_header_size(start, header_bit, length))
         elif len(start) < length and (header_type in PAYLOADS or self.trace or self.source.in_order):
             start = self.source.view(offset, offset + length)
         while True:
@@ -309,17 +309,19 @@ class UnitReader:
         return Unit(size, header, content, self.index, offset, len(self._aggregates), payload_offset, raw)
 
 
-def _aggregate_header_size(start: memoryview, header_bit: int) -> int:
-    """Bytes of an aggregate up to its first unit, from its count (6.3.3.8).
+def _aggregate_header_size(start: memoryview, header_bit: int, length: int) -> int:
+    """Return the bytes of an aggregate of ``length`` bytes up to its first unit, from its count (6.3.3.8).
 
-    While it arrives in small chunks, its lists must not be read again with each of them. MoreNeededError when the count
-    is not there yet.
+    While it arrives in small chunks, its lists must not be read again with each of them. Raises MoreNeededError if the
+    count has not arrived yet. An aggregate that ends before its count is all header.
     """
     fixed = header_bit // 8 + 1 + (start[header_bit // 8] & 1)  # partial_data_counter_present_flag
+    if length < fixed + 4:
+        return length
     if len(start) < fixed + 4:
         raise MoreNeededError
     count = int.from_bytes(start[fixed + 2 : fixed + 4], "big") + 2
-    return fixed + 4 + count * (6 if start[fixed + 1] >> 7 else 1)
+    return min(length, fixed + 4 + count * (6 if start[fixed + 1] >> 7 else 1))
 
 
 def write_unit(

@@ -10,7 +10,7 @@ import numpy as np
 from ..bitstream.source import ChunkSource
 from ..bitstream.units import UnitReader
 from ..constants import NNR_MPS
-from ..errors import NnrError
+from ..errors import NnrError, TruncatedError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from ..sideinfo.record import SideInfo
@@ -132,6 +132,8 @@ class StreamDecoder:
         self._closed = True  # unless all goes well
         ready = list(self._tensors())
         if chunk is None:
+            if self._reader.position < self._source.size:
+                raise TruncatedError("the stream ends inside a unit")
             ready += self._end()
         self._closed = chunk is None
         return ready

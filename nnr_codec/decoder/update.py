@@ -18,6 +18,7 @@ from ..errors import LimitError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from .index import NnrFile
+from .restore import UPDATE
 from .state import Schema, UpdateState
 from .wiring import Wire
 
@@ -126,6 +127,8 @@ class UpdateDecoder:
         ------
         BitstreamError
             The bitstream is malformed, or asks for more than the limits permit.
+        IncompleteError
+            It is no update, and ends before the tensors that its topology or reference list names.
         MissingReferenceError
             It is repeated, or out of order, or what it continues was not decoded here.
         """
@@ -133,7 +136,8 @@ class UpdateDecoder:
         file = NnrFile(
             data, self._limits, self._dimensions, self._wire, self._dtype, topology=self._given, before=self._before
         )
-        model = file.decode(raw=raw, state=fork, allow_missing=True, jobs=jobs, executor=executor)
+        is_update = file.is_update or UPDATE in file.side.metadata
+        model = file.decode(raw=raw, state=fork, allow_missing=is_update, jobs=jobs, executor=executor)
         tensors, zeros = dict(model.tensors), dict[str, Array]()
         if not raw:
             zeros = self._left_out(file, fork)

@@ -10,7 +10,6 @@ A key ``k`` of the file is in the metadata as ``gguf:k``: a string as it is, a n
 from __future__ import annotations
 
 import json
-import math
 import os
 import struct
 import warnings
@@ -42,7 +41,6 @@ _ALIGNMENT, _DEFAULT = "general.alignment", 32
 _SPLIT = "split.count"
 _MAX_DEPTH = 4  # of arrays in arrays
 _MAX_DIMS = 32
-_MAX_SIZE = (1 << 63) - 1
 _CHUNK = 1 << 15  # blocks at a time
 
 #: Types of values by number: numpy's names, but for strings and arrays.
@@ -333,8 +331,6 @@ def _entry(
         )
     stored = STORED_TYPES[_PLAIN.get(type, "float32")]
     elements = budget.tensor(shape, stored.itemsize, what)
-    if math.prod(filter(None, shape)) * stored.itemsize > _MAX_SIZE:
-        raise FormatError(f"{what}: shape {shape} is larger than any array")
     if offset % alignment:
         raise FormatError(f"{what}: its offset {offset:,} is no multiple of {alignment}")
     try:

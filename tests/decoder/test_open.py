@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -150,3 +153,47 @@ def test_a_stream_that_does_not_block() -> None:
 
     with pytest.raises(BlockingIOError, match="StreamDecoder"):
         nnr.open(Socket())  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["path", "unbuffered", "buffered"])
+def test_children_of_a_fork_read_a_file_at_once(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    model = {f"w{k}": rng.integers(-99, 99, (40, 50), np.int32) for k in range(20)}
+    path = tmp_path / "m.nnr"
+    path.write_bytes(nnr.encode(model))
+    with contextlib.ExitStack() as stack:
+        opened = (
+            path if kind == "path" else stack.enter_context(path.open("rb", buffering=0 if kind != "buffered" else -1))
+        )
+        file = nnr.open(opened)
+        children = []
+        for _ in range(4):
+            child = os.fork()
+            if not child:
+                good = all(np.array_equal(file[name], model[name]) for _ in range(5) for name in model)
+                os._exit(0 if good else 1)
+            children.append(child)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_fork_does_not_move_the_position_of_a_file(tmp_path: Path) -> None:
+    class Other(io.FileIO):
+        """A file whose reads mean something else than those of the system."""
+
+    path = tmp_path / "m.nnr"
+    path.write_bytes(nnr.encode({"w": np.ones((4, 4), np.int32)}))
+    with Other(path) as opened:
+        file = nnr.open(cast(BinaryIO, opened))
+        assert file["w"].all()
+        child = os.fork()
+        if not child:
+            try:
+                file["w"]
+            except OSError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0

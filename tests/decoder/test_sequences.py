@@ -369,6 +369,15 @@ def test_bytes_of_a_tensor_in_parts() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ UpdateDecoder
+def test_a_base_model_that_is_cut_between_units_is_incomplete() -> None:
+    data = nnr.encode({"a": np.ones((4, 4), np.float32), "b": np.ones((4, 4), np.float32)}, indexed_references=True)
+    cut = data[: [*nnr.units(data)][-1].offset]
+    decoder = nnr.UpdateDecoder()
+    with pytest.raises(nnr.IncompleteError, match="'b' missing"):
+        decoder.decode(cut)
+    assert set(decoder.decode(data)) == {"a", "b"}
+
+
 def test_updates_from_paths_and_files(tmp_path: Path) -> None:
     """All that decode() takes."""
     path = tmp_path / "1.nnr"

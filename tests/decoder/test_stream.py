@@ -163,6 +163,20 @@ def test_an_aggregate_that_is_cut() -> None:
             decoder.finish()
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "unit", ["00061a000000", *(f"00{n:02x}18" + "00" * (n - 3) for n in range(3, 8)), "8000000518"]
+)
+def test_an_aggregate_that_ends_before_its_first_unit_is_refused_as_by_decode(unit: str, chunk: int) -> None:
+    good = nnr.encode({"a": np.ones((4, 4), np.float32)})
+    data = good[:12] + bytes.fromhex(unit) + good[12:]
+    with pytest.raises(nnr.TruncatedError) as whole:
+        nnr.decode(data)
+    with pytest.raises(nnr.TruncatedError) as fed:
+        feed(data, chunk, nnr.StreamDecoder())
+    assert str(fed.value) == str(whole.value)
+
+
 @pytest.mark.parametrize("listed", [0, 1])
 def test_a_long_header_is_not_read_again_with_each_chunk(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Bitstream().str_().mps()

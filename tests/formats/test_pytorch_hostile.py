@@ -208,3 +208,10 @@ def test_an_unpickler_that_python_does_not_have(torch: Any, tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["refused", "False"]
+
+
+def test_extents_beside_a_zero_are_those_of_an_array() -> None:
+    view = archive_of(mapping({"w": tensor(0, 0, (0, 1 << 62, 1 << 62), (1, 1, 1))}), {"0": b""})
+    refused(view, "larger than any array")
+    small = archive_of(mapping({"w": tensor(0, 0, (0, 3, 4), (12, 4, 1))}), {"0": b""})
+    assert nnr.load(small).tensors["w"].shape == (0, 3, 4)

@@ -594,6 +594,11 @@ ATTACKS: dict[str, tuple[Reply, str]] = {
     "infinitely many examples": (with_metrics(**{"num-examples": float("inf"), "loss": 0.5}), "no number of examples"),
     "a negative number of examples": (with_metrics(**{"num-examples": -30, "loss": 0.5}), "no number of examples"),
     "a list of examples": (with_metrics(**{"num-examples": [1, 2], "loss": 0.5}), "no number of examples"),
+    "a metric that is not-a-number": (
+        with_metrics(**{"num-examples": 30, "loss": float("nan")}),
+        "'loss' is not finite",
+    ),
+    "a metric of 1e308": (with_metrics(**{"num-examples": 30, "loss": 1e308}), "'loss' is not finite"),
     "other metrics": (with_metrics(**{"num-examples": 30}), "not those of the other replies"),
     "a list for a number": (with_metrics(**{"num-examples": 30, "loss": [0.5]}), "not those of the other replies"),
 }

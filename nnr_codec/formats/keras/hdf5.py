@@ -47,7 +47,6 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 BFLOAT16 = ("dtype", "bfloat16")
 
 _SUPERBLOCK = 96
-_MAX_SIZE = (1 << 63) - 1
 _TREE_HEAD, _SNOD_ENTRY = 24, 40
 _KNOWN = {DATASPACE, DATATYPE, FILTERS, LAYOUT, SYMBOL_TABLE}
 _LATER = (
@@ -265,8 +264,6 @@ class _Reader:
         if not stored or shape is None:
             raise FormatError(f"{what}: not numbers or booleans of a type that is read")
         elements = self._budget.tensor(shape, kind.size, what)
-        if math.prod(filter(None, shape)) * kind.size > _MAX_SIZE:
-            raise FormatError(f"{what}: shape {shape} is larger than any array")
         _ = STORED_TYPES[stored].dtype  # which may need ml_dtypes
         place, nbytes = layout(parts[LAYOUT].fields(what), len(shape), what), elements * kind.size
         pipeline = filters(parts[FILTERS].fields(what), what) if FILTERS in parts else ()

@@ -45,6 +45,8 @@ _EMPTY = {name for name in _PUSHES if name.startswith("EMPTY_")}
 _POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
+# Open marks at most: two for each container, its own and that of a tuple in it, and those of a tensor.
+_MAX_MARKS = 2 * MAX_DEPTH + 8
 # How many times an object counts, with all in it, where it stands again.
 _AGAIN = 10
 
@@ -108,7 +110,8 @@ def _run(stream: BinaryIO, budget: Budget) -> None:
         elif name == "GLOBAL":
             stack.append(_Object(is_called=_is_called(str(argument))))
         elif name == "MARK":
-            budget.charge("max_names", 1, "objects of the pickle")
+            if len(below) > _MAX_MARKS:
+                raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
             below.append(stack)
             stack = []
         elif name in _TUPLES:

@@ -139,9 +139,6 @@ def _entry(name: str, value: object, start: int, number: int, budget: Budget) ->
         raise FormatError(f"{what}: dtype {code[:40]!a} is not read; there are {', '.join(TYPES)}")
     stored, extents, (first, end) = STORED_TYPES[TYPES[code]], tuple(shape), offsets
     elements = budget.tensor(extents, stored.itemsize, what)
-    # Of empty tensors too, since arrays count that way.
-    if math.prod(filter(None, extents)) * stored.itemsize > _MAX_SIZE:
-        raise FormatError(f"{what}: shape {extents} is larger than any array")
     if end - first != elements * stored.itemsize:
         raise FormatError(
             f"{what}: data_offsets [{first}, {end}]; {code} of shape {list(extents)} has "

@@ -168,8 +168,6 @@ def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Bu
         return
     stored = STORED_TYPES[TYPES[kind]]
     elements = budget.tensor(shape, stored.itemsize, what)
-    if math.prod(filter(None, shape)) * stored.itemsize > _MAX_SIZE:
-        raise FormatError(f"{what}: shape {shape} is larger than any array")
     if elements * stored.itemsize != nbytes:
         raise FormatError(
             f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} has {elements * stored.itemsize:,}"

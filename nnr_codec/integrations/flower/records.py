@@ -41,6 +41,8 @@ MASKED = ("secaggplus_configs", "secaggplus_state")
 
 #: More examples no client has; sums of so many are exact.
 MOST_EXAMPLES = 1 << 53
+#: Largest magnitude of a metric: weighted by examples, the sum of a million clients is finite.
+MOST_METRIC = 1e280
 
 
 def refuse_masks(content: Any) -> None:
@@ -137,6 +139,15 @@ def weight_of(content: Any, weighted_by: str) -> float:
     if not isinstance(weight, int | float) or not isfinite(weight) or not 0 <= weight <= MOST_EXAMPLES:
         raise FormatError(f"its {weighted_by!r} is no number of examples")
     return float(weight)
+
+
+def check_metrics(content: Any) -> None:
+    """Raise FormatError for a metric that would spoil the mean of all replies: NaN, infinite or above MOST_METRIC."""
+    for record in content.metric_records.values():
+        for name, value in record.items():
+            values = value if isinstance(value, list) else [value]
+            if not all(abs(number) <= MOST_METRIC for number in values):
+                raise FormatError(f"its metric {name[:64]!r} is not finite, or above {MOST_METRIC:g}")
 
 
 def form_of(content: Any) -> tuple[Any, ...]:

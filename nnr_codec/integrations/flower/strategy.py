@@ -41,6 +41,7 @@ from .records import (
     VERSION,
     app,
     attribute,
+    check_metrics,
     coded_record,
     common_form,
     digest_of,
@@ -412,6 +413,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         for reply in replies:
             try:
                 weight_of(reply.content, weighted_by)
+                check_metrics(reply.content)
             except FormatError as error:
                 self._drop(reply, one_line(error), statistics)
             else:
