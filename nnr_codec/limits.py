@@ -10,9 +10,6 @@ from typing import Any, ClassVar
 
 from .errors import FormatError, LimitError
 
-#: Bytes of the largest array, in which numpy counts an extent of 0 as 1.
-MAX_ARRAY_BYTES = (1 << 63) - 1
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -200,7 +197,7 @@ class Budget:
         Raises FormatError for an empty tensor whose other extents are too large for an array, LimitError for others.
         """
         limits, elements = self.limits, prod(shape)
-        if not elements and prod(filter(None, shape)) * itemsize > MAX_ARRAY_BYTES:
+        if not elements and prod(filter(None, shape)) * itemsize > limits.NONE:  # numpy counts a 0 as 1
             raise FormatError(f"{what}: shape {shape} is larger than any array")
         if len(shape) > limits.max_dims:  # each of these is asked for each tensor
             self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")

@@ -281,9 +281,9 @@ class Restorer:
 
     def _charge(self, shape: tuple[int, ...], *types: str) -> None:
         size = max(STORED_TYPES[name].itemsize for name in types)
-        self._budget.tensor(shape, size, "restored tensor")
-        if prod(extent for extent in shape if extent) * size > Limits.NONE:
+        if 0 in shape and prod(extent for extent in shape if extent) * size > Limits.NONE:
             raise LimitError(f"an empty tensor of shape {shape} is more than numpy can say")
+        self._budget.tensor(shape, size, "restored tensor")
 
     # ------------------------------------------------------------------------------------------ order
     def _given(self, name: str, tensor: Array) -> Iterator[Named]:
