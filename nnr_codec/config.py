@@ -467,7 +467,7 @@ class EncoderConfig(TensorOptions):
 
     @cached_property
     def _by_rules(self) -> dict[tuple[int, ...], TensorOptions]:
-        """The options of tensors by the places of the rules that match their names."""
+        """Cached options, by the indices of the rules that match the tensor name."""
         return {}
 
     def for_tensor(self, name: str) -> TensorOptions:

@@ -244,9 +244,9 @@ def ndu_header(detail: NnrCompressedDataUnitHeader, counter: int = 0) -> NnrUnit
 
 
 def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None:
-    """Return the headers of a complete unit, coded once for all units that differ in the id alone.
+    """Return the headers of a complete unit, from a cache that is shared by units with different ids.
 
-    None where they depend on more than the elements and three flags, or where the unit leaves something active.
+    Return None if they depend on more than the elements and three flags, or if the unit changes the session.
     """
     if header.scan_order or header.compressed_parameter_types or session.g_header or not header.tensor_dimensions_flag:
         return None

@@ -136,10 +136,10 @@ class PathSource:
 
 
 class FileSource:
-    """A seekable file, from where it stands; only what is asked for is read. It stays the caller's to close.
+    """A seekable file, read from its current position on and only where bytes are needed. The caller closes it.
 
-    Files of the operating system are read without moving their position, which processes share after a fork. After a
-    fork, views of other files with a descriptor raise OSError.
+    Plain operating system files are read without moving their position, which processes share after a fork. For other
+    files with a descriptor, views raise OSError in a child process.
     """
 
     window, in_order = 64, False
@@ -148,7 +148,7 @@ class FileSource:
         self._file, self._lock = file, Lock()
         raw = file.raw if isinstance(file, (io.BufferedReader, io.BufferedRandom)) else file
         self._raw = raw if type(raw) in (io.FileIO, _OwnFile) and hasattr(os, "pread") else None
-        self._process = None  # of which another one shares the position
+        self._process = None  # the process that opened a file with a descriptor
         with suppress(OSError, AttributeError):  # no descriptor
             file.fileno()
             self._process = os.getpid()

@@ -144,7 +144,7 @@ def _unsaid(subject: Subject) -> str:
 
 
 def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
-    """Return the plan that the options ask for; None for values that are not finite, or that no step suits."""
+    """Return the plan that the options require; None for tensors with NaN or infinity, or without a suitable step."""
     options = subject.options
     low, high = subject.bounds
     if not (isfinite(low) and isfinite(high)):
@@ -345,7 +345,7 @@ class _FloatFormat(NamedTuple):
 
 @cache
 def _finfo(data_format: DecompressedDataFormat) -> _FloatFormat:
-    """Return the limits as numbers of Python, which numpy takes a microsecond each to make."""
+    """Return the limits as Python numbers, cached: each conversion from numpy takes a microsecond."""
     info = np.finfo(DTYPES[data_format])
     return _FloatFormat(float(info.tiny), float(info.max), int(info.minexp), int(info.nmant))
 

@@ -229,10 +229,10 @@ def _entry(kind: type[_Member], start: int, info: zipfile.ZipInfo, header: Heade
 
 
 def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[int, bytes] | None:
-    """Return where the content of a member begins, and its .npy header and perhaps more.
+    """Return the position of a member's content, and its first bytes, which include the .npy header.
 
-    None where zipfile has to read the member, or refuse it: unless it is stored without compression, ends at ``stop``
-    or before, is not encrypted, and has the same flags and name in its local header.
+    Return None unless the member is uncompressed, not encrypted, ends at ``stop`` or before, and has the same flags and
+    name in its local header. zipfile reads or refuses all other members.
     """
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         return None

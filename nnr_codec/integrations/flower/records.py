@@ -142,7 +142,7 @@ def weight_of(content: Any, weighted_by: str) -> float:
 
 
 def check_metrics(content: Any) -> None:
-    """Raise FormatError for a metric that would spoil the mean of all replies: NaN, infinite or above MOST_METRIC."""
+    """Raise FormatError for a metric that makes the mean useless: NaN, infinity or a magnitude above MOST_METRIC."""
     for record in content.metric_records.values():
         for name, value in record.items():
             values = value if isinstance(value, list) else [value]
