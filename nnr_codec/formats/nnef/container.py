@@ -37,8 +37,6 @@ _TEXT_BEGINNING = 1 << 16
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd
 # A pipe that takes the place of a file is no reason to wait.
 _UNFOLLOWED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-# Bytes that are read at once: enough for a small tensor file.
-_BUFFER = 8192
 
 Stream = io.BufferedIOBase
 
@@ -243,7 +241,7 @@ def _open_below(root: Path | int, path: str) -> io.BufferedReader:
                 folder = deeper
         if not stat.S_ISREG(mode):
             raise FormatError(f"{path} is not a regular file")
-        return io.BufferedReader(io.FileIO(at, "rb", opener=opener), _BUFFER)
+        return io.BufferedReader(io.FileIO(at, "rb", opener=opener))
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(f"{path} is missing") from None
     finally:
