@@ -36,7 +36,6 @@ ARRAY = "array"
 
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 1 << 16
-_MAX_SIZE = (1 << 63) - 1
 _ENTRY = re.compile(r"""\s*['"](\w+)['"]\s*:\s*(?:['"]([^'"]*)['"]|(True|False)|\(([0-9, ]*)\))\s*(?:,|$)""")
 _PLAIN = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32))")
 
@@ -104,8 +103,6 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]
         dtype = np.dtype(fields["descr"])
     except TypeError as error:
         raise FormatError(f"this machine has no dtype {fields['descr']}") from error
-    if math.prod(filter(None, shape)) * dtype.itemsize > _MAX_SIZE:
-        raise FormatError(f"shape {shape} is larger than any array")
     return shape, dtype, fields["fortran_order"] == "True"
 
 

@@ -39,6 +39,7 @@ UNIT_SIZE = requirement(
     "more bits are needed",
     "ends inside an aggregate",
     "the file has become shorter",
+    "ends inside a unit",
 )
 requirement(
     "start-unit",
