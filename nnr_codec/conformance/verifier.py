@@ -144,7 +144,7 @@ class BitstreamVerifier:
             self.parser.finish()
         except NnrError as error:
             self.findings.refuse(error, None, "")
-        checked.topology, checked.bits = self.parser.context, self.parser.restoration.owners
+        checked.topology, checked.owners = self.parser.context, self.parser.restoration.owners
         self.after.topology = checked.topology
         # Of units that are refused, such as an NNR_STR in the middle, some have been read in another profile.
         if self.groups and all(group.first.session.general_profile_idc == 0 for group in self.groups):

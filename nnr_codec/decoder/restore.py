@@ -48,7 +48,7 @@ class Restoration:
     Attributes
     ----------
     owners : dict of str to str
-        Whose the units of bits, and of displacements, are, by their ids.
+        The tensors of units that do not have the name of their tensor, by the ids of these units.
 
     Raises LimitError when the record has tensors that are not expected.
     """
@@ -57,8 +57,7 @@ class Restoration:
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}, not one of {', '.join(DTYPES)}")
         self.side, self.dtype, self.label, self._limits = side, dtype, label, limits
-        other = ((record.bits or record.unit, name) for name, record in side.tensors.items())
-        self.owners = {unit: name for unit, name in other if unit is not None}
+        self.owners = {unit: name for name, record in side.tensors.items() for unit in record.units}
         self.ties: dict[str, list[str]] = {}
         for name, record in side.tensors.items():
             if record.same_as:
@@ -105,10 +104,10 @@ class Restoration:
         elif record.index is not None:
             why = f"tied to {record.same_as!r}" if record.same_as else "empty"
             raise ElementError(f"{name!r} has a unit, and is {why} by the side information")
-        elif info.name == self.parts(name)[0]:
+        elif info.name == (parts := self.parts(name))[0]:
             _check_unit(record, info)
             self._check_expected(name, _shape(record, info), record.type)
-        elif record.unit is not None:
+        elif info.name not in parts:
             raise ElementError(f"{name!r} has a unit, and is made of {record.unit!r} by the side information")
         elif (info.payload_type, info.type, len(info.shape)) != (NNR_PT_RAW_FLOAT, "float32", 1):
             raise ElementError(f"{info.name!r}, the bits of {name!r}, are not float32 words of NNR_PT_RAW_FLOAT")
@@ -234,7 +233,7 @@ class Restorer:
                 self._half[owner] = tensor
                 return []
             bits = self._half.pop(owner)
-            tensor, bits = (tensor, bits) if name == owner else (bits, tensor)
+            tensor, bits = (bits, tensor) if name == record.bits else (tensor, bits)
         try:
             out = [*self._due(), *self._given(owner, self._restored(record, tensor, bits)), *self._due()]
         except BitstreamError as error:

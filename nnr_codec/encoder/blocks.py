@@ -89,6 +89,12 @@ class UnitPlan:
         ids = dict.fromkeys(self.ids)  # G and H may share one
         return (*ids, *[record.bits for record in records if record.bits])
 
+    @property
+    def name(self) -> str:
+        """The name of the tensor that the first id belongs to; the id itself if G has one of its own."""
+        main = next(iter(self.tensors.values()))
+        return main.name if main.unit_id == self.ids[0] else self.ids[0]
+
 
 @dataclass(frozen=True)
 class Known:

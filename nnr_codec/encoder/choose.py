@@ -15,7 +15,7 @@ from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError
 from ..model import Array
-from ..sideinfo.record import TensorRecord
+from ..sideinfo.record import DeltaCode, TensorRecord
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_values
 from .default_step import default_plan, has_wide_range, qp_below
@@ -81,7 +81,9 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
 
 
 def _difference(subject: Subject) -> TensorPlan:
-    """The plan of a difference: as the options say, or as float32, never with a code of side information."""
+    """The plan of a difference: as the options say, or as float32; one of bit patterns has an id of its own."""
+    if subject.is_bits:
+        return subject.coded(DeltaCode(subject.part_id("delta")))
     if subject.stored.kind != "f":
         plan = next(plain(subject), None)
     elif subject.options.exact or subject.out_of_reach:
@@ -134,7 +136,9 @@ def _promising(subject: Subject, lossy: TensorPlan) -> bool:
 def _unsaid(subject: Subject) -> str:
     """What NNR cannot say of a tensor."""
     shape = subject.array.shape
-    if not subject.array.size or not shape:
+    if subject.is_bits:
+        what = "changes by a difference of bit patterns, which NNR does not express"
+    elif not subject.array.size or not shape:
         what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express"
     elif subject.config.profile == 0:
         what = f"has type {subject.stored.name}, which profile 0 does not express (7.2)"

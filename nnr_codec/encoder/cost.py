@@ -61,7 +61,7 @@ def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
 
 def overhead(plan: TensorPlan) -> float:
     """Bytes beside levels and floats: headers, and what the record says."""
-    total = float(UNIT_BYTES + len(plan.name.encode()) + 2 * len(plan.dims))
+    total = float(UNIT_BYTES + len(plan.unit_id.encode()) + 2 * len(plan.dims))
     if plan.codebook:
         deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
         total += CODEBOOK_BYTES + delta_bits(deltas, plan.codebook.codebook_egk) / 8

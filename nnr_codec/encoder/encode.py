@@ -176,7 +176,7 @@ def _units(
     for plan, known, tensors, cost in zip(plans, ids_of, coded, costs, strict=True):
         names = tuple([tensor.name for tensor in tensors])
         own = {name: index[name] for name in known} if index else index
-        link = links.of.get(plan.ids[0]) if links else None
+        link = links.of.get(plan.name) if links else None
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
         calls.append(Call(_encoded, read, names, arguments, cost, hints))
     results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
@@ -184,7 +184,7 @@ def _units(
     for plan, (units, taken, measured, lost, floor) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken
         nbytes, least = nbytes + unit_bytes, least + floor
-        if len(plan.tensors) == 1 and config.for_tensor(plan.ids[0]).exact is None:
+        if len(plan.tensors) == 1 and config.for_tensor(plan.name).exact is None:
             # Exact codes without a record have competed, and others take the bytes of the record, too.
             with_code = UNIT_BYTES + len(plan.ids[0]) + RECORD_BYTES + CODE_BYTES + floor
             least += max(min(unit_bytes, with_code) - floor, 0)
@@ -227,7 +227,7 @@ def _encoded(
     except EncodeError:
         raise
     except ValueError as error:
-        raise EncodeError(f"tensor {plan.ids[0]!r} has changed since it was planned: {error}") from None
+        raise EncodeError(f"tensor {plan.name!r} has changed since it was planned: {error}") from None
 
 
 def encode_unit(
@@ -287,7 +287,7 @@ def _units_of(
     """The units of :func:`encode_unit` that have this header, and that of other bits."""
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         if link and link.is_residual:
-            raise EncodeError(f"tensor {plan.ids[0]!r} has no step, without which there are no residuals (7.3.4)")
+            raise EncodeError(f"tensor {plan.name!r} has no step, without which there are no residuals (7.3.4)")
         unit = _measured(plan.tensors["weight"], arrays.pop("weight"), None, None, losses)[0]
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)

@@ -80,7 +80,7 @@ def exact(subject: Subject) -> TensorPlan:
     for plan in plain(subject):
         cheapest.offer(plan)
     if coded:
-        for code in (RawCode(),) if tiny else _codes(subject):
+        for code in (RawCode(subject.part_id("raw")),) if tiny else _codes(subject):
             cheapest.offer(subject.coded(code))
     if cheapest.plan is None:
         raise EncodeError(_reason(subject))
@@ -131,7 +131,7 @@ def _offer_float_code(cheapest: Cheapest) -> None:
 def _codes(subject: Subject) -> Iterator[Code]:
     """All other codes that may suit the type."""
     if subject.stored.name != "float32":
-        yield RawCode()
+        yield RawCode(subject.part_id("raw"))
     if subject.stored.kind != "f":
         yield from integer_codes(subject)
     elif subject.stored.bits > 8:  # of 256 values, a palette has all
@@ -141,7 +141,7 @@ def _codes(subject: Subject) -> Iterator[Code]:
         values = found.patterns.astype(found.patterns.dtype.newbyteorder("<")).tobytes()
         zero = found.patterns == 0
         for offset in sorted({int(zero.argmax()) if zero.any() else found.most_frequent, found.most_frequent}):
-            yield PaletteCode(values, offset)
+            yield PaletteCode(values, offset, subject.part_id("levels"))
 
 
 def raw_is_exact(subject: Subject) -> bool:

@@ -27,10 +27,8 @@ class FloatChoice:
 
 
 def float_code(subject: Subject) -> FloatChoice | None:
-    """The code for a tensor of floats; None where it would leave no bits to the other unit, or there is no such."""
-    stored, patterns, bits_id = subject.stored, subject.patterns, subject.bits_id
-    if bits_id is None:
-        return None
+    """The code for a tensor of floats; None where it would leave no bits to the other unit."""
+    stored, patterns, ids = subject.stored, subject.patterns, (subject.part_id("bits"), subject.part_id("levels"))
     mantissa = min(MANTISSA, stored.mantissa)
     by_sign, both_zeros = _histogram(subject, mantissa)
     zeros, rows, lower_bits = _low_zeros(subject, stored.mantissa - mantissa)
@@ -43,7 +41,7 @@ def float_code(subject: Subject) -> FloatChoice | None:
         width = int(not unsigned) + stored.mantissa - mantissa - zeros
         if kept and width + zeros * (rows is not None):
             bits = entropy_bits(np.append(counts, empty)) + kept * width + kept / len(patterns) * lower_bits
-            code = FloatCode(bits_id, int(counts.argmax()), mantissa, holes, unsigned, zeros, rows)
+            code = FloatCode(ids[0], int(counts.argmax()), mantissa, holes, unsigned, zeros, rows, ids[1])
             choices.append(FloatChoice(code, bits))
     return min(choices, key=lambda choice: choice.bits, default=None)
 

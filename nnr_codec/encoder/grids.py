@@ -33,14 +33,14 @@ def grid_codes(subject: Subject) -> Iterator[GridCode]:
     magnitudes = _of_tensor(subject, work)
     scale = None if magnitudes is None else _scales(magnitudes, stored, work)
     if scale is not None and magnitudes is not None:
-        yield GridCode(scale.tobytes())
+        yield GridCode(scale.tobytes(), unit=subject.part_id("levels"))
         if magnitudes.max() <= CERTAIN * scale[0]:
             return
     for axis in sorted({0, values.ndim - 1}) if values.ndim > 1 else ():
         if values.size >= 4 * values.shape[axis]:
             scales = _of_channels(np.moveaxis(values, axis, 0), stored, work)
             if scales is not None:
-                yield GridCode(scales.tobytes(), axis)
+                yield GridCode(scales.tobytes(), axis, subject.part_id("levels"))
 
 
 def _of_tensor(subject: Subject, work: np.dtype[Any]) -> Doubles | None:

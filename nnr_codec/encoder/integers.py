@@ -15,16 +15,16 @@ HIGH_BITS = 6
 def integer_codes(subject: Subject) -> Iterator[IntegerCode]:
     """Codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
     low, high = subject.bounds
+    levels, others = subject.part_id("levels"), subject.part_id("bits")
     width = (high - low).bit_length()
     if width <= 32:
         for base in sorted({low, low + (high - low + 1) // 2, _median(subject)} - {0}):
             if low - base >= -(1 << 31) and high - base < 1 << 31:
-                yield IntegerCode(base)
-    if subject.bits_id is None:
-        return
+                yield IntegerCode(base, unit=levels)
     for bits in sorted({width - 32, width - HIGH_BITS, 32 if width > 32 else 0}):
         if bits > 0:  # levels from 0 on, or around it when they take all of int32
-            yield IntegerCode(low if width - bits < 32 else low + (1 << (width - 1)), bits, subject.bits_id)
+            base = low if width - bits < 32 else low + (1 << (width - 1))
+            yield IntegerCode(base, bits, others, levels)
 
 
 def _median(subject: Subject) -> int:

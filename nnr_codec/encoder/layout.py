@@ -6,7 +6,7 @@ and empty ones, have no unit: the record says what they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
 from .goals import with_density
 from .kept import Keeping
-from .links import Links
-from .plan import READABLE, Subject, TensorPlan, check_name, fits_name, subject
+from .links import Link, Links
+from .plan import READABLE, Subject, TensorPlan, check_name, subject
 from .prepare import Prepared
 from .schedule import Call, Pool, Reader
 from .ties import ties
@@ -120,25 +120,28 @@ class _Place:
     name : str
     index : int
         In the model.
-    bits_id : str or None
+    taken : frozenset of str
         See :class:`Subject`.
     room : int
         Likewise.
-    is_update, out_of_reach : bool
-        Likewise.
+    link : Link or None
+    out_of_reach : bool
+        See :class:`Subject`.
     """
 
     name: str
     index: int
-    bits_id: str | None
+    taken: frozenset[str]
     room: int
-    is_update: bool
+    link: Link | None
     out_of_reach: bool
 
     def subject(self, array: Array, config: EncoderConfig, axis: int = 0) -> Subject:
         """The facts about the tensor, of which a dimension is coded first."""
-        found = subject(self.name, array, config, self.bits_id, self.room, axis)
-        found.is_update, found.out_of_reach = self.is_update, self.out_of_reach
+        found = subject(self.name, array, config, self.taken, self.room, axis)
+        found.out_of_reach = self.out_of_reach
+        if self.link:
+            found.is_update, found.is_bits = self.link.is_update, self.link.is_bits
         return found
 
 
@@ -171,12 +174,13 @@ class _Layout:
     decomposed: Mapping[str, np.dtype[Any]]
     out_of_reach: set[str] = field(default_factory=set)
     planned: dict[str, _Planned] = field(default_factory=dict)  # by the first tensor
-    taken: set[str] = field(init=False)
+    taken: dict[str, frozenset[str]] = field(default_factory=dict)  # ids with a "#", by what begins alike
     room: float = field(init=False)
     recorded: bool = False  # whether any of them needs the record
 
     def __post_init__(self) -> None:
-        self.taken = {*self.model.tensors, *element_ids(self.model, is_listed(self.model, self.config))}
+        self.take(name for name in self.model.tensors if "#" in name)
+        self.take(name for name in element_ids(self.model, is_listed(self.model, self.config)) if "#" in name)
         self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 
     def units(self) -> Iterator[UnitPlan]:
@@ -213,19 +217,21 @@ class _Layout:
             if plan := apart.pop(name, None):
                 if plan.record:
                     self.recorded = True
-                    if plan.record.bits:
-                        self.taken.add(plan.record.bits)
+                    self.take(plan.record.units)
                     self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
-                yield UnitPlan((name,), plan.dims, {"weight": plan})
+                yield UnitPlan((plan.unit_id,), plan.dims, {"weight": plan})
 
     def place(self, name: str, index: int) -> _Place:
         """What a tensor may take, as it is now."""
-        bits_id = f"{name}#bits"
-        while bits_id in self.taken:
-            bits_id = f"{bits_id[:-5]}##bits"
-        is_update = bool(self.links and self.links.is_update(name))
-        known_id = bits_id if fits_name(bits_id) else None
-        return _Place(name, index, known_id, int(self.room), is_update, name in self.out_of_reach)
+        taken = self.taken.get(_beginning(name), frozenset())
+        link = self.links.of.get(name) if self.links else None
+        return _Place(name, index, taken, int(self.room), link, name in self.out_of_reach)
+
+    def take(self, ids: Iterable[str]) -> None:
+        """Keep ids, which have a ``#``, from being those of other units."""
+        for one in ids:
+            key = _beginning(one)
+            self.taken[key] = self.taken.get(key, frozenset()) | {one}
 
     def call(self, block: Known | None, places: list[_Place]) -> Call[_Planned]:
         """What plans a block, or a tensor."""
@@ -239,7 +245,7 @@ class _Layout:
         block, places, config = call.arguments
         now = [self.place(place.name, place.index) for place in places]
         for place, before in zip(now, places, strict=True):
-            if place.bits_id != before.bits_id or (place.room != before.room and place.room < planned.room):
+            if place.taken != before.taken or (place.room != before.room and place.room < planned.room):
                 return replace(call, arguments=(block, now, config))()
         return planned
 
@@ -251,6 +257,11 @@ class _Layout:
         plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))
         return UnitPlan((name,), plan.dims, {"weight": plan})
+
+
+def _beginning(name: str) -> str:
+    """What a tensor's name has in common with the ids of its units (:meth:`Subject.part_id`)."""
+    return name[:256].partition("#")[0]
 
 
 def _plan(arrays: list[Array], known: Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:

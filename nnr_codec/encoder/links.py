@@ -23,6 +23,8 @@ class Link:
         Whether they do; None: where that saves bits.
     is_residual : bool
         nnr_pre_flag is about the tensor (9.2.4).
+    is_bits : bool
+        The tensor holds differences of bit patterns.
     """
 
     elements: Mapping[str, Any]
@@ -30,6 +32,12 @@ class Link:
     temporal_context_modeling: bool | None = None
     hist_dep_sig_prob: bool | None = None
     is_residual: bool = False
+    is_bits: bool = False
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the tensor is the difference of two."""
+        return bool(self.elements.get("parent_node_id_present_flag"))
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,3 @@ class Links:
         if self.base_model_id:
             elements |= {"base_model_id_present_flag": 1, "base_model_id": self.base_model_id}
         return elements
-
-    def is_update(self, name: str) -> bool:
-        """Whether a tensor is the difference of two."""
-        link = self.of.get(name)
-        return bool(link and link.elements.get("parent_node_id_present_flag"))

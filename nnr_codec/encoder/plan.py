@@ -158,6 +158,11 @@ class TensorPlan:
         return self.record.code if self.record else None
 
     @property
+    def unit_id(self) -> str:
+        """The topology element id of its own unit."""
+        return (self.record.unit if self.record else None) or self.name
+
+    @property
     def has_unit(self) -> bool:
         """Whether anything but the record says what the tensor is."""
         return not self.record or self.record.index is None
@@ -176,14 +181,16 @@ class Subject:
     options : TensorOptions
         Tools that are left open are None.
     config : EncoderConfig
-    bits_id : str or None
-        Id of a unit with what does not stand in the tensor's own; None where the tensor cannot have one.
+    taken : frozenset of str
+        Ids that :meth:`part_id` must not return.
     room : int
         Bytes that the tensor may take of the record.
     importance : Importance or None
         What the caller knows of its errors.
     is_update : bool
         The array is a difference, whose unit says all that is to be known of it.
+    is_bits : bool
+        It is a difference of bit patterns.
     out_of_reach : bool
         QuantizationParameter, which suits other tensors, leaves no step for this one.
     """
@@ -193,10 +200,11 @@ class Subject:
     stored: StoredType
     options: TensorOptions
     config: EncoderConfig
-    bits_id: str | None = None
+    taken: frozenset[str] = frozenset()
     room: int = 0
     importance: Importance | None = None
     is_update: bool = False
+    is_bits: bool = False
     out_of_reach: bool = False
 
     @property
@@ -283,6 +291,19 @@ class Subject:
             self.name, self.dims, payload_type, data_format, self.tools, self.array.nbytes, record=record, **changes
         )
 
+    def part_id(self, part: str) -> str:
+        """The topology element id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
+
+        Of a name without room for it, the end is left out.
+        """
+        hashes = "#"
+        while True:
+            suffix = hashes + part
+            found = self.name.encode()[: READABLE.max_name_bytes - len(suffix)].decode(errors="ignore") + suffix
+            if found not in self.taken:
+                return found
+            hashes += "#"
+
     def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
         """A plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
 
@@ -305,7 +326,12 @@ class Subject:
 
 
 def subject(
-    name: str, array: Array, config: EncoderConfig, bits_id: str | None = None, room: int = 0, axis: int = 0
+    name: str,
+    array: Array,
+    config: EncoderConfig,
+    taken: frozenset[str] = frozenset(),
+    room: int = 0,
+    axis: int = 0,
 ) -> Subject:
     """The facts about a tensor, whose dimension ``axis`` comes first in them.
 
@@ -326,7 +352,7 @@ def subject(
         dims = array.shape or (1,)
         if dims[0] == 1 or prod(dims[1:]) == 1:
             options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    return Subject(name, array, stored, options, config, bits_id, room, known)
+    return Subject(name, array, stored, options, config, taken, room, known)
 
 
 @lru_cache(maxsize=256)

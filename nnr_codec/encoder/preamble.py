@@ -38,8 +38,8 @@ from ..syntax.structures import (
 from .layout import Layout
 from .prepare import Prepared
 
-#: What a record may take more than deflated: NNCodec 2.1.3 passes over private units only where they are strings.
-PLAIN_BYTES = 128
+#: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
+DEFLATED_BYTES = 4096
 #: Formats of topologies of which a bitstream says that they are kept apart: Annex B asks for it, Annex A does not.
 ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
@@ -134,9 +134,8 @@ def _topology_unit(storage: int, compression: int, data: bytes, session: Session
 
 def _side_info(record: SideInfo, config: EncoderConfig, session: Session) -> bytes:
     text = record.to_bytes()
-    deflated = zlib.compress(text, 9)
-    if config.deflate_topology and len(deflated) + PLAIN_BYTES < len(text):
-        compression, data = NNR_DFL, deflated
+    if config.deflate_topology and len(text) >= DEFLATED_BYTES:
+        compression, data = NNR_DFL, zlib.compress(text, 9)
     else:
         compression, data = NNR_PT_RAW, text + b"\0"
     return _topology_unit(STORAGE_FORMAT, compression, data, session)

@@ -24,7 +24,8 @@ def references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderCon
     ids = [name for plan in plans for name in plan.all_ids]
     if not config.indexed_references or len(ids) < 2:  # a list has two entries (errata N7)
         return []
-    return ids + [plan.name for unit in plans for plan in unit.implied if plan.name in prepared.restored.pruned]
+    names = (plan.name for unit in plans for plan in unit.plans if plan.name in prepared.restored.pruned)
+    return [*dict.fromkeys([*ids, *names])]
 
 
 def container(
@@ -64,8 +65,8 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
     for unit in plans if names else ():
         if not unit.all_ids:
             continue  # another tensor's unit tells
-        if unit.ids[0] in names:
-            dims[unit.ids[0]] = unit.dims
+        if unit.name in names:
+            dims[unit.name] = unit.dims
         others = (*unit.ids[1:], *[plan.name for plan in unit.implied])
         dims |= {name: np.shape(tensors[name]) for name in others if name in names}
     return dims
@@ -78,11 +79,11 @@ def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
         main = next(iter(unit.tensors.values()))
         if not unit.all_ids or len(unit.dims) < 2:
             continue
-        model = prepared.model if unit.ids[0] in prepared.model.tensors else prepared.restored
-        if unit.ids[0] not in model.tensors or main.code:
+        model = prepared.model if unit.name in prepared.model.tensors else prepared.restored
+        if unit.name not in model.tensors or main.code:
             bits.extend(bitarray("1") * prod(unit.dims))
             continue
-        array = np.moveaxis(np.asarray(model.tensors[unit.ids[0]]), main.shift, 0)
+        array = np.moveaxis(np.asarray(model.tensors[unit.name]), main.shift, 0)
         kept = array != 0
         if array.dtype.kind != "i":
             with np.errstate(invalid="ignore"):  # of a signalling not-a-number

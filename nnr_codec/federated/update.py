@@ -132,8 +132,9 @@ def encode_update(
         metadata[UPDATE] = BITS
     tensors = dict(differences) if in_memory else differences
     settings = asked = _of_changes(settings, after.tensors, tensors)
-    link = Link({"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT})
-    links = Links({name: link for name in tensors if name not in whole}, identity(before))
+    elements = {"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT}
+    of = {name: Link(elements, is_bits=kind == "bits") for name, kind in differences.kinds.items() if kind != "whole"}
+    links = Links(of, identity(before))
     topology = after.topology if after.topology != before.topology else None
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
     model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)

@@ -14,7 +14,16 @@ from ..dtypes import StoredType, bit_patterns, stored_type
 from ..errors import ElementError
 from ..model import Array
 from .narrow import float32_of, patterns_of
-from .record import DisplacementCode, FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
+from .record import (
+    DeltaCode,
+    DisplacementCode,
+    FloatCode,
+    GridCode,
+    IntegerCode,
+    PaletteCode,
+    RawCode,
+    TensorRecord,
+)
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 Levels = npt.NDArray[np.int32]
@@ -64,6 +73,8 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
             words = np.zeros(4 * _words(data.size), np.uint8)
             words[: data.size] = data
             return words.view("<f4"), None
+        case DeltaCode():
+            return array, None
         case DisplacementCode() | None:
             raise ValueError("the record has no code of levels")
     return levels.reshape(shape), other
@@ -96,7 +107,7 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
         The type needs ``ml_dtypes``, which is not installed.
     """
     stored, size = record.stored, _size(shape)
-    if record.code is None:
+    if record.code is None or isinstance(record.code, DeltaCode):
         _check_size(unit, size, shape)
         return (_cast_floats if stored.kind == "f" else _cast_integers)(unit, stored, stored.dtype).reshape(shape)
     return _tensor(stored, join_patterns(record, unit, bits, shape), shape)
@@ -120,7 +131,7 @@ def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: 
             return _join_palette(code, stored, levels)
         case GridCode() as code:
             return _join_grid(code, stored, levels, shape)
-        case DisplacementCode() | None:
+        case DeltaCode() | DisplacementCode() | None:
             raise ValueError("the record has no code of levels")
 
 

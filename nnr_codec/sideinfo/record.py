@@ -22,7 +22,7 @@ from .members import Members, load, shown, text
 #: topology_storage_format of the record's unit; 128 and more are unspecified (Table 4).
 STORAGE_FORMAT = 128
 #: The last one; a record has the least that can say what it does.
-VERSION = 2
+VERSION = 3
 
 #: What the inflated record begins with.
 MAGIC = b'{"nnr_codec":'
@@ -54,9 +54,12 @@ class FloatCode:
         Low bits of the mantissa that are 0, and left out, in some rows (indices of the first dimension).
     rows : bytes or None
         In which: one bit each, the highest first; None: in all.
+    unit : str or None
+        Id of the unit with the levels, as in all codes. None in records before version 3: the tensor's name.
     """
 
     KIND: ClassVar[str] = "float"
+    PART: ClassVar[str] = "levels"
     bits: str
     pivot: int
     mantissa: int = 0
@@ -64,6 +67,7 @@ class FloatCode:
     unsigned: bool = False
     zeros: int = 0
     rows: bytes | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,16 @@ class IntegerCode:
         How many bits of each integer stand in the unit ``bits``, as they are.
     bits : str or None
         Its id; None when ``low`` is 0.
+    unit : str or None
+        Id of the unit with the levels.
     """
 
     KIND: ClassVar[str] = "integer"
+    PART: ClassVar[str] = "levels"
     base: int = 0
     low: int = 0
     bits: str | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,17 @@ class RawCode:
     """The unit of NNR_PT_RAW_FLOAT holds the items' own bytes, little-endian, and zeros to a whole number of words."""
 
     KIND: ClassVar[str] = "raw"
+    PART: ClassVar[str] = "raw"
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class DeltaCode:
+    """The unit of int32 holds differences of bit patterns, which the receiver of an update adds. Since version 3."""
+
+    KIND: ClassVar[str] = "delta"
+    PART: ClassVar[str] = "delta"
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -101,11 +120,15 @@ class PaletteCode:
     values : bytes
         Items of the tensor's type, little-endian.
     offset : int
+    unit : str or None
+        Id of the unit with the levels.
     """
 
     KIND: ClassVar[str] = "palette"
+    PART: ClassVar[str] = "levels"
     values: bytes
     offset: int = 0
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,11 +140,15 @@ class GridCode:
     scale : bytes
         float32 (float64 for float64), little-endian: one, or one for each index along ``axis``.
     axis : int or None
+    unit : str or None
+        Id of the unit with the levels.
     """
 
     KIND: ClassVar[str] = "grid"
+    PART: ClassVar[str] = "levels"
     scale: bytes
     axis: int | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,11 +166,12 @@ class DisplacementCode:
     """
 
     KIND: ClassVar[str] = "displacement"
+    PART: ClassVar[str] = "displacement"
     unit: str
     corner: int = 0
 
 
-Code = FloatCode | IntegerCode | RawCode | PaletteCode | GridCode | DisplacementCode
+Code = FloatCode | IntegerCode | RawCode | DeltaCode | PaletteCode | GridCode | DisplacementCode
 
 
 @dataclass(frozen=True)
@@ -182,8 +210,13 @@ class TensorRecord:
 
     @property
     def unit(self) -> str | None:
-        """Id of its own unit; None where that has the tensor's name."""
-        return self.code.unit if isinstance(self.code, DisplacementCode) else None
+        """Id of the unit with its levels, bytes, differences or displacement; None where that has the tensor's name."""
+        return self.code.unit if self.code else None
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Ids of its units that do not have the tensor's name."""
+        return tuple(unit for unit in (self.unit, self.bits) if unit is not None)
 
 
 @dataclass(frozen=True)
@@ -218,7 +251,7 @@ class SideInfo:
             "source": {name: value for name, value in source.items() if value},
             "tensors": {name: _written(name, tensor) for name, tensor in self.tensors.items()},
         }
-        version = 2 if any(isinstance(tensor.code, DisplacementCode) for tensor in self.tensors.values()) else 1
+        version = max([_version(tensor) for tensor in self.tensors.values()], default=1)
         members = {"nnr_codec": version} | {name: value for name, value in members.items() if value}
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
 
@@ -248,9 +281,18 @@ class SideInfo:
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
-def _default_bits(name: str) -> str:
-    """What the unit of a tensor's other bits is called unless the record says so."""
-    return f"{name}#bits"
+def _version(tensor: TensorRecord) -> int:
+    """The first version that can describe a tensor."""
+    if isinstance(tensor.code, DisplacementCode):
+        return 2
+    return 1 if tensor.unit is None else 3
+
+
+def _default_id(name: str, code: type[Code], member: str) -> str:
+    """The id of one of a tensor's units unless the record has another one."""
+    if member == "unit" and code is DisplacementCode:
+        return default_unit(name)
+    return f"{name}#{'bits' if member == 'bits' else code.PART}"
 
 
 def default_unit(name: str) -> str:
@@ -265,7 +307,7 @@ def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
         code = {
             key: text(value, _width(tensor.stored, key)) if isinstance(value, bytes) else value
             for key, value in _changed(tensor.code).items()
-            if (key, value) not in (("bits", _default_bits(name)), ("unit", default_unit(name)))
+            if key not in ("bits", "unit") or value != _default_id(name, type(tensor.code), key)
         }
         members["code"] = {"kind": tensor.code.KIND} | code
     return members
@@ -292,10 +334,11 @@ class _Tensor(NamedTuple):
     stored: StoredType
     shape: tuple[int, ...] | None
     limits: Limits
+    version: int
 
 
 def _read(root: Members, budget: Budget) -> SideInfo:
-    root.need("nnr_codec", int)
+    version = root.need("nnr_codec", int)
     source = Members(root.take("source", dict, {}), "source")
     objects = Members(root.take("tensors", dict, {}), "tensors")
     root.close()
@@ -309,12 +352,12 @@ def _read(root: Members, budget: Budget) -> SideInfo:
     tensors = {}
     for name, value in objects.values.items():
         _check_name(name, "tensors", budget.limits)
-        tensors[name] = _read_tensor(name, Members(value, objects.path + shown(name)), budget.limits)
+        tensors[name] = _read_tensor(name, Members(value, objects.path + shown(name)), budget.limits, version)
     _check_together(tensors)
     return SideInfo(tensors, model_format, metadata.values)
 
 
-def _read_tensor(name: str, members: Members, limits: Limits) -> TensorRecord:
+def _read_tensor(name: str, members: Members, limits: Limits, version: int) -> TensorRecord:
     if "same_as" in members.values:
         target = members.need("same_as", str)
         if not target:
@@ -332,7 +375,7 @@ def _read_tensor(name: str, members: Members, limits: Limits) -> TensorRecord:
         record = TensorRecord(kind, shape, index=_read_index(members))
     elif "code" in members.values:
         code = Members(members.need("code", dict), members.at("code"))
-        record = TensorRecord(kind, shape, _read_code(code, _Tensor(name, stored, shape, limits)))
+        record = TensorRecord(kind, shape, _read_code(code, _Tensor(name, stored, shape, limits, version)))
     else:
         record = TensorRecord(kind, shape)
     members.close()
@@ -369,10 +412,16 @@ def _read_code(members: Members, tensor: _Tensor) -> Code:
     return code
 
 
-def _read_bits(members: Members, tensor: _Tensor) -> str:
-    bits = members.take("bits", str, _default_bits(tensor.name))
-    _check_name(bits, members.at("bits"), tensor.limits)
-    return bits
+def _read_id(members: Members, tensor: _Tensor, code: type[Code], member: str) -> str:
+    """The id of one of a tensor's units."""
+    found = members.take(member, str, _default_id(tensor.name, code, member))
+    _check_name(found, members.at(member), tensor.limits)
+    return found
+
+
+def _read_unit(members: Members, tensor: _Tensor, code: type[Code]) -> str | None:
+    """The id of the unit with levels or bytes; None before version 3."""
+    return None if tensor.version < 3 else _read_id(members, tensor, code, "unit")
 
 
 def _read_float(members: Members, tensor: _Tensor) -> FloatCode:
@@ -388,13 +437,14 @@ def _read_float(members: Members, tensor: _Tensor) -> FloatCode:
     holes = members.take("holes", int, 0)
     members.check("holes", holes, 0, 2)
     return FloatCode(
-        bits=_read_bits(members, tensor),
+        bits=_read_id(members, tensor, FloatCode, "bits"),
         pivot=pivot,
         mantissa=mantissa,
         holes=holes,
         unsigned=members.take("unsigned", bool, False),
         zeros=zeros,
         rows=_read_rows(members, tensor) if zeros and "rows" in members.values else None,
+        unit=_read_unit(members, tensor, FloatCode),
     )
 
 
@@ -410,13 +460,20 @@ def _read_integer(members: Members, tensor: _Tensor) -> IntegerCode:
     members.check("base", base, *tensor.stored.range)
     low = members.take("low", int, 0)
     members.check("low", low, 0, 64)
-    return IntegerCode(base, low, _read_bits(members, tensor) if low else None)
+    bits = _read_id(members, tensor, IntegerCode, "bits") if low else None
+    return IntegerCode(base, low, bits, _read_unit(members, tensor, IntegerCode))
 
 
 def _read_raw(members: Members, tensor: _Tensor) -> RawCode:
     if tensor.shape is None:
         members.refuse("kind", "the tensor needs a shape, since its unit has none")
-    return RawCode()
+    return RawCode(_read_unit(members, tensor, RawCode))
+
+
+def _read_delta(members: Members, tensor: _Tensor) -> DeltaCode:
+    if tensor.stored.name != "int32":
+        members.refuse("kind", f"differences are int32, not {tensor.stored.name}")
+    return DeltaCode(_read_id(members, tensor, DeltaCode, "unit"))
 
 
 def _read_palette(members: Members, tensor: _Tensor) -> PaletteCode:
@@ -430,7 +487,7 @@ def _read_palette(members: Members, tensor: _Tensor) -> PaletteCode:
             members.check("values", int(item), *stored.range)
     offset = members.take("offset", int, 0)
     members.check("offset", offset, 0, entries - 1)
-    return PaletteCode(values, offset)
+    return PaletteCode(values, offset, _read_unit(members, tensor, PaletteCode))
 
 
 def _read_grid(members: Members, tensor: _Tensor) -> GridCode:
@@ -447,7 +504,7 @@ def _read_grid(members: Members, tensor: _Tensor) -> GridCode:
         members.check("axis", axis, 0, (tensor.limits.max_dims if shape is None else len(shape)) - 1)
     if scales.size != 1 if axis is None else shape is not None and scales.size != shape[axis]:
         members.refuse("scale", f"{scales.size:,} scales are not one for each index of the axis, or one without it")
-    return GridCode(scale, axis)
+    return GridCode(scale, axis, _read_unit(members, tensor, GridCode))
 
 
 def _read_displacement(members: Members, tensor: _Tensor) -> DisplacementCode:
@@ -455,8 +512,7 @@ def _read_displacement(members: Members, tensor: _Tensor) -> DisplacementCode:
         members.refuse("kind", f"{tensor.stored.name} is no float")
     if tensor.shape is not None and not tensor.shape:
         members.refuse("kind", "the tensor has no dimensions, of which the first one is that of rows")
-    unit = members.take("unit", str, default_unit(tensor.name))
-    _check_name(unit, members.at("unit"), tensor.limits)
+    unit = _read_id(members, tensor, DisplacementCode, "unit")
     corner = members.take("corner", int, 0)
     members.check("corner", corner, -1, 1)
     return DisplacementCode(unit, corner)
@@ -466,6 +522,7 @@ _CODES: dict[str, Callable[[Members, _Tensor], Code]] = {
     FloatCode.KIND: _read_float,
     IntegerCode.KIND: _read_integer,
     RawCode.KIND: _read_raw,
+    DeltaCode.KIND: _read_delta,
     PaletteCode.KIND: _read_palette,
     GridCode.KIND: _read_grid,
     DisplacementCode.KIND: _read_displacement,
@@ -486,12 +543,11 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
     """Raise ElementError where tensors contradict each other."""
     units: set[str] = set()
     for name, tensor in tensors.items():
-        unit, member = (tensor.bits, "code.bits") if tensor.unit is None else (tensor.unit, "code.unit")
-        if unit is None:
-            continue
-        if unit in tensors or unit in units:
-            raise ElementError(f"{unit!r} is the name of something else", path=_path(name, member))
-        units.add(unit)
+        for unit in tensor.units:
+            if unit in tensors or unit in units:
+                member = "code.unit" if unit == tensor.unit else "code.bits"
+                raise ElementError(f"{unit!r} is the name of something else", path=_path(name, member))
+            units.add(unit)
     places: set[int] = set()
     for name, tensor in tensors.items():
         if tensor.index is None:

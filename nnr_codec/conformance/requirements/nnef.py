@@ -218,7 +218,7 @@ def shapes(checked: Checked) -> Iterator[Finding]:
     if not checked.graphs or checked.wiring is None:
         return
     wires = Wires(checked.wiring)
-    units = {name: seen for seen in checked.of(NNR_NDU) for name in seen.names}
+    units = {checked.owners.get(name, name): seen for seen in checked.of(NNR_NDU) for name in seen.names}
     for name, shape in checked.shapes.items():
         declared = wires.shape(name)
         if declared is not None and [n for n in declared if n != 1] != [n for n in shape if n != 1]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -116,8 +116,8 @@ class Checked:
         The text that the bitstream carries, the one given, or else that of the bitstreams before.
     first_edition : bool
         The reading of profile 0 (errata K4).
-    bits : collection of str
-        Ids of units that hold bits of other tensors, as side information says: no variables of the model.
+    owners : mapping of str to str
+        The tensors of units that side information gives an id of their own, by these ids.
     shapes : dict of str to tuple of int
         Of the tensors that a topology in the bitstream declares, but for those that pruning made smaller.
     """
@@ -127,7 +127,7 @@ class Checked:
     seen: dict[int, Seen] = field(default_factory=dict)
     topology: Topology | None = None
     first_edition: bool = False
-    bits: Collection[str] = ()
+    owners: Mapping[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _last: tuple[bytes, Wiring | None] | None = None
 
@@ -202,7 +202,7 @@ class Checked:
 
     def is_stranger(self, name: str) -> bool:
         """Whether there is a topology to read that has no such label, in any spelling (NNEF 1.0, 4.1.3)."""
-        return self.variables is not None and name.casefold() not in self._folded and name not in self.bits
+        return self.variables is not None and self.owners.get(name, name).casefold() not in self._folded
 
 
 @dataclass(frozen=True)
