@@ -67,6 +67,7 @@ def with_record(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
             text = bytes(unit.payload.topology_data)
             if unit.header.detail.topology_compression_format == NNR_DFL:
                 text = zlib.decompress(text)
+            text = text.removesuffix(b"\0")
             unit.header.detail.topology_compression_format = NNR_DFL
             unit.payload.topology_data = zlib.compress(change(text))
     return nnr.write_units(units)

@@ -93,9 +93,9 @@ CODES: dict[str, tuple[Array, str, float]] = {  # the tensor, its code, and bits
     "zeros": (np.zeros(SHAPE, "f4"), "step", 0.1),
     "a grid": (rng().integers(-300, 300, SHAPE).astype("f4") * np.float32(5 / 1024), "step", 10.8),
     "int8": (quantized(8), "grid", 7.4),
-    "int4": (quantized(4), "grid", 3.5),
+    "int4": (quantized(4), "codebook", 3.5),
     "int8 by rows": (quantized(8, 0), "grid", 8.4),
-    "int8 by columns": (quantized(8, 1), "grid", 8.5),
+    "int8 by columns": (quantized(8, 1), "grid", 8.7),
     "int4 by rows, zero point": (quantized(4, 0, zero_point=3), "grid", 4.6),
     "int8 by rows, float16": (quantized(8, 0, "f2"), "grid", 8.4),
     "int8 by rows, bfloat16": (quantized(8, 0, BFLOAT16), "grid", 8.4),
@@ -257,7 +257,7 @@ def test_names_of_other_bits_are_free() -> None:
     assert_exact(data, **model)
     ids = [str(unit.ndu.topology_elem_id) for unit in units(data, NNR_NDU)]
     assert len(set(ids)) == len(ids) == 2 * len(model)
-    assert ids[2:4] == ["w", "w###bits"]
+    assert ids[2:4] == ["w#levels", "w###bits"]
 
 
 def test_a_name_that_leaves_no_room_for_another() -> None:
@@ -269,7 +269,7 @@ def test_a_name_that_leaves_no_room_for_another() -> None:
 def test_the_reference_list_has_all_ids() -> None:
     data = nnr.encode({"a": normal(), "b": np.ones((3, 3), "f4")}, exact=True, indexed_references=True)
     (unit,) = (u for u in units(data, NNR_TPL) if u.header.detail.topology_storage_format == NNR_TPL_REFLIST)
-    assert unit.payload.topology_elem_id_list == ["a", "a#bits", "b"]  # type: ignore[union-attr]
+    assert unit.payload.topology_elem_id_list == ["a#levels", "a#bits", "b"]  # type: ignore[union-attr]
     assert list(nnr.decode(data)) == ["a", "b"]
 
 
