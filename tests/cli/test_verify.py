@@ -15,6 +15,8 @@ from nnr_codec.constants import NNR_PT_RAW_FLOAT
 
 from ..builder import ndu
 from ..conformance.violations import base, raw, start, update
+from ..formats.onnx_files import model as onnx_model
+from ..formats.onnx_files import tensor as onnx_tensor
 from ..formats.support import minimal, regular, tar_bytes, tree, write_folder
 from .support import call
 
@@ -196,17 +198,16 @@ def test_broken_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 def test_models_of_other_formats_are_an_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    if name in ("m.onnx", "-"):
-        data, form = onnx_files.model(tensors=[onnx_files.tensor("w", np.eye(3, dtype="f4"))]), "onnx"
-        (tmp_path / name).write_bytes(data)
-        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    path = tmp_path / ("m.onnx" if name == "-" else name)
+    if path.suffix == ".onnx":
+        path.write_bytes(onnx_model(tensors=[onnx_tensor("w", np.eye(3, dtype="f4"))]))
     else:
-        nnr.save(nnr.Model({"w": np.eye(3, dtype="f4")}), tmp_path / name)
-        form = name[2:]
-    path = "-" if name == "-" else tmp_path / name
-    result = call(capsys, "verify", path)
+        nnr.save(nnr.Model({"w": np.eye(3, dtype="f4")}), path)
+    with open(path, "rb") as file:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
+        result = call(capsys, "verify", "-" if name == "-" else path)
     where = "standard input" if name == "-" else path
-    why = f"this is a model ({form}), not a bitstream; only NNEF models can be checked"
+    why = f"this is a model ({path.suffix[1:]}), not a bitstream; only NNEF models can be checked"
     assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why}\n")
 
 
