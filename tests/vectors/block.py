@@ -269,7 +269,7 @@ def two_units_shifted() -> Content:
 
 
 @valid(
-    "NNR-BLK-025",
+    "NNR-SYN-058",
     "G and H in two units without dimensions, which the topology has under the id of G",
     "6.4.3.7 8.3.7",
     "NNR_PT_FLOAT NNR_CPT_DC tensor_dimensions_flag=0",
