@@ -52,6 +52,7 @@ def verify(
 
     A FILE that is an NNEF model (a folder, a tar, a gzipped tar, or a graph.nnef) is checked against NNEF 1.0.3: its
     texts, labels and tensor files. Lines have the file, line and column in the model; see nnr explain ModelReport.
+    Models of other formats are an error.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
@@ -83,8 +84,10 @@ def verify(
                 models += 1
             else:
                 report = nnr.verify(source, limits=limits, inputs=before, topology=given)
-                if report.violations and name != "-" and (other := output.mistaken(name)):
-                    output.Printer().warning(f"{name}{other}; of models, those of NNEF are checked")
+                if (first := report.violations[:1]) and first[0].unit == 0 and (model := formats.recognise(source)):
+                    raise nnr.FormatError(
+                        f"this is a model ({model.NAME}), not a bitstream; only NNEF models can be checked"
+                    )
         if expected is not None and isinstance(report, nnr.Report):
             wrong = differences(expected, {tensor.name: tensor for tensor in report.tensors})
             lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]

@@ -26,7 +26,8 @@ class Limits:
     max_dims, max_tensor_elements, max_tensor_bytes, max_total_bytes : int
         Of one tensor; of all tensors of a bitstream or model together.
     max_topology_bytes, max_codebook : int
-        Topology and quantization data, inflated; entries of a codebook.
+        Topology and quantization data, inflated, and files of a compressed archive that are no tensors, where these
+        inflate to more than 32 times the archive; entries of a codebook.
     max_side_info_bytes : int
         The side-information record, inflated.
     max_pending_bytes, max_history_bytes : int

@@ -194,7 +194,7 @@ class Cutter:
         if not structures:
             return "no NNR_MPS"
         mps, last = cast(NnrModelParameterSetUnitPayload, structures[0]), units[-1]
-        if last.type_name == "NNR_NDU" and last.header.partial_data_counter > 1:
+        if last.type_name == "NNR_NDU" and last.header.part > 1:
             return "parts"
         if any(g <= position < h for g, h in self.pairs):
             return "H"

@@ -192,7 +192,7 @@ class _Parts:
     def see(self, unit: Unit) -> None:
         """The next unit."""
         if unit.header.nnr_unit_type == NNR_NDU:
-            self.counter = unit.header.partial_data_counter
+            self.counter = unit.header.part
 
     def are_missing(self, session: Session) -> bool:
         """``session`` is that after the units."""

@@ -63,7 +63,7 @@ class UnitInfo:
     detail : str
         Coding tools, or what the parameter set or header says.
     partial_data_counter : int
-        0 for a complete unit.
+        0 for a whole tensor.
     """
 
     index: int
@@ -105,7 +105,7 @@ def summarise(data: Bitstream, limits: Limits | None = None, session: Session | 
             names,
             shape,
             detail,
-            unit.header.partial_data_counter,
+            unit.header.part,
         )
 
 
@@ -149,8 +149,8 @@ def _tools(
 
 def _detail(unit: Unit) -> Iterator[str]:
     kind, header, payload = unit.header.nnr_unit_type, unit.header, unit.structure
-    if header.partial_data_counter:
-        yield f"part {header.partial_data_counter}"
+    if header.part:
+        yield f"part {header.part}"
     if kind == NNR_NDU:
         yield from tools(unit.ndu)
         if unit.ndu.parent_node_id_present_flag and "put_node_depth" in unit.ndu:

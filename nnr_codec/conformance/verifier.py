@@ -130,7 +130,7 @@ class BitstreamVerifier:
     def check(self, seen: Seen) -> None:
         """Apply the checks of units, to a tensor in parts those of its last part."""
         header = seen.unit.header
-        is_whole = header.nnr_unit_type != NNR_NDU or header.partial_data_counter < 2
+        is_whole = header.nnr_unit_type != NNR_NDU or header.part < 2
         for rule, types, check in UNIT_CHECKS:
             if not types or (header.nnr_unit_type in types and is_whole):
                 self.findings.add(rule, check(self.checked, seen), seen)

@@ -220,6 +220,8 @@ class BitstreamParser:
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
         try:
+            if self._g and kind not in (NNR_NDU, NNR_AGG):  # an aggregate may begin with H
+                raise _h_expected(self._g)
             if kind == NNR_MPS:
                 self._mps = unit.label()
             elif kind == NNR_TPL:
@@ -328,7 +330,7 @@ class BitstreamParser:
         task, g = self._task(unit, *joined), self._g
         role = task.role
         if g and role != "h":
-            raise ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
+            raise _h_expected(g)
         if role == "g":
             self._g = task
             return ()
@@ -346,7 +348,7 @@ class BitstreamParser:
 
     def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
         """The payload and the bytes of its units, or None while parts of it are to come."""
-        counter, span = unit.header.partial_data_counter, unit.content
+        counter, span = unit.header.part, unit.content
         assert isinstance(span, (memoryview, Span))
         if counter == 0 and not self._partial:
             return (span,), unit.size.nnr_unit_size
@@ -436,6 +438,11 @@ class BitstreamParser:
         if name in self.names:
             raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
         self.names.add(name)
+
+
+def _h_expected(g: NduTask) -> ElementError:
+    """The error for a unit after G that is not its H."""
+    return ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
 
 
 def _difference(g: NduTask, h: NduTask) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..bitstream.payload import Levels, Part, codebook_array, quantization
 from ..bitstream.source import Span
 from ..bitstream.units import Unit
-from ..constants import NNR_PT_BLOCK, NNR_PT_INT, DecompressedDataFormat
+from ..constants import NNR_PT_BLOCK, NNR_PT_FLOAT, NNR_PT_INT, DecompressedDataFormat
 from ..errors import ElementError, LimitError
 from ..limits import Budget, Limits
 from ..syntax import Session
@@ -98,6 +98,11 @@ class NduTask:
     def is_block(self) -> bool:
         """Whether the unit is of NNR_PT_BLOCK."""
         return self.header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether parameters are levels times a step."""
+        return self.header.nnr_compressed_data_unit_payload_type in (NNR_PT_FLOAT, NNR_PT_BLOCK)
 
     def dequantizer(self, part: Part, qp_value: int) -> Dequantizer:
         """What makes parameters of a part's QuantParam, any number of them (7.3.2, 7.3.3, 7.3.6).

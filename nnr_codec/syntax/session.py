@@ -107,10 +107,12 @@ class Session:
         """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, 6.4.4.5).
 
         A topology declares the shape that the tensor has after decoding, so the dimension that
-        first_tensor_dimension_shift moves comes first.
+        first_tensor_dimension_shift moves comes first. H is about the same tensor as the G before it.
         """
         if t.tensor_dimensions_flag:
             return t.tensor_dimensions
+        if self.g_header and t is not self.g_header and t.compressed_parameter_types & NNR_CPT_DC:
+            return self.tensor_dimensions(self.g_header)
         name = self.names(t)[0]
         if name in self.pruned_dimensions:
             return self.pruned_dimensions[name]
@@ -161,7 +163,7 @@ class Session:
         if header.nnr_unit_type == NNR_STR:
             self.__dict__.update(vars(Session(self.topology_dimensions, declared=self.declared)))
             self.general_profile_idc = header.detail.general_profile_idc  # type: ignore[attr-defined]
-        elif header.nnr_unit_type == NNR_NDU and header.partial_data_counter < 2:
+        elif header.nnr_unit_type == NNR_NDU and header.part < 2:
             detail: NnrCompressedDataUnitHeader = header.detail  # type: ignore[assignment]
             pair = detail.compressed_parameter_types & NNR_CPT_DC and (
                 detail.nnr_compressed_data_unit_payload_type != NNR_PT_BLOCK
@@ -191,7 +193,11 @@ class Session:
                 self.pruned_dimensions |= self.new_dimensions(payload.pruning)
 
     def end_aggregate(self) -> None:
-        """The end of the aggregate unit around an LPS ends its scope (6.2.3)."""
+        """The end of the aggregate unit around an LPS ends its scope (6.2.3).
+
+        The boundary of another aggregate does not: 6.3.3.8 reads the header of an aggregate by the LPS before it
+        (lps_unification_flag), and says there how the tensors inside are scanned.
+        """
         self.lps, self.lps_quantization, self.lps_unification_flag, self.lps_depth = None, None, 0, 0
 
 

@@ -146,6 +146,11 @@ class NnrUnitHeader(Structure):
     partial_data_counter: int = inferred(0)  #: counts down to 1, 0: complete
     detail: Structure = absent()
 
+    @property
+    def part(self) -> int:
+        """Parts of the tensor from this one on; 0 for a whole tensor, whose counter has no meaning (6.4.3.1)."""
+        return 0 if self.independently_decodable_flag else self.partial_data_counter
+
 
 class SparsificationPerformanceMap(Structure):
     """sparsification_performance_map(), 6.3.4.3; loops run count - 1 times (errata I16)."""

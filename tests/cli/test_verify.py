@@ -15,6 +15,8 @@ from nnr_codec.constants import NNR_PT_RAW_FLOAT
 
 from ..builder import ndu
 from ..conformance.violations import base, raw, start, update
+from ..formats.onnx_files import model as onnx_model
+from ..formats.onnx_files import tensor as onnx_tensor
 from ..formats.support import minimal, regular, tar_bytes, tree, write_folder
 from .support import call
 
@@ -192,15 +194,29 @@ def test_broken_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["m.npz", "m.safetensors"])
-def test_models_of_other_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
-    nnr.save(nnr.Model({"w": np.eye(3, dtype="f4")}), tmp_path / name)
-    result = call(capsys, "verify", tmp_path / name)
-    assert result.code == 1
-    assert result.err == (
-        f"nnr: warning: {tmp_path / name} is a model ({name[2:]}), not a bitstream; of models, those of NNEF are "
-        "checked\n"
-    )
+@pytest.mark.parametrize("name", ["m.npz", "m.safetensors", "m.onnx", "-"])
+def test_models_of_other_formats_are_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / ("m.onnx" if name == "-" else name)
+    if path.suffix == ".onnx":
+        path.write_bytes(onnx_model(tensors=[onnx_tensor("w", np.eye(3, dtype="f4"))]))
+    else:
+        nnr.save(nnr.Model({"w": np.eye(3, dtype="f4")}), path)
+    with open(path, "rb") as file:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
+        result = call(capsys, "verify", "-" if name == "-" else path)
+    where = "standard input" if name == "-" else path
+    why = f"this is a model ({path.suffix[1:]}), not a bitstream; only NNEF models can be checked"
+    assert (result.code, result.out, result.err) == (3, "", f"nnr: error: {where}: {why}\n")
+
+
+def test_a_bitstream_that_ends_as_a_model_is_a_bitstream(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nnr.save(nnr.Model({"w": np.eye(3, dtype="f4")}), tmp_path / "m.npz")
+    data = nnr.encode(nnr.Model({"w": np.eye(3, dtype="f4")}))
+    (tmp_path / "both.nnr").write_bytes(data + (tmp_path / "m.npz").read_bytes())
+    result = call(capsys, "verify", tmp_path / "both.nnr")
+    assert result.code == 1 and "violation" in result.out and not result.err
 
 
 def test_limits_of_models(capsys: pytest.CaptureFixture[str], model: Path) -> None:

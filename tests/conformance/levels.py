@@ -101,7 +101,7 @@ def _plain(task: NduTask, reference: Reference | None, first_edition: bool) -> l
 def _of_unit(unit: nnr.Unit) -> Iterator[str]:
     kind = unit.header.nnr_unit_type
     yield NnrUnitType(kind).name
-    if unit.header.partial_data_counter:
+    if unit.header.part:
         yield "partial data"
     if kind == NNR_TPL:
         yield f"topology_storage_format {unit.header.detail.topology_storage_format}"

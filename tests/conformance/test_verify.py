@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ import nnr_codec as nnr
 from nnr_codec import dtypes
 from nnr_codec.conformance.cases import Case, Stream, load_cases
 from nnr_codec.conformance.verify import verify
-from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.constants import NNR_AGG_SLF, NNR_NDU, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.syntax.structures import NnrUnitHeader
+from nnr_codec.tensor.quant import step_size
 
 from ..builder import Bitstream, ndu, update_ndu
 from .violations import GRAPH, VECTORS, base, raw, start
@@ -352,6 +355,75 @@ def test_what_precedes_a_self_contained_unit_is_not_read_again() -> None:
     for k in range(30):
         raw(s.lps(alone=1), str(k))
     assert not nnr.verify(s.data, limits=nnr.Limits(max_units=92, max_names=150)).violations
+
+
+@pytest.mark.parametrize("density", [2, 3])
+def test_a_self_contained_aggregate_takes_no_step_from_a_layer_before_it(density: int) -> None:
+    s = Bitstream().str_().mps(3, -8).lps(density, -8)
+    data = s.ndu(ndu("a", [1]), [1]).ndu(ndu("b", [1]), [1]).aggregate(3, kind=NNR_AGG_SLF).data
+    assert nnr.decode(data)["a"] == step_size(-8, density)
+    assert broken(nnr.verify(data)) == ({"aggregate-self-contained"} if density == 2 else set())
+
+
+def test_integers_need_no_step_of_a_layer() -> None:
+    s = start().lps(3, -8)
+    s.ndu(ndu("a", [1], kind=NNR_PT_INT), [1]).ndu(ndu("b", [1], kind=NNR_PT_INT), [1])
+    assert not nnr.verify(s.aggregate(3, kind=NNR_AGG_SLF).data).violations
+
+
+def test_a_layer_inside_of_a_self_contained_aggregate_is_no_more_than_it_holds() -> None:
+    s = start().lps(3, -8).ndu(ndu("a", [1]), [1]).aggregate(2, kind=NNR_AGG_SLF)
+    assert not nnr.verify(s.data).violations
+
+
+@pytest.mark.parametrize("counter", [0, 1, 3, 255])
+def test_the_counter_of_an_independently_decodable_unit_is_noted(counter: int) -> None:
+    header = NnrUnitHeader(
+        nnr_unit_type=NNR_NDU,
+        partial_data_counter_present_flag=1,
+        partial_data_counter=counter,
+        detail=ndu("w", [1], kind=NNR_PT_RAW_FLOAT),
+    )
+    data = start().unit(header, bytes(4)).data
+    assert nnr.decode(data)["w"].tolist() == [0]
+    found = nnr.verify(data)
+    assert not found.violations and not found.warnings
+    assert found.notes == [
+        "unit 2 (NNR_NDU) is independently decodable: its partial_data_counter has no meaning and is ignored"
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ G and H
+PAIR: dict[str, Any] = {"compressed_parameter_types": 1, "decomposition_rank": 1, "g_number_of_rows": 2}
+
+
+@pytest.mark.parametrize("between", ["NNR_LPS", "NNR_UNSP"])
+def test_a_unit_between_g_and_h_is_the_only_violation(between: str) -> None:
+    s = Bitstream().str_().mps(3).ndu(ndu("w", [2, 2], **PAIR), [[1], [2]])
+    s = s.lps(3) if between == "NNR_LPS" else s.add(b"\x00\x03\x82")
+    data = s.ndu(ndu("w", [2, 2], **PAIR), [[3, 4]]).data
+    with pytest.raises(nnr.ElementError, match=rf"unit 3 \({between}\).*H of 'w' is expected after G"):
+        nnr.decode(data)
+    found = nnr.verify(data)
+    assert broken(found) == {"decomposition-pair"} and [violation.unit for violation in found.violations] == [3]
+    assert [tensor.name for tensor in found.tensors] == ["w"]
+
+
+def test_an_aggregate_that_begins_with_h_may_follow_g() -> None:
+    s = Bitstream().str_().mps(3).ndu(ndu("w", [2, 2], **PAIR), [[1], [2]])
+    s.ndu(ndu("w", [2, 2], **PAIR), [[3, 4]]).ndu(ndu("v", [1]), [1]).aggregate(3)
+    assert not nnr.verify(s.data).violations
+
+
+@pytest.mark.parametrize("given", ["header of G", "topology, by the name of G"])
+def test_h_without_dimensions_has_those_of_g(given: str) -> None:
+    dims = [2, 2] if given == "header of G" else None
+    known = {} if dims else {"w": [2, 2]}
+    s = Bitstream(known).str_().mps(3)
+    s.ndu(ndu("w", dims, **PAIR), [[1], [2]]).ndu(ndu("w_H", None, **PAIR), [[3, 4]])
+    assert nnr.decode(s.data, topology_dimensions=known)["w"].tolist() == [[3, 4], [6, 8]]
+    found = nnr.verify(s.data, topology_dimensions=known)
+    assert not found.violations and not found.warnings
 
 
 # ------------------------------------------------------------------------------------------------ updates

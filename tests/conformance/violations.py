@@ -196,15 +196,9 @@ def partial_flags() -> Broken:
 
 @breaks("partial-flag-equal")
 def partial_flag_equal() -> Broken:
-    detail = ndu("w", [1], kind=NNR_PT_RAW_FLOAT)
-    last = NnrUnitHeader(
-        nnr_unit_type=NNR_NDU,
-        independently_decodable_flag=1,
-        partial_data_counter_present_flag=1,
-        partial_data_counter=1,
-        detail=detail,
-    )
-    return Broken(start().part(detail, 2, bytes(2)).unit(last, bytes(2)).data, 3)
+    pair = {"compressed_parameter_types": 1, "decomposition_rank": 1, "g_number_of_rows": 2}
+    s = Bitstream().str_().mps().ndu(ndu("w", [2, 2], **pair), [[1], [2]], pieces=2)
+    return Broken(s.ndu(ndu("w", [2, 2], **pair), [[1, 2]]).data, 4)
 
 
 @breaks("partial-sequence")

@@ -190,6 +190,38 @@ def test_compressed_bytes_after_the_archive_are_charged() -> None:
         load(bomb, Limits(max_archive_bytes=1 << 20))
 
 
+@pytest.mark.parametrize("name", ["zeros.bin", "zeros.dat", "a/w.dat", "graph.txt"])
+@pytest.mark.parametrize("first", [True, False])
+def test_files_that_are_no_tensors_are_refused_before_they_are_inflated(name: str, first: bool) -> None:
+    """The archive ends after the header of such a file, which would be found to be truncated if it were read."""
+    model = tar_bytes(regular(minimal() if name != "a/w.dat" else {"graph.nnef": minimal()["graph.nnef"]}))
+    data = header(name, 3 << 30) if first else model[:-10240] + header(name, 3 << 30)
+    with pytest.raises(LimitError, match="neither text nor tensor file: 3,221,225,472 is more than max_topology_bytes"):
+        load(gzip.compress(data + bytes(512)))
+
+
+def test_tensors_of_zeros_may_inflate_to_any_number_of_bytes() -> None:
+    zeros = np.zeros((1 << 10, 1 << 10), np.float32)
+    data = gzip.compress(tar_bytes(regular({"graph.nnef": graph_text({"w": zeros}), "w.dat": dat(zeros)})))
+    assert len(data) < 10_000
+    assert not load(data, Limits(max_topology_bytes=1000)).tensors["w"].any()
+
+
+def test_other_files_of_an_archive_may_have_a_multiple_of_its_bytes() -> None:
+    noise = np.random.default_rng(1).bytes(1 << 16)
+    for size, is_refused in ((1 << 20, False), (4 << 20, True)):
+        data = gzip.compress(tar_bytes(regular({**minimal(), "vendor.bin": noise + bytes(size)})))
+        expected = pytest.raises(LimitError) if is_refused else pytest.warns(formats.FormatWarning, match="vendor.bin")
+        with expected:
+            load(data, Limits(max_topology_bytes=1000))
+
+
+def test_zeros_after_a_gzipped_archive_are_limited() -> None:
+    data = gzip.compress(tar_bytes(regular(minimal())) + bytes(8 << 20))
+    with pytest.raises(LimitError, match="neither text nor tensor file"):
+        load(data, Limits(max_topology_bytes=1 << 20))
+
+
 def test_promises_cost_nothing() -> None:
     huge = header("a/w.dat", 0o77777777777)
     tracemalloc.start()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -493,6 +494,25 @@ def test_a_graph_kept_apart(tmp_path: Path) -> None:
     other = model(tensors=[tensor("w", W.T), tensor("b", B)])
     with pytest.raises(FormatError, match="other shapes: 'w'"):
         nnr.decode(data, topology=io.BytesIO(other))
+
+
+@pytest.mark.parametrize("last", [b"", field(8, b"\x0a\x00"), field(8, b"\x0a\x00") + field(5, 0)])
+def test_a_zero_byte_that_ends_a_topology_is_no_part_of_the_model(last: bytes, tmp_path: Path) -> None:
+    """Annex B.4 asks for one; a model may end with a zero of its own."""
+    data = model(tensors=[tensor("w", W), tensor("b", B)]) + last
+    topology = Topology("onnx", emptied(data) + b"\0")
+    tensors = {"w": W, "b": B}
+    bitstream = nnr.encode(Model(tensors, topology), exact=True)
+    assert nnr.decode(bitstream).topology == topology
+    assert saved(nnr.decode(bitstream)) == saved(Model(tensors, replace(topology, data=topology.data[:-1]))) == data
+    assert formats.wiring(topology) == formats.wiring(replace(topology, data=topology.data[:-1]))
+    assert not nnr.verify(bitstream).violations
+
+
+def test_two_zero_bytes_end_no_model() -> None:
+    topology = Topology("onnx", emptied(model(tensors=[tensor("w", W)])) + b"\0\0")
+    with pytest.raises(FormatError, match="has number 0"):
+        saved(Model({"w": W}, topology))
 
 
 _WITHOUT = """

@@ -285,7 +285,7 @@ def declared(mutant: Mutant, way: str) -> int:
     reader = UnitReader(mutant.data, STRICT, session)
     try:
         for each in reader:
-            if each.header.nnr_unit_type == NNR_NDU and each.header.partial_data_counter < 2:
+            if each.header.nnr_unit_type == NNR_NDU and each.header.part < 2:
                 header, tensors = each.ndu, session.coded_dimensions(each.ndu)
                 is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
                 if header.compressed_parameter_types & NNR_CPT_DC and (is_block or session.g_header):

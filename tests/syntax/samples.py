@@ -74,7 +74,9 @@ class Sample(NamedTuple):
 def random_session(rnd: random.Random) -> Session:
     """Any state that earlier units may have left."""
     flag = rnd.getrandbits
-    g_header = NnrCompressedDataUnitHeader(nnr_compressed_data_unit_payload_type=NNR_PT_INT)
+    g_header = NnrCompressedDataUnitHeader(
+        nnr_compressed_data_unit_payload_type=NNR_PT_INT, tensor_dimensions_flag=1, tensor_dimensions=[4, 6]
+    )
     return Session(
         AnyTopology(),
         general_profile_idc=flag(1),

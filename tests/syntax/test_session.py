@@ -47,6 +47,7 @@ def start(profile: int = 1) -> NnrUnitHeader:
 
 
 MPS = unit(NNR_MPS, NnrModelParameterSetUnitHeader())
+IN_PARTS = {"independently_decodable_flag": 0, "partial_data_counter_present_flag": 1}
 LPS = unit(NNR_LPS, NnrLayerParameterSetUnitHeader(lps_self_contained_flag=0))
 REFLIST = unit(NNR_TPL, NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST))
 
@@ -343,10 +344,10 @@ def test_g_in_parts_is_complete_with_the_last_part() -> None:
     session = Session()
     g = decomposed()
     for counter in (3, 2):
-        part = unit(NNR_NDU, g, partial_data_counter_present_flag=1, partial_data_counter=counter)
+        part = unit(NNR_NDU, g, **IN_PARTS, partial_data_counter=counter)
         session.activate(part, None)
         assert waiting(session) is None
-    session.activate(unit(NNR_NDU, g, partial_data_counter_present_flag=1, partial_data_counter=1), None)
+    session.activate(unit(NNR_NDU, g, **IN_PARTS, partial_data_counter=1), None)
     assert waiting(session) is g
 
 

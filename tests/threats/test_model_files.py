@@ -16,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -514,6 +515,21 @@ def test_t37_archives_that_expand(kind: str, size: int | None, tmp_path: Path) -
     with memory() as used, pytest.raises((FormatError, LimitError)):
         dict(formats.load(path, limits=SMALL).tensors)
     assert used.peak < MANY // 8
+
+
+@pins("formats/nnef/tar.py", "if compressed is not None and others > _RATIO * compressed:")
+@pytest.mark.parametrize("name", ["other", "w.dat"])
+def test_t37_members_of_a_gzipped_tar_that_are_no_tensors(name: str, tmp_path: Path) -> None:
+    """Under the default limits, too, they are refused by their size before they are inflated."""
+    path = tmp_path / "model.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        for member, data in (("graph.nnef", graph_text({"w": GRID})), (name, bytes(96 << 20))):
+            info = tarfile.TarInfo(member)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    with memory() as used, pytest.raises(LimitError, match="neither text nor tensor file"):
+        formats.load(path)
+    assert used.peak < 8 << 20
 
 
 @pins(KERAS, 'budget.charge("max_names", len(archive.infolist()), "members of the archive")', "")

@@ -205,6 +205,23 @@ def flags_of_parts() -> Content:
 
 
 @acceptable(
+    "NNR-ACC-036",
+    "tensors that are independently decodable, and counters of parts that are undefined then",
+    "6.4.3.1",
+    "independently_decodable_flag partial_data_counter NNR_PT_INT",
+)
+def undefined_counters() -> Content:
+    s = Stream().start(methods=0)
+    for name, counter in (("a", 0), ("b", 1), ("c", 3), ("d", 255)):
+        header = ndu(name, [2], kind=NNR_PT_INT)
+        unit = NnrUnitHeader(
+            nnr_unit_type=NNR_NDU, partial_data_counter_present_flag=1, partial_data_counter=counter, detail=header
+        )
+        s.unit(unit, s.payload(header, [[counter, -1]]))
+    return s.gives({name: np.array([k, -1], np.int32) for name, k in (("a", 0), ("b", 1), ("c", 3), ("d", 255))})
+
+
+@acceptable(
     "NNR-ACC-015",
     "an aggregate of reserved type",
     "6.4.3.8",

@@ -16,7 +16,7 @@ from nnr_codec.constants import NNR_PT_BLOCK
 
 from ..builder import codebook, ndu
 from .arithmetic import chosen, dependent, exact, floats, look_up
-from .case import Content, Tensor, valid
+from .case import Content, Tensor, acceptable, valid
 from .stream import Stream, side
 
 DC, LS, BN, BI = 1, 2, 4, 8
@@ -236,15 +236,18 @@ def profile_0() -> Content:
     return block(LS | BN | BI, [4, 3], profile=0, density=1)
 
 
-def pair(name_g: str, name_h: str, **header: Any) -> Content:
-    """G and H in two units of type NNR_PT_FLOAT."""
+WHOLE = (4, 3, 2)
+
+
+def pair(*dims: Sequence[int] | None, **header: Any) -> Content:
+    """G and H in two units of type NNR_PT_FLOAT with these tensor_dimensions, None where there are none."""
     g, h = chosen([4, 2], 3), chosen([2, 6], 3, 9)
     common = {"compressed_parameter_types": DC, "decomposition_rank": 2, "g_number_of_rows": 4} | header
-    s = Stream().start()
-    s.ndu(ndu(name_g, [4, 3, 2], **common), g, qp=4).ndu(ndu(name_h, [4, 3, 2], **common), h, qp=-8)
+    s = Stream({"w": WHOLE}).start()
+    s.ndu(ndu("w", dims[0], **common), g, qp=4).ndu(ndu("w_H", dims[1], **common), h, qp=-8)
     s.ndu(ndu("after", [2]), [1, 2])
     rec = {"w": floats(g, 4), "w_H": floats(h, -8)}
-    weight = product(rec["w"], rec["w_H"], [4, 3, 2], None, "<f4")
+    weight = product(rec["w"], rec["w_H"], WHOLE, None, "<f4")
     weight = np.moveaxis(weight, 0, header.get("first_tensor_dimension_shift", 0))
     after = {"after": floats([1, 2])}
     return s.gives({"w": weight} | after, raw=rec | after)
@@ -252,7 +255,7 @@ def pair(name_g: str, name_h: str, **header: Any) -> Content:
 
 @valid("NNR-BLK-023", "G and H in two units", "6.4.3.7 8.3.7", "NNR_PT_FLOAT NNR_CPT_DC")
 def two_units() -> Content:
-    return pair("w", "w_H")
+    return pair(WHOLE, WHOLE)
 
 
 @valid(
@@ -262,4 +265,26 @@ def two_units() -> Content:
     "NNR_PT_FLOAT NNR_CPT_DC first_tensor_dimension_shift",
 )
 def two_units_shifted() -> Content:
-    return pair("w", "w_H", first_tensor_dimension_shift=1)
+    return pair(WHOLE, WHOLE, first_tensor_dimension_shift=1)
+
+
+@valid(
+    "NNR-SYN-058",
+    "G and H in two units without dimensions, which the topology has under the id of G",
+    "6.4.3.7 8.3.7",
+    "NNR_PT_FLOAT NNR_CPT_DC tensor_dimensions_flag=0",
+    topology_dimensions={"w": WHOLE},
+)
+def two_units_of_topology() -> Content:
+    return pair(None, None)
+
+
+# The text names the topology alone as the place of dimensions that a unit leaves out.
+@acceptable(
+    "NNR-ACC-035",
+    "H without dimensions after G with them",
+    "6.4.3.7 8.3.7",
+    "NNR_PT_FLOAT NNR_CPT_DC tensor_dimensions_flag=0",
+)
+def h_without_dimensions() -> Content:
+    return pair(WHOLE, None)

@@ -187,9 +187,9 @@ def coded_units(data: bytes) -> list[int]:
     for number, (name, offset, _) in enumerate(units(data)):
         if name == "NDU":
             head = data[offset + (4 if data[offset] >> 7 else 2) :]
-            in_parts = head[0] & 1
-            left = max(head[1] if in_parts else 0, 1) - 1
-            if not left and head[1 + in_parts] >> 3 != NNR_PT_RAW_FLOAT:
+            has_counter, is_whole = head[0] & 1, head[0] & 2
+            left = max(head[1] if has_counter and not is_whole else 0, 1) - 1
+            if not left and head[1 + has_counter] >> 3 != NNR_PT_RAW_FLOAT:
                 numbers.append(number)
     return numbers
 

@@ -63,6 +63,19 @@ def outside() -> Content:
     return s.gives({"a": f4(1), "b": f4(1)})
 
 
+@acceptable(
+    "NNR-ACC-241",
+    "a self-contained aggregate whose tensors have the step of a layer parameter set before it",
+    "6.2.3 6.4.3.8",
+    "NNR_AGG_SLF NNR_LPS",
+    requirements="aggregate-self-contained",
+)
+def under_a_layer() -> Content:
+    s = Stream().start(density=1, parameter=2)
+    s.lps(3, -8).ndu(ndu("a", [2]), [1, -3]).ndu(ndu("b", [1]), [2]).aggregate(3, kind=NNR_AGG_SLF)
+    return s.gives({"a": floats([1, -3], -8, 3), "b": floats([2], -8, 3)})
+
+
 # ------------------------------------------------------------------------------------------------ NNEF
 @acceptable(
     "NNR-ACC-233",

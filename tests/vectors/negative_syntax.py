@@ -323,6 +323,21 @@ def nothing_after_g() -> Content:
     return lonely(b"")
 
 
+@invalid(
+    "NNR-NEG-199",
+    "a layer parameter set between G and H",
+    "6.4.3.7",
+    "NNR_CPT_DC NNR_LPS",
+    "ElementError",
+    3,
+    requirements="decomposition-pair",
+)
+def layer_after_g() -> Content:
+    s = Stream().start()
+    s.ndu(ndu("g", kind=NNR_PT_FLOAT, **G), [[1], [2]]).lps(2).ndu(ndu("h", kind=NNR_PT_FLOAT, **G), [[3, 4]])
+    return s.refused()
+
+
 header(
     "NNR-NEG-085",
     "raw parameters as G",

@@ -103,6 +103,16 @@ def layer_in_aggregate() -> Content:
     return s.gives({"in": floats([1, -3], -7, 3), "after": floats([1, -3], 3, 1)})
 
 
+# The header of an aggregate is read by the layer parameter set before it (lps_unification_flag, 6.3.3.8).
+@valid("NNR-QNT-036", "a layer parameter set stays active in an aggregate", "6.2.3 6.3.3.8 6.4.4.4", "NNR_LPS NNR_AGG")
+def layer_around_aggregate() -> Content:
+    s = Stream().start(density=1, parameter=2)
+    s.lps(3, -8).ndu(ndu("a", [2]), [1, -3], qp=1).ndu(ndu("b", [2]), [2, 5]).aggregate(3)
+    s.ndu(ndu("after", [2]), [1, -3], qp=1)
+    same = floats([1, -3], -7, 3)
+    return s.gives({"a": same, "b": floats([2, 5], -8, 3), "after": same})
+
+
 @valid(
     "NNR-QNT-015", "quantization method NNR_QCB alone, and a layer parameter set with it", "6.3.4.3 6.4.4.3", "NNR_QCB"
 )

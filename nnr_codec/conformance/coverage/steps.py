@@ -86,7 +86,7 @@ class Steps:
         header, kind = task.header, task.header.nnr_compressed_data_unit_payload_type
         types, is_update = header.compressed_parameter_types, header.parent_node_id_present_flag
         self._add(PayloadType(kind).name)
-        self._add("parts", task.unit.header.partial_data_counter)
+        self._add("parts", task.unit.header.part)
         self._add("dimensions given", not header.tensor_dimensions_flag)
         self._add("reference list", isinstance(header.topology_elem_ids[0], int))
         self._add("IndexToXY", header.cabac_offset_list)

@@ -12,7 +12,7 @@ from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QN
 from ...decoder.decode import BitstreamParser
 from ...decoder.group import Group
 from ...decoder.state import UpdateState
-from ...errors import LimitError, NnrError
+from ...errors import LimitError, MissingReferenceError, NnrError
 from ...limits import Budget
 from ...syntax import Session, Structure
 from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader, NnrQuantizationUnitHeader
@@ -90,7 +90,10 @@ LPS_SELF_CONTAINED = requirement(
 )
 AGGREGATE_TYPE = requirement("aggregate-type", "6.4.3.8", "No aggregate has a reserved type (2 to 127).")
 AGGREGATE_SELF_CONTAINED = requirement(
-    "aggregate-self-contained", "6.4.3.8", "A self-contained aggregate decodes after no more than NNR_STR and NNR_MPS."
+    "aggregate-self-contained",
+    "6.4.3.8",
+    "A self-contained aggregate decodes to the same tensors after no more than NNR_STR and NNR_MPS. An NNR_LPS before "
+    "it stays active inside (6.2.3, 6.3.3.8), and no tensor inside takes its step from it.",
 )
 AGGREGATE_COUNT = requirement(
     "aggregate-count", "6.4.4.8", "An aggregate holds num_of_nnr_units_minus2 + 2 units.", "an aggregate does not hold"
@@ -273,6 +276,10 @@ def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen])
         parser.finish()
         state, budget = UpdateState(), Budget(limits)
         for group in groups:
+            for task in group.tasks:
+                quantization = checked.seen[task.unit.index].session.quantization
+                if task.is_scaled and task.session.quantization != quantization:
+                    raise MissingReferenceError(f"an NNR_LPS before it gives the step of {task.names[0]!r} (6.2.3)")
             group.decode(state=state, budget=budget, first_edition=checked.first_edition)
     except LimitError:
         raise

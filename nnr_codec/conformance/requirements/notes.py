@@ -31,4 +31,4 @@ def notes_on(unit: Unit) -> Iterator[str]:
         if value > 1:
             yield f"{unit.label()} is of type {value}, and is read as a generic one"
     if header.independently_decodable_flag and header.partial_data_counter_present_flag:
-        yield f"{unit.label()} is independently decodable and has a partial_data_counter: together they mean nothing"
+        yield f"{unit.label()} is independently decodable: its partial_data_counter has no meaning and is ignored"

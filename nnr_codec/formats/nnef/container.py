@@ -3,7 +3,8 @@
 Members are read where they are, when they are asked for; nothing is extracted. Of a directory only regular files below
 it are opened, without following symbolic links. Of a tar all members must be regular files or folders with relative
 paths and different names, and everything counts against ``Limits.max_archive_bytes`` before it is read. A gzipped tar
-is inflated, and a stream copied, to a temporary file without a name, as one piece. A file ``graph.nnef`` stands for its
+is inflated, and a stream copied, to a temporary file without a name; of a gzipped tar, what is no part of a model is
+limited before it is inflated. A file ``graph.nnef`` stands for its
 folder; a text of another name, or in a stream, for itself alone.
 """
 
@@ -17,6 +18,7 @@ import os
 import re
 import stat
 import tarfile
+import tempfile
 import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator
@@ -37,6 +39,9 @@ _TEXT_BEGINNING = 1 << 16
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd
 # A pipe that takes the place of a file is no reason to wait.
 _UNFOLLOWED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+#: Bytes that are copied at a time, and stay in memory.
+_CHUNK = 1 << 20
 
 Stream = io.BufferedIOBase
 
@@ -254,12 +259,18 @@ class _Tar:
 
     def __init__(self, source: Path | BinaryIO, limits: Limits) -> None:
         self.source: Path | BinaryIO = source
-        with _gzip_errors(), _stream(source) as (stream, plain):
-            if not plain or not isinstance(source, Path):
+        with _gzip_errors(), _stream(source) as (stream, compressed):
+            if compressed is not None:
+                self.source = spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(_CHUNK))  # noqa: SIM115
+                weakref.finalize(self, spool.close)
+                copied = cast(Stream, _Copied(stream, spool))
+                self.index, self.texts = read_index(copied, limits, texts=(GRAPH, QUANT), compressed=compressed)
+            elif not isinstance(source, Path):
                 self.source = spooled(stream, limits, "bytes of the archive")
                 weakref.finalize(self, self.source.close)
         with opened_file(self.source) as file:
-            self.index, self.texts = read_index(cast(Stream, file), limits, texts=(GRAPH, QUANT))
+            if compressed is None:
+                self.index, self.texts = read_index(cast(Stream, file), limits, texts=(GRAPH, QUANT))
             self.state = self._state(file)
         self.files = tuple(self.index)
 
@@ -293,17 +304,34 @@ class _Tar:
         return state(file) if isinstance(self.source, Path) else ()
 
 
+class _Copied:
+    """A stream that is read once, forward, and is copied to a file meanwhile."""
+
+    def __init__(self, stream: Stream, copy: BinaryIO) -> None:
+        self._stream, self._copy = stream, copy
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._copy.write(data)
+        return data
+
+    def seek(self, position: int) -> None:
+        while (left := position - self._copy.tell()) > 0 and self.read(min(left, _CHUNK)):
+            pass
+
+
 @contextlib.contextmanager
-def _stream(source: Path | BinaryIO) -> Iterator[tuple[Stream, bool]]:
-    """The bytes of a tar from their start, and whether they are stored plainly."""
+def _stream(source: Path | BinaryIO) -> Iterator[tuple[Stream, int | None]]:
+    """The bytes of a tar from their start, and the size of the gzip stream; None where they are stored plainly."""
     with opened_file(source) as file:
         magic = file.read(len(_GZIP_MAGIC))
+        size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if magic == _GZIP_MAGIC:
             with gzip.GzipFile(fileobj=file, mode="rb") as stream:
-                yield stream, False
+                yield stream, size
         else:
-            yield cast(Stream, file), True
+            yield cast(Stream, file), None
 
 
 @contextlib.contextmanager

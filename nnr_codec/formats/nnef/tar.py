@@ -15,10 +15,14 @@ from typing import BinaryIO, NamedTuple, cast
 
 from ...errors import FormatError
 from ...limits import Budget, Limits
+from .tensorfile import read_header
 
 _BLOCK = tarfile.BLOCKSIZE
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _MAX_EXTENDED = 1 << 20
+_CHUNK = 1 << 20
+#: How many times its compressed bytes a file that is no tensor may have: texts deflate to about a tenth.
+_RATIO = 32
 
 
 class Member(NamedTuple):
@@ -37,7 +41,7 @@ class Output(NamedTuple):
 
 
 def read_index(
-    stream: io.BufferedIOBase, limits: Limits, texts: tuple[str, ...] = ()
+    stream: io.BufferedIOBase, limits: Limits, texts: tuple[str, ...] = (), compressed: int | None = None
 ) -> tuple[dict[str, Member], dict[str, bytes]]:
     """Read the headers of a tar from its start, moving forward only.
 
@@ -49,6 +53,10 @@ def read_index(
         ``max_archive_bytes``, ``max_names`` and ``max_name_bytes`` apply, and ``max_topology_bytes`` to each text.
     texts : tuple of str
         Names of files whose content is wanted.
+    compressed : int, optional
+        Bytes of the compressed archive. The stream is then read to its end, and all that is neither such a text nor a
+        tensor file may inflate to 32 times as much, or to ``max_topology_bytes``. Zeros deflate to a thousandth, and
+        tensors may be zeros; no other file of a model is as large.
 
     Returns
     -------
@@ -67,6 +75,14 @@ def read_index(
     """
     index: dict[str, Member] = {}
     contents: dict[str, bytes] = {}
+    others = 0  # bytes that are no part of a model
+
+    def skip(size: int) -> None:
+        nonlocal others
+        others += size
+        if compressed is not None and others > _RATIO * compressed:
+            limits.check("max_topology_bytes", others, "bytes of the archive that are neither text nor tensor file")
+
     for path, member in _walk(stream, limits):
         if path in index:
             raise FormatError(f"the archive has two files {path!a}")
@@ -75,7 +91,24 @@ def read_index(
         if path in texts:
             limits.check("max_topology_bytes", member.size, f"bytes of {path}")
             contents[path] = _read(stream, member.size)
+        elif compressed is not None and not _is_tensor(stream, member.size):
+            skip(member.size)
+    if compressed is not None:
+        total = sum(member.size for member in index.values())
+        while rest := stream.read(_CHUNK):
+            total += len(rest)
+            limits.check("max_archive_bytes", total, "bytes of the archive")
+            skip(len(rest))
     return index, contents
+
+
+def _is_tensor(stream: io.BufferedIOBase, size: int) -> bool:
+    """Whether a member of this size, at which the stream is, is a tensor file."""
+    try:
+        read_header(stream, size, "")
+    except FormatError:
+        return False
+    return True
 
 
 def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, Member]]:

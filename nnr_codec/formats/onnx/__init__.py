@@ -26,7 +26,7 @@ from .graph import read_graph
 from .layout import Layout, Slot
 from .shapes import with_shapes
 from .tensor import Entry
-from .wire import LENGTH, VARINT, Source
+from .wire import LENGTH, VARINT, Source, without_zero
 from .writing import plan, write_plan
 
 NAME = "onnx"
@@ -199,7 +199,7 @@ def owns(topology: Topology) -> bool:
 
 def wiring(topology: Topology) -> Wiring:
     """What a model without data says of its tensors; FormatError or LimitError if it is malformed."""
-    graph = read_graph(Source(topology.data, Limits()), Limits())
+    graph = read_graph(Source(without_zero(topology.data), Limits()), Limits())
     slots = graph.layout.slots
     return Wiring(
         {slot.name: slot.items.shape for slot in slots},
@@ -213,7 +213,8 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
 
     Raises FormatError or LimitError for a model that is malformed.
     """
-    graph = read_graph(Source(topology.data, Limits()), Limits(), whole=True)
+    data = without_zero(topology.data)
+    graph = read_graph(Source(data, Limits()), Limits(), whole=True)
     if shapes:
-        graph = read_graph(Source(with_shapes(topology.data, graph, shapes), Limits()), Limits(), whole=True)
+        graph = read_graph(Source(with_shapes(data, graph, shapes), Limits()), Limits(), whole=True)
     return find_channels(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -153,6 +154,16 @@ class Source:
             if at > end:
                 raise FormatError(f"field {number} at byte {start} ends {at - end} bytes beyond its message")
             yield Field(number, wire, start, body, at, value)
+
+
+def without_zero(data: bytes) -> bytes:
+    """A serialized message without the zero byte that may end it (ISO/IEC 15938-17:2024, B.4): no field begins so."""
+    if data.endswith(b"\0"):
+        with contextlib.suppress(FormatError):  # a field ends with the zero
+            for _ in Source(data, Limits()).fields(0, len(data) - 1):
+                pass
+            return data[:-1]
+    return data
 
 
 def signed(value: int) -> int:

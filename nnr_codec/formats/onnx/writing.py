@@ -17,7 +17,7 @@ from .. import FormatWarning, announce, check_topology, described, listed, warn_
 from .graph import Graph, read_graph
 from .layout import Layout, Location, Part, Slot, inside, located, outside
 from .shapes import with_shapes
-from .wire import Source
+from .wire import Source, without_zero
 
 #: No serialized message is larger.
 LARGEST = (1 << 31) - 1
@@ -62,7 +62,7 @@ def plan(model: Model, location: str | None) -> Plan:
     check_topology("onnx", model.topology)
     warn_of_loss(model, "an ONNX model", "topology")
     assert model.topology is not None
-    data = model.topology.data
+    data = without_zero(model.topology.data)
     graph = _read(data, whole=bool(model.pruned))
     if changed := {name: described(model, name)[1] for name in model.pruned if name in model.tensors}:
         data = with_shapes(data, graph, changed)
