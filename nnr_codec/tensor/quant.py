@@ -44,7 +44,7 @@ def step_size(qp: int, qp_density: int) -> float:
     """
     mul = (1 << qp_density) + (qp & ((1 << qp_density) - 1))
     try:
-        return ldexp(mul, (qp >> qp_density) - qp_density)
+        return ldexp(mul, int(qp >> qp_density) - qp_density)  # of numpy's integers, too
     except OverflowError:
         return float("inf")
 
