@@ -151,8 +151,10 @@ def _values(stored: StoredType) -> np.dtype[Any]:
 
 def _integer_difference(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> npt.NDArray[np.int32] | None:
     """New minus base; None where int32 does not hold it."""
+    found: npt.NDArray[np.int32] | None
     if before.itemsize < 4:
-        return np.subtract(after, before, dtype=np.int32)
+        found = np.subtract(after, before, dtype=np.int32)
+        return found
     found = _wrapped(before.view(f"u{before.itemsize}"), after.view(f"u{after.itemsize}"))
     return None if found is None or not np.array_equal(found < 0, after < before) else found
 
