@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 import nnr_codec as nnr
 from nnr_codec.constants import NNR_DFL
 from nnr_codec.errors import NnrError
@@ -51,6 +53,14 @@ def lossless(**options: Any) -> bytes:
     return nnr.encode(lossless_model(), exact=True, **options)
 
 
+def lossless_update(**options: Any) -> bytes:
+    """An update of tensors of `lossless_model`: differences of bit patterns, and new tensors with codes."""
+    new = lossless_model()
+    base = {name: tensor for name, tensor in new.items() if name not in ("palette", "raw", "far")}
+    base |= {name: np.nextafter(new[name], np.float32(1)) for name in ("float", "grid", "scalar")}
+    return nnr.encode_update(base, new, lossless=True, **options)
+
+
 def record(data: bytes) -> bytes:
     """The inflated side-information record of a bitstream."""
     found: list[bytes] = []
@@ -65,9 +75,8 @@ def with_record(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
     for unit in units:
         if unit.type_name == "NNR_TPL" and unit.header.detail.topology_storage_format == RECORD:
             text = bytes(unit.payload.topology_data)
-            if unit.header.detail.topology_compression_format == NNR_DFL:
-                text = zlib.decompress(text)
-            text = text.removesuffix(b"\0")
+            is_deflated = unit.header.detail.topology_compression_format == NNR_DFL
+            text = zlib.decompress(text) if is_deflated else text.removesuffix(b"\0")
             unit.header.detail.topology_compression_format = NNR_DFL
             unit.payload.topology_data = zlib.compress(change(text))
     return nnr.write_units(units)
@@ -95,12 +104,15 @@ HOSTILE: tuple[Any, ...] = (
         "float",
         "#bits",
         "float#bits",
+        "float#levels",
+        "delta",
         "raw",
         "AAAA",
     ),
     *("AAAA", "A" * 400, "palette", "integer", "grid", "bool", "int4", "uint64", "float64", "bfloat16", "\ud800", "\0"),
     *([], [0], [1], [40, 30], [30, 40], [1200], [2**31, 2**31], [2**62, 4], [0, 2**63], [1] * 33, {}),
     {"kind": "raw"},
+    {"kind": "delta"},
 )
 
 
@@ -147,7 +159,7 @@ def mutated(text: bytes, rnd: random.Random) -> bytes:
         elif kind == 3:
             path = (
                 *path[:-1],
-                rnd.choice(["w", "float", "rows", "bits", "index", "same_as", "x" * 5000, "axis", "code"]),
+                rnd.choice(["w", "float", "rows", "bits", "unit", "index", "same_as", "x" * 5000, "axis", "code"]),
             )
         try:
             value = changed(value, path, what)

@@ -28,6 +28,7 @@ from .hostile_record import (
     changed,
     lossless,
     lossless_model,
+    lossless_update,
     mutated,
     places,
     record,
@@ -108,6 +109,16 @@ def test_records_with_several_changes() -> None:
     data = lossless()
     text = record(data)
     seeds = range(150)
+    tried("mutated", ((str(k), with_record(data, lambda _, k=k: mutated(text, random.Random(k)))) for k in seeds))
+
+
+def test_records_of_updates_with_several_changes() -> None:
+    data = lossless_update()
+    text = record(data)
+    assert {"delta", "palette"} <= {
+        code["code"]["kind"] for code in json.loads(text)["tensors"].values() if "code" in code
+    }
+    seeds = range(100)
     tried("mutated", ((str(k), with_record(data, lambda _, k=k: mutated(text, random.Random(k)))) for k in seeds))
 
 

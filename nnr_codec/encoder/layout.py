@@ -179,7 +179,8 @@ class _Layout:
     recorded: bool = False  # whether any of them needs the record
 
     def __post_init__(self) -> None:
-        self.take(name for name in self.model.tensors if "#" in name)
+        updated = self.links.names if self.links else ()
+        self.take(name for name in (*self.model.tensors, *updated) if "#" in name)
         self.take(name for name in element_ids(self.model, is_listed(self.model, self.config)) if "#" in name)
         self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 

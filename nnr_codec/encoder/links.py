@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,11 +51,14 @@ class Links:
     base_model_id : str
     nnr_pre_flag : int
         1: the tensors are residuals of the updates before (9.2.4).
+    names : collection of str
+        Tensors of the model that is updated, whose names no other unit may have.
     """
 
     of: Mapping[str, Link] = field(default_factory=dict)
     base_model_id: str = ""
     nnr_pre_flag: int = 0
+    names: Collection[str] = ()
 
     @property
     def elements(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How a tensor differs from another one, and the sum of both.
 
-Differences stand for what an update says of a tensor: floats in float32 (float64 for float64), integers modulo the
-number of patterns of their type, and, where every bit counts, the distance of floats in the order of all patterns.
+Differences stand for what an update says of a tensor: floats in float32 (float64 for float64), integers in int32, and,
+where every bit counts, the distance of floats in the order of all patterns.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Dif
     elif stored.kind == "f" and stored.name in BITS:
         kind, found = "bits", _wrapped(_ordered(before), _ordered(after))
     elif _counts(stored):
-        found = _wrapped(before, after)
+        found = _integer_difference(before.view(_values(stored)), after.view(_values(stored)))
     return Difference("whole", new) if found is None else Difference(kind, found.reshape(new.shape))
 
 
@@ -142,6 +142,21 @@ def _counts(stored: StoredType) -> bool:
 def _work(stored: StoredType) -> np.dtype[Any]:
     """The type in which differences are made."""
     return np.dtype(("f8" if stored.bits == 64 else "f4") if stored.kind == "f" else "i4")
+
+
+def _values(stored: StoredType) -> np.dtype[Any]:
+    """The type of integers in the machine's byte order."""
+    return np.dtype(f"{stored.kind}{stored.itemsize}")
+
+
+def _integer_difference(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> npt.NDArray[np.int32] | None:
+    """New minus base; None where int32 does not hold it."""
+    found: npt.NDArray[np.int32] | None
+    if before.itemsize < 4:
+        found = np.subtract(after, before, dtype=np.int32)
+        return found
+    found = _wrapped(before.view(f"u{before.itemsize}"), after.view(f"u{after.itemsize}"))
+    return None if found is None or not np.array_equal(found < 0, after < before) else found
 
 
 def _float_difference(

@@ -134,7 +134,7 @@ def encode_update(
     settings = asked = _of_changes(settings, after.tensors, tensors)
     elements = {"parent_node_id_present_flag": 1, "parent_node_id_type": ICNN_NDU_EXT}
     of = {name: Link(elements, is_bits=kind == "bits") for name, kind in differences.kinds.items() if kind != "whole"}
-    links = Links(of, identity(before))
+    links = Links(of, identity(before), names=tuple(after.tensors))
     topology = after.topology if after.topology != before.topology else None
     ties = _ties(before, after, differences.kinds, exact) if settings.side_info else {}
     model = Model(tensors, topology, metadata=metadata, format=after.format if metadata else "", aliases=ties)
@@ -375,6 +375,7 @@ class UpdateEncoder:
                 },
                 str(self._lineage()),
                 int(bool(residuals)),
+                tuple(ids),
             )
             prepared, told = Prepared(model, model, links=links), None if residuals else asked
             return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=told))

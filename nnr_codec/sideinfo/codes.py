@@ -74,7 +74,7 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
             words[: data.size] = data
             return words.view("<f4"), None
         case DeltaCode():
-            return array, None
+            levels = patterns.view(np.int32)
         case DisplacementCode() | None:
             raise ValueError("the record has no code of levels")
     return levels.reshape(shape), other

@@ -698,17 +698,17 @@ def test_records_are_limited() -> None:
 
 
 def test_another_version_can_be_listed() -> None:
-    data = levels(start('{"nnr_codec":3,"tensors":[]}'), "w", [1, 2]).data
+    data = levels(start('{"nnr_codec":4,"tensors":[]}'), "w", [1, 2]).data
     with nnr.open(data) as file:
         assert file.info["w"].shape == (2,)
-        assert file.ignored == ["unit 2 (side information of version 3; known are those up to 2)"]
+        assert file.ignored == ["unit 2 (side information of version 4; known are those up to 3)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
         calls += [lambda: streamed(data), lambda: nnr.UpdateDecoder().decode(data), lambda: nnr.decode(data, jobs=2)]
         for call in calls:
-            with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_TPL\).*version 3"):
+            with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_TPL\).*version 4"):
                 call()
         same(file.decode(raw=True)["w"], np.array([1, 2], np.int32))
-    damaged = start('{"nnr_codec":3}').ndu(ndu("w", [2], kind=NNR_PT_INT), payload=b"").data
+    damaged = start('{"nnr_codec":4}').ndu(ndu("w", [2], kind=NNR_PT_INT), payload=b"").data
     with pytest.raises(nnr.UnsupportedError):
         streamed(damaged)
     same(nnr.decode(data, raw=True)["w"], np.array([1, 2], np.int32))

@@ -119,11 +119,22 @@ def test_bits_count_neighbours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_integers_wrap(name: str) -> None:
+def test_differences_of_integers_do_not_wrap(name: str) -> None:
+    """Other decoders add them as numbers."""
     stored = STORED_TYPES[name]
     low, high = (np.array(stored.range[end], stored.dtype) for end in (0, 1))
-    assert difference(high, low) == ("difference", np.int32(1))
-    assert difference(low, high) == ("difference", np.int32(-1))
+    width = stored.range[1] - stored.range[0]
+    for base, new, change in ((low, high, width), (high, low, -width)):
+        found = difference(base, new)
+        assert found.kind == ("difference" if stored.bits < 32 else "whole")
+        if found.kind == "difference":
+            assert found.array == change
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_sums_of_integers_wrap(name: str) -> None:
+    stored = STORED_TYPES[name]
+    low, high = (np.array(stored.range[end], stored.dtype) for end in (0, 1))
     assert_identical(add(high, np.array([3], "i4"), "difference"), (low + stored.dtype.type(2)).reshape(()))
 
 

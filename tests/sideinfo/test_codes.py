@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nnr_codec.dtypes import STORED_TYPES, StoredType
 from nnr_codec.errors import ElementError
 from nnr_codec.sideinfo.codes import join, join_patterns, split
-from nnr_codec.sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
+from nnr_codec.sideinfo.record import DeltaCode, FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
 
 Array = npt.NDArray[Any]
 FLOATS = [stored for stored in STORED_TYPES.values() if stored.kind == "f"]
@@ -186,6 +186,15 @@ def test_grid_with_scales() -> None:
     check(TensorRecord("float32", code=GridCode(struct.pack("<f", -2.0))), np.array([-0.0, 4.0], np.float32), [0, -2])
 
 
+def test_delta() -> None:
+    record = TensorRecord("int32", code=DeltaCode("u"))
+    check(record, np.array([[5, -(1 << 31)], [(1 << 31) - 1, 0]], "i4"), [[5, -(1 << 31)], [(1 << 31) - 1, 0]])
+    check(replace(record, shape=()), np.array(-7, "i4"), -7)
+    assert join(replace(record, shape=()), np.array([-7], "i4"), None, ()).shape == ()
+    with pytest.raises(ValueError, match="no code"):
+        join_patterns(record, np.array([1], "i4"), None, (1,))
+
+
 def test_casts() -> None:
     def cast(kind: str, values: Any, dtype: str, shape: tuple[int, ...] | None = None) -> Array:
         unit = np.array(values, dtype)
@@ -294,6 +303,9 @@ LEVELS = np.zeros((2, 2), np.int32)
         ("int4", IntegerCode(), LEVELS + 8, None, "outside the type"),
         ("bool", IntegerCode(), LEVELS + 2, None, "outside the type"),
         ("float16", IntegerCode(), LEVELS + (1 << 16), None, "outside the type"),
+        ("int32", DeltaCode("u"), LEVELS[:1], None, "the unit has 2 values"),
+        ("int32", DeltaCode("u"), LEVELS.view(np.float32), None, "signed integers"),
+        ("int32", DeltaCode("u"), LEVELS + np.int64(1 << 40), None, "outside the range"),
         ("int16", RawCode(), LEVELS, None, "the words of bits"),
         ("int16", RawCode(), words(bytes(4)), None, "1 words; 2 are needed"),
         ("int16", RawCode(), words(bytes(12)), None, "3 words; 2 are needed"),
@@ -330,7 +342,7 @@ def test_units_that_do_not_fit(kind: str, code: Any, unit: Array, bits: Array | 
 
 def test_shapes_without_units() -> None:
     for shape in ((0,), (2, 0), (-2, -2), (4, -1)):
-        for code in (None, RawCode(), IntegerCode()):
+        for code in (None, RawCode(), IntegerCode(), DeltaCode("u")):
             with pytest.raises(ElementError, match="has no units"):
                 join(TensorRecord("int32", shape, code), np.zeros(0, np.int32), None, shape)
     with pytest.raises(ValueError, match="has no units"):
@@ -344,6 +356,7 @@ def test_shapes_without_units() -> None:
     [
         (TensorRecord("float32", code=F32), np.zeros(2), "its record says"),
         (TensorRecord("float32", (3,), F32), np.zeros(2, "f4"), "its record says"),
+        (TensorRecord("int32", code=DeltaCode("u")), np.zeros(2, "i2"), "its record says"),
         (TensorRecord("float32"), np.zeros(2, "f4"), "no code"),
         (TensorRecord("float32", code=replace(F32, unsigned=True)), np.array([-0.0], "f4"), "sign bit"),
         (TensorRecord("float64", code=FloatCode("b", 0, 52)), np.array([1.0]), "exceeds 32 bits"),
@@ -490,7 +503,13 @@ def grid_cases(draw: st.DrawFn) -> tuple[TensorRecord, Array]:
     return record, join(record, levels, None, shape)
 
 
-cases = st.one_of(float_cases(), integer_cases(), other_cases(), grid_cases())
+@st.composite
+def delta_cases(draw: st.DrawFn) -> tuple[TensorRecord, Array]:
+    stored, tensor = draw(tensors([STORED_TYPES["int32"]]))
+    return TensorRecord(stored.name, code=DeltaCode("u")), tensor
+
+
+cases = st.one_of(float_cases(), integer_cases(), other_cases(), grid_cases(), delta_cases())
 
 
 @given(float_cases())
@@ -523,6 +542,17 @@ def test_what_is_split_is_joined(case: tuple[TensorRecord, Array]) -> None:
     back = join(record, unit, bits, tensor.shape)
     assert identical(record.stored, back, tensor)
     assert back.flags.c_contiguous
+
+
+@given(cases)
+def test_the_ids_of_units_change_nothing(case: tuple[TensorRecord, Array]) -> None:
+    record, tensor = case
+    unit, bits = split(record, tensor)
+    other: Any = replace(record.code, unit="another id")  # type: ignore[type-var]
+    got, more = split(replace(record, code=other), tensor)
+    assert got.tobytes() == unit.tobytes() and got.shape == unit.shape
+    assert (more is None) == (bits is None) and (bits is None or data_of(more) == data_of(bits))
+    assert identical(record.stored, join(replace(record, code=other), got, more, tensor.shape), tensor)
 
 
 @given(cases)
@@ -576,6 +606,7 @@ def mutated(draw: st.DrawFn) -> tuple[TensorRecord, Array, Array | None, tuple[i
                 code = draw(
                     st.none()
                     | st.just(RawCode())
+                    | st.just(DeltaCode("u"))
                     | st.builds(IntegerCode, NUMBERS, SMALL, st.none() | st.just("b"))
                     | st.builds(PaletteCode, st.binary(max_size=32), NUMBERS)
                     | st.builds(GridCode, st.binary(max_size=32), st.none() | SMALL)

@@ -21,6 +21,8 @@ from nnr_codec.limits import Budget, Limits
 from nnr_codec.sideinfo.codes import join, split
 from nnr_codec.sideinfo.record import (
     Code,
+    DeltaCode,
+    DisplacementCode,
     FloatCode,
     GridCode,
     IntegerCode,
@@ -38,9 +40,9 @@ def text(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def record(tensors: object, **members: object) -> bytes:
+def record(tensors: object, version: int = 1) -> bytes:
     """A record of these tensors."""
-    return text({"nnr_codec": 1, "tensors": tensors} | members)
+    return text({"nnr_codec": version, "tensors": tensors})
 
 
 def parse(data: bytes, limits: Limits | None = None) -> SideInfo | None:
@@ -118,6 +120,91 @@ def test_the_text_of_a_record(side: SideInfo, rest: str | None) -> None:
     assert parse(data) == side
 
 
+@pytest.mark.parametrize(
+    ("code", "rest"),
+    [
+        (FloatCode("w#bits", 0, unit="w#levels"), '"code":{"kind":"float","pivot":0},"type":"int32"'),
+        (FloatCode("b", 0, unit="u"), '"code":{"bits":"b","kind":"float","pivot":0,"unit":"u"},"type":"int32"'),
+        (IntegerCode(unit="w#levels"), '"code":{"kind":"integer"},"type":"int32"'),
+        (IntegerCode(0, 1, "w#bits", "u"), '"code":{"kind":"integer","low":1,"unit":"u"},"type":"int32"'),
+        (RawCode("w#raw"), '"code":{"kind":"raw"},"shape":[2],"type":"int32"'),
+        (RawCode("w#levels"), '"code":{"kind":"raw","unit":"w#levels"},"shape":[2],"type":"int32"'),
+        (DeltaCode("w#delta"), '"code":{"kind":"delta"},"type":"int32"'),
+        (DeltaCode("w##delta"), '"code":{"kind":"delta","unit":"w##delta"},"type":"int32"'),
+        (PaletteCode(bytes(4), unit="w#levels"), '"code":{"kind":"palette","values":"AAAAAA=="},"type":"int32"'),
+        (PaletteCode(bytes(4), unit=""), '"code":{"kind":"palette","unit":"","values":"AAAAAA=="},"type":"int32"'),
+        (GridCode(FLOATS[8:], unit="w#levels"), '"code":{"kind":"grid","scale":"AAAAQA=="},"type":"int32"'),
+        (GridCode(FLOATS[8:], unit="u"), '"code":{"kind":"grid","scale":"AAAAQA==","unit":"u"},"type":"int32"'),
+    ],
+)
+def test_the_ids_of_units_make_version_3(code: Code, rest: str) -> None:
+    kind = "float32" if isinstance(code, FloatCode | GridCode) else "int32"
+    side = one(code, kind, (2,) if isinstance(code, RawCode) else None)
+    data = b'{"nnr_codec":3,"tensors":{"w":{' + rest.replace("int32", kind).encode() + b"}}}"
+    assert side.to_bytes() == data
+    assert parse(data) == side
+
+
+def test_each_record_has_the_least_version() -> None:
+    codes: dict[int, list[Code | None]] = {
+        1: [None, FloatCode("b", 0), IntegerCode(), RawCode(), PaletteCode(bytes(4)), GridCode(FLOATS[8:])],
+        2: [DisplacementCode("u")],
+        3: [IntegerCode(unit="w"), RawCode("w")],
+    }
+    for version, each in codes.items():
+        for code in each:
+            assert one(code).to_bytes().startswith(b'{"nnr_codec":%d' % version)
+    old, displaced = TensorRecord("int8", None, IntegerCode()), TensorRecord("float32", None, DisplacementCode("u"))
+    assert SideInfo({"v": old, "w": displaced}).to_bytes().startswith(b'{"nnr_codec":2')
+
+
+def test_units_without_ids_of_their_own_are_read_in_version_2() -> None:
+    old, displaced = TensorRecord("int8", None, IntegerCode(5)), TensorRecord("float32", None, DisplacementCode("u"))
+    side = SideInfo({"v": old, "w": displaced})
+    assert parse(side.to_bytes()) == side
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("members", [{"type": "int8"}, {"same_as": "v", "index": 0}])
+def test_a_version_that_is_not_needed(members: object, version: int) -> None:
+    refused(record({"w": members}, version), "", "not canonical")
+
+
+def test_version_3_for_a_displacement_alone() -> None:
+    refused(record({"w": {"type": "float32", "code": {"kind": "displacement"}}}, 3), "", "not canonical")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_differences_before_version_3(version: int) -> None:
+    refused(record({"w": {"type": "int32", "code": {"kind": "delta"}}}, version), "", "not canonical")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("kind", ["integer", "raw"])
+def test_ids_of_units_before_version_3(kind: str, version: int) -> None:
+    code = {"kind": kind, "unit": "u"}
+    data = record({"w": {"type": "int8", "shape": [1], "code": code}}, version)
+    refused(data, 'tensors["w"].code["unit"]', "not known")
+
+
+@pytest.mark.parametrize(
+    ("code", "unit"),
+    [
+        ({"kind": "float", "pivot": 9}, "w#levels"),
+        ({"kind": "palette", "values": "AAAAAA=="}, "w#levels"),
+        ({"kind": "grid", "scale": "AAAAQA=="}, "w#levels"),
+        ({"kind": "integer"}, "w#levels"),
+        ({"kind": "raw"}, "w#raw"),
+    ],
+)
+def test_a_default_id_is_left_out(code: dict[str, Any], unit: str) -> None:
+    members = {"type": "float32", "shape": [1]}
+    side = parse(record({"w": members | {"code": code}}, 3))
+    assert side is not None
+    assert side.tensors["w"].unit == unit
+    refused(record({"w": members | {"code": code | {"unit": unit}}}, 3), "", "not canonical")
+
+
 def test_the_texts_of_the_documentation() -> None:
     found = re.findall(r"^```json\n(.*)\n```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == 9
@@ -177,6 +264,14 @@ def test_the_second_unit_of_a_tensor() -> None:
     assert TensorRecord("float32").bits is None
 
 
+def test_the_units_of_a_tensor() -> None:
+    assert TensorRecord("float32").units == ()
+    assert TensorRecord("float32", None, FloatCode("b", 0)).units == ("b",)
+    assert TensorRecord("float32", None, FloatCode("b", 0, unit="u")).units == ("u", "b")
+    assert TensorRecord("int32", None, DeltaCode("u")).units == ("u",)
+    assert TensorRecord("int32", (1,), RawCode("u")).units == ("u",)
+
+
 @pytest.mark.parametrize(
     "side", [SideInfo(metadata={"a": "\ud800"}), SideInfo(metadata={"\udfff": ""}), SideInfo({}, "\ud800")]
 )
@@ -200,9 +295,9 @@ def test_a_text_of_somebody_else(data: bytes) -> None:
     assert parse(data, Limits(max_side_info_bytes=0)) is None
 
 
-@pytest.mark.parametrize("rest", [b"3}", b"10}", b"999999999,", b'3,"tensors":[NaN'])
+@pytest.mark.parametrize("rest", [b"4}", b"10}", b"999999999,", b'4,"tensors":[NaN'])
 def test_another_version(rest: bytes) -> None:
-    with pytest.raises(UnsupportedError, match=r"version \d+; known are those up to 2"):
+    with pytest.raises(UnsupportedError, match=r"version \d+; known are those up to 3"):
         parse(b'{"nnr_codec":' + rest)
 
 
@@ -410,7 +505,26 @@ CODES: list[tuple[object, str, str, str]] = [
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": None}, "float32", ".axis", "an integer is expected"),
 ]
 
-#: The same, of a tensor of shape [2, 9].
+#: The same in version 3.
+CODES_3: list[tuple[object, str, str, str]] = [
+    (FLOAT | {"unit": 1}, "float32", ".unit", "a string is expected"),
+    (FLOAT | {"unit": "u\0"}, "float32", ".unit", NUL),
+    (FLOAT | {"unit": "\ud800"}, "float32", ".unit", "not Unicode"),
+    (FLOAT | {"unit": "w"}, "float32", ".unit", "'w' is the name of something else"),
+    (FLOAT | {"unit": "u", "bits": "u"}, "float32", ".unit", "'u' is the name of something else"),
+    (FLOAT | {"bits": "w#levels"}, "float32", ".unit", "'w#levels' is the name of something else"),
+    ({"kind": "integer", "unit": "w"}, "int8", ".unit", "something else"),
+    ({"kind": "palette", "values": "AA==", "unit": "w"}, "int8", ".unit", "something else"),
+    ({"kind": "grid", "scale": "AACAPw==", "unit": "w"}, "float32", ".unit", "something else"),
+    ({"kind": "delta"}, "int16", ".kind", "differences are int32, not int16"),
+    ({"kind": "delta"}, "uint32", ".kind", "differences are int32, not uint32"),
+    ({"kind": "delta"}, "float32", ".kind", "differences are int32, not float32"),
+    ({"kind": "delta", "base": 1}, "int32", '["base"]', "not known"),
+    ({"kind": "delta", "bits": "b"}, "int32", '["bits"]', "not known"),
+    ({"kind": "delta", "unit": "w"}, "int32", ".unit", "something else"),
+]
+
+#: Of a tensor of shape [2, 9].
 SHAPED: list[tuple[object, str, str]] = [
     (FLOAT | {"zeros": 1, "rows": "gIA="}, ".rows", "one bit for each index"),
     ({"kind": "grid", "scale": b64(8 * b"\1"), "axis": 1}, ".scale", "2 scales are not one"),
@@ -426,6 +540,11 @@ def test_tensors(members: object, path: str, message: str) -> None:
 @pytest.mark.parametrize(("code", "kind", "path", "message"), CODES)
 def test_codes(code: object, kind: str, path: str, message: str) -> None:
     refused(record({"w": {"code": code, "type": kind}}), f'tensors["w"].code{path}', message)
+
+
+@pytest.mark.parametrize(("code", "kind", "path", "message"), CODES_3)
+def test_codes_of_version_3(code: object, kind: str, path: str, message: str) -> None:
+    refused(record({"w": {"code": code, "type": kind}}, 3), f'tensors["w"].code{path}', message)
 
 
 @pytest.mark.parametrize(("code", "path", "message"), SHAPED)
@@ -514,6 +633,7 @@ def test_the_ends_of_all_ranges() -> None:
         (SideInfo({"a": TensorRecord(same_as="bcd", index=0)}), "max_name_bytes", 3, r'tensors\["a"\]\.same_as'),
         (one(FloatCode("w#bits", 0)), "max_name_bytes", 6, r'tensors\["w"\]\.code\.bits'),
         (one(IntegerCode(0, 1, "bcd")), "max_name_bytes", 3, r'tensors\["w"\]\.code\.bits'),
+        (one(IntegerCode(unit="bcd")), "max_name_bytes", 3, r'tensors\["w"\]\.code\.unit'),
         (one(kind="int8", shape=(1, 1, 1)), "max_dims", 3, r'tensors\["w"\]\.shape'),
         (one(PaletteCode(bytes(12))), "max_codebook", 3, r'tensors\["w"\]\.code\.values'),
     ],
@@ -547,35 +667,38 @@ FLOATS_BY_NAME = {name: stored for name, stored in STORED_TYPES.items() if store
 
 
 @st.composite
-def codes(draw: st.DrawFn, kind: str, shape: tuple[int, ...] | None, bits: str) -> Code | None:
-    """A code of a tensor that is not empty."""
+def codes(draw: st.DrawFn, kind: str, shape: tuple[int, ...] | None, bits: str, unit: str | None) -> Code | None:
+    """A code of a tensor that is not empty, of version 3 if the unit has an id."""
     stored = STORED_TYPES[kind]
     choices = ["none", "integer", "palette"] + ["raw"] * (shape is not None) + ["float", "grid"] * (stored.kind == "f")
+    choices += ["delta"] * (kind == "int32" and unit is not None)
     match draw(st.sampled_from(choices)):
+        case "delta" if unit is not None:
+            return DeltaCode(unit)
         case "integer":
             low = draw(st.integers(0, 64))
-            return IntegerCode(draw(st.integers(*stored.range)), low, bits if low else None)
+            return IntegerCode(draw(st.integers(*stored.range)), low, bits if low else None, unit)
         case "palette":
             low_item, high_item = (0, 255) if stored.bits >= 8 else stored.range
             items = st.lists(st.integers(low_item, high_item), min_size=1, max_size=9)
             entries = bytes(item & 255 for item in draw(items)) * stored.itemsize
-            return PaletteCode(entries, draw(st.integers(0, len(entries) // stored.itemsize - 1)))
+            return PaletteCode(entries, draw(st.integers(0, len(entries) // stored.itemsize - 1)), unit)
         case "raw":
-            return RawCode()
+            return RawCode(unit)
         case "float":
             mantissa = draw(st.integers(0, stored.mantissa))
             zeros = draw(st.integers(0, stored.mantissa - mantissa))
             size = draw(st.integers(1, 5)) if shape is None else (shape[0] + 7) // 8 if shape and shape[0] < 99 else 0
             rows = draw(st.none() | st.binary(min_size=size, max_size=size)) if zeros and size else None
             pivot = draw(st.integers(0, (1 << (stored.exponent + mantissa)) - 1))
-            return FloatCode(bits, pivot, mantissa, draw(st.integers(0, 2)), draw(st.booleans()), zeros, rows)
+            return FloatCode(bits, pivot, mantissa, draw(st.integers(0, 2)), draw(st.booleans()), zeros, rows, unit)
         case "grid":
             form = "<d" if kind == "float64" else "<f"
             scale = st.floats(2.0**-140, 2.0**100, width=32).map(lambda value: struct.pack(form, value))
             axis = draw(st.none() | st.integers(0, 31 if shape is None else len(shape) - 1)) if shape != () else None
             size = 1 if axis is None else shape[axis] if shape else draw(st.integers(1, 5))
             assume(size < 100)
-            return GridCode(b"".join(draw(st.lists(scale, min_size=size, max_size=size))), axis)
+            return GridCode(b"".join(draw(st.lists(scale, min_size=size, max_size=size))), axis, unit)
     return None
 
 
@@ -585,18 +708,22 @@ def sides(draw: st.DrawFn) -> SideInfo:
     names = draw(st.lists(NAMES, unique=True, max_size=6))
     places = draw(st.lists(st.integers(0, (1 << 31) - 1), unique=True, min_size=len(names), max_size=len(names)))
     tensors: dict[str, TensorRecord] = {}
+    has_ids = draw(st.booleans())  # of all codes
     for k, (name, place) in enumerate(zip(names, places, strict=True)):
         kind = draw(st.sampled_from(sorted(STORED_TYPES)))
         shape = draw(st.none() | st.lists(st.integers(1, 9) | st.just(1 << 20), max_size=2).map(tuple))
         bits = draw(st.just(f"{name}#bits") | st.just(f"{k} {name}"))
+        unit = draw(st.sampled_from(["levels", "raw", "delta", "#levels"])) if has_ids else ""
         what = draw(st.integers(0, 5))
         if what == 0:
             tensors[name] = TensorRecord(kind, (*(shape or ()), 0), index=place)
         elif what == 1:
             tensors[name] = TensorRecord(same_as=draw(st.sampled_from(names) | NAMES.filter(bool)), index=place)
         else:
-            tensors[name] = TensorRecord(kind, shape, draw(codes(kind, shape, bits)))
-    units = [tensor.bits for tensor in tensors.values() if tensor.bits is not None]
+            tensors[name] = TensorRecord(
+                kind, shape, draw(codes(kind, shape, bits, f"{name}#{unit}" if has_ids else None))
+            )
+    units = [unit for tensor in tensors.values() for unit in tensor.units]
     tied = {name for name, tensor in tensors.items() if tensor.index is not None and 0 not in (tensor.shape or ())}
     assume(len(set(units)) == len(units) and tensors.keys().isdisjoint(units))
     assume(tied.isdisjoint(tensors[name].same_as for name in tied))
@@ -650,12 +777,12 @@ def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-WORDS = [*STORED_TYPES, "float", "integer", "raw", "palette", "grid", "AAAA", "AAAAAA=="]
+WORDS = [*STORED_TYPES, "float", "integer", "raw", "delta", "palette", "grid", "AAAA", "AAAAAA=="]
 SCALARS = st.none() | st.booleans() | st.integers(-2, 65) | st.integers() | st.floats() | st.text(max_size=5)
 VALUES = st.recursive(
     SCALARS | st.sampled_from(WORDS),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "type", "bits", "low"]), inner)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "type", "bits", "unit", "low"]), inner)
     ),
     max_leaves=4,
 )
@@ -670,6 +797,7 @@ MEMBERS = [
     "same_as",
     "kind",
     "bits",
+    "unit",
     "pivot",
     "mantissa",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.constants import NNR_PT_RAW_FLOAT
+from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.sideinfo.record import SideInfo
 
@@ -38,9 +38,9 @@ def refused(data: bytes, error: type[nnr.NnrError], match: str, **limits: int) -
         parse(data, **limits)
 
 
-def record(tensors: object) -> bytes:
+def record(tensors: object, version: int = 1) -> bytes:
     """A canonical text."""
-    return json.dumps({"nnr_codec": 1, "tensors": tensors}, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps({"nnr_codec": version, "tensors": tensors}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def tensor(type_: str = "float32", **code: Any) -> bytes:
@@ -85,8 +85,9 @@ def test_a_record_of_many_names() -> None:
         record({9 * "n": {"type": "int8"}}),
         record({"w": {"same_as": 9 * "n", "index": 0}}),
         tensor(kind="float", pivot=0, bits=9 * "n"),
+        record({"w": {"type": "int8", "code": {"kind": "integer", "unit": 9 * "n"}}}, 3),
     ],
-    ids=["name", "same_as", "bits"],
+    ids=["name", "same_as", "bits", "unit"],
 )
 def test_long_names(data: bytes) -> None:
     assert parse(data, max_name_bytes=9)
@@ -241,6 +242,14 @@ def test_scales_of_integers(kind: str) -> None:
     refused(tensor(kind, kind="grid", scale="AACAPw=="), nnr.ElementError, "is no float")
 
 
+@pins(RECORD, 'if tensor.stored.name != "int32":')
+@pytest.mark.parametrize("kind", ["int16", "uint32", "int64", "float32", "bool"])
+def test_differences_of_another_type(kind: str) -> None:
+    """A sum with them would be that of numbers."""
+    data = record({"w": {"type": kind, "code": {"kind": "delta"}}}, 3)
+    refused(data, nnr.ElementError, "differences are int32")
+
+
 @pins(RECORD, "if tensor.shape is None:")
 def test_items_of_no_shape() -> None:
     refused(tensor("int8", kind="raw"), nnr.ElementError, "needs a shape")
@@ -267,8 +276,24 @@ TIED = {"same_as": "x", "index": 0}
     ],
     ids=["tensor", "tie", "bits"],
 )
-def test_a_unit_for_two(tensors: object) -> None:
-    refused(record(tensors), nnr.ElementError, "is the name of something else")
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_unit_for_two(tensors: object, version: int) -> None:
+    refused(record(tensors, version), nnr.ElementError, "is the name of something else")
+
+
+@pins(RECORD, "if unit in tensors or unit in units:")
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"w": FLOAT, "w#levels": {"type": "int8"}},
+        {"w": {"type": "float32", "code": FLOAT["code"] | {"unit": "w"}}},  # type: ignore[operator]
+        {"w": {"type": "float32", "code": FLOAT["code"] | {"unit": "u", "bits": "u"}}},  # type: ignore[operator]
+        {"v": FLOAT, "w": {"type": "float32", "code": FLOAT["code"] | {"unit": "v#levels"}}},  # type: ignore[operator]
+    ],
+    ids=["tensor", "itself", "own bits", "levels"],
+)
+def test_a_unit_of_levels_for_two(tensors: object) -> None:
+    refused(record(tensors, 3), nnr.ElementError, "is the name of something else")
 
 
 @pins(RECORD, "if target and (target in units or (target in tensors and tensors[target].same_as)):")
@@ -292,7 +317,14 @@ def test_two_tensors_in_one_place() -> None:
 
 
 @pins(RECORD, 'if "\\0" in name:')
-@pytest.mark.parametrize("data", [record({"w\0": {"type": "int8"}}), tensor(kind="float", pivot=0, bits="w\0")])
+@pytest.mark.parametrize(
+    "data",
+    [
+        record({"w\0": {"type": "int8"}}),
+        tensor(kind="float", pivot=0, bits="w\0"),
+        record({"w": {"type": "int8", "code": {"kind": "integer", "unit": "w\0"}}}, 3),
+    ],
+)
 def test_zeros_in_names(data: bytes) -> None:
     refused(data, nnr.ElementError, "holds a zero")
 
@@ -337,7 +369,7 @@ def test_members_that_mean_nothing(data: bytes) -> None:
 
 @pins(RECORD, "if int(version[1]) > VERSION:")
 def test_a_later_version() -> None:
-    refused(b'{"nnr_codec":3,"tensors":{}}', nnr.UnsupportedError, "version 3")
+    refused(b'{"nnr_codec":4,"tensors":{}}', nnr.UnsupportedError, "version 4")
 
 
 # --------------------------------------------------------------------------------------------------------- its unit
@@ -441,9 +473,19 @@ def test_a_corner_that_makes_numbers_grow() -> None:
     refused(text, nnr.ElementError, "corner")
 
 
-@pins(RESTORE, "elif record.unit is not None:")
+@pins(RESTORE, "elif info.name not in parts:")
 def test_a_unit_of_a_tensor_that_is_made_of_another_one() -> None:
     stream = start()
     displaced(stream, [2, 2])
     stream.raw(ndu("w", [4], kind=NNR_PT_RAW_FLOAT), np.zeros(4, "f4"))
     refused_by_decoders(stream.data, nnr.ElementError, "is made of 'w_displacement'")
+
+
+@pins(RESTORE, "elif info.name not in parts:")
+def test_a_unit_of_a_tensor_whose_levels_are_in_another_one() -> None:
+    """Decoders that do not know the record would take it for the tensor."""
+    stream = start()
+    recorded(stream, record({"w": {"type": "int8", "code": {"kind": "integer", "base": 5}}}, 3))
+    for name in ("w#levels", "w"):
+        stream.ndu(ndu(name, [2], kind=NNR_PT_INT), np.array([1, 2], "i4"))
+    refused_by_decoders(stream.data, nnr.ElementError, "is made of 'w#levels'")

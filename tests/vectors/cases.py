@@ -38,6 +38,7 @@ from . import (
     syntax,
     tensor,
     topologies,
+    unit_ids,
     update,
     wired,
 )
@@ -74,6 +75,7 @@ MODULES = (
     displaced,
     negative_record,
     negative_sideinfo,
+    unit_ids,
     acceptable,
     rows_reserved,
     rows_syntax,

@@ -11,7 +11,7 @@ import nnr_codec as nnr
 from nnr_codec.limits import Budget
 from nnr_codec.sideinfo.record import SideInfo
 
-from ...hostile_record import HOSTILE, canonical, lossless_model, mutated, record, with_record
+from ...hostile_record import HOSTILE, canonical, lossless_model, lossless_update, mutated, record, with_record
 from .support import LIMITS, harmless
 
 
@@ -33,9 +33,9 @@ def target(data: bytes) -> None:
 
 
 def seeds() -> Iterable[bytes]:
-    """The record, and what a stranger would make of it."""
-    text = record(_lossless())
-    yield text
-    for k in range(60):
-        yield mutated(text, random.Random(k))
+    """The records of a model and of an update, and what a stranger would make of them."""
+    for text in (record(_lossless()), record(lossless_update())):
+        yield text
+        for k in range(40):
+            yield mutated(text, random.Random(k))
     yield from map(canonical, HOSTILE[-4:])

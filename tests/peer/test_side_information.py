@@ -1,0 +1,72 @@
+"""NNCodec does not know side information: of a lossless bitstream each of its tensors is right, absent, or an error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.model import Array
+
+from .. import lossless
+from .conftest import Peer, PeerError
+
+pytestmark = pytest.mark.peer
+
+FEW, MANY_MODELS, MANY_UPDATES = range(40), range(1000, 1600), range(1000, 1200)
+
+
+def decoded(peer: Peer, data: bytes) -> dict[str, Array]:
+    """NNCodec's tensors; none where it raises an error."""
+    try:
+        (tensors,) = peer.decode(data)
+    except PeerError:
+        return {}
+    return tensors
+
+
+def check_models(peer: Peer, seeds: Iterable[int]) -> Counter[bool]:
+    """Decode models; how many of their tensors are right (True) and how many are not there."""
+    there = Counter[bool]()
+    for seed in seeds:
+        model = lossless.model(seed)
+        theirs = decoded(peer, nnr.encode(model, exact=True))
+        want = lossless.all_numbers(model.tensors)
+        assert lossless.wrong(theirs, want) == [], seed
+        there.update(name in theirs for name in want)
+    return there
+
+
+def check_updates(peer: Peer, seeds: Iterable[int]) -> Counter[bool]:
+    """Decode updates; how many of their tensors are right (True) and how many are not there."""
+    there = Counter[bool]()
+    for seed in seeds:
+        base, new = lossless.update(seed)
+        data = nnr.encode_update(base, new, lossless=True)
+        theirs, want = decoded(peer, data), lossless.numbers_of_update(base, new, data)
+        assert lossless.wrong(theirs, want) == [], seed
+        there.update(name in theirs for name in want)
+    return there
+
+
+def test_no_tensor_of_a_model_is_wrong(peer: Peer) -> None:
+    there = check_models(peer, FEW)
+    assert there[True] > 20
+
+
+def test_no_tensor_of_an_update_is_wrong(peer: Peer) -> None:
+    """NNCodec refuses parents of the type that differences have here; it reads updates of whole tensors alone."""
+    there = check_updates(peer, FEW)
+    assert there[True] > 5
+
+
+@pytest.mark.slow
+def test_no_tensor_of_many_models_is_wrong(peer: Peer) -> None:
+    check_models(peer, MANY_MODELS)
+
+
+@pytest.mark.slow
+def test_no_tensor_of_many_updates_is_wrong(peer: Peer) -> None:
+    check_updates(peer, MANY_UPDATES)
