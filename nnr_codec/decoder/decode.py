@@ -270,10 +270,14 @@ class BitstreamParser:
             if info.name not in self._vectors
         )
 
-    def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
-        """What makes the tensors of the model; UnsupportedError when the side information is not understood."""
+    def check_understood(self) -> None:
+        """Raise UnsupportedError when the side information is of an unknown version, so that the model is not known."""
         if self._unread:
             raise UnsupportedError(self._unread)
+
+    def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
+        """Return what makes the tensors of the model; raise what :meth:`check_understood` raises."""
+        self.check_understood()
         return Restorer(self.restoration, budget, names)
 
     def _topology(self, unit: Unit) -> None:
