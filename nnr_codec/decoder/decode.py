@@ -52,7 +52,7 @@ from .group import Group
 from .info import TensorInfo, describe
 from .parents import node_key
 from .pruning import Pruning
-from .restore import Restoration, Restorer
+from .restore import UPDATE, Restoration, Restorer
 from .task import NduTask, data_format
 from .texts import Texts, inflate
 from .wiring import Wire, Wired, Wires
@@ -177,7 +177,7 @@ class BitstreamParser:
                 "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1 (6.4.4.3)",
                 unit=self._mps,
             )
-        if session.mps_parent_signalling_enabled_flag:
+        if session.mps_parent_signalling_enabled_flag or UPDATE in self.restoration.side.metadata:
             return
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
         names = [*session.reference_list, *self.wires.names, *(self.limits.expected or ()), *tensors]

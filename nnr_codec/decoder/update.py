@@ -18,7 +18,6 @@ from ..errors import LimitError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from .index import NnrFile
-from .restore import UPDATE
 from .state import Schema, UpdateState
 from .wiring import Wire
 
@@ -141,8 +140,7 @@ class UpdateDecoder:
         file = NnrFile(
             data, self._limits, self._dimensions, self._wire, self._dtype, topology=self._given, before=self._before
         )
-        is_update = file.is_update or UPDATE in file.side.metadata
-        model = file.decode(raw=raw, state=fork, allow_missing=is_update, jobs=jobs, executor=executor, warn=False)
+        model = file.decode(raw=raw, state=fork, jobs=jobs, executor=executor, warn=False)
         tensors, zeros = dict(model.tensors), dict[str, Array]()
         if not raw:
             zeros = self._left_out(file, fork)

@@ -114,7 +114,7 @@ def test_mutants_are_decoded_or_refused(
     assert tally.outcomes.total() == tally.ways.total() == COUNT
     assert tally.in_kernel >= share * COUNT
     assert len(tally.outcomes) >= 6
-    assert set(tally.ways) == set(trial.WAYS)
+    assert set(tally.ways) == {way for way, (_, share) in trial.WAYS.items() if share}
     record_property(
         f"figure: mutants by {kind}, and how many reach the kernel", f"{COUNT}, {tally.in_kernel / COUNT:.0%}"
     )
