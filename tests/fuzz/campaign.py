@@ -101,7 +101,7 @@ class Campaign:
         memory = None if self.sanitized else Memory()
         with strictly(), Kernel() as counted:
             for number in numbers:
-                if progress:
+                if progress is not None:  # a ctypes object of 0 is false
                     progress.value = number
                 mutant, rnd = self.input(number)
                 result = attempt(mutant, rnd, counted, SECONDS * (SLOWER if self.sanitized else 1), memory, self.way)
