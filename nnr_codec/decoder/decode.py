@@ -168,7 +168,7 @@ class BitstreamParser:
         """Raise IncompleteError when tensors are missing at the end, TruncatedError when the topology is.
 
         Those that the topology wants, those of the reference list and of side information, and the expected ones ought
-        to be there. An update need not hold what it does not change (errata H4).
+        to be there. An update, by its flag or its metadata, need not hold what it does not change (errata H4).
         """
         session = self.reader.session
         carries = session.mps is not None and session.mps.topology_carriage_flag

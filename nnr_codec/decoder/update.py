@@ -128,6 +128,8 @@ class UpdateDecoder:
             The bitstream is malformed, or asks for more than the limits permit.
         IncompleteError
             It is no update, and ends before the tensors that its topology or reference list names.
+        TruncatedError
+            It lacks the topology that it says it carries.
         MissingReferenceError
             It is repeated, or out of order, or what it continues was not decoded here.
 

@@ -31,7 +31,7 @@ from nnr_codec.constants import (
     PayloadType,
 )
 from nnr_codec.decoder.index import NnrFile
-from nnr_codec.decoder.restore import Restoration, Restorer
+from nnr_codec.decoder.restore import BITS, UPDATE, Restoration, Restorer
 from nnr_codec.dtypes import STORED_TYPES, StoredType
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
@@ -644,6 +644,13 @@ def test_what_goes_into_a_weight_is_no_tensor(record: SideInfo, lost: str) -> No
             call(data)
         assert caught.value.missing == (lost,)
         assert list(call(data, allow_missing=True)) == ["weight"]
+
+
+def test_what_the_metadata_call_an_update_may_lack_tensors_in_every_way() -> None:
+    record = SideInfo({"v": TensorRecord("uint8")}, metadata={UPDATE: BITS})
+    data = levels(start(record), "w", [1]).data
+    for decode in (nnr.decode, streamed, nnr.UpdateDecoder().decode):
+        assert list(decode(data)) == ["w"]
 
 
 # ------------------------------------------------------------------------------------------------ the record's unit
