@@ -89,6 +89,12 @@ def decode(
         A type that numpy does not have, and ``ml_dtypes`` is not installed (extra ``types``).
     WorkerError
         The executor has lost the work on a tensor, or a worker does not find the bitstream's file.
+
+    Warns
+    -----
+    PruningWarning
+        Masks of pruning information fit no tensors, and are not applied. All ways of decoding issue it once for each
+        bitstream, when the result is complete; ``raw`` tensors are without masks in any case.
     """
     file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
     return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
@@ -130,7 +136,7 @@ def decode_file(
     **options
         Those of :func:`open`, unless ``data`` is open.
 
-    Raises what :func:`decode` and :func:`save` raise.
+    Raises what :func:`decode` and :func:`save` raise. Warns as :func:`decode` does, when the file is there.
     """
     with ExitStack() as stack:
         if not isinstance(data, NnrFile):
@@ -143,11 +149,12 @@ def decode_file(
         )
         if isinstance(target, (str, os.PathLike)):
             formats.save(model, target, format=format, overwrite=overwrite)
-            return
-        whole = stack.enter_context(tempfile.TemporaryFile())
-        formats.save(model, cast(BinaryIO, whole), format=format)
-        whole.seek(0)
-        shutil.copyfileobj(whole, target)
+        else:
+            whole = stack.enter_context(tempfile.TemporaryFile())
+            formats.save(model, cast(BinaryIO, whole), format=format)
+            whole.seek(0)
+            shutil.copyfileobj(whole, target)
+    data.warn()
 
 
 def open(  # as in gzip.open

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +14,6 @@ from ..constants import NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
 from ..decoder.decode import BitstreamParser
 from ..decoder.group import Group, is_first_edition
 from ..decoder.parents import node_key
-from ..decoder.pruning import PruningWarning
 from ..decoder.reconstruct import Rec, reconstruct
 from ..decoder.restore import Restorer
 from ..decoder.task import NduTask
@@ -179,14 +177,12 @@ class BitstreamVerifier:
 
     def plan_pruning(self) -> None:
         """Find out what pruning information does to the tensors."""
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", PruningWarning)
-            try:
-                self.parser.plan_pruning()
-            except NnrError as error:
-                self.findings.refuse(error, None, "")
-        for warning in told:
-            self.findings.refuse(ElementError(str(warning.message)), None, "")
+        try:
+            self.parser.plan_pruning()
+        except NnrError as error:
+            self.findings.refuse(error, None, "")
+        if ignored := self.parser.pruning.ignored:
+            self.findings.refuse(ElementError(ignored), None, "")
 
     def restorer(self) -> Restorer | None:
         """What makes the tensors of the model; None where those of the units have to do."""

@@ -52,7 +52,7 @@ from .group import Group
 from .info import TensorInfo, describe
 from .parents import node_key
 from .pruning import Pruning
-from .restore import Restoration, Restorer
+from .restore import UPDATE, Restoration, Restorer
 from .task import NduTask, data_format
 from .texts import Texts, inflate
 from .wiring import Wire, Wired, Wires
@@ -168,7 +168,7 @@ class BitstreamParser:
         """Raise IncompleteError when tensors are missing at the end, TruncatedError when the topology is.
 
         Those that the topology wants, those of the reference list and of side information, and the expected ones ought
-        to be there. An update need not hold what it does not change (errata H4).
+        to be there. An update, by its flag or its metadata, need not hold what it does not change (errata H4).
         """
         session = self.reader.session
         carries = session.mps is not None and session.mps.topology_carriage_flag
@@ -177,7 +177,7 @@ class BitstreamParser:
                 "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1 (6.4.4.3)",
                 unit=self._mps,
             )
-        if session.mps_parent_signalling_enabled_flag:
+        if session.mps_parent_signalling_enabled_flag or UPDATE in self.restoration.side.metadata:
             return
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
         names = [*session.reference_list, *self.wires.names, *(self.limits.expected or ()), *tensors]
@@ -272,10 +272,14 @@ class BitstreamParser:
             if info.name not in self._vectors
         )
 
-    def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
-        """What makes the tensors of the model; UnsupportedError when the side information is not understood."""
+    def check_understood(self) -> None:
+        """Raise UnsupportedError when the side information is of an unknown version, so that the model is not known."""
         if self._unread:
             raise UnsupportedError(self._unread)
+
+    def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
+        """Return what makes the tensors of the model; raise what :meth:`check_understood` raises."""
+        self.check_understood()
         return Restorer(self.restoration, budget, names)
 
     def _topology(self, unit: Unit) -> None:

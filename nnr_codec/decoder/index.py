@@ -42,6 +42,8 @@ class NnrFile(Mapping[str, Array]):
     """A bitstream whose tensors are decoded one at a time, on access; several threads may do so.
 
     Made by :func:`nnr_codec.open`. Iterating gives names; ``f[name]`` decodes; ``f.info[name]`` does not.
+    Where side information is of an unknown version, names and tensors raise UnsupportedError. ``info`` then lists the
+    tensors of the units, and ``decode(raw=True)`` decodes them.
 
     Attributes
     ----------
@@ -149,6 +151,7 @@ class NnrFile(Mapping[str, Array]):
         jobs: int = 1,
         executor: Executor | None = None,
         state: UpdateState | None = None,
+        warn: bool = True,
     ) -> Model:
         """All tensors, or those called ``names``, with the topology: what :func:`nnr_codec.decode` gives.
 
@@ -163,6 +166,8 @@ class NnrFile(Mapping[str, Array]):
             As for :func:`nnr_codec.decode`.
         state : UpdateState, optional
             What earlier updates left; it takes over what later ones refer to, also where this fails half-way.
+        warn : bool
+            Issue the warnings of :meth:`warn` at the end.
 
         Raises MissingReferenceError also when the bitstream does not follow what ``state`` knows of its sender.
         """
@@ -195,7 +200,18 @@ class NnrFile(Mapping[str, Array]):
             tensors[name] = tensor
             if progress:
                 progress(name)
-        return self._model({name: tensors[name] for name in self.info if name in tensors}, names)
+        model = self._model({name: tensors[name] for name in self.info if name in tensors}, names)
+        if warn:
+            self.warn()
+        return model
+
+    def warn(self) -> None:
+        """Issue the warnings about the model: each once for this file, when the first result is complete.
+
+        A PruningWarning says that masks of pruning information fit no tensors and are not applied. Where a filter turns
+        it into an exception, the next call returns the result.
+        """
+        self._parser.pruning.warn()
 
     def _token(self, lineage: Lineage) -> str:
         """That of the bitstream after this one."""
@@ -228,14 +244,13 @@ class NnrFile(Mapping[str, Array]):
 
         So a model can be written that is larger than the memory: :func:`nnr_codec.decode_file` does it. What the
         headers of all units tell is checked before. Parameters are those of :meth:`decode`; with ``parts``, what units
-        hold is kept, and not decoded again.
+        hold is kept, and not decoded again. Call :meth:`warn` when the model is written.
         """
         names, groups = self._chosen(names, allow_missing)
         budget = Budget(self._reader.limits)
-        self._parser.restorer(budget, names)
         for group in groups:
             group.charge(budget)
-        access = Access(self._restoration.parts, self._group_of.__getitem__, self._made, self.__getitem__)
+        access = Access(self._restoration.parts, self._group_of.__getitem__, self._made, self._tensor)
         infos = {name: info for name, info in self.info.items() if names is None or name in names}
         with ExitStack() as stack:
             tensors = DeferredTensors(
@@ -255,6 +270,8 @@ class NnrFile(Mapping[str, Array]):
         self, names: Iterable[str] | None, allow_missing: bool, raw: bool = False
     ) -> tuple[set[str] | None, list[Group]]:
         """The names and their groups, after a check that all is there if all is wanted."""
+        if not raw:
+            self._parser.check_understood()
         if names is None and not raw:
             self._parser.check_fit()
         if names is None and not allow_missing:
@@ -267,7 +284,7 @@ class NnrFile(Mapping[str, Array]):
 
     def _topology_for(self, names: set[str] | None) -> Topology | None:
         """The topology, if the tensors are all of the model."""
-        return self.topology if names is None or len(names) == len(self) else None
+        return self.topology if names is None or len(names) == len(self.info) else None
 
     def _model(self, tensors: Mapping[str, Array], names: set[str] | None) -> Model:
         """The model of these tensors."""
@@ -282,6 +299,12 @@ class NnrFile(Mapping[str, Array]):
         )
 
     def __getitem__(self, name: str) -> Array:
+        tensor = self._tensor(name)
+        self.warn()
+        return tensor
+
+    def _tensor(self, name: str) -> Array:
+        self._parser.check_understood()
         groups, budget, first_edition = self._groups_of([name]), Budget(self._reader.limits), self._reading()
 
         def parts() -> Iterator[Part]:
@@ -310,12 +333,15 @@ class NnrFile(Mapping[str, Array]):
         Raises IndexError unless 0 <= start <= stop <= number of rows, and what decoding raises.
         """
         self._open()
+        self._parser.check_understood()
         info = self.info[name]
         axis, own = info.first_tensor_dimension_shift, info.same_as or name
         info.check_rows(start, stop)
         record = self.side.tensors.get(own)
         if self._parser.pruning.has_masks or (record and (record.code or record.shape is not None)):
-            return np.take(self[name], range(start, stop), axis)
+            part = np.take(self._tensor(name), range(start, stop), axis)
+            self.warn()
+            return part
         group, budget = self._group_of[own], Budget(self._reader.limits)
         restorer = self._parser.restorer(budget, [own])
         rows = group.rows(own, start, stop, budget=budget, first_edition=self._reading())
@@ -358,12 +384,15 @@ class NnrFile(Mapping[str, Array]):
         self.close()
 
     def __contains__(self, name: object) -> bool:
+        self._parser.check_understood()
         return name in self.info
 
     def __iter__(self) -> Iterator[str]:
+        self._parser.check_understood()
         return iter(self.info)
 
     def __len__(self) -> int:
+        self._parser.check_understood()
         return len(self.info)
 
     __eq__ = object.__eq__  # comparing arrays by name is not what a file is for

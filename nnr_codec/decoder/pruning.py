@@ -48,10 +48,14 @@ class Pruning:
     ----------
     dimensions : dict of str to list of int
         New tensor_dimensions by name, from dictionaries.
+    ignored : str
+        The masks that :meth:`plan` found to fit no tensors, as a message; empty when all masks are applied.
     """
 
     def __init__(self) -> None:
         self.dimensions: dict[str, list[int]] = {}
+        self.ignored = ""
+        self._has_warned = False
         self._masks: dict[tuple[str, int, int], bitarray] = {}  # by element, order_flag and number of bits
         self._fitting: dict[str, bitarray] = {}  # by numpy's name of the order, or "channels"
         self._places: dict[str, tuple[int, int, int]] = {}  # first bit for parameters, for channels, and the shift
@@ -99,7 +103,7 @@ class Pruning:
         return coded
 
     def plan(self, tensors: Iterable[tuple[str, Sequence[int], int]]) -> None:
-        """Find out which bits are whose, once the tensors of the bitstream are known.
+        """Find out which bits are whose, once the tensors of the bitstream are known; sets :attr:`ignored`.
 
         Parameters
         ----------
@@ -111,11 +115,6 @@ class Pruning:
         ------
         ElementError
             A dictionary has other dimensions.
-
-        Warns
-        -----
-        PruningWarning
-            Masks have another number of bits, and are ignored.
         """
         if not self._masks and not self.dimensions:
             return
@@ -136,12 +135,19 @@ class Pruning:
                 ignored.append(f"a {element} of {count:,} bits")
         if ignored:
             more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
-            warnings.warn(
+            self.ignored = (
                 f"pruning information is not applied: {ignored[0]}{more}, where the tensors of two or more dimensions "
-                f"have {parameters:,} parameters and {channels:,} output channels (6.4.4.5)",
-                PruningWarning,
-                stacklevel=2,
+                f"have {parameters:,} parameters and {channels:,} output channels (6.4.4.5)"
             )
+
+    def warn(self) -> None:
+        """Issue a PruningWarning for :attr:`ignored` masks, once; to be called when the decoded result is complete.
+
+        A filter may turn the warning into an exception, after which the caller can ask for the result again.
+        """
+        if self.ignored and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(self.ignored, PruningWarning, stacklevel=3)
 
     def _keep(self, kind: str, bits: bitarray) -> None:
         self._fitting[kind] = self._fitting[kind] & bits if kind in self._fitting else bits

@@ -19,6 +19,7 @@ from ..syntax.structures import NnrModelParameterSetUnitPayload
 from .decode import BitstreamParser
 from .group import Group
 from .lineage import Hash, Lineage, base_model_id, token
+from .pruning import Pruning
 from .restore import Restorer
 from .state import UpdateState
 from .wiring import Wire
@@ -69,6 +70,8 @@ class StreamDecoder:
         self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
         self._allow_missing, self._wire, self._dtype, self._given = allow_missing, wire, dtype, topology
         self._closed = False
+        self._done: list[tuple[str, Array]] = []  # which the caller has not got, because of a warning that was raised
+        self._warnings: list[Pruning] = []  # of bitstreams that have ended
         self._position = 0  # up to where units were taken
         self._begin(None)
 
@@ -118,13 +121,25 @@ class StreamDecoder:
     def finish(self) -> list[tuple[str, Array]]:
         """The end of the stream has come; the tensors that could not be told before.
 
-        Raises TruncatedError inside a unit, and IncompleteError between two when tensors are missing.
+        Raises TruncatedError inside a unit, and IncompleteError between two when tensors are missing. Where a filter
+        turns a warning of :func:`nnr_codec.decode` into an exception, the next call returns the tensors.
         """
         return self._run(None)
 
     def _run(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
-        if self._closed:
+        done, self._done = self._done, []
+        if self._closed and not (done and chunk is None):
             raise ValueError("the stream has ended, or failed")
+        if not self._closed:
+            done += self._take(chunk)
+        self._done = done
+        while self._warnings:
+            self._warnings.pop(0).warn()
+        self._done = []
+        return done
+
+    def _take(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
+        """The tensors that the next bytes, or the end of the stream, complete."""
         if chunk is None:
             self._source.end()
         else:
@@ -182,6 +197,7 @@ class StreamDecoder:
         yield from self._restoring().finish()
         if self._lineage and self._digest:
             self.state.follow(self._lineage, token(self._digest), self._reader.limits)
+        self._warnings.append(self._parser.pruning)
 
     def _restoring(self) -> Restorer:
         if self._restorer is None:

@@ -18,7 +18,6 @@ from ..errors import LimitError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from .index import NnrFile
-from .restore import UPDATE
 from .state import Schema, UpdateState
 from .wiring import Wire
 
@@ -129,15 +128,21 @@ class UpdateDecoder:
             The bitstream is malformed, or asks for more than the limits permit.
         IncompleteError
             It is no update, and ends before the tensors that its topology or reference list names.
+        TruncatedError
+            It lacks the topology that it says it carries.
         MissingReferenceError
             It is repeated, or out of order, or what it continues was not decoded here.
+
+        Warns
+        -----
+        PruningWarning
+            As for :func:`nnr_codec.decode`; the state has been replaced then.
         """
         fork = self.state.fork()
         file = NnrFile(
             data, self._limits, self._dimensions, self._wire, self._dtype, topology=self._given, before=self._before
         )
-        is_update = file.is_update or UPDATE in file.side.metadata
-        model = file.decode(raw=raw, state=fork, allow_missing=is_update, jobs=jobs, executor=executor)
+        model = file.decode(raw=raw, state=fork, jobs=jobs, executor=executor, warn=False)
         tensors, zeros = dict(model.tensors), dict[str, Array]()
         if not raw:
             zeros = self._left_out(file, fork)
@@ -156,6 +161,8 @@ class UpdateDecoder:
             topology=model.topology,
         )
         self.state, self._before = fork, file.context
+        if not raw:
+            file.warn()
         return update
 
     def reset(self, device_id: int | None = None) -> None:

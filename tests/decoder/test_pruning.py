@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.units import Unit, write_units
-from nnr_codec.constants import NNR_TPL, NNR_TPL_PRUN
+from nnr_codec.constants import NNR_PT_RAW_FLOAT, NNR_TPL, NNR_TPL_PRUN
 from nnr_codec.decoder.pruning import Pruning, PruningWarning
 from nnr_codec.syntax import Session
 from nnr_codec.syntax.structures import (
@@ -26,6 +28,8 @@ from nnr_codec.syntax.structures import (
     NnrUnitHeader,
     NnrUnitSize,
 )
+
+from ..builder import Bitstream, ndu
 
 Tensors = list[tuple[str, tuple[int, ...], int]]
 
@@ -59,9 +63,8 @@ def planned(*containers: NnrPruningTopologyContainer, tensors: Tensors = AB) -> 
     pruning = Pruning()
     for container in containers:
         pruning.add(container, Session())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pruning.plan(tensors)
+    pruning.plan(tensors)
+    assert not pruning.ignored
     return pruning
 
 
@@ -97,8 +100,8 @@ def test_a_bit_for_each_output_channel(row_major: int) -> None:
 def test_a_sparse_mask_has_no_bits_for_channels() -> None:
     pruning = Pruning()
     pruning.add(masks(sparse="1001"), Session())
-    with pytest.warns(PruningWarning, match=r"a sparse_mask of 4 bits, .* 10 parameters and 4 output channels"):
-        pruning.plan(AB)
+    pruning.plan(AB)
+    assert re.search(r"a sparse_mask of 4 bits, .* 10 parameters and 4 output channels", pruning.ignored)
     assert ones(pruning, "a", (2, 3)) == [[1, 1, 1], [1, 1, 1]]
 
 
@@ -180,10 +183,8 @@ def test_a_read_only_array_is_copied_when_something_becomes_zero() -> None:
 def test_a_mask_of_another_length_is_reported_and_not_applied(bits: str) -> None:
     pruning = Pruning()
     pruning.add(masks(bits.replace("1", "0"), "0" * 10), Session())
-    with pytest.warns(PruningWarning, match=rf"a prune_mask of {len(bits)} bits, where") as caught:
-        pruning.plan(AB)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
+    pruning.plan(AB)
+    assert f"a prune_mask of {len(bits)} bits, where" in pruning.ignored
     assert ones(pruning, "a", (2, 3)) == [[0, 0, 0], [0, 0, 0]]  # by the mask that fits
 
 
@@ -191,9 +192,8 @@ def test_many_masks_of_other_lengths_are_one_warning() -> None:
     pruning = Pruning()
     for n in range(20, 30):
         pruning.add(masks("1" * n), Session())
-    with pytest.warns(PruningWarning, match="a prune_mask of 20 bits and 9 more") as caught:
-        pruning.plan(AB)
-    assert len(caught) == 1
+    pruning.plan(AB)
+    assert "a prune_mask of 20 bits and 9 more" in pruning.ignored
 
 
 def test_nothing_is_known_nothing_is_done() -> None:
@@ -319,3 +319,142 @@ def test_dictionaries_are_not_copied_for_each_unit() -> None:
     unit = Unit(NnrUnitSize(nnr_unit_size=0), header, NnrTopologyUnitPayload(pruning=dictionary(c=[3])))
     write_units([unit], session)
     assert "c" not in known
+
+
+# ------------------------------------------------------------------------------------------------ warnings
+def unfitting(payload: bytes | None = None) -> bytes:
+    """A bitstream of two matrices, the second with any payload, and a mask of another number of bits."""
+    detail = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN)
+    pruning = NnrTopologyUnitPayload(pruning=masks("1" * 9))
+    stream = Bitstream().str_().mps().unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=detail), pruning)
+    stream.raw(ndu("a", [2, 3], kind=NNR_PT_RAW_FLOAT), [1.0] * 6)
+    header = ndu("b", [2, 3], kind=NNR_PT_RAW_FLOAT)
+    return (stream.raw(header, [1.0] * 6) if payload is None else stream.ndu(header, payload=payload)).data
+
+
+def streamed(data: bytes) -> dict[str, Any]:
+    """The tensors of a StreamDecoder."""
+    decoder = nnr.StreamDecoder()
+    return dict([*decoder.feed(data[:40]), *decoder.feed(data[40:]), *decoder.finish()])
+
+
+def each(data: bytes) -> dict[str, Any]:
+    """The tensors of an open file, one after another."""
+    file = nnr.open(data)
+    return {name: file[name] for name in file}
+
+
+def each_in_rows(data: bytes) -> dict[str, Any]:
+    """The same, by rows."""
+    file = nnr.open(data)
+    return {name: np.concatenate([file.rows(name, 0, 1), file.rows(name, 1, 2)]) for name in file}
+
+
+def written(data: bytes) -> dict[str, Any]:
+    """The tensors of the file that decode_file writes into the current folder."""
+    nnr.decode_file(data, "model.npz", overwrite=True)
+    return dict(nnr.load("model.npz").tensors)
+
+
+EVERY_WAY: dict[str, Callable[[bytes], Any]] = {
+    "decode": nnr.decode,
+    "decode in threads": lambda data: nnr.decode(data, jobs=2),
+    "open": each,
+    "rows": each_in_rows,
+    "StreamDecoder": streamed,
+    "UpdateDecoder": lambda data: nnr.UpdateDecoder().decode(data),
+    "decode_file": written,
+}
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_every_way_of_decoding_issues_the_same_warning_once(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tensors = EVERY_WAY[way](unfitting())
+    assert [(warning.category, str(warning.message)) for warning in caught] == [
+        (
+            PruningWarning,
+            "pruning information is not applied: a prune_mask of 9 bits, where the tensors of two or more dimensions "
+            "have 12 parameters and 4 output channels (6.4.4.5)",
+        )
+    ]
+    assert {name: tensors[name].sum() for name in tensors} == {"a": 6, "b": 6}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda data: nnr.open(data).info, lambda data: nnr.decode(data, raw=True), nnr.inspect, nnr.verify],
+    ids=["open", "raw", "inspect", "verify"],
+)
+def test_what_applies_no_masks_issues_no_warning(read: Callable[[bytes], object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read(unfitting())
+
+
+@pytest.mark.parametrize("way", ["decode", "decode in threads", "StreamDecoder", "UpdateDecoder", "decode_file"])
+def test_a_damaged_payload_is_an_error_and_no_warning(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    damaged = unfitting(b"\0" * 25)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(nnr.BitstreamError):
+            EVERY_WAY[way](damaged)
+    assert not caught
+
+
+def test_a_warning_that_is_raised_loses_no_tensor_of_an_open_file() -> None:
+    file = nnr.open(unfitting())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PruningWarning):
+            file["a"]
+        assert (file["a"].sum(), file.decode()["b"].sum()) == (6, 6)
+
+
+def test_a_warning_that_is_raised_loses_no_tensor_of_a_stream() -> None:
+    decoder = nnr.StreamDecoder()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert decoder.feed(unfitting()) == []
+        with pytest.raises(PruningWarning):
+            decoder.finish()
+        assert [name for name, _ in decoder.finish()] == ["a", "b"]
+        with pytest.raises(ValueError, match="has ended"):
+            decoder.finish()
+
+
+def test_a_warning_that_is_raised_leaves_a_stream_open_for_the_next_bitstream() -> None:
+    decoder, data = nnr.StreamDecoder(), unfitting()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PruningWarning):
+            decoder.feed(data + data[:5])
+        assert [name for name, _ in decoder.feed(data[5:])] == ["a", "b"]
+
+
+def test_a_warning_that_is_raised_leaves_the_state_of_an_update_decoder_replaced() -> None:
+    decoder = nnr.UpdateDecoder()
+    before = decoder.state
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PruningWarning):
+            decoder.decode(unfitting())
+    assert decoder.state is not before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_warning_that_is_raised_leaves_the_decoded_file(tmp_path: Path, resume: bool) -> None:
+    target = tmp_path / "model.npz"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PruningWarning):
+            nnr.decode_file(unfitting(), target, resume=resume)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
+    assert sorted(nnr.load(target)) == ["a", "b"]

@@ -31,7 +31,7 @@ from nnr_codec.constants import (
     PayloadType,
 )
 from nnr_codec.decoder.index import NnrFile
-from nnr_codec.decoder.restore import Restoration, Restorer
+from nnr_codec.decoder.restore import BITS, UPDATE, Restoration, Restorer
 from nnr_codec.dtypes import STORED_TYPES, StoredType
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
@@ -646,6 +646,13 @@ def test_what_goes_into_a_weight_is_no_tensor(record: SideInfo, lost: str) -> No
         assert list(call(data, allow_missing=True)) == ["weight"]
 
 
+def test_what_the_metadata_call_an_update_may_lack_tensors_in_every_way() -> None:
+    record = SideInfo({"v": TensorRecord("uint8")}, metadata={UPDATE: BITS})
+    data = levels(start(record), "w", [1]).data
+    for decode in (nnr.decode, streamed, nnr.UpdateDecoder().decode):
+        assert list(decode(data)) == ["w"]
+
+
 # ------------------------------------------------------------------------------------------------ the record's unit
 FOREIGN = (b"anything", b"{}", b'{"nnr_codex":1}', b"", b"\0")
 
@@ -703,15 +710,28 @@ def test_another_version_can_be_listed() -> None:
         assert file.info["w"].shape == (2,)
         assert file.ignored == ["unit 2 (side information of version 4; known are those up to 3)"]
         calls: list[Callable[[], object]] = [lambda: file["w"], file.decode, lambda: file.rows("w", 0, 1)]
+        calls += [lambda: list(file), lambda: len(file), lambda: "w" in file, lambda: file.get("absent")]
+        calls += [lambda: file.decode(names=["absent"]), lambda: file.rows("absent", 0, 1)]
         calls += [lambda: streamed(data), lambda: nnr.UpdateDecoder().decode(data), lambda: nnr.decode(data, jobs=2)]
         for call in calls:
             with pytest.raises(nnr.UnsupportedError, match=r"unit 2 \(NNR_TPL\).*version 4"):
                 call()
         same(file.decode(raw=True)["w"], np.array([1, 2], np.int32))
+        same(file.decode(raw=True, names=["w"])["w"], np.array([1, 2], np.int32))
+    same(nnr.UpdateDecoder().decode(data, raw=True)["w"], np.array([1, 2], np.int32))
     damaged = start('{"nnr_codec":4}').ndu(ndu("w", [2], kind=NNR_PT_INT), payload=b"").data
     with pytest.raises(nnr.UnsupportedError):
         streamed(damaged)
     same(nnr.decode(data, raw=True)["w"], np.array([1, 2], np.int32))
+
+
+def test_a_model_of_another_version_is_not_empty() -> None:
+    """A record of nothing but tensors without units makes a model of bitstreams that have no tensors."""
+    file = nnr.open(start('{"nnr_codec":3,"tensors":{"w":{}}}').data)
+    for call in (lambda: list(file), lambda: len(file), lambda: dict(file), file.decode):
+        with pytest.raises(nnr.UnsupportedError, match="version 3"):
+            call()
+    assert not file.info
 
 
 # ------------------------------------------------------------------------------------------------ hostile units

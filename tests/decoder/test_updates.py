@@ -9,9 +9,14 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.cabac_ext.kernel import TensorSide
-from nnr_codec.constants import NNR_CPT_BI, NNR_NDU, NNR_PT_BLOCK, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from nnr_codec.constants import NNR_CPT_BI, NNR_MPS, NNR_NDU, NNR_PT_BLOCK, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from nnr_codec.limits import Limits
 from nnr_codec.syntax.deepcabac import ArithmeticDecoder, QuantTensorSyntax, quant_tensor, terminate
+from nnr_codec.syntax.structures import (
+    NnrModelParameterSetUnitHeader,
+    NnrModelParameterSetUnitPayload,
+    NnrUnitHeader,
+)
 
 from ..builder import Bitstream, resolved, update_ndu
 
@@ -51,6 +56,21 @@ def test_an_update_of_an_unknown_base_model() -> None:
     """put_node_depth of at most 1 needs no state (errata N8)."""
     np.testing.assert_array_equal(nnr.UpdateDecoder().decode(update(1))["w"], ROUNDS[1])
     np.testing.assert_array_equal(nnr.decode(update(1))["w"], ROUNDS[1])
+
+
+def test_an_update_without_the_topology_that_it_says_it_has_is_refused_in_every_way() -> None:
+    mps = NnrModelParameterSetUnitPayload(mps_parent_signalling_enabled_flag=1, topology_carriage_flag=1)
+    header = NnrUnitHeader(nnr_unit_type=NNR_MPS, detail=NnrModelParameterSetUnitHeader())
+    stream = Bitstream().str_().unit(header, mps).ndu(update_ndu("w", DIMS, 1, kind=NNR_PT_INT), ROUNDS[1])
+    for decode in (nnr.decode, nnr.UpdateDecoder().decode, streamed):
+        with pytest.raises(nnr.TruncatedError, match="it has no NNR_TPL"):
+            decode(stream.data)
+
+
+def streamed(data: bytes) -> object:
+    """The tensors of a StreamDecoder."""
+    decoder = nnr.StreamDecoder()
+    return [*decoder.feed(data), *decoder.finish()]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from nnr_codec.cabac_ext import kernel
 from .mutate import Mutant, Mutator
 from .results import KINDS, RESULTS, ROOT, Line, done, read
 from .seeds import Seed, corpus, digest
-from .trial import SECONDS, Kernel, Memory, attempt, strictly
+from .trial import SECONDS, WAYS, Kernel, Memory, attempt, strictly
 
 #: Inputs of one process; then a new one begins, with the memory of the first.
 CHUNK = 5000
@@ -82,10 +82,12 @@ class Campaign:
     ----------
     sanitized : bool
         Whether the extension modules are built with sanitizers, beside which memory cannot be limited or measured.
+    way : str
+        The way in which all inputs are read; any of them by default.
     """
 
-    def __init__(self, kind: str, seed: int, mutator: Mutator, *, sanitized: bool = False) -> None:
-        self.kind, self.seed, self.sanitized = kind, seed, sanitized
+    def __init__(self, kind: str, seed: int, mutator: Mutator, *, sanitized: bool = False, way: str = "") -> None:
+        self.kind, self.seed, self.sanitized, self.way = kind, seed, sanitized, way
         self.mutator, self.digest = mutator, digest(mutator.seeds)
 
     def input(self, number: int) -> tuple[Mutant, random.Random]:
@@ -99,10 +101,10 @@ class Campaign:
         memory = None if self.sanitized else Memory()
         with strictly(), Kernel() as counted:
             for number in numbers:
-                if progress:
+                if progress is not None:  # a ctypes object of 0 is false
                     progress.value = number
                 mutant, rnd = self.input(number)
-                result = attempt(mutant, rnd, counted, SECONDS * (SLOWER if self.sanitized else 1), memory)
+                result = attempt(mutant, rnd, counted, SECONDS * (SLOWER if self.sanitized else 1), memory, self.way)
                 tally.outcomes[result.outcome] += 1
                 tally.ways[result.way] += 1
                 tally.in_kernel += result.in_kernel
@@ -266,6 +268,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, default="structure")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--way", choices=WAYS, default="", help="the way in which all inputs are read")
     parser.add_argument("--count", type=int, default=100_000, help="inputs of this kind and seed in all")
     parser.add_argument("--part", type=int, default=100_000, help="inputs of a line of results")
     parser.add_argument("--jobs", type=int, default=1, choices=range(1, 257), metavar="N")
@@ -279,7 +282,7 @@ def main(arguments: list[str] | None = None) -> None:
     first = 0 if given.only is not None else done(read(given.results), given.kind, given.seed, given.sanitized)
     if first >= given.count:
         return
-    campaign = Campaign(given.kind, given.seed, mutator_of(corpus()), sanitized=given.sanitized)
+    campaign = Campaign(given.kind, given.seed, mutator_of(corpus()), sanitized=given.sanitized, way=given.way)
     if given.only is not None:
         mutant, _ = campaign.input(given.only)
         tally = campaign.run(range(given.only, given.only + 1))

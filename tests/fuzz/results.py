@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = ROOT / "docs" / "fuzzing.jsonl", ROOT / "docs" / "fuzzing.md"
 
 KINDS = {"structure": "by structure", "bytes": "by bytes"}
+
+#: The ways of campaigns in which each input is decoded in all ways, whose results are compared.
+COMPARED = {"agreement"}
 
 #: Between which lines of the page the tables are.
 BEGIN, END = "<!-- python -m tests.fuzz.results -->\n", "<!-- end -->\n"
@@ -49,11 +53,13 @@ def tables(lines: Sequence[Line]) -> str:
     """Results as Markdown: by kind of input, by outcome, and by what reads the input."""
     rows = ["| mutated | inputs | seeds | reach the kernel | slowest | largest peak | findings |"]
     rows.append("|---|---:|---|---:|---:|---:|---:|")
-    for sanitized in (False, True):
+    for sanitized, compared in product((False, True), repeat=2):
         for kind, words in KINDS.items():
-            some = [line for line in lines if (line["kind"], line["sanitized"]) == (kind, sanitized)]
+            key = kind, sanitized, compared
+            some = [line for line in lines if (line["kind"], line["sanitized"], {*line["ways"]} == COMPARED) == key]
             if some:
-                rows.append(_row(words + (", under the sanitizers" if sanitized else ""), sanitized, some))
+                how = (", all ways compared" if compared else "") + (", under the sanitizers" if sanitized else "")
+                rows.append(_row(words + how, sanitized, some))
     total, found = sum(line["inputs"] for line in lines), sum(len(line["findings"]) for line in lines)
     rows.append(f"| **together** | **{total:,}** | | | | | **{found}** |")
     dates = sorted(line["date"] for line in lines)

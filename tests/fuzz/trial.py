@@ -26,6 +26,7 @@ from nnr_codec.errors import LimitError, NnrError
 from nnr_codec.syntax import Session
 from nnr_codec.tensor.quant import DTYPES
 
+from .agreement import agree
 from .mutate import Mutant
 from .seeds import STRICT, Seed
 
@@ -143,7 +144,7 @@ def _verify(data: bytes, seed: Seed, rnd: random.Random) -> object:
     return report
 
 
-#: The ways of reading, and the share of inputs that each has.
+#: The ways of reading, and the share of inputs that each has; campaigns of their own have those without one.
 WAYS: dict[str, tuple[Way, int]] = {
     "decode": (_decode, 36),
     "decode with options": (_decode_options, 5),
@@ -156,6 +157,7 @@ WAYS: dict[str, tuple[Way, int]] = {
     "tree": (_tree, 3),
     "requirements": (_requirements, 2),
     "verify": (_verify, 5),
+    "agreement": (agree, 0),
 }
 
 
@@ -225,10 +227,16 @@ def strictly() -> Iterator[None]:
 
 
 def attempt(
-    mutant: Mutant, rnd: random.Random, kernel: Kernel, limit: float = SECONDS, memory: Memory | None = None
+    mutant: Mutant,
+    rnd: random.Random,
+    kernel: Kernel,
+    limit: float = SECONDS,
+    memory: Memory | None = None,
+    way: str = "",
 ) -> Result:
     """Read a mutant in one of the ways, which may take ``limit`` seconds of processor time, and so much memory."""
-    (way,) = rnd.choices(list(WAYS), [share for _, share in WAYS.values()])
+    if not way:
+        (way,) = rnd.choices(list(WAYS), [share for _, share in WAYS.values()])
     choices, seed = rnd.getrandbits(32), mutant.seed
     STATES.prepare(seed, kernel)
     others = STATES.payloads[seed.name] if way in ("StreamDecoder", "verify") else 0

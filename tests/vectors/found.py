@@ -5,7 +5,7 @@ from __future__ import annotations
 from nnr_codec.constants import NNR_PT_INT
 
 from ..builder import aggregate, ndu
-from .negative_units import HEAD, bad, raw_named
+from .negative_units import HEAD, RAW, bad, raw_named
 from .stream import Stream
 
 
@@ -46,3 +46,24 @@ bad(
     features="NNR_AGG NNR_STR",
     requirements="one-bitstream single-mps",
 )
+
+
+# Whoever feeds a StreamDecoder waited for ever, since an aggregate that ends in its header never arrives as a whole.
+for number, unit, place in (
+    (902, "000318", "before nnr_aggregate_unit_type"),
+    (903, "00041800", "before entry_points_present_flag"),
+    (904, "0005180000", "before num_of_nnr_units_minus2"),
+    (905, "000618000000", "inside num_of_nnr_units_minus2"),
+    (906, "00071800000000", "before quant_bitdepth"),
+    (907, "00061a000000", "inside num_of_nnr_units_minus2, with independently_decodable_flag 1"),
+):
+    bad(
+        f"NNR-NEG-{number}",
+        f"an aggregate that ends {place}",
+        "6.3.3.8 6.4.2",
+        "TruncatedError",
+        2,
+        HEAD + bytes.fromhex(unit) + RAW,
+        features="NNR_AGG",
+        requirements="unit-size",
+    )

@@ -22,7 +22,7 @@ class Target(Protocol):
 
 #: The modules.
 NAMES = (
-    *("bitstream", "headers", "payload", "record", "reply", "state", "command"),
+    *("bitstream", "agreement", "headers", "payload", "record", "reply", "state", "command"),
     *("topology", "labels", "archive", "dat"),
     *("gguf", "keras", "numpy_files", "onnx", "openvino", "openvx", "pytorch", "safetensors", "skriptnd", "tensorflow"),
 )
