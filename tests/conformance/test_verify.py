@@ -397,10 +397,11 @@ def test_the_counter_of_an_independently_decodable_unit_is_noted(counter: int) -
 PAIR: dict[str, Any] = {"compressed_parameter_types": 1, "decomposition_rank": 1, "g_number_of_rows": 2}
 
 
-@pytest.mark.parametrize("between", ["NNR_LPS", "NNR_UNSP"])
+@pytest.mark.parametrize("between", ["NNR_LPS", "NNR_LPS, self-contained", "NNR_UNSP"])
 def test_a_unit_between_g_and_h_is_the_only_violation(between: str) -> None:
     s = Bitstream().str_().mps(3).ndu(ndu("w", [2, 2], **PAIR), [[1], [2]])
-    s = s.lps(3) if between == "NNR_LPS" else s.add(b"\x00\x03\x82")
+    between, _, self_contained = between.partition(", ")
+    s = s.lps(3, alone=int(bool(self_contained))) if between == "NNR_LPS" else s.add(b"\x00\x03\x82")
     data = s.ndu(ndu("w", [2, 2], **PAIR), [[3, 4]]).data
     with pytest.raises(nnr.ElementError, match=rf"unit 3 \({between}\).*H of 'w' is expected after G"):
         nnr.decode(data)

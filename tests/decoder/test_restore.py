@@ -727,9 +727,9 @@ def test_another_version_can_be_listed() -> None:
 
 def test_a_model_of_another_version_is_not_empty() -> None:
     """A record of nothing but tensors without units makes a model of bitstreams that have no tensors."""
-    file = nnr.open(start('{"nnr_codec":3,"tensors":{"w":{}}}').data)
+    file = nnr.open(start('{"nnr_codec":4,"tensors":{"w":{}}}').data)
     for call in (lambda: list(file), lambda: len(file), lambda: dict(file), file.decode):
-        with pytest.raises(nnr.UnsupportedError, match="version 3"):
+        with pytest.raises(nnr.UnsupportedError, match="version 4"):
             call()
     assert not file.info
 

@@ -257,7 +257,7 @@ def lps_self_contained(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_LPS):
         flag = cast(NnrLayerParameterSetUnitHeader, seen.unit.header.detail).lps_self_contained_flag
         own = scopes.get(id(seen.unit.structure), [])
-        if flag and own and not any(unit.refused for unit in own):
+        if flag and own and not any(unit.refused for unit in own) and not own[0].session.g_header:  # H, without its G
             yield from _alone(checked, seen, replace(own[0].session, topology_dimensions={}), own)
 
 
