@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from ...errors import FormatError
 from ...limits import Budget, Limits
-from .tensorfile import read_header
+from .tensorfile import HEADER_SIZE, read_header
 
 _BLOCK = tarfile.BLOCKSIZE
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
@@ -103,7 +103,9 @@ def read_index(
 
 
 def _is_tensor(stream: io.BufferedIOBase, size: int) -> bool:
-    """Whether a member of this size, at which the stream is, is a tensor file."""
+    """Whether a member of this size, at which the stream is, is a tensor file; nothing after the member is read."""
+    if size < HEADER_SIZE:
+        return False
     try:
         read_header(stream, size, "")
     except FormatError:
