@@ -84,7 +84,7 @@ def all_numbers(tensors: Mapping[str, Array]) -> dict[str, Numbers]:
 
 
 def numbers_of_update(base: Mapping[str, Array], new: Mapping[str, Array], data: bytes) -> dict[str, Numbers]:
-    """What units with the names of tensors hold by the standard: differences if they have a parent, or new tensors."""
+    """Return the expected value of each unit with a tensor's name: a difference if it has a parent, else the tensor."""
     found = {}
     for unit in nnr.units(data):
         if unit.header.nnr_unit_type == NnrUnitType.NNR_NDU and (name := unit.ndu.topology_elem_id) in new:

@@ -101,7 +101,7 @@ class NduTask:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether parameters are levels times a step."""
+        """True if the decoder multiplies levels by a step size."""
         return self.header.nnr_compressed_data_unit_payload_type in (NNR_PT_FLOAT, NNR_PT_BLOCK)
 
     def dequantizer(self, part: Part, qp_value: int) -> Dequantizer:

@@ -91,7 +91,7 @@ class UnitPlan:
 
     @property
     def name(self) -> str:
-        """The name of the tensor that the first id belongs to; the id itself if G has one of its own."""
+        """The name of the first tensor, or the id of G if that differs from the name."""
         main = next(iter(self.tensors.values()))
         return main.name if main.unit_id == self.ids[0] else self.ids[0]
 

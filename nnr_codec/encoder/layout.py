@@ -261,7 +261,7 @@ class _Layout:
 
 
 def _beginning(name: str) -> str:
-    """What a tensor's name has in common with the ids of its units (:meth:`Subject.part_id`)."""
+    """Return a prefix that a tensor name shares with every id that :meth:`Subject.part_id` makes from it."""
     return name[:256].partition("#")[0]
 
 

@@ -36,7 +36,7 @@ class Link:
 
     @property
     def is_update(self) -> bool:
-        """Whether the tensor is the difference of two."""
+        """True if the tensor is a difference of two tensors."""
         return bool(self.elements.get("parent_node_id_present_flag"))
 
 

@@ -74,19 +74,19 @@ Named = tuple[str, str, tuple[int, ...], bytes]
 
 
 def named(tensors: Mapping[str, Array]) -> tuple[Named, ...]:
-    """What of tensors is compared."""
+    """Return the compared properties of each tensor."""
     return tuple((name, tensor.dtype.name, tensor.shape, tensor.tobytes()) for name, tensor in tensors.items())
 
 
 def facts(model: Model) -> tuple[object, ...]:
-    """What of a model is compared."""
+    """Return the compared properties of a model."""
     rest = model.metadata, list(model.pruned), model.format, model.aliases, model.topology
     return named(model.tensors), *rest
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way gives: a result or an error, and warnings."""
+    """The result or error of one way of decoding, and its warnings."""
 
     result: Any = None
     error: NnrError | None = None
@@ -186,7 +186,7 @@ def _open(data: bytes, options: dict[str, Any], decoded: Outcome, rnd: random.Ra
 
 
 def _of_the_whole(error: NnrError) -> bool:
-    """Whether an error concerns no tensor by itself: what is missing, unlike the topology or too much in all."""
+    """True for an error of the whole bitstream: missing tensors, a topology mismatch or an exceeded total."""
     return isinstance(error, (FormatError, IncompleteError, LimitError)) or _LACKS_TOPOLOGY in str(error)
 
 
@@ -257,7 +257,7 @@ class Sequence:
         return expected
 
     def expected(self) -> Outcome:
-        """What a stream of all bitstreams gives."""
+        """Return the expected outcome of a stream of all bitstreams."""
         error = self.outcomes[-1].error
         messages = tuple(message for one in self.outcomes for message in one.warnings)
         if error:
@@ -295,7 +295,7 @@ def _with_state(data: bytes, seed: Seed, options: dict[str, Any], decoded: Outco
 
 
 def _is_follower(data: bytes, error: NnrError | None, options: dict[str, Any]) -> bool:
-    """Whether a bitstream is refused because it names another one, or the payload of another one."""
+    """True if a bitstream is rejected because it refers to another bitstream or to its payload."""
     return isinstance(error, MissingReferenceError) and (
         "parent_node_payload" in str(error) or nnr.open(data, **options).lineage is not None
     )
@@ -346,7 +346,7 @@ def by_name(tensors: Iterable[Named]) -> tuple[Named, ...]:
 # ------------------------------------------------------------------------------------------------ verify
 @contextmanager
 def refusals() -> Iterator[list[NnrError]]:
-    """What `verify` is told that is in the way of decoding, while the block runs."""
+    """Collect the decoding errors that `verify` records while the block runs."""
     found, refuse = list[NnrError](), Findings.refuse
 
     def recorded(self: Findings, error: NnrError, *rest: Any, **options: Any) -> None:

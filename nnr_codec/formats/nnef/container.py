@@ -4,8 +4,8 @@ Members are read where they are, when they are asked for; nothing is extracted. 
 it are opened, without following symbolic links. Of a tar all members must be regular files or folders with relative
 paths and different names, and everything counts against ``Limits.max_archive_bytes`` before it is read. A gzipped tar
 is inflated, and a stream copied, to a temporary file without a name; of a gzipped tar, what is no part of a model is
-limited before it is inflated. A file ``graph.nnef`` stands for its
-folder; a text of another name, or in a stream, for itself alone.
+limited before it is inflated. A file ``graph.nnef`` stands for its folder; a text of another name, or in a stream, for
+itself alone.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def read_index(
 
 
 def _is_tensor(stream: io.BufferedIOBase, size: int) -> bool:
-    """Whether a member of this size, at which the stream is, is a tensor file; nothing after the member is read."""
+    """Return True if the member at the stream position is a tensor file. Reads no byte after the member."""
     if size < HEADER_SIZE:
         return False
     try:
