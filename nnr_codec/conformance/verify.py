@@ -184,5 +184,5 @@ def unit_size(data: memoryview) -> int:
 
 def unit_type(data: memoryview) -> int:
     """nnr_unit_type of the unit at the start of ``data``, -1 where that is too short."""
-    header = 2 + 2 * (data[0] >> 7)
+    header = 4 if len(data) and data[0] >> 7 else 2
     return data[header] >> 2 if len(data) > header else -1

@@ -47,6 +47,7 @@ def matrix(values: int = 6) -> Seed:
 def test_what_decodes_and_what_is_refused_agree() -> None:
     assert _decodes(matrix())
     assert not _decodes(matrix(5))
+    assert not _decodes(Seed("nothing", b"", before=(matrix().data,)))
 
 
 class Chosen(random.Random):
