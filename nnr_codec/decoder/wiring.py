@@ -114,7 +114,7 @@ class Wires:
         # An update of alpha and delta is one of gamma and beta; it says nothing of mean and variance.
         if types != NNR_CPT_LS | NNR_CPT_BI or header.parent_node_id_present_flag:
             return {}
-        block = self._folds.get(self._key(named.get("weight") or named["g"], named["ls"], named["bias"]))
+        block = self._folds.get(self._key(named.get("weight") or named.get("g"), named["ls"], named["bias"]))
         if block is None or block.epsilon is None:
             return {}
         values = {block.mean: 0.0, block.var: 1 - block.epsilon, block.bias: 0.0}

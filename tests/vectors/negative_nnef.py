@@ -269,6 +269,21 @@ def recreated_again() -> Stream:
 
 
 @bad(
+    "NNR-NEG-908",
+    "the weight of a block has an empty id, and the others are those of a batch normalization that is folded",
+    "8.2.1 6.4.3.7 7.1",
+    "NNR_PT_BLOCK batchnorm_folding",
+    "IncompleteError",
+    None,
+    requirements="nnef-names complete",
+)
+def folded_without_weight() -> Stream:
+    s = bitstream("topology", text=BIASLESS)[0]
+    block(s, LS | BI, FOLDED | {"weight": ""}, [3, 2, 1, 2])
+    return s
+
+
+@bad(
     "NNR-NEG-192",
     "the graph kept apart declares other shapes",
     "6.4.4.3 7.1",
