@@ -140,7 +140,7 @@ def test_lossless_for_each_kind_and_shape(type_name: str) -> None:
 
 @pytest.mark.slow
 @given(model=models(), options=OPTIONS)
-@settings(max_examples=3000)
+@settings(max_examples=1000)
 def test_lossless_in_all_ways(model: dict[str, Array], options: dict[str, Any]) -> None:
     data = nnr.encode(model, **LOSSLESS, **options)
     for way, decode in WAYS.items():

@@ -93,8 +93,8 @@ FORMS = {"npz": npz, "nnef": nnef, "safetensors": safetensors}
 @pytest.mark.parametrize("encode", [ENCODE, LOSSLESS], ids=["default", "lossless"])
 @pytest.mark.parametrize(
     ("form", "tensors", "millions"),
-    [("npz", 1, 10), ("npz", 25, 4), ("nnef", 25, 4), ("safetensors", 25, 4)],
-    ids=["npz of one tensor of 10 million", "npz of 400 MB", "NNEF of 400 MB", "safetensors of 400 MB"],
+    [("npz", 1, 10), ("npz", 12, 4), ("nnef", 12, 4), ("safetensors", 12, 4)],
+    ids=["npz of one tensor of 10 million", "npz of 192 MB", "NNEF of 192 MB", "safetensors of 192 MB"],
 )
 def test_peak(form: str, tensors: int, millions: int, encode: str, tmp_path: Path) -> None:
     source = FORMS[form](tmp_path / f"model.{form}", tensors, millions)
@@ -108,8 +108,8 @@ def test_peak(form: str, tensors: int, millions: int, encode: str, tmp_path: Pat
     assert decoding <= 3 * size + 100
 
 
-# ------------------------------------------------------------------------------------------------ 64 tensors of 16 MB
-TENSORS, SHAPE, MOST = 64, (1024, 4096), 400
+# ------------------------------------------------------------------------------------------------ 40 tensors of 16 MB
+TENSORS, SHAPE, MOST = 40, (1024, 4096), 400
 FORMS_OF_NNEF = ("m.nnef", "m.tar", "m.tgz")
 
 
@@ -123,9 +123,9 @@ def sparse(tensors: int) -> Iterator[Array]:
 
 
 @pytest.fixture(scope="module")
-def gigabyte(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a model of a gigabyte in three forms, and its bitstream."""
-    path = tmp_path_factory.mktemp("gigabyte")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a model of 640 MB in three forms, and its bitstream."""
+    path = tmp_path_factory.mktemp("folder")
     nnef_of(path / "m.nnef", sparse(TENSORS))
     for name in ("m.tar", "m.tgz"):
         nnr.save(nnr.load(path / "m.nnef"), path / name)
@@ -136,23 +136,22 @@ def gigabyte(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """A gigabyte need not wait for the next runs."""
+    """So much need not wait for the next runs."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("form", FORMS_OF_NNEF)
-def test_encoding_many_tensors(form: str, jobs: int, gigabyte: Path, tmp_path: Path) -> None:
-    found = peak(ENCODE_IN_THREADS, gigabyte / form, tmp_path / "m.nnr", jobs)
+@pytest.mark.parametrize(("form", "jobs"), [("m.nnef", 1), ("m.nnef", 2), ("m.tar", 2), ("m.tgz", 2)])
+def test_encoding_many_tensors(form: str, jobs: int, folder: Path, tmp_path: Path) -> None:
+    found = peak(ENCODE_IN_THREADS, folder / form, tmp_path / "m.nnr", jobs)
     print(f"{form}, {jobs} jobs: encode {found:.0f} MB")
-    assert (tmp_path / "m.nnr").read_bytes() == (gigabyte / "m.nnr").read_bytes()
+    assert (tmp_path / "m.nnr").read_bytes() == (folder / "m.nnr").read_bytes()
     assert found < MOST
 
 
 @pytest.mark.parametrize("form", FORMS_OF_NNEF)
 @pytest.mark.parametrize(("way", "jobs"), [("function", 1), ("command", 2)])
-def test_decoding_many_tensors(form: str, jobs: int, way: str, gigabyte: Path, tmp_path: Path) -> None:
-    source, target = gigabyte / "m.nnr", tmp_path / form
+def test_decoding_many_tensors(form: str, jobs: int, way: str, folder: Path, tmp_path: Path) -> None:
+    source, target = folder / "m.nnr", tmp_path / form
     if way == "function":
         found = peak(DECODE_TO_FILE, source, target, jobs)
     else:

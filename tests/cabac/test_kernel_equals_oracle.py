@@ -66,7 +66,7 @@ def test_several_tensors_in_a_payload(block: list[Pair]) -> None:
 
 
 @pytest.mark.slow
-@settings(relaxed, max_examples=2000)
+@settings(relaxed, max_examples=1000)
 @given(st.lists(tensors(), min_size=1, max_size=3))
 def test_everything_at_length(block: list[Pair]) -> None:
     compare(*block)
