@@ -108,8 +108,8 @@ def test_peak(form: str, tensors: int, millions: int, encode: str, tmp_path: Pat
     assert decoding <= 3 * size + 100
 
 
-# ------------------------------------------------------------------------------------------------ 40 tensors of 16 MB
-TENSORS, SHAPE, MOST = 40, (1024, 4096), 400
+# ------------------------------------------------------------------------------------------------ 32 tensors of 16 MB
+TENSORS, SHAPE, MOST = 32, (1024, 4096), 400
 FORMS_OF_NNEF = ("m.nnef", "m.tar", "m.tgz")
 
 
@@ -124,7 +124,7 @@ def sparse(tensors: int) -> Iterator[Array]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a model of 640 MB in three forms, and its bitstream."""
+    """A folder with a model of 512 MB in three forms, and its bitstream."""
     path = tmp_path_factory.mktemp("folder")
     nnef_of(path / "m.nnef", sparse(TENSORS))
     for name in ("m.tar", "m.tgz"):

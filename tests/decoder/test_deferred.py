@@ -262,7 +262,7 @@ def memory() -> Iterator[Callable[[], int]]:
 def test_what_waits_is_stored(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a unit with many tensors, KEPT bytes wait in memory."""
     monkeypatch.setattr(deferred_module, "KEPT", kept)
-    width, count = 1 << 14, 64
+    width, count = 1 << 14, 24
     with nnr.open(shared([1] * count, width)) as file, file.deferred() as model, memory() as used:
         assert (model["t0"] == 0).all()
         assert used() == pytest.approx(min(kept, 4 * width * (count - 1)), abs=1 << 17)
