@@ -51,7 +51,7 @@ TIES |= {"NNR-SID-304": {"z": "w"}, "NNR-SID-408": {"z": "w"}}
 #: What is invalid as a whole, while each tensor that is there can be decoded.
 TOGETHER = {"NNR-SID-283", "NNR-SID-284", "NNR-SID-285", "NNR-SID-286", "NNR-SID-292", "NNR-SID-347"}
 TOGETHER |= {"NNR-SID-464", "NNR-SID-465", "NNR-SID-466"}
-TOGETHER |= {"NNR-NEG-188", "NNR-NEG-189", "NNR-NEG-192", "NNR-NEG-193"}
+TOGETHER |= {"NNR-NEG-188", "NNR-NEG-189", "NNR-NEG-192", "NNR-NEG-193", "NNR-NEG-908"}
 
 
 def facts(case: Case) -> dict[str, Any]:
