@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """So much need not wait for the next runs."""
+    """Delete a model, which would otherwise take disk space until later test runs."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

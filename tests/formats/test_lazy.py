@@ -12,6 +12,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,10 +210,10 @@ def test_what_was_inflated_is_limited(tmp_path: Path) -> None:
     written = 0
 
     class Counting(io.BytesIO):
-        def write(self, data: object) -> int:
+        def write(self, data: Any) -> int:
             nonlocal written
-            written += len(data)  # type: ignore[arg-type]
-            return super().write(data)  # type: ignore[arg-type]
+            written += len(data)
+            return super().write(data)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "SpooledTemporaryFile", lambda *_: Counting())

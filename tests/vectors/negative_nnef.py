@@ -270,7 +270,7 @@ def recreated_again() -> Stream:
 
 @bad(
     "NNR-NEG-908",
-    "the weight of a block has an empty id, and the others are those of a batch normalization that is folded",
+    "a block with a folded batch normalization whose weight has an empty id",
     "8.2.1 6.4.3.7 7.1",
     "NNR_PT_BLOCK batchnorm_folding",
     "IncompleteError",
