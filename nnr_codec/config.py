@@ -335,7 +335,7 @@ class EncoderConfig(TensorOptions):
             raise EncodeError(f"target_ratio {self.target_ratio} is not above 0")
         if self.target_ratio is not None and self.target_ratio > 1:
             ratio = float(self.target_ratio)
-            raise EncodeError(f"target_ratio {ratio:g} is above 1; use {ratio:g}% or {ratio / 100:g}")
+            raise EncodeError(f"target_ratio {ratio:g} is above 1; use {ratio / 100:g} for {ratio:g} %")
         _check_goals({name: getattr(self, name) for name in MODEL_GOALS}, self.exact)
         for name in ("sensitivity", "hessians"):
             if not isinstance(getattr(self, name), Mapping | None):

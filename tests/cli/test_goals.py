@@ -98,7 +98,7 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
         (["--max-error", "0"], "Error: --max-error is above 0; --lossless keeps every bit"),
         (["--max-error", "x"], "'x' is not a valid float"),
         (["--target-ratio", "x%"], "'x%' is not a ratio such as 0.1 or 10%"),
-        (["--target-ratio", "15"], "Error: --target-ratio 15 is above 1; use 15% or 0.15"),
+        (["--target-ratio", "15"], "Error: --target-ratio 15 is above 1; use 0.15 for 15 %"),
         (["--target-ratio", "0"], "Error: --target-ratio 0.0 is not above 0"),
         (["--target-size", "0"], "Error: --target-size 0 is no number of bytes"),
         (["--rule", "*:snr=x"], "snr is a number, not 'x'"),

@@ -416,7 +416,7 @@ def test_a_target_of_a_tiny_model_is_not_exceeded() -> None:
         ({"target_size": 0}, "target_size 0 is no number of bytes"),
         ({"target_size": 2.5e6}, "target_size is a whole number, not 2500000.0"),
         ({"target_ratio": 0.0}, "target_ratio 0.0 is not above 0"),
-        ({"target_ratio": 15}, "target_ratio 15 is above 1; use 15% or 0.15"),
+        ({"target_ratio": 15}, "target_ratio 15 is above 1; use 0.15 for 15 %"),
         ({"target_ratio": float("inf")}, "target_ratio is a finite number"),
         ({"fine_vectors": None}, "fine_vectors is true or false"),
         ({"rules": [nnr.Rule("*", snr=3, quality=3)]}, "snr and quality exclude each other|quality and snr exclude"),
