@@ -89,7 +89,7 @@ def _payload(
 ) -> Payload:
     kind, ids, dims = header.nnr_compressed_data_unit_payload_type, session.names(header), header.tensor_dimensions
     parts = [(ids[0], tuple(dims), True)]
-    if kind == NNR_PT_BLOCK:  # ids and payload have orders of their own (errata I15)
+    if kind == NNR_PT_BLOCK:  # ids and payload differ in their order (6.4.3.7, 7.3.5)
         types = header.compressed_parameter_types
         roles = ["weight"] + ["LS"] * bool(types & NNR_CPT_LS)
         roles += ["beta", "gamma", "mean", "var"] * bool(types & NNR_CPT_BN) + ["bias"] * bool(types & NNR_CPT_BI)
