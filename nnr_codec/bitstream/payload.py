@@ -72,7 +72,7 @@ class Coded:
 
 
 def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
-    """The tensors of an NDU in coding order, which is not the order of their ids (6.4.3.7, 7.3.5).
+    """The tensors of an NDU in coding order, which is not the order of their ids (7.3.5, 6.4.3.7).
 
     Raises ElementError when the ids do not fit compressed_parameter_types.
     """

@@ -40,6 +40,10 @@ READINGS = {
     "A5": ("2 * j + 2 * (self.max_num_no_rem_minus1 + 1)", "2 * j + 2 * self.max_num_no_rem_minus1"),
     "A7": ("(h > bs or s.first_edition)", "s.first_edition"),
     "B1": ("*[64] * 15, 0)", "*[64] * 13, 0, 0, 0)"),
+    "B4": (
+        "abs((16 * self.p_state_idx0 + self.p_state_idx1) >> 7)",
+        "(abs(16 * self.p_state_idx0 + self.p_state_idx1) >> 7)",
+    ),
     "C1": ('self.contexts["row_skip_list"][0]', 'self.contexts["shift_idx_minus_1_present_flag"][0]'),
     "C4": ("i < 2 * max_abs_val:", "i < 2 * (max_abs_val - 1):"),
     "D1": ("unlimited = max_abs_val == -1", "unlimited = bool(max_abs_val)"),
