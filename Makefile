@@ -32,6 +32,7 @@ docs: ## write the pages of docs that come from the source
 	$(PYTHON) -m nnr_codec.syntax.docs > docs/syntax.md
 	$(PYTHON) -m nnr_codec.conformance.page > docs/requirements.md
 	$(PYTHON) -m nnr_codec.conformance.coverage > docs/coverage.md
+	$(PYTHON) -m nnr_codec.conformance.errata > docs/errata.md
 
 test: ## the fast tests
 	$(PYTHON) -m pytest

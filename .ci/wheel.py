@@ -14,7 +14,7 @@ def missing(wheel: Path, root: Path) -> list[str]:
         f"{package}/{path.relative_to(root / folder).as_posix()}"
         for package, folder in (("nnr_codec", "nnr_codec"), ("nnr_cli", "cli"))
         for path in (root / folder).rglob("*")
-        if path.suffix in (".py", ".pyi", ".css", ".js", ".zip") or path.name == "py.typed"
+        if path.suffix in (".py", ".pyi", ".css", ".js", ".zip", ".toml") or path.name == "py.typed"
     }
     lacks = sorted(want - set(have))
     for module in ("kernel", "quantizer", "bits", "surgeon"):

@@ -18,6 +18,7 @@ _PLURALS = {
     "table": "Tables of values",
     "constant": "Constants",
     "requirement": "Requirements",
+    "erratum": "Errata",
     "error": "Errors",
     "limit": "Limits",
     "extension": "Side information, which is no part of the standard",
@@ -34,7 +35,7 @@ def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
 
 
 @click.command(
-    short_help="Explain a syntax element, table, constant, requirement, error or limit.",
+    short_help="Explain a syntax element, table, constant, requirement, erratum, error or limit.",
     epilog="""\b
 Examples:
   nnr explain scan_order
@@ -46,7 +47,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: tuple[str, ...], as_json: bool) -> None:
     """Explain NAME: a syntax element or structure of ISO/IEC 15938-17:2024, a table of its values (Table 16), a
-    constant, a requirement of nnr verify, an error or a limit. Without NAME, list them all.
+    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. Without NAME, list them all.
     """
     import nnr_codec as nnr
     from nnr_codec.topics import of_kind

@@ -1,4 +1,4 @@
-"""What ``nnr explain`` knows: syntax elements, tables, constants, requirements, errors, limits and side information."""
+"""Topics of ``nnr explain``: syntax, tables, constants, requirements, errata, errors, limits and side information."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from . import constants, errors
 from .bitstream.nodes import Node, UnitNode
 from .bitstream.summary import UnitInfo
 from .conformance.digest import TensorDigest
+from .conformance.errata import ERRATA
 from .conformance.report import Report, Violation
 from .conformance.requirements import REQUIREMENTS
 from .decoder.bins import ELEMENTS, TensorBin
@@ -36,7 +37,7 @@ from .sideinfo.record import (
 from .syntax.coder import LIMITED, byte_alignment
 from .syntax.docs import CLASSES, comments, meaning_of, syntax_tables, value_tables, values_of
 
-KINDS = ("structure", "element", "table", "constant", "requirement", "error", "limit", "extension", "output")
+KINDS = ("structure", "element", "table", "constant", "requirement", "erratum", "error", "limit", "extension", "output")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def explain(name: str) -> list[Topic]:
     ----------
     name : str
         As ``scan_order``, ``tensor_dimensions[0]``, ``nnr_unit_header()``, ``Table 16``, ``NNR_PT_INT``,
-        ``TruncatedError``, ``max_dims``; case does not matter.
+        ``TruncatedError``, ``max_dims``, ``N8``; case does not matter.
 
     Raises
     ------
@@ -101,6 +102,7 @@ def topics() -> dict[str, tuple[Topic, ...]]:
         _tables,
         _constants,
         _requirements,
+        _errata,
         _errors,
         _limits,
         _side_information,
@@ -180,6 +182,12 @@ def _requirements() -> Iterator[Topic]:
     for model_rule in RULES.values():
         details = (f"severity: {model_rule.severity}", "a rule of NNEF 1.0.3, for models")
         yield Topic(model_rule.id, "requirement", f"NNEF {model_rule.clause}", model_rule.text, details)
+
+
+def _errata() -> Iterator[Topic]:
+    for erratum in ERRATA.values():
+        text = f"Text: {erratum.text}\nDecision: {erratum.decision}\nEvidence: {erratum.evidence}"
+        yield Topic(erratum.id, "erratum", erratum.clauses, erratum.title, tuple(text.splitlines()))
 
 
 def _errors() -> Iterator[Topic]:

@@ -6,6 +6,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import errors
+from nnr_codec.conformance.errata import ERRATA
 from nnr_codec.conformance.requirements import REQUIREMENTS
 from nnr_codec.formats.nnef.rules import RULES
 from nnr_codec.sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode
@@ -26,6 +27,7 @@ def test_all_kinds_are_complete() -> None:
     assert elements <= set(kinds["element"])
     assert set(TABLES) < set(kinds["structure"])
     assert set(kinds["requirement"]) == {*REQUIREMENTS, *RULES}
+    assert kinds["erratum"] == list(ERRATA)
     assert set(kinds["limit"]) == {"Limits", *nnr.Limits.names()}
     assert set(kinds["error"]) == {
         name for name, cls in vars(errors).items() if isinstance(cls, type) and "Error" in name
@@ -36,7 +38,8 @@ def test_all_kinds_are_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["element", "structure", "table", "constant", "requirement", "error", "limit", "extension", "output"]
+    "kind",
+    ["element", "structure", "table", "constant", "requirement", "erratum", "error", "limit", "extension", "output"],
 )
 def test_every_topic_is_found_and_says_something(kind: str) -> None:
     for name in of_kind()[kind]:
@@ -76,6 +79,13 @@ def test_an_error_a_limit_and_a_requirement() -> None:
     assert "entries of all lists in headers" in limit.text
     rule = REQUIREMENTS["scan-order"]
     assert (one("scan-order", "requirement").clause, one("scan-order", "requirement").text) == (rule.clause, rule.text)
+
+
+def test_an_erratum() -> None:
+    erratum = ERRATA["N8"]
+    topic = one("n8", "erratum")
+    assert (topic.clause, topic.text) == (erratum.clauses, erratum.title)
+    assert f"Decision: {erratum.decision}" in "\n".join(topic.details)
 
 
 def test_side_information() -> None:

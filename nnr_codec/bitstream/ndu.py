@@ -68,7 +68,7 @@ def write_ndu(
         Flags and shift parameter ids of each tensor; without it no flag is set and all ids are 0.
     resolved : bool
         With dq_flag 1, False: levels are those of int_param() (10.2.1.5), as they stand in the bitstream, before
-        dependent quantization doubles them (errata D5). True: they are QuantParam, as decoders give them.
+        dependent quantization doubles them (10.2.1.4). True: they are QuantParam, as decoders give them.
     co_loc, any_sig : sequence of ndarray
         coLocParam and AnySigBeforeFlag of each tensor (10.3.4.2.2), of its coded shape.
     pieces : int
@@ -171,7 +171,7 @@ def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:
 
 
 def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int64]:
-    """The levels that dependent quantization resolves to ``quant_param`` (10.2.1.4, errata D5).
+    """The levels that dependent quantization resolves to ``quant_param`` (10.2.1.4).
 
     Raises EncodeError where none does: what a state can reach is even in states 0, 2, 4, 6, odd or 0 in the others.
     """

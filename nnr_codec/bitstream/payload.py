@@ -72,7 +72,7 @@ class Coded:
 
 
 def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
-    """The tensors of an NDU in coding order, which is not the order of their ids (7.3.5, errata I15).
+    """The tensors of an NDU in coding order, which is not the order of their ids (7.3.5, 6.4.3.7).
 
     Raises ElementError when the ids do not fit compressed_parameter_types.
     """
@@ -95,7 +95,7 @@ def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
             path="nnr_compressed_data_unit_header.topology_elem_id_list",
         )
     name = dict(zip(listed, names, strict=True))
-    length = tuple(session.tensor_dimensions(header)[:1])  # before the dimension shift (errata J4)
+    length = tuple(session.tensor_dimensions(header)[:1])  # before the dimension shift (7.3.5)
     return [
         *(Part(name[role], role, length) for role in (*scaling, *bias, *batch_norm)),
         *(Part(name[part.role], part.role, part.dims, part.codebook) for part in weights),
@@ -135,7 +135,7 @@ def tensor_syntax(
 def entry_points(
     header: NnrCompressedDataUnitHeader, parts: Sequence[Part]
 ) -> tuple[npt.NDArray[np.int64] | None, list[int]]:
-    """The lists of entry points, and which of them is the first of each part (6.4.3.7, errata G4 and G5).
+    """The lists of entry points, and which of them is the first of each part (6.4.3.7, errata G4, G5).
 
     Returns
     -------

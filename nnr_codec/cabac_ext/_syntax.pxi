@@ -360,7 +360,7 @@ cdef inline int compare(Tensor *t) noexcept nogil:
 
 
 cdef inline void begin_block_row(Coder *c, Tensor *t) noexcept nogil:
-    """An entry point, 10.2.1.4 with errata A7, G3 and K4; the first block row has none, but its range is set too."""
+    """An entry point, 10.2.1.4 with errata A7, G3, K4; the first block row has none, but its range is set too."""
     if t.height > t.block or t.first_edition:
         if Coder is Decoder:
             c.range = 256
@@ -443,7 +443,7 @@ cdef inline void shift_idx(Coder *c, Tensor *t, int i, int present) noexcept nog
 
 
 cdef inline void shift_parameter_ids(Coder *c, Tensor *t) noexcept nogil:
-    """shift_parameter_ids(), 10.2.1.6 with errata C3 to C5 and K1."""
+    """shift_parameter_ids(), 10.2.1.6 with errata C3, C4, K1."""
     cdef int i, n = t.unary_length, signs = 1
     cdef int64_t max_abs = <int64_t>1 << 40
     if t.limited:

@@ -56,7 +56,7 @@ cdef class TensorSyntax:
         self.dims = dims
         t.height = dims[0]
         t.width = n // t.height
-        # Errata G2: the order is the same without blocks, and the entry points of such tensors are not used.
+        # The order is the same without blocks, and entry points of such tensors are ignored (errata G2).
         t.block = 4 << scan_order if scan_order and t.width > 1 and t.height > 1 else 0
         t.dq = bool(dq_flag)
         t.temporal = bool(temporal_context_modeling_flag)

@@ -17,8 +17,8 @@ _HEAD = """\
 # Requirements
 
 `nnr verify FILE` reports each violation of these rules by name. What *should* hold is reported as a warning. The texts
-are ours: the rules are those of ISO/IEC 15938-17:2024 in the clauses given, read as in the errata that they name. What
-has no clause is no rule of the standard.
+are ours: the rules are those of ISO/IEC 15938-17:2024 in the clauses given, read as in the [errata](errata.md) that
+they name. A rule without a clause is not in the standard.
 """
 _SHALLS = """\
 ## Every "shall" from clause 6 to Annex A

@@ -220,7 +220,7 @@ class BitstreamParser:
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
         try:
-            if self._g and kind not in (NNR_NDU, NNR_AGG):  # an aggregate may begin with H
+            if self._g and kind not in (NNR_NDU, NNR_AGG):  # an aggregate may begin with H (errata N14)
                 raise _h_expected(self._g)
             if kind == NNR_MPS:
                 self._mps = unit.label()

@@ -50,7 +50,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
     """What a unit refers to of earlier bitstreams; None for one that nothing can refer to.
 
     An update of put_node_depth 1 continues a base model, which need not be known (errata N8); so does one whose parent
-    is in no bitstream. Both begin with an empty WeightUpdateCache, and the latter without a history.
+    is in no bitstream (errata N20). Both begin with an empty WeightUpdateCache, and the latter without a history.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def _find(
 ) -> tuple[Key, Node] | None:
     """The parent of a unit without ids; None where it is not known and need not be.
 
-    Small payloads may be those of many tensors, so the name counts as well.
+    Small payloads may be those of many tensors, so the name counts as well (errata N19).
     """
     element, digest = parent_digest(header)
     own = state.before((None, name))

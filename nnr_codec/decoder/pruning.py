@@ -1,11 +1,11 @@
 """Pruning information, NNR_TPL_PRUN: what it makes zero, and the dimensions that it gives (6.4.4.5, 8.3.3).
 
-Where the standard's text leaves a choice, this is how it is read:
+The standard leaves choices (errata N1), which are made as follows:
 
-- 1 means preserved, 0 means zero (errata N1).
+- 1 means preserved, 0 means zero.
 - The bits of a mask run over all tensors of the bitstream that have two or more dimensions, in the order of their
   units: as they are coded, before first_tensor_dimension_shift moves the output channels away from the front. Tensors
-  that share a unit count each for itself, with the shape that it gets by the split (errata N1).
+  that share a unit count each for itself, with the shape that it gets by the split.
 - A sparse_mask has a bit for each parameter. A prune_mask has a bit for each parameter, or else for each output
   channel, an index of the first coded dimension. The number of bits tells which; where it fits both, both mean the
   same.

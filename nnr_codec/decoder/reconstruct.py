@@ -1,4 +1,4 @@
-"""Rec* tensors to the tensors of the model (ISO/IEC 15938-17:2024, 7.3.1, 7.3.5, errata N2 and N5)."""
+"""Rec* tensors to the tensors of the model (ISO/IEC 15938-17:2024, 7.3.1, 7.3.5, errata N2, N5)."""
 
 from __future__ import annotations
 

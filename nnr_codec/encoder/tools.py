@@ -90,7 +90,7 @@ def _skips_rows(part: Part, thorough: bool) -> bool:
     """Whether rows of zeros are coded as flags: as asked for or, where that is open, if it saves bits."""
     options, dims = part.plan.options, part.plan.dims
     is_open = "row_skipping" in options.open
-    # Errata D6: decoders do not agree about rows skipped in blocks unless four parameters make the state come round.
+    # Decoders disagree about skipped rows in block scan unless the width is a multiple of 4 (errata D6).
     agreed = not (part.plan.dq_flag and options.scan_order and prod(dims[1:]) % 4)
     if not (options.row_skipping or is_open) or not part.syntax.can_skip_rows or not agreed:
         return False

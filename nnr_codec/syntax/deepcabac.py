@@ -4,9 +4,9 @@ This is a companion to the printed text and the oracle for faster code; it is sl
 serves both directions: a :class:`Coder` is told the value of each syntax element and returns it. When decoding, the
 value that is passed in is ignored.
 
-Names are those of the standard. Where the printed text contradicts itself or the bitstreams that exist, the comment
-says "text:" and what it prints. Reconstruction (codebooks, step sizes, 7.3.6) is not part of clause 10 and not here;
-a caller checks levels against its codebook and the size of a tensor against its limits.
+Names are those of the standard. Where the printed text contradicts itself or existing bitstreams, a comment says
+"text:" and what is printed, with its entry in docs/errata.md. Reconstruction (codebooks, step sizes, 7.3.6) is not
+part of clause 10 and not here; a caller checks levels against its codebook and the size of a tensor against its limits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CTX_PARAMETER_LIST = (
     (3, 5, 30, 482),
 )
 
-# 10.3.4.3.2.2, indices 0..31; text: two of the fifteen 64s are missing
+# 10.3.4.3.2.2, indices 0..31; text: two of the fifteen 64s are missing (errata B1)
 TRANSITION_TABLE = (2512, 2288, 2064, 1840, 1616, 1392, 1168, 944, 720, 560, 464, 368, 272, 208, 144, 80, *[64] * 15, 0)
 
 # 10.3.4.3.2.1: a row of 32 for each value of qRangeIdx
@@ -384,7 +384,7 @@ class QuantTensorSyntax:
 
     @property
     def row_flags_present(self) -> bool:
-        """Whether the elements before the levels are there, 10.2.1.4; text: without the condition on the height."""
+        """Whether the elements before the levels are there, 10.2.1.4; text: not the height (errata A6)."""
         return (
             self.general_profile_idc == 1
             and self.tensor_2d_width > 1
@@ -439,8 +439,8 @@ class _QuantTensor:
         limiting = s.codebook if s.general_profile_idc == 1 else None
         self.codebook_size, self.cb_zero_offset = limiting if limiting is not None else (0, 0)
         self.abs_level_greater_x2_ids = 32 if s.first_edition else 31
-        # 10.3.2.3, for each tensor anew and with the contexts of the flags; text: once in a unit. The counts are those
-        # of Table 29, except for abs_level_greater_x.
+        # 10.3.2.3, for each tensor anew and with the contexts of the flags; text: once in a unit (errata A2). The
+        # counts are those of Table 29, except for abs_level_greater_x (errata A5).
         counts = {
             "row_skip_list": 1,
             "shift_idx_minus_1_present_flag": 1,
@@ -454,7 +454,7 @@ class _QuantTensor:
         self.previous = 0  # the level coded before this one, in coding order: only its sign matters
 
     def code(self) -> QuantTensor:
-        """All of one tensor. Text: shift_parameter_ids( ) before the flag that its own syntax depends on."""
+        """All of one tensor. Text: shift_parameter_ids() before the flag it depends on (errata A1)."""
         if self.s.qp_bits:
             self.t.qp_value = self.c.iae(self.s.qp_bits, self.given.qp_value, "qp_value")
         self.row_flags()
@@ -504,7 +504,7 @@ class _QuantTensor:
         max_abs_val = max(zero, size - 1 - zero) if size > 0 else -1
         n = self.max_num_no_rem_minus1 + 1
         for i in range(2 * n):
-            # Text: i < ( maxAbsVal - 1 ) * 2, which is all that is needed; encoders send one pair more.
+            # Text: i < (maxAbsVal - 1) * 2, which is all that is needed; encoders send one pair more (errata C4).
             if max_abs_val == -1 or i < 2 * max_abs_val:
                 self.shift_idx(i, "abs_level_greater_x")
         if tcm:
@@ -536,10 +536,10 @@ class _QuantTensor:
         """ISO/IEC 15938-17:2024, 10.2.1.4, the levels."""
         c, s, t = self.c, self.s, self.t
         w, h = s.tensor_2d_width, s.tensor_2d_height
-        # Blocks of a tensor of one row or column are the row-major order; encoders then have no entry points either.
+        # Blocks of a tensor of one row or column are the row-major order, without entry points (errata G2).
         scan_order = s.scan_order if w > 1 and h > 1 else 0
         bs = 4 << scan_order
-        if scan_order > 0 and (h > bs or s.first_edition):  # text: only at the entry points themselves
+        if scan_order > 0 and (h > bs or s.first_edition):  # text: only at entry points (errata A7, K4)
             c.set_ivl_curr_range_256()
         bit_pointer = c.bit_pointer if isinstance(c, ArithmeticDecoder) else 0
         t.levels, t.quant_param = [0] * (w * h), [0] * (w * h)
@@ -622,7 +622,7 @@ class _QuantTensor:
         return int(self.s.co_loc[idx])
 
     def neighbour(self) -> int:
-        """0, 1 or 2 after a zero, negative or positive level; text: 1 and 2 the other way round."""
+        """0, 1 or 2 after a zero, negative or positive level; text: 1 and 2 the other way round (errata A3)."""
         return 1 if self.previous < 0 else 2 if self.previous > 0 else 0
 
     def ctx_inc_sig_flag(self, idx: int) -> int:
@@ -633,7 +633,7 @@ class _QuantTensor:
         co_loc_param = self.co_loc_param(idx)
         if co_loc_param == 0:
             return self.state_id * 3 + self.neighbour()
-        return self.state_id * 2 + 24 + (abs(co_loc_param) > 1)  # text: the other way round
+        return self.state_id * 2 + 24 + (abs(co_loc_param) > 1)  # text: the other way round (errata A4)
 
     def ctx_inc_sign_flag(self, idx: int) -> int:
         """ISO/IEC 15938-17:2024, 10.3.4.2.3."""
@@ -647,7 +647,7 @@ class _QuantTensor:
         co_loc_param = self.co_loc_param(idx)
         if co_loc_param == 0:
             return 2 * j + sign_val
-        # Text: an offset of 2 * maxNumNoRemMinus1, which is the last pair of the others.
+        # Text: an offset of 2 * maxNumNoRemMinus1, which is the last pair of the others (errata A5).
         return 2 * j + 2 * (self.max_num_no_rem_minus1 + 1) + (abs(co_loc_param) < j)
 
 

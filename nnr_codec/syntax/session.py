@@ -70,7 +70,7 @@ class Session:
     # ------------------------------------------------------------------------------------------ derived variables
     @property
     def quantization(self) -> tuple[int, int] | None:
-        """QpDensity and QuantizationParameter; an active LPS replaces the MPS (errata F5). None: neither has one."""
+        """QpDensity and QuantizationParameter, of the active LPS or else of the MPS (errata F5, N17); None without."""
         return self.lps_quantization or self.mps_quantization
 
     def names(self, t: NnrCompressedDataUnitHeader) -> list[str]:
@@ -104,7 +104,7 @@ class Session:
         return new
 
     def tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[int]:
-        """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, 6.4.4.5).
+        """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, errata N18).
 
         A topology declares the shape that the tensor has after decoding, so the dimension that
         first_tensor_dimension_shift moves comes first. H is about the same tensor as the G before it.
@@ -186,7 +186,7 @@ class Session:
             # One without a number does not take the place of another; zeros stand for nothing (B.4).
             if known is not None and (known or not self.topology) and payload.topology_data.rstrip(b"\0"):
                 self.topology = unit, payload
-            if payload.topology_elem_id_list:
+            if payload.topology_elem_id_list:  # the last list holds (errata N21)
                 self.reference_list = list(payload.topology_elem_id_list)
             if "pruning" in payload:
                 # In place: what is there never changes, and a copy for each of a million units would take hours.
@@ -196,7 +196,7 @@ class Session:
         """The end of the aggregate unit around an LPS ends its scope (6.2.3).
 
         The boundary of another aggregate does not: 6.3.3.8 reads the header of an aggregate by the LPS before it
-        (lps_unification_flag), and says there how the tensors inside are scanned.
+        (errata N13).
         """
         self.lps, self.lps_quantization, self.lps_unification_flag, self.lps_depth = None, None, 0, 0
 

@@ -91,7 +91,7 @@ def test_any_structure_comes_back(kind: Any, data: st.DataObject) -> None:
 
 
 def test_a_count_is_one_more_than_what_it_counts() -> None:
-    """Errata I16."""
+    """The loops of a map run to count - 1 (errata I16)."""
     table = p.UnificationMap((p.UnificationRow(0.5, 1.0, (7, 8), (), None),))
     structure = table.structure()
     assert isinstance(structure, UnificationPerformanceMap)

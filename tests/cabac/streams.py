@@ -18,19 +18,15 @@ from nnr_codec.syntax.structures import (
     NnrUnitHeader,
     NnrUnitSize,
 )
-from tests.shared import SHARED
 
-
-def levels_folder() -> Path | None:
-    """Where NAME.nnc and NAME_levels.npz are."""
-    return None if SHARED is None else SHARED / "interop" / "nncodec-levels"
+#: NAME.nnc and NAME_levels.npz.
+FOLDER = Path(__file__).parents[2] / "bitstream_vectors" / "interop" / "nncodec-levels"
 
 
 @cache
 def names() -> list[str]:
     """The streams, without their suffix."""
-    folder = levels_folder()
-    return [] if folder is None else sorted(path.stem for path in folder.glob("*.nnc"))
+    return sorted(path.stem for path in FOLDER.glob("*.nnc"))
 
 
 @dataclass
@@ -45,9 +41,7 @@ class Payload:
 
 def levels(name: str) -> dict[str, npt.NDArray[np.int64]]:
     """QuantParam of each tensor of a stream, as its own codec decoded it."""
-    folder = levels_folder()
-    assert folder is not None
-    with np.load(folder / f"{name}_levels.npz") as stored:
+    with np.load(FOLDER / f"{name}_levels.npz") as stored:
         return {key: stored[key].astype(np.int64) for key in stored.files}
 
 
@@ -60,9 +54,7 @@ def earlier(name: str) -> list[str]:
 
 def payloads(name: str) -> list[Payload]:
     """All coded NDUs of a stream. References come from the stored levels of the streams before it."""
-    folder = levels_folder()
-    assert folder is not None
-    data, pos, session, found = (folder / f"{name}.nnc").read_bytes(), 0, Session(), []
+    data, pos, session, found = (FOLDER / f"{name}.nnc").read_bytes(), 0, Session(), []
     before = [levels(k) for k in earlier(name)]
     while pos < len(data):
         size = Reader(session, BitReader(data[pos:])).read(NnrUnitSize).nnr_unit_size
@@ -89,7 +81,7 @@ def _payload(
 ) -> Payload:
     kind, ids, dims = header.nnr_compressed_data_unit_payload_type, session.names(header), header.tensor_dimensions
     parts = [(ids[0], tuple(dims), True)]
-    if kind == NNR_PT_BLOCK:  # ids and payload have orders of their own (errata I15)
+    if kind == NNR_PT_BLOCK:  # ids and payload differ in their order (6.4.3.7, 7.3.5)
         types = header.compressed_parameter_types
         roles = ["weight"] + ["LS"] * bool(types & NNR_CPT_LS)
         roles += ["beta", "gamma", "mean", "var"] * bool(types & NNR_CPT_BN) + ["bias"] * bool(types & NNR_CPT_BI)

@@ -212,7 +212,7 @@ def test_states_do_not_matter_without_dependent_quantization() -> None:
 
 @pytest.mark.parametrize("dims", [(45, 1), (1, 45)])
 def test_lists_of_one_row_or_column_are_not_looked_at(dims: tuple[int, ...]) -> None:
-    """Errata G2."""
+    """Such tensors are coded without blocks (errata G2)."""
     one = case(make(3, QuantTensorSyntax(dims, scan_order=1)))
     assert one.syntax().entry_points == 0
     assert take(one.head(np.full((5, 3), 3)), 45) == one.expected.params[0]

@@ -38,7 +38,6 @@ from tests.cabac.pairs import (
     relaxed,
     tensors,
 )
-from tests.shared import needs_shared
 
 
 def compare(*block: Pair) -> bytes:
@@ -399,8 +398,7 @@ def test_large_tensors_round_trip(dims: tuple[int, ...], scan_order: int, dq_fla
 
 
 # ------------------------------------------------------------------------------------------------ foreign bitstreams
-@needs_shared
-@pytest.mark.parametrize("name", streams.names() or [pytest.param("", marks=pytest.mark.skip(reason="no streams"))])
+@pytest.mark.parametrize("name", streams.names())
 def test_foreign_levels(name: str) -> None:
     stored, seen, with_lists = streams.levels(name), set(), 0
     for payload in streams.payloads(name):

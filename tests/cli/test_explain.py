@@ -56,7 +56,8 @@ def test_all_topics(capsys: Capture) -> None:
     assert max(map(len, out.splitlines())) <= 100
     headings = [line for line in out.splitlines() if not line.startswith(" ")]
     assert headings == [
-        *("Syntax structures", "Syntax elements", "Tables of values", "Constants", "Requirements", "Errors", "Limits"),
+        *("Syntax structures", "Syntax elements", "Tables of values", "Constants", "Requirements", "Errata"),
+        *("Errors", "Limits"),
         "Side information, which is no part of the standard",
         "What nnr inspect and nnr verify print with --json",
     ]

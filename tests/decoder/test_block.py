@@ -38,7 +38,7 @@ LISTED = {NNR_CPT_LS: ["ls"], NNR_CPT_BN: ["beta", "gamma", "mean", "var"], NNR_
 
 
 def roles(types: int) -> tuple[list[str], list[str]]:
-    """Roles in the order of the ids, and in the order of the payload (errata I15)."""
+    """Roles in the order of the ids, and in the order of the payload (6.4.3.7, 7.3.5)."""
     weights = ["g", "h"] if types & NNR_CPT_DC else ["weight"]
     vectors = {flag: names if types & flag else [] for flag, names in LISTED.items()}
     ids = [*weights, *vectors[NNR_CPT_LS], *vectors[NNR_CPT_BN], *vectors[NNR_CPT_BI]]

@@ -35,7 +35,7 @@ def with_codebook(values: list[int], zero: int, dims: list[int], **elements: int
 @pytest.mark.parametrize("unary", [0, 1, 9])
 @pytest.mark.parametrize("scan", [0, 1])
 def test_every_entry(profile: int, values: list[int], zero: int, unary: int, scan: int) -> None:
-    """Each entry occurs; in profile 1 its bounds shorten the code, in profile 0 they do not (errata E2)."""
+    """Each entry occurs; in profile 1 its bounds shorten the code, in profile 0 they do not (10.2.1.5)."""
     rng = np.random.default_rng(len(values) + zero)
     indices = np.concatenate([np.arange(len(values)), rng.integers(0, len(values), 120)])
     indices = indices[: len(indices) // 10 * 10].reshape(-1, 10)
@@ -65,7 +65,7 @@ def test_every_entry(profile: int, values: list[int], zero: int, unary: int, sca
 @pytest.mark.parametrize("profile", [0, 1])
 @pytest.mark.parametrize("dims", [[4], [3, 5]])
 def test_one_entry(profile: int, dims: list[int]) -> None:
-    """In profile 1 nothing is left to code but qp_value (errata E3)."""
+    """In profile 1 nothing is left to code but qp_value (10.2.1.5, 10.2.1.6)."""
     data = Bitstream().str_(profile).mps().ndu(with_codebook([7], 0, dims), np.zeros(dims), qp=-38).data
     np.testing.assert_array_equal(nnr.decode(data)["w"], np.full(dims, 7 * step_size(-38), "f4"))
     if profile == 1:

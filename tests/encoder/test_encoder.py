@@ -93,7 +93,7 @@ def test_a_tiny_vector_of_doubles_does_not_vanish(value: float) -> None:
 @pytest.mark.parametrize("size", [1, 10, 1000])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
 def test_a_vector_of_zeros_costs_little(size: int, dtype: str) -> None:
-    """Zeros are the usual start of biases: a few bytes, not four for each (and readable for NNCodec, errata M)."""
+    """Zeros are the usual start of biases. They take few bytes, not four each, and NNCodec reads them (errata N11)."""
     values = np.zeros(size, dtype)
     np.testing.assert_array_equal(coded(values), values)
     assert len(nnr.encode({"w": values})) <= 70

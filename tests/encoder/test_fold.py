@@ -87,7 +87,7 @@ def test_blocks_are_recognised() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"scan_order": 1, "row_skipping": True}, {"dependent_quantization": False}])
 def test_a_dimension_that_is_not_the_first(options: dict[str, Any]) -> None:
-    """It is coded first: tensor_dimensions have it there, and the lengths are theirs (errata J4, J5)."""
+    """It is coded first: tensor_dimensions have it there, and the lengths are theirs (4.12, 7.3.5)."""
     data = nnr.encode(MODEL, block=True, **options)
     header = headers(data)["up.weight"]
     assert header.first_tensor_dimension_shift == 1

@@ -87,7 +87,7 @@ def test_what_is_not_open_stays() -> None:
     ("width", "scan_order", "dq_flag", "skips"), [(10, 1, 1, 0), (12, 1, 1, 1), (10, 1, 0, 1), (10, 0, 1, 1)]
 )
 def test_rows_that_decoders_disagree_about(width: int, scan_order: int, dq_flag: int, skips: int) -> None:
-    """Errata D6."""
+    """Skipped rows in block scan, with a width that is no multiple of 4 (errata D6)."""
     levels = laplacian(2, (40, width))
     levels[5:25] = 0
     for options in (

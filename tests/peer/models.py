@@ -76,7 +76,7 @@ def tensors(rng: np.random.Generator, *, matrices_only: bool = False, integer_sh
 
 
 def for_our_encoder(seed: int) -> Case:
-    """What errata M lets NNCodec read."""
+    """Options of our encoder whose bitstreams NNCodec reads (errata N11)."""
     rng = np.random.default_rng([1, seed])
     model = tensors(rng)
     density = int(rng.integers(0, 8)) if seed % 3 == 0 else 2
@@ -148,7 +148,7 @@ def _at_most_one_raw(model: dict[str, Array], options: dict[str, Any]) -> dict[s
 
 
 def for_the_peer(seed: int) -> Case:
-    """What NNCodec's encoder can be asked for without its known faults (errata C7, D6, F3, G2)."""
+    """Options that avoid the known faults of NNCodec's encoder (errata D6, F3, G2)."""
     rng = np.random.default_rng([2, seed])
     scan = int(rng.integers(0, 5)) if rng.random() < 0.5 else 0
     mode = int(rng.choice([0, 0, 0, 1, 2]))
@@ -208,7 +208,7 @@ def blocks_for_the_peer(seed: int) -> Case:
 
 
 def blocks_for_our_encoder(seed: int) -> tuple[nnr.Model, dict[str, Any]]:
-    """Two weights with what may belong to them, and options within errata M; NNCodec knows no decomposition."""
+    """Two weights with the other tensors of their blocks; NNCodec reads no decomposition (errata N11)."""
     rng = np.random.default_rng([4, seed])
     tensors: dict[str, Array] = {}
     blocks = []
@@ -315,7 +315,7 @@ def rounds_for_the_peer(seed: int, count: int) -> Rounds:
 
 
 def rounds_for_our_encoder(seed: int, count: int) -> Rounds:
-    """Within errata M, and without the arithmetic of nnr_pre_flag, which NNCodec does not know (errata H6)."""
+    """Rounds that NNCodec reads, without the addition of nnr_pre_flag, which it does not perform (errata N10, N11)."""
     rng = np.random.default_rng([7, seed])
     case = for_our_encoder(seed)
     rules = [nnr.Rule(rule.pattern, **(rule.options | {"exact": False})) for rule in case.options["rules"]]

@@ -198,7 +198,8 @@ those of the manifest. `--fluster` writes a test suite for fluster: its `result`
 ## NNCodec 2.1.3
 
 NNCodec is the published software of Fraunhofer HHI, whose streams decode here bit for bit, and ours there, where its
-syntax elements suffice. Here it is asked about all of them, by a wrapper of 70 lines:
+syntax elements suffice. Where the text of the standard is broken or silent, the vectors follow the
+[errata](errata.md). Here NNCodec is asked about all of them, by a wrapper of 70 lines:
 
 ```sh
 nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outdir}} {{inputs}}'

@@ -31,7 +31,7 @@ def written(kind: str, n: int, value: Any) -> str:
     return bits[: writer.pos].to01()
 
 
-# ue(k) and ie(k) by the pseudo code of 6.1.3: ones inverted, groups of 2^k, 2^(k+1), ... values (errata I20)
+# ue(k) and ie(k) by the pseudo code of 6.1.3: ones inverted, groups of 2^k, 2^(k+1), ... values
 GOLDEN = [
     ("u", 1, "1", 1),
     ("u", 3, "110", 6),

@@ -133,7 +133,7 @@ def test_path_of_a_reader_without_a_name() -> None:
 
 def test_byte_alignment_violation() -> None:
     good = write(NnrLayerParameterSetUnitPayload())
-    assert good == b"\x00\x80"  # already aligned: a byte of its own (errata I3)
+    assert good == b"\x00\x80"  # already aligned: a byte of its own (6.3.5)
     for bad in (b"\x00\x00", b"\x00\x81", b"\x00\xc0", b"\x00\x40"):
         with pytest.raises(ElementError, match=r"byte_alignment\(\) is [01]{8}, not a one and then zeros \(6\.3\.5\)"):
             read(bad, NnrLayerParameterSetUnitPayload)

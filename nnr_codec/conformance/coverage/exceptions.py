@@ -13,7 +13,7 @@ NEVER: dict[str, dict[str, str]] = {
     "for j in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
     "for k in range(count_topology_elements_minus2 + 2)": dict.fromkeys((_NONE, _ONE), "there are at least 2"),
     "for j in range(count_topology_elements_minus2 + 1)": {_NONE: "there is at least 1"},
-    "for i in range(tensor_2d_height)": dict.fromkeys((_NONE, _ONE), "only the text has a flag for a single row"),
+    "for i in range(tensor_2d_height)": dict.fromkeys((_NONE, _ONE), "a single row has no flags (errata A6)"),
     "for i in range(w * h)": {_NONE: "each extent is at least 1"},
     "for i in range(2 * n)": dict.fromkeys((_NONE, _ONE), "n is at least 1"),
     "for i in range(2 * n, 4 * n)": dict.fromkeys((_NONE, _ONE), "n is at least 1"),

@@ -157,7 +157,7 @@ class Source:
 
 
 def without_zero(data: bytes) -> bytes:
-    """A serialized message without the zero byte that may end it (ISO/IEC 15938-17:2024, B.4): no field begins so."""
+    """Return a serialized message without the zero byte that may follow it (B.4, errata N16): no field begins so."""
     if data.endswith(b"\0"):
         with contextlib.suppress(FormatError):  # a field ends with the zero
             for _ in Source(data, Limits()).fields(0, len(data) - 1):

@@ -1,6 +1,6 @@
 """The description of what a PyTorch file holds besides items of tensors, as a text of JSON: the topology of our own.
 
-Annex C of ISO/IEC 15938-17 is not part of the text that we have; docs/formats.md describes ours. It is ASCII, has no
+Our copy of ISO/IEC 15938-17 lacks its Annex C (errata I14); docs/formats.md describes this text. It is ASCII, has no
 zero byte, and is written in one way only. Reading needs no PyTorch.
 """
 
