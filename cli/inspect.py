@@ -101,9 +101,8 @@ def inspect(
     could be read of a malformed bitstream is printed before the error. JSON is a list of objects: nnr explain UnitInfo,
     UnitNode, Node, TensorBin and Tool tell their fields.
     """
-    from nnr_codec import formats
     from nnr_codec.bitstream.units import UnitReader
-    from nnr_codec.decoder.wiring import header_session
+    from nnr_codec.decoder.texts import session_for
 
     narrowed = any(chosen.values()) or offset is not None
     if requirements and (show_bins or narrowed or everything or elements or inferred or payloads):
@@ -114,7 +113,7 @@ def inspect(
         raise click.UsageError("-i is for --bins")
     style = "json" if as_json else style
     given = params.given(topology, limits, bitstream)
-    session = header_session(None, formats.wiring, limits, given)
+    session = session_for(None, given, limits)
     with output.source(bitstream) as data:
         if requirements:
             _print_tools(data, limits, given, style)

@@ -38,11 +38,10 @@ def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limit
     are tied to another one (= NAME), those without elements, and those that follow from a folded batch normalization.
     """
     import nnr_codec as nnr
-    from nnr_codec import formats
     from nnr_codec.decoder.restore import BITS, UPDATE
 
     given = params.given(topology, limits, bitstream)
-    with output.source(bitstream) as data, nnr.NnrFile(data, limits, wire=formats.wiring, topology=given) as file:
+    with output.source(bitstream) as data, nnr.NnrFile(data, limits, topology=given) as file:
         output.Printer().passed_over(file.ignored)
         try:
             file.check_complete()

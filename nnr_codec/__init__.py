@@ -15,16 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
-    from .api.bitstreams import diff as diff
     from .api.bitstreams import inspect as inspect
-    from .api.bitstreams import requirements as requirements
-    from .api.bitstreams import tree as tree
     from .api.bitstreams import units as units
     from .api.bitstreams import verify as verify
     from .api.bitstreams import verify_model as verify_model
     from .api.bitstreams import write_units as write_units
-    from .api.decoding import StreamDecoder as StreamDecoder
-    from .api.decoding import UpdateDecoder as UpdateDecoder
     from .api.decoding import decode as decode
     from .api.decoding import decode_file as decode_file
     from .api.decoding import open as open
@@ -64,8 +59,13 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
     from .decoder.index import NnrFile as NnrFile
     from .decoder.info import TensorInfo as TensorInfo
     from .decoder.state import UpdateState as UpdateState
+    from .decoder.stream import StreamDecoder as StreamDecoder
     from .decoder.tools import Tool as Tool
+    from .decoder.tools import requirements as requirements
+    from .decoder.tools import tree as tree
     from .decoder.update import Update as Update
+    from .decoder.update import UpdateDecoder as UpdateDecoder
+    from .difference import diff as diff
     from .encoder.encode import TensorReport as TensorReport
     from .encoder.fixed import Saturation as Saturation
     from .encoder.fixed import SaturationWarning as SaturationWarning
@@ -110,8 +110,8 @@ if TYPE_CHECKING:  # "as": re-exported on purpose, see PEP 484
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api.bitstreams": "diff inspect requirements tree units verify verify_model write_units",
-    "api.decoding": "StreamDecoder UpdateDecoder decode decode_file open",
+    "api.bitstreams": "inspect units verify verify_model write_units",
+    "api.decoding": "decode decode_file open",
     "api.encoding": "encode encode_file",
     "api.files": "load save",
     "api.prepared": "",
@@ -131,8 +131,10 @@ _NAMES = {
     "decoder.index": "NnrFile",
     "decoder.info": "TensorInfo",
     "decoder.state": "UpdateState",
-    "decoder.tools": "Tool",
-    "decoder.update": "Update",
+    "decoder.stream": "StreamDecoder",
+    "decoder.tools": "Tool requirements tree",
+    "decoder.update": "Update UpdateDecoder",
+    "difference": "diff",
     "encoder.encode": "TensorReport",
     "encoder.fixed": "Saturation SaturationWarning",
     "encoder.reduce.sparsify": "sparsify",

@@ -16,7 +16,7 @@ from .bitstream.units import Unit, UnitReader
 from .compare import TensorDifference, compare_tensors
 from .constants import NNR_AGG
 from .decoder.index import NnrFile
-from .decoder.wiring import Wire, header_session
+from .decoder.texts import session_for
 from .errors import NnrError
 from .limits import Limits
 from .model import Array, Topology
@@ -83,18 +83,17 @@ class _Side:
         what: str,
         limits: Limits,
         dimensions: Mapping[str, Sequence[int]] | None,
-        wire: Wire | None,
         topology: Topology | None,
     ) -> None:
         if hasattr(data, "read") and not isinstance(data, (str, os.PathLike)):
             source = open_source(data, limits)
             data = source.view(0, source.size)
         self.data, self.what, self.limits, self.dimensions = data, what, limits, dimensions or {}
-        self.wire, self.topology = wire, topology
+        self.topology = topology
 
     def session(self) -> Session:
         """What the first unit sees."""
-        return header_session(self.dimensions, self.wire, self.limits, self.topology)
+        return session_for(self.dimensions, self.topology, self.limits)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -139,7 +138,7 @@ class _Side:
     def open(self) -> NnrFile:
         """Its tensors."""
         with self.told():
-            return NnrFile(self.data, self.limits, self.dimensions, self.wire, topology=self.topology)
+            return NnrFile(self.data, self.limits, self.dimensions, topology=self.topology)
 
     def tensor(self, file: NnrFile, name: str) -> Array:
         """One of them."""
@@ -153,12 +152,21 @@ def diff(
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    wire: Wire | None = None,
     topology: Topology | None = None,
 ) -> BitstreamDifference | None:
-    """The first difference of two bitstreams; see :func:`nnr_codec.diff`. ``wire`` reads their topologies."""
+    """The first difference of two bitstreams: syntax element, or payload, and the first value that comes out otherwise.
+
+    nnr_unit_size follows from what a unit holds; it is no difference as long as something else is.
+
+    Parameters and errors are those of :func:`decode`, except that tensors which cannot be decoded are told in ``note``.
+
+    Returns
+    -------
+    BitstreamDifference or None
+        None when the bitstreams are the same.
+    """
     sides = [
-        _Side(data, what, limits or Limits(), topology_dimensions, wire, topology)
+        _Side(data, what, limits or Limits(), topology_dimensions, topology)
         for data, what in ((a, "the first"), (b, "the second"))
     ]
     for pair in zip_longest(*(side.units() for side in sides)):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import nnr_codec as nnr
-from nnr_codec import formats
 from nnr_codec.bitstream.units import Unit, UnitReader
 from nnr_codec.conformance.cases import Case, Stream, load_cases
 from nnr_codec.decoder.decode import BitstreamParser
@@ -70,7 +69,7 @@ class Subject:
     def _left(self) -> tuple[UpdateState, Topology | None]:
         state, context = UpdateState(keep_digests=True), None
         for data in self.before:
-            file = NnrFile(data, wire=formats.wiring, before=context, **self.options)
+            file = NnrFile(data, before=context, **self.options)
             file.decode(state=state)
             context = file.context
         return state, context
@@ -82,7 +81,7 @@ class Subject:
 
     def open(self, data: bytes) -> NnrFile:
         """A damaged copy, or the bitstream itself."""
-        return NnrFile(data, wire=formats.wiring, before=self._left[1], **self.options)
+        return NnrFile(data, before=self._left[1], **self.options)
 
     def decode(self, data: bytes, *, allow_missing: bool = True) -> nnr.Model:
         """The tensors of a damaged copy, or of the bitstream itself."""
@@ -103,7 +102,7 @@ class Subject:
         """What takes the units of the bitstream apart, at its start."""
         limits, dims, given = self.options["limits"], self.options["topology_dimensions"], self.options["topology"]
         reader = UnitReader(self.data, limits, Session(dims))
-        return BitstreamParser(reader, wire=formats.wiring, given=given, before=self._left[1])
+        return BitstreamParser(reader, given=given, before=self._left[1])
 
     @cached_property
     def units(self) -> list[Unit]:

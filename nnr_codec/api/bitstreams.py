@@ -10,18 +10,16 @@ from .. import formats
 from ..bitstream.summary import UnitInfo, summarise
 from ..bitstream.units import Unit, UnitReader
 from ..bitstream.units import write_units as write
+from ..decoder.texts import session_for
 from ..errors import FormatError
 from ..limits import Limits
-from .decoding import session_for
 
 if TYPE_CHECKING:
-    from ..bitstream.nodes import UnitNode
     from ..bitstream.source import Bitstream
     from ..conformance.report import Report
-    from ..decoder.tools import Tool
-    from ..difference import BitstreamDifference
+    from ..formats import TopologySource
     from ..formats.nnef.rules import ModelReport
-    from .arguments import Given, Source
+    from .arguments import Source
 
 
 def units(
@@ -29,7 +27,7 @@ def units(
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Given | None = None,
+    topology: TopologySource | None = None,
 ) -> Iterator[Unit]:
     """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes.
 
@@ -42,7 +40,7 @@ def write_units(
     units: Iterable[Unit],
     *,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Given | None = None,
+    topology: TopologySource | None = None,
 ) -> bytes:
     """The bitstream of units; see :func:`nnr_codec.bitstream.units.write_units`."""
     return write(units, session_for(topology_dimensions, topology, None))
@@ -53,92 +51,10 @@ def inspect(
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Given | None = None,
+    topology: TopologySource | None = None,
 ) -> list[UnitInfo]:
     """Facts about each unit of a bitstream, from headers alone."""
     return list(summarise(data, limits, session_for(topology_dimensions, topology, limits)))
-
-
-def tree(
-    data: Bitstream,
-    *,
-    limits: Limits | None = None,
-    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Given | None = None,
-    inferred: bool = False,
-    payloads: bool = False,
-) -> list[UnitNode]:
-    """The syntax elements of a bitstream, a tree for each unit; the units of an aggregate are in its tree.
-
-    Parameters
-    ----------
-    data, limits, topology_dimensions, topology
-        As for :func:`decode`.
-    inferred : bool
-        Add elements that are not present and have an inferred value.
-    payloads : bool
-        Add what precedes the levels in payloads.
-
-    Raises
-    ------
-    BitstreamError, MissingReferenceError
-        The bitstream is malformed; :func:`~nnr_codec.bitstream.tree.trees` gives what can be read of it.
-    """
-    from ..decoder import tools
-
-    return tools.tree(
-        data,
-        limits=limits,
-        topology_dimensions=topology_dimensions,
-        inferred=inferred,
-        payloads=payloads,
-        wire=formats.wiring,
-        topology=formats.topology_of(topology, limits=limits),
-    )
-
-
-def requirements(
-    data: Bitstream,
-    *,
-    limits: Limits | None = None,
-    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Given | None = None,
-) -> list[Tool]:
-    """The tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
-
-    Of payloads only what precedes the levels is decoded, and in a block the levels before it.
-    """
-    from ..decoder import tools
-
-    given = formats.topology_of(topology, limits=limits)
-    return tools.requirements(
-        data, limits=limits, topology_dimensions=topology_dimensions, wire=formats.wiring, topology=given
-    )
-
-
-def diff(
-    a: Bitstream,
-    b: Bitstream,
-    *,
-    limits: Limits | None = None,
-    topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Given | None = None,
-) -> BitstreamDifference | None:
-    """The first difference of two bitstreams: syntax element, or payload, and the first value that comes out otherwise.
-
-    nnr_unit_size follows from what a unit holds; it is no difference as long as something else is.
-
-    Parameters and errors are those of :func:`decode`, except that tensors which cannot be decoded are told in ``note``.
-
-    Returns
-    -------
-    BitstreamDifference or None
-        None when the bitstreams are the same.
-    """
-    from ..difference import diff as compare
-
-    given = formats.topology_of(topology, limits=limits)
-    return compare(a, b, limits=limits, topology_dimensions=topology_dimensions, wire=formats.wiring, topology=given)
 
 
 def verify(
@@ -147,7 +63,7 @@ def verify(
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     inputs: Iterable[Bitstream] = (),
-    topology: Given | None = None,
+    topology: TopologySource | None = None,
 ) -> Report:
     """Check a bitstream against every rule of the standard that a program can check, and report all violations.
 

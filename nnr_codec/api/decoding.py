@@ -10,20 +10,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from .. import formats
-from ..decoder import stream, update
 from ..decoder.index import NnrFile
-from ..decoder.wiring import header_session
 from ..limits import Limits
 from ..model import Model
-from ..syntax import Session
 from .files import parts_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..bitstream.source import Bitstream
-    from ..decoder.state import UpdateState
-    from .arguments import Given, Target
+    from ..formats import TopologySource
+    from .arguments import Target
 
 
 def decode(
@@ -36,7 +33,7 @@ def decode(
     jobs: int = 1,
     executor: Executor | None = None,
     dtype: str = "source",
-    topology: Given | None = None,
+    topology: TopologySource | None = None,
 ) -> Model:
     """Decode an NNR bitstream.
 
@@ -163,7 +160,7 @@ def open(  # as in gzip.open
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     dtype: str = "source",
-    topology: Given | None = None,
+    topology: TopologySource | None = None,
 ) -> NnrFile:
     """Open a bitstream as a mapping that decodes a tensor when it is asked for.
 
@@ -171,57 +168,4 @@ def open(  # as in gzip.open
     of the tensors that are asked for; TruncatedError where somebody has cut it short meanwhile.
     """
     given = formats.topology_of(topology, limits=limits)
-    return NnrFile(data, limits, topology_dimensions, formats.wiring, dtype=dtype, topology=given)
-
-
-class StreamDecoder(stream.StreamDecoder):
-    __doc__ = stream.StreamDecoder.__doc__
-
-    def __init__(
-        self,
-        *,
-        limits: Limits | None = None,
-        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-        allow_missing: bool = False,
-        dtype: str = "source",
-        topology: Given | None = None,
-    ) -> None:
-        super().__init__(
-            limits=limits,
-            topology_dimensions=topology_dimensions,
-            allow_missing=allow_missing,
-            wire=formats.wiring,
-            dtype=dtype,
-            topology=formats.topology_of(topology, limits=limits),
-        )
-
-
-class UpdateDecoder(update.UpdateDecoder):
-    __doc__ = update.UpdateDecoder.__doc__
-
-    def __init__(
-        self,
-        *,
-        limits: Limits | None = None,
-        like: Mapping[str, Any] | None = None,
-        state: UpdateState | None = None,
-        topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-        dtype: str = "source",
-        topology: Given | None = None,
-    ) -> None:
-        super().__init__(
-            limits=limits,
-            like=like,
-            state=state,
-            topology_dimensions=topology_dimensions,
-            wire=formats.wiring,
-            dtype=dtype,
-            topology=formats.topology_of(topology, limits=limits),
-        )
-
-
-def session_for(
-    topology_dimensions: Mapping[str, Sequence[int]] | None, topology: Given | None, limits: Limits | None
-) -> Session:
-    """What the first unit sees."""
-    return header_session(topology_dimensions, formats.wiring, limits, formats.topology_of(topology, limits=limits))
+    return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=given)

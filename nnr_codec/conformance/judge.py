@@ -190,7 +190,6 @@ def by_library(case: Case) -> Iterator[Decoded]:
             stream.path,
             case.limits,
             case.topology_dimensions,
-            formats.wiring,
             topology=case.topology,
             before=before,
         ) as file:

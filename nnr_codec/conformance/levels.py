@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .. import formats
 from ..bitstream.units import UnitReader
 from ..decoder.decode import BitstreamParser
 from ..decoder.group import is_first_edition
@@ -37,7 +36,7 @@ def levels(case: Case, stream: Stream, state: UpdateState, before: Topology | No
     Raises NnrError and OSError as decoding does.
     """
     reader = UnitReader(stream.path.read_bytes(), case.limits, Session(case.topology_dimensions))
-    parser = BitstreamParser(reader, wire=formats.wiring, given=case.topology, before=before)
+    parser = BitstreamParser(reader, given=case.topology, before=before)
     groups, budget = list(parser.groups()), Budget(case.limits)
     first_edition = parser.profile == 0 and is_first_edition(groups)
     for group in groups:

@@ -55,7 +55,7 @@ class BitstreamVerifier:
         self.checked = Checked(limits, history)
         reader = UnitReader(b"", limits, session)
         self.given = topology is not None
-        self.parser = BitstreamParser(reader, wire=self.checked.wire, given=topology, before=history.topology)
+        self.parser = BitstreamParser(reader, given=topology, before=history.topology)
         self.groups: list[Group] = []
         self.active = session.snapshot()  # many units share one
         self.skipped = 0  # compressed data units that cannot be read without an NNR_MPS

@@ -54,8 +54,8 @@ from .parents import node_key
 from .pruning import Pruning
 from .restore import UPDATE, Restoration, Restorer
 from .task import NduTask, data_format
-from .texts import Texts, inflate
-from .wiring import Wire, Wired, Wires
+from .texts import DeclaredShapes, Texts, inflate
+from .topology import TopologyInfo
 
 
 @dataclass
@@ -77,8 +77,6 @@ class BitstreamParser:
         At the start of a bitstream.
     dtype : str
         What floats are decoded to; see Restoration.
-    wire : callable, optional
-        Reads what a topology says of its tensors; called when that is needed.
     given : Topology, optional
         Takes the place of the one that the bitstream carries.
     before : Topology, optional
@@ -104,7 +102,6 @@ class BitstreamParser:
         self,
         reader: UnitReader,
         dtype: str = "source",
-        wire: Wire | None = None,
         given: Topology | None = None,
         before: Topology | None = None,
     ) -> None:
@@ -113,10 +110,9 @@ class BitstreamParser:
         self.started = False
         self._mps = ""  # the label of the NNR_MPS
         self._has_topology = False  # whether there was an NNR_TPL
-        self._texts, self._given = Texts(self.budget, given), given
-        self._wired = Wired(self._texts, wire, before)
-        if wire:
-            reader.session.declared = self._wired.declared
+        self._texts, self._given = Texts(self.budget, given, before), given
+        if not isinstance(reader.session.declared, DeclaredShapes):  # which also answers after an error here
+            reader.session.declared = self._texts.shape
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
         self.restoration = Restoration(SideInfo(), dtype, self.limits)
@@ -149,20 +145,20 @@ class BitstreamParser:
     @property
     def context(self) -> Topology | None:
         """The topology that the tensors belong to, which may be that of the bitstreams before."""
-        return self._wired.context(self.reader.session)
+        return self._texts.context(self.reader.session)
 
     @property
-    def wires(self) -> Wires:
-        """What it says of them."""
-        return self._wired.wires(self.reader.session)
+    def declared(self) -> TopologyInfo:
+        """What it declares of them."""
+        return self._texts.info(self.reader.session)
 
     def check_fit(self) -> None:
         """Raise FormatError when the tensors are not those of the topology given, as far as that tells any."""
-        if not self._given or not self.wires.names:
+        if not self._given or not self.declared.names:
             return
         infos = self.restoration.infos(self.info).values()
         pruned = self.pruning.dimensions
-        self.wires.check_fit({info.name: (info.shape, info.type) for info in infos if info.name not in pruned})
+        self.declared.check_fit({info.name: (info.shape, info.type) for info in infos if info.name not in pruned})
 
     def check_complete(self) -> None:
         """Raise IncompleteError when tensors are missing at the end, TruncatedError when the topology is.
@@ -180,12 +176,12 @@ class BitstreamParser:
         if session.mps_parent_signalling_enabled_flag or UPDATE in self.restoration.side.metadata:
             return
         owners, tensors = self.restoration.owners, self.restoration.side.tensors
-        names = [*session.reference_list, *self.wires.names, *(self.limits.expected or ()), *tensors]
+        names = [*session.reference_list, *self.declared.names, *(self.limits.expected or ()), *tensors]
         if not names:
             return
         wanted = dict.fromkeys(owners.get(name, name) for name in names)
         complete = self.names.difference(owners, tensors) | self.restoration.there(self.info)
-        known = self.wires.known
+        known = self.declared.known
         there = {known(name) for name in complete}
         missing = [name for name in wanted if known(name) not in there]
         if missing:
@@ -405,7 +401,7 @@ class BitstreamParser:
             raise ElementError(why, unit=unit.label(names))
         self._snapshot = session.snapshot(self._snapshot)
         tensors = parts(header, session)
-        outputs = self.wires.outputs(header, tensors, self.pruning.dimensions) if kind == NNR_PT_BLOCK else None
+        outputs = self.declared.outputs(header, tensors, self.pruning.dimensions) if kind == NNR_PT_BLOCK else None
         if outputs:
             self._vectors.update(part.name for part in tensors if part.role not in SCANNED)
             for recreated in outputs.recreated:

@@ -26,7 +26,6 @@ from .parents import node_key
 from .restore import Restorer
 from .schedule import decode_groups
 from .state import Device, UpdateState
-from .wiring import Wire
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -60,13 +59,12 @@ class NnrFile(Mapping[str, Array]):
         data: Bitstream,
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-        wire: Wire | None = None,
         dtype: str = "source",
         topology: Topology | None = None,
         before: Topology | None = None,
     ) -> None:
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
-        self._parser = BitstreamParser(self._reader, dtype, wire, topology, before)
+        self._parser = BitstreamParser(self._reader, dtype, topology, before)
         self._groups: list[Group] | None = []
         self._group_of: dict[str, Group] = {}  # of tensors of units
         self._first_edition: bool | None = None

@@ -15,7 +15,7 @@ from ..errors import BitstreamError
 from ..tensor.quant import DTYPES
 from .reconstruct import split
 from .task import NduTask
-from .wiring import PLAIN
+from .topology import PLAIN
 
 _KINDS = tuple(PayloadType)
 

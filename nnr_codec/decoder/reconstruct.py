@@ -16,7 +16,7 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import cast_floats
 from ..tensor.reduction import local_scaling, product
 from ..tensor.shape import dimension_shift, shift_axes, tensor_split
-from .wiring import PLAIN, Outputs
+from .topology import PLAIN, Outputs
 
 A = TypeVar("A", bound=np.generic)
 

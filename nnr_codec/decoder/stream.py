@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from .. import formats
 from ..bitstream.source import ChunkSource
 from ..bitstream.units import UnitReader
 from ..constants import NNR_MPS
@@ -22,10 +23,11 @@ from .lineage import Hash, Lineage, base_model_id, token
 from .pruning import Pruning
 from .restore import Restorer
 from .state import UpdateState
-from .wiring import Wire
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from ..formats import TopologySource
 
 #: A tensor of a unit: its name, and the unit's label.
 _Coded = tuple[str, Array, str]
@@ -61,14 +63,14 @@ class StreamDecoder:
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         allow_missing: bool = False,
-        wire: Wire | None = None,
         dtype: str = "source",
-        topology: Topology | None = None,
+        topology: TopologySource | None = None,
     ) -> None:
         self.state = UpdateState(keep_digests=True)
         self._source = ChunkSource()
         self._reader = UnitReader(self._source, limits, Session(topology_dimensions or {}))
-        self._allow_missing, self._wire, self._dtype, self._given = allow_missing, wire, dtype, topology
+        self._allow_missing, self._dtype = allow_missing, dtype
+        self._given = formats.topology_of(topology, limits=limits)
         self._closed = False
         self._done: list[tuple[str, Array]] = []  # which the caller has not got, because of a warning that was raised
         self._warnings: list[Pruning] = []  # of bitstreams that have ended
@@ -76,7 +78,7 @@ class StreamDecoder:
         self._begin(None)
 
     def _begin(self, before: Topology | None) -> None:
-        self._parser = BitstreamParser(self._reader, self._dtype, self._wire, self._given, before)
+        self._parser = BitstreamParser(self._reader, self._dtype, self._given, before)
         self._budget = Budget(self._reader.limits)
         self._restorer: Restorer | None = None  # until there is a tensor, before which side information comes
         self._first_edition: bool | None = None  # not known yet

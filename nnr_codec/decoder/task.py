@@ -18,7 +18,7 @@ from ..limits import Budget, Limits
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size, suits_all
-from .wiring import Outputs
+from .topology import Outputs
 
 #: Takes levels, and where their parameters go (None: a new array, or the levels themselves).
 Dequantizer = Callable[[Levels, npt.NDArray[Any] | None], npt.NDArray[Any]]

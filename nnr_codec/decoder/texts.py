@@ -1,20 +1,28 @@
-"""The texts that a bitstream carries: topology and quantization data, inflated and checked (6.4.4.5, 6.4.4.6, A.4)."""
+"""The texts that a bitstream carries, topology and quantization data, and what they declare (6.4.4.5, 6.4.4.6, A.4)."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from .. import formats
 from ..constants import NNR_DFL, NNR_PT_RAW, TOPOLOGY_FORMATS
 from ..errors import ElementError
 from ..limits import Budget, Limits
-from ..model import Topology
+from ..model import Topology, Wiring
+from ..syntax import Session
 from ..syntax.structures import (
     NnrQuantizationUnitHeader,
     NnrQuantizationUnitPayload,
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
+from .topology import Shape, TopologyInfo
+
+if TYPE_CHECKING:
+    from ..syntax.session import TopologyUnit
 
 
 class Texts:
@@ -26,6 +34,8 @@ class Texts:
         Charged with ``max_topology_bytes``.
     given : Topology, optional
         Takes the place of one that the bitstream carries; a quantization text that it lacks may be carried.
+    before : Topology, optional
+        That of the bitstreams before, to which an update without topology refers.
 
     Attributes
     ----------
@@ -37,11 +47,28 @@ class Texts:
     Raises ElementError for data that is malformed, LimitError for more than the limits permit.
     """
 
-    def __init__(self, budget: Budget, given: Topology | None = None) -> None:
-        self._budget, self._given = budget, given
+    def __init__(self, budget: Budget, given: Topology | None = None, before: Topology | None = None) -> None:
+        self._budget, self._given, self._before = budget, given, before
         self.topology = given
         self.apart = ""
         self._quantization: dict[str, bytes] = {}
+        self._info: tuple[bytes, TopologyInfo] = b"", TopologyInfo(Wiring())  # of the text that was read last
+
+    def context(self, session: Session) -> Topology | None:
+        """Return the topology to which the tensors belong."""
+        return self.topology or (self._before if session.mps_parent_signalling_enabled_flag else None)
+
+    def info(self, session: Session) -> TopologyInfo:
+        """Return what that topology declares; its text is read once, when this is first called."""
+        topology = self.context(session)
+        text = topology.data if topology else b""
+        if self._info[0] is not text:
+            self._info = text, TopologyInfo(formats.wiring(topology) if topology else Wiring())
+        return self._info[1]
+
+    def shape(self, name: str, session: Session) -> Shape | None:
+        """Return the shape that the topology declares for a tensor; see Session."""
+        return self.info(session).shape(name)
 
     def add_topology(self, header: NnrTopologyUnitHeader, payload: NnrTopologyUnitPayload) -> None:
         """Take in an NNR_TPL."""
@@ -90,6 +117,43 @@ class Texts:
         if not data or data.find(0) != len(data) - 1:
             raise ElementError(f"{kind} data is not one null-terminated string (A.4)")
         return data[:-1]
+
+
+def session_for(
+    topology_dimensions: Mapping[str, Sequence[int]] | None,
+    topology: formats.TopologySource | None,
+    limits: Limits | None,
+) -> Session:
+    """Return the session of a caller that reads headers alone; the topology is read where they leave out dimensions."""
+    given = formats.topology_of(topology, limits=limits)
+    return Session(topology_dimensions or {}, declared=DeclaredShapes(limits, given))
+
+
+class DeclaredShapes:
+    """Shapes that the topology of a bitstream declares, for :func:`session_for`.
+
+    Parameters
+    ----------
+    limits : Limits or None
+        ``max_topology_bytes`` bounds all topologies of a bitstream together.
+    given : Topology or None
+        Takes the place of the one that the bitstream carries.
+
+    Raises as :class:`Texts` when a shape is asked for.
+    """
+
+    def __init__(self, limits: Limits | None, given: Topology | None) -> None:
+        self._given, self._budget = given, Budget(limits or Limits())
+        self._unit: TopologyUnit | None = None
+        self._texts = Texts(self._budget, given)
+
+    def __call__(self, name: str, session: Session) -> Shape | None:
+        if session.topology is not self._unit and not self._given:
+            texts = Texts(self._budget)
+            if session.topology:
+                texts.add_topology(*session.topology)
+            self._unit, self._texts = session.topology, texts  # after an error, the next call reads again
+        return self._texts.shape(name, session)
 
 
 def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:

@@ -13,15 +13,15 @@ from ..bitstream.units import Unit, UnitReader
 from ..constants import NNR_NDU
 from ..errors import NnrError
 from ..limits import Limits
-from ..model import Topology
 from ..syntax.docs import value_meaning, values_of
 from .bins import ELEMENTS, heads
 from .decode import BitstreamParser
 from .group import Group, is_first_edition
-from .wiring import Wire, header_session
+from .texts import session_for
 
 if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
+    from ..formats import TopologySource
 
 #: Elements that ask for a tool unless they are 0; where a table lists their values, each value is one.
 _ELEMENTS = """
@@ -127,11 +127,25 @@ def tree(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     inferred: bool = False,
     payloads: bool = False,
-    wire: Wire | None = None,
-    topology: Topology | None = None,
+    topology: TopologySource | None = None,
 ) -> list[UnitNode]:
-    """The syntax elements of a bitstream; see :func:`nnr_codec.tree`. ``wire`` reads its topology, or the one given."""
-    reader = UnitReader(data, limits, header_session(topology_dimensions, wire, limits, topology))
+    """The syntax elements of a bitstream, a tree for each unit; the units of an aggregate are in its tree.
+
+    Parameters
+    ----------
+    data, limits, topology_dimensions, topology
+        As for :func:`decode`.
+    inferred : bool
+        Add elements that are not present and have an inferred value.
+    payloads : bool
+        Add what precedes the levels in payloads.
+
+    Raises
+    ------
+    BitstreamError, MissingReferenceError
+        The bitstream is malformed; :func:`~nnr_codec.bitstream.tree.trees` gives what can be read of it.
+    """
+    reader = UnitReader(data, limits, session_for(topology_dimensions, topology, limits))
     inside = Payloads(reader) if payloads else None
     roots = list(trees(reader, inferred=inferred, inside=inside))
     if inside and inside.error:
@@ -144,11 +158,13 @@ def requirements(
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    wire: Wire | None = None,
-    topology: Topology | None = None,
+    topology: TopologySource | None = None,
 ) -> list[Tool]:
-    """The tools that a decoder needs for a bitstream; see :func:`nnr_codec.requirements`, and :func:`tree`."""
-    reader = UnitReader(data, limits, header_session(topology_dimensions, wire, limits, topology))
+    """The tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
+
+    Of payloads only what precedes the levels is decoded, and in a block the levels before it.
+    """
+    reader = UnitReader(data, limits, session_for(topology_dimensions, topology, limits))
     payloads = Payloads(reader)
     found: dict[tuple[str, int | None], Tool] = {}
     last: dict[tuple[str, int | None], int] = {}  # unit that was counted

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import formats
 from ..dtypes import STORED_TYPES
 from ..errors import LimitError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
 from .index import NnrFile
 from .state import Schema, UpdateState
-from .wiring import Wire
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..bitstream.source import Bitstream
+    from ..formats import TopologySource
 
 
 class Update(dict[str, Array]):
@@ -97,16 +98,15 @@ class UpdateDecoder:
         like: Mapping[str, Any] | None = None,
         state: UpdateState | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-        wire: Wire | None = None,
         dtype: str = "source",
-        topology: Topology | None = None,
+        topology: TopologySource | None = None,
     ) -> None:
         self.state = UpdateState(keep_digests=True) if state is None else state.fork()
         limits = limits or Limits()
         self._limits = limits if like is None else replace(limits, expected=like, expected_kinds=True)
         self._like: Schema | None = None if like is None else dict(self._limits.expected or {})
         self._dimensions, self._dtype = topology_dimensions, dtype
-        self._wire, self._given = wire, topology
+        self._given = formats.topology_of(topology, limits=limits)
         self._before: Topology | None = None
 
     def decode(self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None) -> Update:
@@ -139,9 +139,7 @@ class UpdateDecoder:
             As for :func:`nnr_codec.decode`; the state has been replaced then.
         """
         fork = self.state.fork()
-        file = NnrFile(
-            data, self._limits, self._dimensions, self._wire, self._dtype, topology=self._given, before=self._before
-        )
+        file = NnrFile(data, self._limits, self._dimensions, self._dtype, topology=self._given, before=self._before)
         model = file.decode(raw=raw, state=fork, jobs=jobs, executor=executor, warn=False)
         tensors, zeros = dict(model.tensors), dict[str, Array]()
         if not raw:

@@ -134,7 +134,7 @@ def apply_update(
     else:
         file = data
         if not isinstance(file, NnrFile):
-            file = NnrFile(file, limits, wire=formats.wiring, before=model.topology)
+            file = NnrFile(file, limits, before=model.topology)
         if not file.is_update:
             raise FormatError("the bitstream holds a whole model, and no update of one")
         model = _checked(model, file.performance.base_model_id, check)

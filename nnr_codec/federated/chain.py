@@ -126,7 +126,7 @@ def links(
     limits, updates = limits or Limits(), list(updates)
     names = names or ["the base", *map(_name, updates, count(1))]
     contents = [_content(update, limits) for update in updates]
-    model, decoder = base, UpdateDecoder(limits=limits, wire=formats.wiring)
+    model, decoder = base, UpdateDecoder(limits=limits)
     found = ""  # the identity of the base, once it is asked for
     for k, content in enumerate(contents):
         try:

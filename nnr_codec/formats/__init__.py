@@ -11,7 +11,8 @@ import os
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_checkable
 
@@ -52,6 +53,7 @@ __all__ = [
     "Reading",
     "StreamFormat",
     "TopologyFormat",
+    "TopologySource",
     "Writing",
     "announce",
     "as_model",
@@ -82,6 +84,9 @@ __all__ = [
     "wiring",
     "writing",
 ]
+
+#: A topology, a model of which only the topology is used, or the path or file of either.
+TopologySource = Topology | Model | str | os.PathLike[str] | BinaryIO
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 1 << 20
@@ -142,11 +147,21 @@ def is_text(text: str) -> bool:
 
 def wiring(topology: Topology) -> Wiring:
     """What a topology says of its tensors; nothing when its format does not tell, or its text cannot be read."""
+    return readable_wiring(topology) or Wiring()
+
+
+def readable_wiring(topology: Topology) -> Wiring | None:
+    """The same, but None when the text cannot be read. The last texts are not read again."""
     module = of_topology(topology)
+    return _wiring_by(cast(Hashable, module), topology) if module else Wiring()
+
+
+@lru_cache(maxsize=4)  # a base model, its update, and both again as somebody checks them
+def _wiring_by(module: Hashable, topology: Topology) -> Wiring | None:
     try:
-        return module.wiring(topology) if module else Wiring()
+        return cast(GraphFormat, module).wiring(topology)
     except (FormatError, LimitError):
-        return Wiring()
+        return None
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]] | None = None) -> tuple[Channels, ...]:
@@ -161,9 +176,7 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]] | None = 
         return ()
 
 
-def topology_of(
-    source: Topology | Model | str | os.PathLike[str] | BinaryIO | None, *, limits: Limits | None = None
-) -> Topology | None:
+def topology_of(source: TopologySource | None, *, limits: Limits | None = None) -> Topology | None:
     """The topology that somebody gives as such, as a model, or as the path or file of one; None for None.
 
     Raises FormatError when it is none, and as :func:`load`.

@@ -193,7 +193,6 @@ class Witness:
         self._decoder = StreamDecoder(
             limits=Limits.unlimited(),
             allow_missing=True,
-            wire=lambda _: prepared.wiring,
             topology=self._model.topology if apart else None,
         )
         self._overhead: Counter[str] = Counter()

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec import formats
 from nnr_codec.bitstream.nodes import Node, UnitNode
 from nnr_codec.bitstream.tree import trees
 from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.constants import NNR_PT_INT
-from nnr_codec.decoder.wiring import header_session
+from nnr_codec.decoder.texts import session_for
 from nnr_codec.syntax import BitReader
 
 from ..builder import Bitstream, ndu
@@ -41,7 +40,7 @@ def read(data: Path | bytes) -> tuple[list[UnitNode], nnr.NnrError | None]:
     given = None
     if isinstance(data, Path) and "topology" in said:
         given = nnr.Topology("nnef", data.with_name(said["topology"]["file"]).read_bytes())
-    session = header_session(said.get("topology_dimensions"), formats.wiring, None, given)
+    session = session_for(said.get("topology_dimensions"), given, None)
     roots: list[UnitNode] = []
     try:
         roots.extend(trees(UnitReader(data, None, session)))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 import nnr_codec as nnr
-from nnr_codec import formats
 from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.constants import NNR_MPS, NNR_PT_RAW_FLOAT, NNR_TPL, NnrUnitType
 from nnr_codec.decoder.bins import plain_syntaxes
@@ -46,7 +45,7 @@ def check(bitstreams: Sequence[bytes], topology: Topology | None = None) -> Seen
 def compare(data: bytes, state: nnr.UpdateState, topology: Topology | None = None) -> Seen:
     """Decode the levels of a bitstream twice, with what those before it left."""
     seen: Seen = Counter({"bitstreams": 1, "bytes": len(data)})
-    parser = BitstreamParser(UnitReader(data), wire=formats.wiring, given=topology)
+    parser = BitstreamParser(UnitReader(data), given=topology)
     groups = list(parser.groups())
     first_edition = parser.profile == 0 and is_first_edition(groups)
     left = state.fork()

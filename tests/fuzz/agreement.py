@@ -41,7 +41,6 @@ from typing import Any
 import numpy as np
 
 import nnr_codec as nnr
-from nnr_codec import formats
 from nnr_codec.conformance.report import Findings
 from nnr_codec.conformance.verify import unit_type
 from nnr_codec.constants import NNR_STR
@@ -243,7 +242,6 @@ class Sequence:
                 data,
                 options["limits"],
                 options.get("topology_dimensions"),
-                formats.wiring,
                 topology=options.get("topology"),
                 before=self._context,
             )

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnr_codec.api.decoding import session_for
 from nnr_codec.bitstream.ndu import code_levels
 from nnr_codec.bitstream.payload import parts, tensor_syntax
 from nnr_codec.bitstream.units import PAYLOADS, Unit, UnitReader, aggregate_header
@@ -36,6 +35,7 @@ from nnr_codec.constants import (
     NNR_STR,
     NNR_TPL,
 )
+from nnr_codec.decoder.texts import session_for
 from nnr_codec.errors import NnrError
 from nnr_codec.syntax import BitWriter, Session, Structure, Writer
 from nnr_codec.syntax.structures import NnrAggregateUnitHeader, NnrUnitHeader

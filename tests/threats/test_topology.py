@@ -11,7 +11,7 @@ from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.limits import Limits
 
 from ..builder import ndu
-from ..decoder import test_wiring as wired
+from ..decoder import test_topology as wired
 from .checks import pins
 from .support import memory, refused, start
 
@@ -71,7 +71,7 @@ def test_t34_damaged_data(data: bytes) -> None:
     refused(start().topology(data, compression=1).data, nnr.ElementError, "deflated data is damaged")
 
 
-@pins("decoder/wiring.py", "texts = Texts(self._budget)", "texts = Texts(Budget(self._budget.limits))")
+@pins("decoder/texts.py", "texts = Texts(self._budget)", "texts = Texts(Budget(self._budget.limits))")
 def test_t34_many_graphs_for_those_who_read_headers() -> None:
     """Each of which would be read."""
     stream, text = wired.start(known={"w": [2], "v": [2]}), wired.graph({"w": (2,), "v": (2,)}) + b"\0"
@@ -83,7 +83,7 @@ def test_t34_many_graphs_for_those_who_read_headers() -> None:
 
 
 @pins(
-    "decoder/wiring.py",
+    "decoder/topology.py",
     "if shape is None or prod(shape) != dims[0] or sum(extent != 1 for extent in shape) > 1:",
     "if shape is None:",
 )

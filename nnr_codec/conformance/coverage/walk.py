@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from ... import formats
 from ...bitstream.nodes import bare
 from ...bitstream.units import PAYLOADS, Unit, UnitReader
 from ...constants import NNR_NDU, NNR_PT_RAW_FLOAT, NNR_TPL
@@ -69,7 +68,7 @@ class Walker:
 
     def _stream(self, stream: Stream, case: Case, state: UpdateState, before: Topology | None) -> Topology | None:
         reader = UnitReader(stream.path, case.limits, Session(case.topology_dimensions))
-        parser = BitstreamParser(reader, wire=formats.wiring, given=case.topology, before=before)
+        parser = BitstreamParser(reader, given=case.topology, before=before)
         groups: list[Group] = []
         steps = Steps(self.values)
         try:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
-from ... import formats
 from ...bitstream.units import UnitReader
 from ...constants import NNR_AGG, NNR_AGG_SLF, NNR_LPS, NNR_MPS, NNR_NDU, NNR_QNT, NNR_QNT_NNEF, NNR_STR, NNR_TPL
 from ...decoder.decode import BitstreamParser
@@ -265,7 +264,7 @@ def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen])
     """Decode units with what ``session`` has, without earlier bitstreams."""
     limits = checked.limits
     groups: list[Group] = []
-    parser = BitstreamParser(UnitReader(b"", limits, session), wire=formats.wiring)
+    parser = BitstreamParser(UnitReader(b"", limits, session))
     parser.started = True
     try:
         for seen in units:

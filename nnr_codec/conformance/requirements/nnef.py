@@ -17,7 +17,7 @@ from ...constants import (
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
-from ...decoder.wiring import Wires
+from ...decoder.topology import TopologyInfo
 from ...errors import FormatError, LimitError, NnrError
 from ...model import Topology
 from ...syntax.structures import NnrQuantizationUnitHeader, NnrTopologyUnitHeader, NnrTopologyUnitPayload
@@ -217,10 +217,10 @@ def names(checked: Checked) -> Iterator[Finding]:
 def shapes(checked: Checked) -> Iterator[Finding]:
     if not checked.graphs or checked.wiring is None:
         return
-    wires = Wires(checked.wiring)
+    info = TopologyInfo(checked.wiring)
     units = {checked.owners.get(name, name): seen for seen in checked.of(NNR_NDU) for name in seen.names}
     for name, shape in checked.shapes.items():
-        declared = wires.shape(name)
+        declared = info.shape(name)
         if declared is not None and [n for n in declared if n != 1] != [n for n in shape if n != 1]:
             yield Finding(f"{name!r} has the shape {shape}, declared as {declared}", "", units.get(name))
 

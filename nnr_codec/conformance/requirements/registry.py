@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
-from ...errors import FormatError, LimitError, NnrError
+from ...errors import LimitError, NnrError
+from ...formats import readable_wiring
 from ...limits import Limits
 from ...model import Topology, Wiring
 
@@ -129,7 +130,6 @@ class Checked:
     first_edition: bool = False
     owners: Mapping[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    _last: tuple[bytes, Wiring | None] | None = None
 
     def of(self, *types: int) -> list[Seen]:
         """The units of these types."""
@@ -167,29 +167,10 @@ class Checked:
             return None
         return validate_texts(self.texts["topology"], self.texts.get("quantization"), self.limits)
 
-    def wire(self, topology: Topology) -> Wiring:
-        """What a topology says of its tensors, for decoders; nothing where it cannot be read."""
-        from ... import formats
-
-        if topology.format != "nnef":
-            return formats.wiring(topology)
-        return self._read(topology.data) or Wiring()
-
     @property
     def wiring(self) -> Wiring | None:
         """What the NNEF topology says; None where there is none that can be read."""
-        return self._read(self.texts["topology"]) if self.texts else None
-
-    def _read(self, text: bytes) -> Wiring | None:
-        """What an NNEF text says; the last one is not read again."""
-        from ...formats.nnef import wiring
-
-        if self._last is None or self._last[0] != text:
-            try:
-                self._last = text, wiring(Topology("nnef", text))
-            except (FormatError, LimitError):
-                self._last = text, None
-        return self._last[1]
+        return readable_wiring(self.topology) if self.topology and self.texts else None
 
     @property
     def variables(self) -> Collection[str] | None:

@@ -1,30 +1,21 @@
-"""What a topology says of tensors: their shapes, and what becomes of those of blocks (7.3.5, 8.2.1, errata N5).
+"""What a topology declares: shapes of tensors, and the tensors of blocks (7.3.5, 8.2.1, errata N5).
 
 Labels of NNEF are equal that differ in case alone (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, prod
-from typing import TYPE_CHECKING
 
 from ..bitstream.payload import SCANNED, Part
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from ..dtypes import STORED_TYPES
 from ..errors import FormatError
-from ..limits import Budget, Limits
-from ..model import Topology, Wiring
-from ..syntax import Session
+from ..model import Wiring
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from .texts import Texts
 
-if TYPE_CHECKING:
-    from ..syntax.session import TopologyUnit
-
-#: Reads what a topology says of its tensors.
-Wire = Callable[[Topology], Wiring]
 Shape = tuple[int, ...]
 
 #: How many names a message has.
@@ -66,8 +57,8 @@ class Outputs:
 PLAIN = Outputs()
 
 
-class Wires:
-    """A Wiring by label, whatever its case where that has no meaning; never changed."""
+class TopologyInfo:
+    """What a topology declares of tensors, by label; immutable."""
 
     def __init__(self, wiring: Wiring) -> None:
         self.names = list(wiring.shapes)
@@ -146,73 +137,6 @@ class Wires:
         ]
         if found:
             raise FormatError(f"the topology given does not fit the bitstream: {'; '.join(found)}")
-
-
-NOTHING = Wires(Wiring())
-
-
-class Wired:
-    """What is known of the tensors of a bitstream from its topology, which is read when that is asked for.
-
-    Parameters
-    ----------
-    texts : Texts
-        Of the bitstream.
-    wire : callable or None
-        Reads a topology; without it nothing is known.
-    before : Topology or None
-        That of the bitstreams before, which an update without topology is about.
-    """
-
-    def __init__(self, texts: Texts, wire: Wire | None, before: Topology | None = None) -> None:
-        self._texts, self._wire, self._before = texts, wire, before
-        self._of: tuple[bytes, Wires] = b"", NOTHING
-
-    def context(self, session: Session) -> Topology | None:
-        """The topology that the tensors belong to."""
-        return self._texts.topology or (self._before if session.mps_parent_signalling_enabled_flag else None)
-
-    def wires(self, session: Session) -> Wires:
-        """What that says of them."""
-        topology = self.context(session)
-        if not self._wire or not topology:
-            return NOTHING
-        if self._of[0] is not topology.data:
-            self._of = topology.data, Wires(self._wire(topology))
-        return self._of[1]
-
-    def declared(self, name: str, session: Session) -> Shape | None:
-        """The shape that it declares for a tensor; see Session."""
-        return self.wires(session).shape(name)
-
-
-class Declared:
-    """The same for those who read headers alone, to whom nobody gives texts: what Session asks; raises as Texts."""
-
-    def __init__(self, wire: Wire, limits: Limits, given: Topology | None = None) -> None:
-        self._wire, self._given, self._budget = wire, given, Budget(limits)
-        self._unit: TopologyUnit | None = None
-        self._wired = Wired(Texts(self._budget, given), wire)
-
-    def __call__(self, name: str, session: Session) -> Shape | None:
-        if session.topology is not self._unit and not self._given:
-            texts = Texts(self._budget)
-            if session.topology:
-                texts.add_topology(*session.topology)
-            # Now that there is no error: who sees one asks again.
-            self._unit, self._wired = session.topology, Wired(texts, self._wire)
-        return self._wired.declared(name, session)
-
-
-def header_session(
-    topology_dimensions: Mapping[str, Sequence[int]] | None,
-    wire: Wire | None,
-    limits: Limits | None,
-    given: Topology | None = None,
-) -> Session:
-    """The session of somebody who reads headers alone: a topology is read where these leave out dimensions."""
-    declared = Declared(wire, limits or Limits(), given) if wire else None
-    return Session(topology_dimensions or {}, declared=declared)
 
 
 def _extents(shape: Sequence[int]) -> list[int]:
