@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
+from inspect import Parameter, signature
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from .errors import EncodeError
@@ -133,6 +135,25 @@ class TensorOptions:
         return replace(self, **{**cleared, **options})
 
 
+class RuleOptions(TypedDict, total=False):
+    """Keyword options of :class:`Rule`: the fields of :class:`TensorOptions`, as a test checks."""
+
+    qp: int | None
+    quality: float | None
+    snr: float | None
+    max_error: float | None
+    fine_vectors: bool
+    dependent_quantization: bool | None
+    exact: bool | None
+    scan_order: int | None
+    row_skipping: bool | None
+    cabac_unary_length_minus1: int | None
+    choose_shift_parameters: bool | None
+    rate: float | None
+    codebook: int | None
+    reducible: bool
+
+
 @dataclass(frozen=True)
 class Rule:
     """Options for the tensors whose names match a glob (``*``, ``?``, ``[seq]``; case counts).
@@ -144,13 +165,10 @@ class Rule:
     pattern: str
     options: Mapping[str, Any]
 
-    def __init__(self, pattern: str, **options: Any) -> None:
+    def __init__(self, pattern: str, **options: Unpack[RuleOptions]) -> None:
         if not isinstance(pattern, str):
             raise EncodeError(f"a rule has a glob for names of tensors, not {pattern!r}")
-        known = {option.name for option in fields(TensorOptions)}
-        for name in options:
-            if name not in known:
-                raise EncodeError(f"rule {pattern!r}: {name!r} is not an option; there are {', '.join(sorted(known))}")
+        _check_names(f"rule {pattern!r}", options, [option.name for option in fields(TensorOptions)])
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "options", options)
 
@@ -160,6 +178,41 @@ class ParameterSetElements(Protocol):
 
     def elements(self) -> dict[str, Any]:
         """The elements by name, flags of their presence among them."""
+
+
+class ConfigOptions(RuleOptions, total=False):
+    """Keyword options of :meth:`EncoderConfig.preset`: the fields of :class:`EncoderConfig`, as a test checks."""
+
+    effort: int
+    profile: int
+    qp_density: int
+    rules: Iterable[Rule]
+    overrides: Mapping[str, Mapping[str, Any]]
+    target_size: int | None
+    target_ratio: float | None
+    sensitivity: Mapping[str, Any] | None
+    hessians: Mapping[str, Any] | None
+    block: bool | None
+    fold_batchnorm: bool
+    local_scaling: bool | None
+    reduce: str | Iterable[Step | str]
+    fixed_point: str | None
+    compressed_parameter_types: int
+    topology: str
+    deflate_topology: bool
+    max_unit_size: int | None
+    indexed_references: bool
+    side_info: bool
+    performance: ParameterSetElements | None
+    temporal_context_modeling: bool | None
+    hist_dep_sig_prob: bool | None
+    nnr_pre: bool | None
+
+
+class EncoderOptions(ConfigOptions, total=False):
+    """Keyword options of functions that encode: the fields of :class:`EncoderConfig`, and the name of a preset."""
+
+    preset: str
 
 
 @dataclass(frozen=True)
@@ -278,13 +331,14 @@ class EncoderConfig(TensorOptions):
     nnr_pre: bool | None = None
 
     @classmethod
-    def preset(cls, name: str, **options: Any) -> EncoderConfig:
+    def preset(cls, name: str, **options: Unpack[ConfigOptions]) -> EncoderConfig:
         """The options that go by a name, replaced by those given.
 
         ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit;
         ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for. Of updates: ``update``;
         ``fl``, coarser, vectors too, for senders that add what was lost to the next one; ``3gpp-incremental``.
         """
+        _check_names("EncoderConfig.preset()", options, [option.name for option in fields(cls)])
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
@@ -491,6 +545,48 @@ class EncoderConfig(TensorOptions):
                 before = {option: value for option, value in before.items() if option not in TENSOR_GOALS}
             overrides[name] = {**before, **options}
         return replace(self, overrides=overrides)
+
+
+def configured(
+    function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions, preset: str = "default"
+) -> EncoderConfig:
+    """Return the configuration that the arguments of a function stand for.
+
+    Parameters
+    ----------
+    function : callable
+        Named in errors, which suggest its other parameters too.
+    config : EncoderConfig or None
+    options : EncoderOptions
+        Replace fields of ``config``, or of the preset that they name.
+    preset : str
+        Used where there is neither ``config`` nor a preset among ``options``.
+
+    Raises TypeError for an option that does not exist, and for ``config`` with a preset.
+    """
+    name = function.__qualname__
+    own = [
+        parameter.name
+        for parameter in signature(function).parameters.values()
+        if parameter.kind is Parameter.KEYWORD_ONLY
+    ]
+    _check_names(f"{name}()", options, [*EncoderOptions.__annotations__, *own])
+    fields_given: Any = {option: value for option, value in options.items() if option != "preset"}
+    if config is None:
+        return EncoderConfig.preset(options.get("preset", preset), **fields_given)
+    if "preset" in options:
+        raise TypeError(f"{name}() got both config and preset; use EncoderConfig.preset({options['preset']!r}, ...)")
+    return replace(config, **fields_given)
+
+
+def _check_names(where: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError, with a suggestion, for the first option that is not known."""
+    known = list(known)
+    for name in options:
+        if name not in known:
+            similar = get_close_matches(name, known, 1)
+            suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
+            raise TypeError(f"{where} got an unexpected option {name!r}{suggestion}")
 
 
 #: Options that decide on errors, and what they may be where a fixed-point format does.
