@@ -95,7 +95,8 @@ def _rule(text: str) -> nnr.Rule:
     if not colon or not pattern:
         raise click.BadParameter(f"{text!r} is not GLOB:KEY=VALUE,..., as in 'conv1/*:qp=-44'")
     try:
-        return nnr.Rule(pattern, **dict(map(_option, options.split(","))))
+        known: Any = dict(map(_option, options.split(",")))
+        return nnr.Rule(pattern, **known)
     except ValueError as error:
         raise click.BadParameter(f"{text!r}: {error}") from None
 

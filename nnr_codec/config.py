@@ -168,7 +168,9 @@ class Rule:
     def __init__(self, pattern: str, **options: Unpack[RuleOptions]) -> None:
         if not isinstance(pattern, str):
             raise EncodeError(f"a rule has a glob for names of tensors, not {pattern!r}")
-        _check_names(f"rule {pattern!r}", options, [option.name for option in fields(TensorOptions)])
+        for name in options:
+            if name not in RuleOptions.__annotations__:
+                raise _unexpected(f"rule {pattern!r}", name, RuleOptions.__annotations__)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "options", options)
 
@@ -338,7 +340,7 @@ class EncoderConfig(TensorOptions):
         ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for. Of updates: ``update``;
         ``fl``, coarser, vectors too, for senders that add what was lost to the next one; ``3gpp-incremental``.
         """
-        _check_names("EncoderConfig.preset()", options, [option.name for option in fields(cls)])
+        check_options(cls.preset, options, ConfigOptions.__annotations__)
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
@@ -564,29 +566,26 @@ def configured(
 
     Raises TypeError for an option that does not exist, and for ``config`` with a preset.
     """
-    name = function.__qualname__
-    own = [
-        parameter.name
-        for parameter in signature(function).parameters.values()
-        if parameter.kind is Parameter.KEYWORD_ONLY
-    ]
-    _check_names(f"{name}()", options, [*EncoderOptions.__annotations__, *own])
-    fields_given: Any = {option: value for option, value in options.items() if option != "preset"}
+    check_options(function, options, EncoderOptions.__annotations__)
+    given: Any = {name: value for name, value in options.items() if name != "preset"}
     if config is None:
-        return EncoderConfig.preset(options.get("preset", preset), **fields_given)
+        return EncoderConfig.preset(options.get("preset", preset), **given)
     if "preset" in options:
-        raise TypeError(f"{name}() got both config and preset; use EncoderConfig.preset({options['preset']!r}, ...)")
-    return replace(config, **fields_given)
+        raise TypeError(f"{function.__qualname__}() got both config and preset; use EncoderConfig.preset()")
+    return replace(config, **given)
 
 
-def _check_names(where: str, options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise TypeError, with a suggestion, for the first option that is not known."""
-    known = list(known)
-    for name in options:
-        if name not in known:
-            similar = get_close_matches(name, known, 1)
-            suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
-            raise TypeError(f"{where} got an unexpected option {name!r}{suggestion}")
+def check_options(function: Callable[..., Any], options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for an option that is not known; it suggests a known one or another parameter of the function."""
+    if unknown := [name for name in options if name not in known]:
+        parameters = signature(function).parameters.values()
+        own = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
+        raise _unexpected(f"{function.__qualname__}()", unknown[0], [*known, *own])
+
+
+def _unexpected(where: str, name: str, known: Iterable[str]) -> TypeError:
+    similar = get_close_matches(name, list(known), 1)
+    return TypeError(f"{where} got an unexpected option {name!r}{f'; did you mean {similar[0]!r}?' if similar else ''}")
 
 
 #: Options that decide on errors, and what they may be where a fixed-point format does.

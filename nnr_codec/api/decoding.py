@@ -7,15 +7,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack, cast
 
 from .. import formats
+from ..config import check_options
 from ..decoder import stream, update
 from ..decoder.index import NnrFile
 from ..decoder.wiring import header_session
 from ..limits import Limits
 from ..model import Model
 from ..syntax import Session
+from .arguments import Given
 from .files import parts_for
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..bitstream.source import Bitstream
     from ..decoder.state import UpdateState
-    from .arguments import Given, Target
+    from .arguments import Target
 
 
 def decode(
@@ -100,6 +102,15 @@ def decode(
     return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
 
 
+class OpenOptions(TypedDict, total=False):
+    """Keyword options of :func:`open`, as a test checks."""
+
+    limits: Limits | None
+    topology_dimensions: Mapping[str, Sequence[int]] | None
+    dtype: str
+    topology: Given | None
+
+
 def decode_file(
     data: Bitstream | NnrFile,
     target: Target,
@@ -112,7 +123,7 @@ def decode_file(
     jobs: int = 1,
     executor: Executor | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[OpenOptions],
 ) -> None:
     """Decode an NNR bitstream into a model file, tensor by tensor; the file appears whole or not at all.
 
@@ -138,6 +149,7 @@ def decode_file(
 
     Raises what :func:`decode` and :func:`save` raise. Warns as :func:`decode` does, when the file is there.
     """
+    check_options(decode_file, options, OpenOptions.__annotations__)
     with ExitStack() as stack:
         if not isinstance(data, NnrFile):
             data = stack.enter_context(open(data, **options))
