@@ -258,7 +258,7 @@ def conversion(command: F) -> F:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor."),
         click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
-        click.option("-f", "--force", is_flag=True, help="Replace an existing output."),
+        click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output."),
     ):
         command = option(command)
     return command

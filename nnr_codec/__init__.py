@@ -14,47 +14,39 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .public import *  # noqa: F403
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
+else:  # hidden from type checkers, which would take any name for one that __getattr__ provides
 
-def _public() -> dict[str, str]:
-    """Return the module of each public name.
+    def _public() -> dict[str, str]:
+        """Return the module of each public name: run the import statements of public.py without importing anything.
 
-    Runs the statements of public.py with an ``__import__`` that only takes notes. Type checkers, editors and freezers
-    read the same statements, and a module's code is there where neither its source nor a stub is: in zipped and
-    frozen installations.
-    """
-    found: dict[str, str] = {}
+        Unlike a stub or source text, a module's code exists in zipped and frozen installations too, and tools that
+        freeze programs follow its imports.
+        """
+        found = {}
 
-    def note(module: str, _globals: object, _locals: object, names: tuple[str, ...], _level: int) -> SimpleNamespace:
-        found.update(dict.fromkeys(names, module))
-        return SimpleNamespace(**dict.fromkeys(names))
+        def note(module, _globals, _locals, names, _level):
+            found.update(dict.fromkeys(names, module))
+            return SimpleNamespace(**dict.fromkeys(names))
 
-    loader: Any = getattr(find_spec(f"{__name__}.public"), "loader", None)
-    exec(loader.get_code(f"{__name__}.public"), {"__builtins__": {"__import__": note}})
-    return found
+        name = f"{__name__}.public"
+        exec(find_spec(name).loader.get_code(name), {"__builtins__": {"__import__": note}})
+        return found
 
+    _MODULE_OF = _public()
+    __all__ = [*_MODULE_OF, "__version__"]  # noqa: PLE0604  # names that __getattr__ provides
 
-_MODULE_OF = _public()
+    def __getattr__(name):
+        """Import a public name when it is first used, so that ``nnr --version`` does not wait for numpy."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        return value
 
-__all__ = [  # noqa: PLE0604  # names that __getattr__ provides
-    *_MODULE_OF,
-    "__version__",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that ``nnr --version`` need not wait for numpy."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__():
+        return sorted(__all__)
