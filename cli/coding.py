@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -120,7 +120,7 @@ def options(*names: str) -> Callable[[F], F]:
     return add
 
 
-def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any]) -> nnr.EncoderConfig:
+def configured(preset: str, rules: Sequence[nnr.Rule], given: Mapping[str, Any]) -> nnr.EncoderConfig:
     """The options of the encoder that a preset, rules and options given (not None) stand for; UsageError for others."""
     import nnr_codec as nnr
 

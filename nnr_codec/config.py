@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -188,7 +188,7 @@ class ConfigOptions(RuleOptions, total=False):
     effort: int
     profile: int
     qp_density: int
-    rules: Iterable[Rule]
+    rules: Sequence[Rule]
     overrides: Mapping[str, Mapping[str, Any]]
     target_size: int | None
     target_ratio: float | None
@@ -234,7 +234,7 @@ class EncoderConfig(TensorOptions):
     qp_density : int
         QpDensity, 0..7: steps of qp that double the step size, as a power of two. With a goal other than ``qp`` it is
         7, and only the ``qp`` of rules refers to this one.
-    rules : tuple of Rule
+    rules : sequence of Rule
         In order; where several match, the last one wins for each option. A rule's goal (qp, quality, snr, max_error)
         is in the place of any other.
     overrides : mapping of str to mapping of str to value
@@ -310,7 +310,7 @@ class EncoderConfig(TensorOptions):
     effort: int = 5
     profile: int = 1
     qp_density: int = 2
-    rules: tuple[Rule, ...] = field(default=())
+    rules: Sequence[Rule] = ()
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     target_size: int | None = None
     target_ratio: float | None = None
