@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -46,7 +46,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="Floats become the nearest multiples of 1/256 within -128..127.996, of 16 bits each (docs/formats.md); "
         "what lies beyond is that limit, and a warning tells of it.",
     ),
-    "dq": click.option("--dq/--no-dq", default=None, help="Dependent quantization (default) or uniform."),
+    "dependent_quantization": click.option(
+        "--dependent-quantization/--no-dependent-quantization",
+        "--dq/--no-dq",
+        default=None,
+        help="Dependent quantization (default) or uniform.",
+    ),
     "scan_order": click.option(
         "--scan-order",
         type=click.IntRange(0, 4),
@@ -62,18 +67,13 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="Spread tensors over units of at most so many bytes (up to 255 each).",
     ),
     "side_info": click.option(
-        "--no-side-info",
-        "side_info",
-        is_flag=True,
-        flag_value=False,
+        "--side-info/--no-side-info",
         default=None,
-        help="Refuse what needs side information, which other decoders skip: types, shapes and metadata unknown to "
-        "NNR.",
+        help="Allow side information (default), which other decoders skip: types, shapes and metadata unknown to NNR; "
+        "or reject a model that needs it.",
     ),
     "indexed_references": click.option(
-        "--index",
         "--indexed-references",
-        "indexed_references",
         is_flag=True,
         default=None,
         help="Name the tensors once, in a list.",
@@ -120,15 +120,14 @@ def options(*names: str) -> Callable[[F], F]:
     return add
 
 
-def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any]) -> nnr.EncoderConfig:
+def configured(preset: str, rules: Sequence[nnr.Rule], given: Mapping[str, Any]) -> nnr.EncoderConfig:
     """The options of the encoder that a preset, rules and options given (not None) stand for; UsageError for others."""
     import nnr_codec as nnr
 
-    known = {"dependent_quantization" if name == "dq" else name: value for name, value in given.items()}
     try:
-        return nnr.EncoderConfig.preset(preset, rules=rules, **{name: v for name, v in known.items() if v is not None})
+        return nnr.EncoderConfig.preset(preset, rules=rules, **{name: v for name, v in given.items() if v is not None})
     except nnr.EncodeError as error:
-        message = str(error).replace("dependent_quantization", "dq")
+        message = str(error)
         raise click.UsageError(f"--{message}" if message.startswith("rule ") else as_options(message, given)) from None
 
 

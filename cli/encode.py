@@ -36,14 +36,16 @@ Examples:
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
   nnr encode model.nnef -o model.nnr --target-size 2.5MB
   nnr encode model.nnef --preset small --dry-run
-  nnr encode model.nnef -o model.nnr --fold-batchnorm --index --check
+  nnr encode model.nnef -o model.nnr --fold-batchnorm --indexed-references --check
   nnr encode model.nnef -o model.nnr --fixed-point q7.8 --fold-batchnorm
   nnr encode model.nnef -o model.nnr --reduce 'sparsify(ratio=0.6), fold'
   nnr encode model.onnx -o model.nnr --map sparsification --evaluate 'python evaluate.py'
 
 \b
-Keys of a rule: qp, quality, snr, max_error, fine_vectors, dq, exact, scan_order, row_skipping,
-cabac_unary_length_minus1, choose_shift_parameters, rate, codebook, reducible.
+Keys of a rule: qp, quality, snr, max_error, fine_vectors, dependent_quantization, exact,
+scan_order, row_skipping, cabac_unary_length_minus1, choose_shift_parameters, rate, codebook,
+reducible.
+dq is short for dependent_quantization.
 Where several rules match a tensor, the last one wins.
 """,
 )
@@ -71,7 +73,9 @@ Where several rules match a tensor, the last one wins.
 )
 @coding.options("snr", "max_error", "target_size", "target_ratio", "lossless", "fixed_point")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
-@coding.options("dq", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references")
+@coding.options(
+    "dependent_quantization", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"
+)
 @click.option(
     "--topology",
     type=click.Choice(["carried", "external"]),

@@ -25,7 +25,7 @@ Examples:
 @params.target("PART", "The bitstream to write")
 @click.option("--generic", is_flag=True, help="Also take a unit that does not say that it is self-contained.")
 @params.limits
-@click.option("-f", "--force", is_flag=True, help="Replace an existing output.")
+@click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def extract(
     bitstream: str, unit: int, target: str, generic: bool, limits: nnr.Limits, force: bool, quiet: bool

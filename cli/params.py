@@ -95,7 +95,8 @@ def _rule(text: str) -> nnr.Rule:
     if not colon or not pattern:
         raise click.BadParameter(f"{text!r} is not GLOB:KEY=VALUE,..., as in 'conv1/*:qp=-44'")
     try:
-        return nnr.Rule(pattern, **dict(map(_option, options.split(","))))
+        known: Any = dict(map(_option, options.split(",")))
+        return nnr.Rule(pattern, **known)
     except ValueError as error:
         raise click.BadParameter(f"{text!r}: {error}") from None
 
@@ -257,7 +258,7 @@ def conversion(command: F) -> F:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor."),
         click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
-        click.option("-f", "--force", is_flag=True, help="Replace an existing output."),
+        click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output."),
     ):
         command = option(command)
     return command

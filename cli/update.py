@@ -47,7 +47,9 @@ def _codings(command: F) -> F:
     """The options of the encoder that updates have."""
     for option in (
         coding.options("rules", "effort", "rate", "codebook", "jobs"),
-        coding.options("dq", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"),
+        coding.options(
+            "dependent_quantization", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"
+        ),
         coding.options("snr", "max_error", "target_size", "lossless"),
         click.option(
             "--quality",

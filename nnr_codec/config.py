@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
+from inspect import Parameter, signature
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from .errors import EncodeError
@@ -133,6 +135,25 @@ class TensorOptions:
         return replace(self, **{**cleared, **options})
 
 
+class RuleOptions(TypedDict, total=False):
+    """Keyword options of :class:`Rule`: the fields of :class:`TensorOptions`, as a test checks."""
+
+    qp: int | None
+    quality: float | None
+    snr: float | None
+    max_error: float | None
+    fine_vectors: bool
+    dependent_quantization: bool | None
+    exact: bool | None
+    scan_order: int | None
+    row_skipping: bool | None
+    cabac_unary_length_minus1: int | None
+    choose_shift_parameters: bool | None
+    rate: float | None
+    codebook: int | None
+    reducible: bool
+
+
 @dataclass(frozen=True)
 class Rule:
     """Options for the tensors whose names match a glob (``*``, ``?``, ``[seq]``; case counts).
@@ -144,13 +165,12 @@ class Rule:
     pattern: str
     options: Mapping[str, Any]
 
-    def __init__(self, pattern: str, **options: Any) -> None:
+    def __init__(self, pattern: str, **options: Unpack[RuleOptions]) -> None:
         if not isinstance(pattern, str):
             raise EncodeError(f"a rule has a glob for names of tensors, not {pattern!r}")
-        known = {option.name for option in fields(TensorOptions)}
         for name in options:
-            if name not in known:
-                raise EncodeError(f"rule {pattern!r}: {name!r} is not an option; there are {', '.join(sorted(known))}")
+            if name not in RuleOptions.__annotations__:
+                raise _unexpected(f"rule {pattern!r}", name, RuleOptions.__annotations__)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "options", options)
 
@@ -160,6 +180,41 @@ class ParameterSetElements(Protocol):
 
     def elements(self) -> dict[str, Any]:
         """The elements by name, flags of their presence among them."""
+
+
+class ConfigOptions(RuleOptions, total=False):
+    """Keyword options of :meth:`EncoderConfig.preset`: the fields of :class:`EncoderConfig`, as a test checks."""
+
+    effort: int
+    profile: int
+    qp_density: int
+    rules: Sequence[Rule]
+    overrides: Mapping[str, Mapping[str, Any]]
+    target_size: int | None
+    target_ratio: float | None
+    sensitivity: Mapping[str, Any] | None
+    hessians: Mapping[str, Any] | None
+    block: bool | None
+    fold_batchnorm: bool
+    local_scaling: bool | None
+    reduce: str | Iterable[Step | str]
+    fixed_point: str | None
+    compressed_parameter_types: int
+    topology: str
+    deflate_topology: bool
+    max_unit_size: int | None
+    indexed_references: bool
+    side_info: bool
+    performance: ParameterSetElements | None
+    temporal_context_modeling: bool | None
+    hist_dep_sig_prob: bool | None
+    nnr_pre: bool | None
+
+
+class EncoderOptions(ConfigOptions, total=False):
+    """Keyword options of functions that encode: the fields of :class:`EncoderConfig`, and the name of a preset."""
+
+    preset: str
 
 
 @dataclass(frozen=True)
@@ -179,7 +234,7 @@ class EncoderConfig(TensorOptions):
     qp_density : int
         QpDensity, 0..7: steps of qp that double the step size, as a power of two. With a goal other than ``qp`` it is
         7, and only the ``qp`` of rules refers to this one.
-    rules : tuple of Rule
+    rules : sequence of Rule
         In order; where several match, the last one wins for each option. A rule's goal (qp, quality, snr, max_error)
         is in the place of any other.
     overrides : mapping of str to mapping of str to value
@@ -255,7 +310,7 @@ class EncoderConfig(TensorOptions):
     effort: int = 5
     profile: int = 1
     qp_density: int = 2
-    rules: tuple[Rule, ...] = field(default=())
+    rules: Sequence[Rule] = ()
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     target_size: int | None = None
     target_ratio: float | None = None
@@ -278,13 +333,14 @@ class EncoderConfig(TensorOptions):
     nnr_pre: bool | None = None
 
     @classmethod
-    def preset(cls, name: str, **options: Any) -> EncoderConfig:
+    def preset(cls, name: str, **options: Unpack[ConfigOptions]) -> EncoderConfig:
         """The options that go by a name, replaced by those given.
 
         ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit;
         ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for. Of updates: ``update``;
         ``fl``, coarser, vectors too, for senders that add what was lost to the next one; ``3gpp-incremental``.
         """
+        check_options(cls.preset, options, ConfigOptions.__annotations__)
         if name not in PRESETS:
             raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
@@ -491,6 +547,45 @@ class EncoderConfig(TensorOptions):
                 before = {option: value for option, value in before.items() if option not in TENSOR_GOALS}
             overrides[name] = {**before, **options}
         return replace(self, overrides=overrides)
+
+
+def configured(
+    function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions, preset: str = "default"
+) -> EncoderConfig:
+    """Return the configuration that the arguments of a function stand for.
+
+    Parameters
+    ----------
+    function : callable
+        Named in errors, which suggest its other parameters too.
+    config : EncoderConfig or None
+    options : EncoderOptions
+        Replace fields of ``config``, or of the preset that they name.
+    preset : str
+        Used where there is neither ``config`` nor a preset among ``options``.
+
+    Raises TypeError for an option that does not exist, and for ``config`` with a preset.
+    """
+    check_options(function, options, EncoderOptions.__annotations__)
+    given: Any = {name: value for name, value in options.items() if name != "preset"}
+    if config is None:
+        return EncoderConfig.preset(options.get("preset", preset), **given)
+    if "preset" in options:
+        raise TypeError(f"{function.__qualname__}() got both config and preset; use EncoderConfig.preset()")
+    return replace(config, **given)
+
+
+def check_options(function: Callable[..., Any], options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for an option that is not known; it suggests a known one or another parameter of the function."""
+    if unknown := [name for name in options if name not in known]:
+        parameters = signature(function).parameters.values()
+        own = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
+        raise _unexpected(f"{function.__qualname__}()", unknown[0], [*known, *own])
+
+
+def _unexpected(where: str, name: str, known: Iterable[str]) -> TypeError:
+    similar = get_close_matches(name, list(known), 1)
+    return TypeError(f"{where} got an unexpected option {name!r}{f'; did you mean {similar[0]!r}?' if similar else ''}")
 
 
 #: Options that decide on errors, and what they may be where a fixed-point format does.

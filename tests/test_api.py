@@ -8,8 +8,10 @@ import importlib
 import io
 import json
 import os
+import py_compile
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -548,6 +550,21 @@ def test_all_errors_are_public() -> None:
     kinds = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert kinds - {"WriteError"} <= set(nnr.__all__)
     assert all(issubclass(getattr(nnr, name), (nnr.NnrError, Warning)) for name in kinds & set(nnr.__all__))
+
+
+def test_public_names_need_no_source_files(tmp_path: Path) -> None:
+    folder = Path(nnr.__file__).parent
+    with zipfile.ZipFile(tmp_path / "nnr.zip", "w") as file:
+        for name in ("__init__", "public"):
+            py_compile.compile(str(folder / f"{name}.py"), str(tmp_path / name))
+            file.write(tmp_path / name, f"nnr_codec/{name}.pyc")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import nnr_codec; print(*nnr_codec.__all__, nnr_codec.__file__)"
+    )
+    program = [sys.executable, "-S", "-I", "-c", code, str(tmp_path / "nnr.zip")]
+    *names, file_name = subprocess.run(program, check=True, capture_output=True, text=True).stdout.split()
+    assert names == list(nnr.__all__)
+    assert "nnr.zip" in file_name
 
 
 def test_unknown_names() -> None:

@@ -7,10 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TypedDict, Unpack, cast
 
 from .. import formats
+from ..config import check_options
 from ..decoder.index import NnrFile
+from ..formats import TopologySource
 from ..limits import Limits
 from ..model import Model
 from .files import parts_for
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..bitstream.source import Bitstream
-    from ..formats import TopologySource
     from .arguments import Target
 
 
@@ -97,6 +98,15 @@ def decode(
     return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
 
 
+class OpenOptions(TypedDict, total=False):
+    """Keyword options of :func:`open`, as a test checks."""
+
+    limits: Limits | None
+    topology_dimensions: Mapping[str, Sequence[int]] | None
+    dtype: str
+    topology: TopologySource | None
+
+
 def decode_file(
     data: Bitstream | NnrFile,
     target: Target,
@@ -109,7 +119,7 @@ def decode_file(
     jobs: int = 1,
     executor: Executor | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[OpenOptions],
 ) -> None:
     """Decode an NNR bitstream into a model file, tensor by tensor; the file appears whole or not at all.
 
@@ -135,6 +145,7 @@ def decode_file(
 
     Raises what :func:`decode` and :func:`save` raise. Warns as :func:`decode` does, when the file is there.
     """
+    check_options(decode_file, options, OpenOptions.__annotations__)
     with ExitStack() as stack:
         if not isinstance(data, NnrFile):
             data = stack.enter_context(open(data, **options))

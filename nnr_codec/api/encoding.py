@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
-from ..config import EncoderConfig
+from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder.encode import Progress, TensorReport, encode_units
 from ..files import output_file
 from ..model import Array, Model
 from ..parts import Parts
 from ..report.encoded import EncodeReport, Notes, Witness
 from .files import file_name, parts_for
-from .prepared import configured, prepared_model, with_all_amounts
+from .prepared import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -29,7 +29,7 @@ def encode(
     *,
     jobs: int = 1,
     executor: Executor | None = None,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> bytes:
     """Encode a model into an NNR bitstream.
 
@@ -48,7 +48,8 @@ def encode(
         models in files its workers get paths, and read the tensors themselves. The call must not come from one of its
         workers, which would wait for itself.
     **options
-        Fields of EncoderConfig, replacing those of ``config``: ``exact=True`` keeps every bit.
+        Fields of EncoderConfig, replacing those of ``config`` or of the preset that ``preset`` names: ``exact=True``
+        keeps every bit.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def encode(
         An option has no effect on the model, or not on all of its blocks; a rule matches no tensor.
     """
     loaded = formats.as_model(model)
-    settings = with_all_amounts(loaded, configured(config, options))
+    settings = with_all_amounts(loaded, configured(encode, config, options))
     prepared = prepared_model(loaded, settings)
     return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=settings))
 
@@ -86,7 +87,7 @@ def encode_file(
     executor: Executor | None = None,
     statistics: bool = False,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> EncodeReport:
     """Encode a model into a file, unit by unit; the file appears whole or not at all.
 
@@ -110,7 +111,7 @@ def encode_file(
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)
-    settings = with_all_amounts(loaded, configured(config, options))
+    settings = with_all_amounts(loaded, configured(encode_file, config, options))
     report = EncodeReport(source=file_name(source), config=settings, version=__version__)
     prepared = prepared_model(loaded, settings, report.steps)
 

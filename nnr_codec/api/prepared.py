@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from .. import formats
 from ..compare import compare_models
@@ -20,11 +18,6 @@ from ..model import Model, Wiring
 from ..reduction import Step
 from ..report.reduced import StepReport, step_report
 from .decoding import decode
-
-
-def configured(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
-    """The options, some of them replaced; all their defaults where there are none."""
-    return replace(config, **options) if config else EncoderConfig(**options)
 
 
 def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:

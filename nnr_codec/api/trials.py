@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps
-from ..config import EncoderConfig
+from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
 from ..encoder import tune as tuning
 from ..encoder.encode import TensorReport, encode_units
@@ -23,7 +23,7 @@ from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode
 from .files import file_name
-from .prepared import configured, prepared_model, with_all_amounts
+from .prepared import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -38,7 +38,7 @@ def estimate(
     *,
     jobs: int = 1,
     executor: Executor | None = None,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> EncodeReport:
     """What :func:`encode_file` would report, without coding: sizes are estimated, those of large tensors by excerpts.
 
@@ -46,7 +46,7 @@ def estimate(
     """
     started = time.perf_counter()
     loaded = formats.as_model(model)
-    settings = with_all_amounts(loaded, configured(config, options))
+    settings = with_all_amounts(loaded, configured(estimate, config, options))
     report = EncodeReport(source=file_name(model), config=settings)
     prepared = prepared_model(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
@@ -66,7 +66,7 @@ def tune(
     tolerance: float,
     config: EncoderConfig | None = None,
     budget: int = 40,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> Tuning:
     """Find the coarsest steps at which a score of the decoded model holds, tensor by tensor.
 
@@ -95,7 +95,7 @@ def tune(
         No steps hold the score, or the options have a target.
     """
     loaded = formats.as_model(model)
-    settings = with_all_amounts(loaded, configured(config, options))
+    settings = with_all_amounts(loaded, configured(tune, config, options))
     prepared = prepared_model(loaded, settings)
 
     def coded(settings: EncoderConfig) -> tuning.Coded:
@@ -110,21 +110,23 @@ def tune(
     return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
 
 
-def folded(model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Any) -> Model:
+def folded(
+    model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]
+) -> Model:
     """The model that a bitstream of these options restores, but for quantization.
 
     It is ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two leave the
     outputs of the network what they are, up to rounding. Parameters and errors are those of :func:`encode`.
     """
     loaded = formats.as_model(model)
-    return prepared_model(loaded, with_all_amounts(loaded, configured(config, options))).restored
+    return prepared_model(loaded, with_all_amounts(loaded, configured(folded, config, options))).restored
 
 
 def reduce(
     model: Model | Mapping[str, Array] | Source,
     steps: str | Iterable[Step | str],
     config: EncoderConfig | None = None,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> Reduction:
     """Apply steps of parameter reduction to a model, without coding it (ISO/IEC 15938-17:2024, clause 8).
 
@@ -147,7 +149,7 @@ def reduce(
         A step or one of its options does not exist, or there is nothing that it could do.
     """
     loaded = formats.as_model(model)
-    settings = with_all_amounts(loaded, replace(configured(config, options), reduce=steps))
+    settings = with_all_amounts(loaded, replace(configured(reduce, config, options), reduce=steps))
     found: list[StepReport] = []
     prepared = prepared_model(loaded, settings, found)
     return Reduction(prepared.restored, tuple(found))
@@ -161,7 +163,7 @@ def measure(
     metric: str | None = None,
     config: EncoderConfig | None = None,
     jobs: int = 1,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> Performance:
     """Performance maps of a bitstream, by measurement (6.4.4.3): its decoded model is reduced further, and evaluated.
 
@@ -195,7 +197,7 @@ def measure(
         There is no such map, a point is none or cannot be applied to the model, ``evaluate`` gives no finite number, or
         ``metric`` is empty.
     """
-    loaded, asked = formats.as_model(model), configured(config, options)
+    loaded, asked = formats.as_model(model), configured(measure, config, options)
     known = asked.performance if isinstance(asked.performance, Performance) else Performance()
     if metric is not None:
         if not isinstance(metric, str) or not metric:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Unpack, cast
 
 from .. import formats
 from ..bitstream.performance import Performance
 from ..bitstream.source import open_source
 from ..bitstream.units import UnitReader
-from ..config import MODEL_GOALS, EncoderConfig
+from ..config import MODEL_GOALS, EncoderConfig, EncoderOptions, configured
 from ..constants import NNR_MPS
 from ..decoder.lineage import Lineage
 from ..decoder.update import UpdateDecoder
@@ -77,7 +77,7 @@ def squash_updates(
     limits: Limits | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> bytes:
     """Encode one update that does what several do one after another.
 
@@ -95,9 +95,9 @@ def squash_updates(
     """
     before = _loaded(base, limits)
     after = chain_updates(before, updates, limits=limits)
-    settings = replace(config, **options) if config else EncoderConfig(**options)
+    settings = configured(squash_updates, config, options)
     if settings.exact is False or any(getattr(settings, goal) is not None for goal in MODEL_GOALS):
-        settings = settings if config else EncoderConfig.preset("update", **options)
+        settings = configured(squash_updates, config, options, "update")
     else:
         settings = replace(settings, exact=True)
     return encode_update(before, after, settings, jobs=jobs, executor=executor)

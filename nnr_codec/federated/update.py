@@ -6,17 +6,17 @@ Clause numbers refer to ISO/IEC 15938-17:2024.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from math import isfinite
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import formats
-from ..config import MODEL_GOALS, EncoderConfig
+from ..config import MODEL_GOALS, EncoderConfig, EncoderOptions, configured
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512
 from ..decoder.lineage import Lineage
 from ..decoder.restore import BITS, UPDATE
@@ -79,7 +79,7 @@ def encode_update(
     sbt_ternary: float | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
-    **options: Any,
+    **options: Unpack[EncoderOptions],
 ) -> bytes:
     """Encode what makes one model of another one.
 
@@ -111,7 +111,7 @@ def encode_update(
     FormatError
         A model file is malformed.
     """
-    settings = _settings(config, options)
+    settings = _settings(encode_update, config, options)
     quantization = binary_ternary_of(sbt, sbt_ternary, settings)
     goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
     if lossless and goals:
@@ -260,7 +260,7 @@ class UpdateEncoder:
     names : iterable of str
         Tensors in the order of their parameter_ids; others follow. By default those of ``state``, with theirs.
     **options
-        Fields of EncoderConfig, replacing those of ``config``.
+        As for :func:`nnr_codec.encode`.
 
     Attributes
     ----------
@@ -288,7 +288,7 @@ class UpdateEncoder:
         sbt_ternary: float | None = None,
         state: UpdateState | None = None,
         names: Iterable[str] = (),
-        **options: Any,
+        **options: Unpack[EncoderOptions],
     ) -> None:
         if parent not in PARENTS:
             raise EncodeError(f"parent {parent!r}: there are {', '.join(PARENTS)}")
@@ -299,7 +299,7 @@ class UpdateEncoder:
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
                 raise EncodeError(f"{name} {part} is outside 0..1")
-        self._config, self._device_id, self._parent = _settings(config, options), int(device_id), parent
+        self._config, self._device_id, self._parent = _settings(UpdateEncoder, config, options), int(device_id), parent
         if self._config.fold_batchnorm:
             raise EncodeError("differences have no batch normalization to fold: fold the models (nnr_codec.folded)")
         self._base_model_id = base_model_id
@@ -485,9 +485,9 @@ class UpdateEncoder:
         return residuals if self._config.nnr_pre or energies[0] < PROMISE * energies[1] else {}
 
 
-def _settings(config: EncoderConfig | None, options: Mapping[str, Any]) -> EncoderConfig:
+def _settings(function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions) -> EncoderConfig:
     """The options of updates; EncodeError for those that make no sense of them."""
-    settings = replace(config, **options) if config else EncoderConfig.preset("update", **options)
+    settings = configured(function, config, options, "update")
     if settings.profile == 0:
         raise EncodeError("profile 0 has no updates (6.3.3.7)")
     if settings.block or settings.local_scaling:

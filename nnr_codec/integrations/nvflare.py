@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import EncoderConfig, Limits, UpdateEncoder, encode, identity
 from .. import open as open_bitstream
+from ..config import ConfigOptions
 from ..dtypes import STORED_TYPES, stored_type
 from ..errors import EncodeError, FormatError, LimitError, MissingDependencyError
 from ..limits import Budget
@@ -97,14 +98,14 @@ class NNREncode(_NNRFilter):
     sbt, sbt_ternary : float, optional
         Of differences: binary-ternary quantization, as for :class:`nnr_codec.UpdateEncoder`.
 
-    Raises EncodeError for options that there are not, and, when it filters, for what cannot be coded: NVFlare answers a
-    task so with an error.
+    Raises TypeError for options that do not exist. Raises EncodeError for wrong values, and, when it filters, for
+    tensors that cannot be coded: NVFlare answers a task so with an error.
     """
 
     def __init__(
         self,
         preset: str | None = None,
-        options: dict[str, Any] | None = None,
+        options: ConfigOptions | None = None,
         error_feedback: bool = False,
         sparsity: float | None = None,
         jobs: int = 1,

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from ..api.decoding import decode
 from ..api.encoding import encode_file
-from ..config import EncoderConfig
+from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder.fitting import scale_options
 from ..encoder.goals import with_density
 from ..encoder.reduce import apply, tool_of
@@ -259,7 +259,7 @@ class LocalScaling(_Made):
     tensors : str
         Patterns of names of weights, separated by ``|``.
     **options
-        Fields of EncoderConfig, replacing those of ``config``: how weights are quantized.
+        As for :func:`nnr_codec.encode`: how weights are quantized.
 
     Attributes
     ----------
@@ -275,14 +275,16 @@ class LocalScaling(_Made):
         There is no such layer, a weight cannot be quantized as asked, or ``config`` has steps of reduction.
     """
 
-    def __init__(self, module: Any, config: EncoderConfig | None = None, *, tensors: str = "*", **options: Any) -> None:
+    def __init__(
+        self, module: Any, config: EncoderConfig | None = None, *, tensors: str = "*", **options: Unpack[EncoderOptions]
+    ) -> None:
         super().__init__(module, {"original": "weight", "0.scale": "scale"})
         torch: Any = require("torch", "torch", "training")
         layers = _layers(torch, module, tensors)
         if not layers:
             raise EncodeError(f"there is no layer with a weight to scale among {tensors!r}")
         self.blocks = [Block(name, scale=f"{name}_scaling", axis=_axis(torch, layer)) for name, layer in layers.items()]
-        config = replace(config or EncoderConfig(), **options)
+        config = configured(LocalScaling, config, options)
         if config.steps:
             raise EncodeError("steps of reduction come before scales: do them, and train these without")
         if kept := [name for name in layers if config.for_tensor(name).exact]:

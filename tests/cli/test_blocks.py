@@ -1,4 +1,4 @@
-"""nnr encode --block, --fold-batchnorm, --local-scaling, --topology external, --index, --preset 3gpp-full."""
+"""nnr encode with options about blocks, and with --indexed-references, --topology external and --preset 3gpp-full."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder() -> str:
             NNR_CPT_LS | NNR_CPT_BN,
             ["conv.weight", "conv.weight_scaling", *BLOCK[1:-1]],
         ),
-        (["--preset", "3gpp-full", "--index", "--quality", "40"], NNR_CPT_BN, BLOCK[:-1]),
+        (["--preset", "3gpp-full", "--indexed-references", "--quality", "40"], NNR_CPT_BN, BLOCK[:-1]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -52,7 +52,7 @@ def test_what_comes_of_options(
     result = call(capsys, "encode", folder, "-o", "m.nnr", "--check", *arguments)
     assert result.code == 0, result.err
     found = units(Path("m.nnr").read_bytes())
-    if "--index" not in arguments:
+    if "--indexed-references" not in arguments:
         assert found[0] == (types, names)
     assert found[0][0] == types
     check = CHECK.fullmatch(result.err.splitlines(keepends=True)[-1])
@@ -84,7 +84,7 @@ def test_outputs_are_the_same(folder: str, capsys: Capture, arguments: list[str]
 
 def test_a_graph_kept_apart(folder: str, capsys: Capture) -> None:
     Path(folder, "graph.quant").write_text('"y": linear_quantize(min = -1.0, max = 1.0, bits = 8);\n')
-    arguments = ["--topology", "external", "--fold-batchnorm", "--index"]
+    arguments = ["--topology", "external", "--fold-batchnorm", "--indexed-references"]
     result = call(capsys, "encode", folder, "-o", "m.nnr", "--check", *arguments)
     assert result.code == 0, result.err
     assert CHECK.fullmatch(result.err.splitlines(keepends=True)[-1])
@@ -96,10 +96,8 @@ def test_a_graph_kept_apart(folder: str, capsys: Capture) -> None:
 
 
 def test_a_list_of_names(folder: str, capsys: Capture) -> None:
-    """Both names of the option."""
-    for name in ("--index", "--indexed-references"):
-        assert call(capsys, "encode", folder, "-fo", "m.nnr", name).code == 0
-        assert Path("m.nnr").read_bytes() == nnr.encode(folder, indexed_references=True)
+    assert call(capsys, "encode", folder, "-o", "m.nnr", "--indexed-references").code == 0
+    assert Path("m.nnr").read_bytes() == nnr.encode(folder, indexed_references=True)
 
 
 def test_estimates_and_reports(folder: str, capsys: Capture) -> None:
@@ -162,7 +160,7 @@ def test_a_preset_with_blocks_suits_a_model_without_blocks(capsys: Capture) -> N
     ("arguments", "told"), [(["--local-scaling"], True), (["--local-scaling", "--fold-batchnorm"], False), ([], False)]
 )
 def test_a_list_leaves_no_place_for_scales(folder: str, capsys: Capture, arguments: list[str], told: bool) -> None:
-    result = call(capsys, "encode", folder, "-o", "m.nnr", "--index", *arguments)
+    result = call(capsys, "encode", folder, "-o", "m.nnr", "--indexed-references", *arguments)
     assert result.code == 0
     assert ("warning: local_scaling has no effect: indexed_references leaves no names" in result.err) == told
 

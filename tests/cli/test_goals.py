@@ -89,7 +89,10 @@ def test_a_ratio_in_percent(npz: Path, capsys: Capture) -> None:
         (["--lossless", "--quality", "50"], "--lossless keeps every bit, which leaves nothing to choose for --quality"),
         (["--lossless", "--target-size", "1MB"], "nothing to choose for --target-size"),
         (["--lossless", "--qp", "-20"], "--lossless keeps every bit, which leaves nothing to choose for --qp"),
-        (["--lossless", "--dq"], "--lossless keeps every bit, which leaves nothing to choose for --dq"),
+        (
+            ["--lossless", "--dq"],
+            "--lossless keeps every bit, which leaves nothing to choose for --dependent-quantization",
+        ),
         (["--profile", "0", "--row-skipping"], "Error: --row-skipping needs --profile 1"),
         (["--quality", "101"], "Error: --quality 101.0 is outside 0..100"),
         (["--qp", "999"], "Error: --qp 999 is outside -504..511 of --qp-density 2"),

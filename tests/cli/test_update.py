@@ -98,7 +98,7 @@ def test_there_and_back(versions: Path, capsys: Capture) -> None:
         (["--max-error", 1e-4, "--effort", 2], {"max_error": 1e-4, "effort": 2}),
         (["--target-size", "900"], {"target_size": 900}),
         (["--rule", "a.*:exact=true"], {"rules": [nnr.Rule("a.*", exact=True)]}),
-        (["--index", "--row-skipping"], {"indexed_references": True, "row_skipping": True}),
+        (["--indexed-references", "--row-skipping"], {"indexed_references": True, "row_skipping": True}),
         (["--sbt", 0.9], {"sbt": 0.9}),
         (["--sbt", 0.8, "--sbt-ternary", 0, "-j", 2], {"sbt": 0.8, "sbt_ternary": 0}),
     ],

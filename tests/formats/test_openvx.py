@@ -234,7 +234,7 @@ def test_what_saturates_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.Capt
         (["--target-ratio", "0.2"], "--target-ratio"),
         (["--lossless"], "--lossless"),
         (["--preset", "small"], "--quality"),
-        (["--dq"], "--dq"),
+        (["--dependent-quantization"], "--dependent-quantization"),
         (["--local-scaling"], "--local-scaling"),
         (["--rule", "w:qp=-3"], "(--)?qp"),
     ],

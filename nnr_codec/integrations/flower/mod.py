@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from ... import UpdateState, decode
-from ...config import EncoderConfig
+from ...config import EncoderConfig, EncoderOptions, configured
 from ...errors import EncodeError, FormatError, UnsupportedError
 from ...federated.update import UpdateEncoder
 from ...limits import Limits
@@ -26,9 +25,7 @@ class NNRMod:
     Parameters
     ----------
     config : EncoderConfig, optional
-        How updates are coded.
-    preset : str
-        Of EncoderConfig, where ``config`` is not given.
+        How updates are coded; by default with the preset ``"fl"``.
     sparsity, structured_sparsity, sbt, sbt_ternary : float, optional
         As for :class:`nnr_codec.UpdateEncoder`.
     error_feedback : bool
@@ -38,7 +35,7 @@ class NNRMod:
     jobs : int
         Threads for coding.
     **options
-        Fields of EncoderConfig.
+        As for :func:`nnr_codec.encode`.
 
     Raises EncodeError for options that updates cannot have.
     """
@@ -47,7 +44,6 @@ class NNRMod:
         self,
         config: EncoderConfig | None = None,
         *,
-        preset: str = "fl",
         sparsity: float | None = None,
         structured_sparsity: float | None = None,
         sbt: float | None = None,
@@ -55,11 +51,11 @@ class NNRMod:
         error_feedback: bool = True,
         limits: Limits | None = None,
         jobs: int = 1,
-        **options: Any,
+        **options: Unpack[EncoderOptions],
     ) -> None:
         if jobs < 1:
             raise ValueError(f"jobs is {jobs}, which leaves nobody to work")
-        self._config = replace(config, **options) if config else EncoderConfig.preset(preset, **options)
+        self._config = configured(NNRMod, config, options, "fl")
         self._options: dict[str, Any] = {
             "error_feedback": error_feedback,
             "sparsity": sparsity,

@@ -1,0 +1,6 @@
+"""Entry point of ``python -m nnr_codec``, which is the ``nnr`` command."""
+
+if __name__ == "__main__":
+    from nnr_cli.main import main
+
+    main()
