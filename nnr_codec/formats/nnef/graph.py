@@ -182,7 +182,6 @@ def _check_shared(variables: Sequence[Variable], text: Text) -> None:
     for variable in variables:
         other = first.setdefault(variable.label.casefold(), variable)
         if (other.shape, other.dtype) != (variable.shape, variable.dtype):
-            text.fail(
-                f"label {variable.label!r} is that of line {text.place(other.call)[0]}, with another shape or data type",
-                variable.call,
-            )
+            line = text.place(other.call)[0]
+            message = f"label {variable.label!r} is that of line {line}, with another shape or data type"
+            text.fail(message, variable.call)
