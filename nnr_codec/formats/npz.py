@@ -244,7 +244,8 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
         return None
     magic, flags, name_size, extra_size = _LOCAL.unpack_from(head)
     at = _LOCAL.size + name_size
-    name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
+    is_utf8 = info.flag_bits & _UTF8 or info.orig_filename.isascii()  # the codec of cp437 is slow
+    name = info.orig_filename.encode("utf-8" if is_utf8 else "cp437")
     start = at + extra_size
     if magic != _LOCAL_MAGIC or flags != info.flag_bits or head[_LOCAL.size : at] != name:
         return None
