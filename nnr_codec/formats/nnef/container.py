@@ -170,7 +170,7 @@ class Directory:
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
         paths = list(paths)
-        root = _open_folder(self.root) if _RELATIVE and len(paths) > 1 else self.root
+        root = _open_folder(self.root) if _RELATIVE and len(paths) != 1 else self.root
         try:
             for path in paths:
                 with _open_below(root, path) as stream:

@@ -74,7 +74,7 @@ _VARIABLE = re.compile(
     rf"""
     {_BLANKS} ([A-Za-z_][A-Za-z0-9_]{{0,255}}+) {_BLANKS} = {_BLANKS}
     (variable) {_BLANKS} (?: < {_BLANKS} (scalar|integer|logical) {_BLANKS} > {_BLANKS} )?
-    \( {_BLANKS} (?: {_SHAPE} , {_BLANKS} {_LABEL} | {_LABEL} , {_BLANKS} {_SHAPE} ) (\)) {_BLANKS} ;
+    \( {_BLANKS} (?: {_SHAPE} , {_BLANKS} {_LABEL} | {_LABEL} , {_BLANKS} {_SHAPE} ) \) {_BLANKS} ;
     """.encode(),
     re.VERBOSE,
 )
@@ -293,7 +293,7 @@ class _Parser(Lexer):
         shapes: dict[bytes, tuple[int, ...]] = {}
         end, count, left = self.token.start, 0, self.tokens_left()
         while match := _VARIABLE.match(self.data, end):
-            name, _, generic, shape, label, other_label, other_shape, _ = match.groups()
+            name, _, generic, shape, label, other_label, other_shape = match.groups()
             identifier, extents = name.decode(), shape or other_shape
             if extents not in shapes:
                 shapes[extents] = tuple(map(int, _NUMBER.findall(extents)))
