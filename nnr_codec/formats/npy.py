@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import struct
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,24 +73,22 @@ def read_header(file: IO[bytes], what: str) -> Header:
     prefix = file.read(8)
     if prefix[:6] != _MAGIC or prefix[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise FormatError(f"{what}: not a .npy file of version 1.0, 2.0 or 3.0")
-    layout = struct.Struct("<H" if prefix[6] == 1 else "<I")
-    size = file.read(layout.size)
-    if len(size) != layout.size:
+    size = file.read(2 if prefix[6] == 1 else 4)
+    if len(size) != (2 if prefix[6] == 1 else 4):
         raise FormatError(f"{what}: the file ends in its header")
-    (length,) = layout.unpack(size)
+    length = int.from_bytes(size, "little")
     if length > _MAX_HEADER:
         raise FormatError(f"{what}: a header of {length} bytes")
     header = file.read(length)
     try:
-        shape, dtype, fortran_order = _parsed(header if len(header) == length else b"")
+        return _parsed(header if len(header) == length else b"", len(prefix) + len(size) + length)
     except FormatError as error:
         raise FormatError(f"{what}: {error}") from error.__cause__
-    return Header(shape, dtype, fortran_order, len(prefix) + layout.size + length)
 
 
 @lru_cache(maxsize=256)  # arrays of an archive often have the same header
-def _parsed(header: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]:
-    """Shape, dtype and order of a header; FormatError where it is malformed."""
+def _parsed(header: bytes, size: int) -> Header:
+    """The header that says this, and has so many bytes; FormatError where it is malformed."""
     match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
     fields = _fields(match[1]) if match else {}
     if fields.keys() != {"descr", "fortran_order", "shape"}:
@@ -103,7 +100,7 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]
         dtype = np.dtype(fields["descr"])
     except TypeError as error:
         raise FormatError(f"this machine has no dtype {fields['descr']}") from error
-    return shape, dtype, fields["fortran_order"] == "True"
+    return Header(shape, dtype, fields["fortran_order"] == "True", size)
 
 
 def _fields(text: str) -> dict[str, str]:

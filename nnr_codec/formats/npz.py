@@ -49,22 +49,27 @@ _MAX_EXPANSION = 1032
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Member(Entry):
-    """An array of an archive, which begins at ``start`` with what precedes the member.
+class _Array(Entry):
+    """An array of an archive.
 
     Parameters
     ----------
-    info : zipfile.ZipInfo
     header : Header
         Checked before.
     """
 
-    info: zipfile.ZipInfo
     header: Header
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.header.dtype.newbyteorder("=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member(_Array):
+    """An array that begins at ``start`` with what precedes the member."""
+
+    info: zipfile.ZipInfo
 
     def read(self, file: BinaryIO, what: str) -> Array:
         """The array; FormatError, which begins with ``what``, where the archive is damaged."""
@@ -78,10 +83,20 @@ class _Member(Entry):
                 return _read_items(member, self.header, what)
 
 
-class _StoredMember(_Member):
-    """An array that is stored without compression; ``start`` is the first byte of its header, not of the member."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredMember(_Array):
+    """An array that is stored without compression; ``start`` is the first byte of its header.
 
-    __slots__ = ()
+    Parameters
+    ----------
+    filename : str
+        The name of the member.
+    checksum : int
+        CRC-32 of the member.
+    """
+
+    filename: str
+    checksum: int
 
     def read(self, file: BinaryIO, what: str) -> Array:
         """Return the array; raise FormatError, which begins with ``what``, where the checksum is another one."""
@@ -89,9 +104,9 @@ class _StoredMember(_Member):
         checksum = zlib.crc32(file.read(self.header.size))
         array = _new_array(self.header)
         fill(file, array, what)
-        if zlib.crc32(array.reshape(-1).view(np.uint8).data, checksum) != self.info.CRC:
+        if zlib.crc32(array.reshape(-1).view(np.uint8).data, checksum) != self.checksum:
             with _damaged(f"{what}: "):
-                raise zipfile.BadZipFile(f"Bad CRC-32 for file {self.info.filename!r}")
+                raise zipfile.BadZipFile(f"Bad CRC-32 for file {self.filename!r}")
         return _native(array, self.header)
 
 
@@ -145,11 +160,13 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             if isinstance(source, Path) and (found := _stored_member(archive.fp, info, stop)):
                 start, data = found
                 header = _checked_header(io.BytesIO(data), info, budget, what)
-                members[name] = _entry(_StoredMember, start, info, header)
+                place = header.dtype.str, header.shape, start, info.compress_size
+                members[name] = _StoredMember(*place, header=header, filename=info.filename, checksum=info.CRC)
                 continue
             with archive.open(info) as member_file:
                 header = _checked_header(member_file, info, budget, what)
-                members[name] = _entry(_Member, info.header_offset, info, header)
+                place = header.dtype.str, header.shape, info.header_offset, info.compress_size
+                members[name] = _Member(*place, header=header, info=info)
                 if not isinstance(source, Path):
                     tensors[name] = _read_items(member_file, header, what)
         if isinstance(source, Path):
@@ -224,10 +241,6 @@ def _damaged(what: str = "") -> Iterator[None]:
         raise FormatError(f"{what}not a zip archive, or a damaged one: {error}") from error
 
 
-def _entry(kind: type[_Member], start: int, info: zipfile.ZipInfo, header: Header) -> _Member:
-    return kind(header.dtype.str, header.shape, start, info.compress_size, info=info, header=header)
-
-
 def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[int, bytes] | None:
     """Return the position of a member's content, and its first bytes, which include the .npy header.
 
@@ -244,7 +257,8 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
         return None
     magic, flags, name_size, extra_size = _LOCAL.unpack_from(head)
     at = _LOCAL.size + name_size
-    name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
+    is_utf8 = info.flag_bits & _UTF8 or info.orig_filename.isascii()  # the codec of cp437 is slow
+    name = info.orig_filename.encode("utf-8" if is_utf8 else "cp437")
     start = at + extra_size
     if magic != _LOCAL_MAGIC or flags != info.flag_bits or head[_LOCAL.size : at] != name:
         return None

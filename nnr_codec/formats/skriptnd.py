@@ -110,15 +110,17 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             f"files that are no part of the model are left out: {listed(strangers)}", FormatWarning, stacklevel=3
         )
     metadata = _texts(folder, modules, budget)
-    found: dict[str, tuple[str, Header]] = {}
+    headers: dict[str, Header] = {}
     with closing(folder.members(labels)) as members:
         for path, stream, size in members:
             header = read_header(stream, size, path)
             budget.tensor(header.shape, header.dtype.itemsize, path)
-            found[labels[path]] = path, header
+            headers[path] = header
             if not header.is_written or header.data_type != DATA_TYPES[header.dtype.kind]:
                 metadata[_KEY + labels[path] + _TENSOR] = header.fields.hex()
-    return Model(LazyTensors(folder, found), topology, metadata=metadata, format=NAME)
+    return Model(
+        LazyTensors(folder, {labels[path]: path for path in headers}, headers), topology, metadata=metadata, format=NAME
+    )
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import os
+import re
 import tarfile
 import time
 import tracemalloc
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError, NnrError
-from nnr_codec.formats.nnef import container
+from nnr_codec.formats.nnef import container, tar
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model
 
@@ -390,6 +391,34 @@ def test_directory_limits(tmp_path: Path) -> None:
         formats.load(folder, limits=Limits(max_names=10))
     with pytest.raises(LimitError, match="max_topology_bytes"):
         formats.load(folder, limits=Limits(max_topology_bytes=10))
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_headers_are_decoded_as_by_tarfile(data: st.DataObject) -> None:
+    """Also after one of which they differ in name, size and checksum alone."""
+    decode = tar._Decoder()
+    names, sizes = ["a", "b/w.dat", "é", "x" * 99, f"{'p' * 60}/{'n' * 60}", "d/"], [0, 7, 8**11 - 1, 8**11]
+    for _ in range(4):
+        info = tarfile.TarInfo(data.draw(st.sampled_from(names)))
+        info.size = data.draw(st.sampled_from(sizes))
+        info.type = data.draw(st.sampled_from([tarfile.REGTYPE, tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE]))
+        block = bytearray(info.tobuf(data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])))[-512:])
+        if data.draw(st.booleans()):
+            place = data.draw(
+                st.sampled_from([0, 5, 99, 100, 124, 130, 135, 140, 148, 153, 154, 155, 156, 157, 345, 511])
+            )
+            block[place] = data.draw(st.sampled_from(b"\0 01789+-_ax/\x80\xff"))
+            if data.draw(st.booleans()):
+                total = sum(block[:148]) + 8 * 32 + sum(block[156:])
+                block[148:156] = b"%06o\0 " % total
+        try:
+            expected = tarfile.TarInfo.frombuf(bytes(block), "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            with pytest.raises(FormatError, match=re.escape(str(error))):
+                decode(bytes(block))
+        else:
+            assert decode(bytes(block)) == (expected.name, expected.size, expected.type)
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError, LimitError, NnrError
 from nnr_codec.formats.nnef.graph import Graph, parse_graph
+from nnr_codec.formats.nnef.parser import invocation_at
+from nnr_codec.formats.nnef.tree import Variable
 from nnr_codec.limits import Limits
 
 from ..shared import SHARED, needs_shared
@@ -22,6 +24,13 @@ _HEAD = "version 1.0;\ngraph g(x) -> (y)\n{\n"
 
 def parse(body: str, head: str = _HEAD, limits: Limits | None = None) -> Graph:
     return parse_graph(f"{head}{body}\n}}\n".encode(), limits)
+
+
+def shape_text(data: bytes, variable: Variable) -> str:
+    """The text of the shape of a variable whose arguments have names."""
+    arguments = invocation_at(data, variable.call).arguments
+    (shape,) = (part.value for part in arguments if part.name and part.name.name == "shape")
+    return data[shape.start : shape.end].decode()
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (SYNTHETIC / "graphs").iterdir()))
@@ -48,7 +57,7 @@ def test_synthetic_documents(name: str) -> None:
     }.get(name, [("v", "scalar", (1, 2), "w")])
     assert [(v.identifier, v.dtype, v.shape, v.label) for v in graph.variables] == expected
     for variable in graph.variables:
-        text = data[variable.extents.start : variable.extents.end].decode()
+        text = shape_text(data, variable)
         assert text == "[1] + [2]" if name == "compositional" else eval(text) == list(variable.shape)
 
 
@@ -80,7 +89,11 @@ def test_variables_inside_expressions_have_no_identifier() -> None:
         "w = variable(shape = [2], label = 'b') + 1.0;\n"
         "(p, q) = f(x, [variable(shape = [3], label = 'c'), 2.5e-3]);"
     )
-    assert [(v.identifier, v.label, v.line) for v in graph.variables] == [("", "a", 4), ("", "b", 5), ("", "c", 6)]
+    assert [(v.identifier, v.label, graph.line(v)) for v in graph.variables] == [
+        ("", "a", 4),
+        ("", "b", 5),
+        ("", "c", 6),
+    ]
 
 
 def test_what_is_no_variable() -> None:
@@ -111,10 +124,12 @@ def test_extensions_and_fragments() -> None:
 
 def test_offsets_are_bytes() -> None:
     data = f"# \N{LATIN SMALL LETTER E WITH ACUTE}\r\n{_HEAD}v = variable(shape = [ 1,2 ], label = 'w');}}".encode()
-    (variable,) = parse_graph(data).variables
-    assert data[variable.extents.start : variable.extents.end] == b"[ 1,2 ]"
-    assert data[variable.call.start : variable.call.end] == b"variable(shape = [ 1,2 ], label = 'w')"
-    assert variable.line == 5
+    graph = parse_graph(data)
+    (variable,) = graph.variables
+    assert shape_text(data, variable) == "[ 1,2 ]"
+    call = invocation_at(data, variable.call)
+    assert data[call.start : call.end] == b"variable(shape = [ 1,2 ], label = 'w')"
+    assert graph.line(variable) == 5
 
 
 _MALFORMED = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from nnr_codec.errors import FormatError, LimitError, NnrError
 from nnr_codec.formats.nnef import lexer, parser
+from nnr_codec.formats.nnef.graph import parse_graph
 from nnr_codec.formats.nnef.lexer import KEYWORDS, Text
-from nnr_codec.formats.nnef.parser import MAX_NESTING, parse, parse_fragments
+from nnr_codec.formats.nnef.parser import MAX_NESTING, assignment_of, parse, parse_fragments
 from nnr_codec.formats.nnef.tree import (
     Array,
     ArrayType,
+    Assignment,
     Builtin,
     Comprehension,
     Conditional,
@@ -33,6 +36,7 @@ from nnr_codec.formats.nnef.tree import (
     TupleType,
     Type,
     Unary,
+    Variable,
     children,
     walk,
 )
@@ -91,8 +95,13 @@ def shown_type(kind: Type) -> str:
             return f"({', '.join(map(shown_type, items))})"
 
 
+def body(text: str) -> list[Assignment]:
+    """The assignments of a graph."""
+    return [assignment_of(part, document(text)) for part in parse(document(text)).graph.body]
+
+
 def expression(text: str) -> Expression:
-    (assignment,) = parse(document(f"y = {text};")).graph.body
+    (assignment,) = body(f"y = {text};")
     return assignment.value
 
 
@@ -169,15 +178,16 @@ def test_expressions(text: str, tree: str) -> None:
 
 
 def test_names_may_be_those_of_operations() -> None:
-    (assignment,) = parse(document("variable = and(or, variable = not);")).graph.body
+    (assignment,) = body("variable = and(or, variable = not);")
     assert isinstance(assignment.target, Identifier)
     assert assignment.target.name == "variable"
     assert shown(assignment.value) == "and(or, variable=not)"
 
 
 def test_left_sides() -> None:
-    body = "[a, b] = f(x);\n(c, [d]) = f(x);\ne, (g, h) = f(x);\n[] = f(x);\n"
-    assert [shown(part.target) for part in parse(document(body)).graph.body] == [
+    assert [
+        shown(part.target) for part in body("[a, b] = f(x);\n(c, [d]) = f(x);\ne, (g, h) = f(x);\n[] = f(x);\n")
+    ] == [
         "[a, b]",
         "(c, [d])",
         "(e, (g, h))",
@@ -226,15 +236,15 @@ def test_documents() -> None:
 
 
 def test_nodes_know_their_places() -> None:
-    body = (
+    text = (
         "# é\n  v , w = f < integer > ( - (a + b [ 1 : ]) * 2 ,  p = (c) if  !d else [ for i in e yield g ( i ) ] ) ;"
     )
-    data = document(body)
-    (assignment,) = parse(data).graph.body
+    data = document(text)
+    (assignment,) = body(text)
     places = [data[node.start : node.end].decode() for node in (assignment.target, *walk(assignment.value))]
     assert places == [
         "v , w",
-        body[body.index("f <") : body.rindex(" ;")],
+        text[text.index("f <") : text.rindex(" ;")],
         "- (a + b [ 1 : ]) * 2",
         "- (a + b [ 1 : ])",
         "a + b [ 1 : ]",
@@ -252,7 +262,7 @@ def test_nodes_know_their_places() -> None:
         "g ( i )",
         "i",
     ]
-    assert data[assignment.start : assignment.end].decode() == body[body.index("v ,") :]
+    assert data[assignment.start : assignment.end].decode() == text[text.index("v ,") :]
     assert Text(data, "graph.nnef").place(assignment.start) == (5, 3)
 
 
@@ -511,7 +521,10 @@ _BLANKS = st.sampled_from(["", "", "", " ", "\n", "\t\f", " # a = variable(\n"])
 @settings(max_examples=500)
 @given(st.data())
 def test_variables_at_once(data: st.DataObject) -> None:
-    """Assignments of variables that are matched as a whole give what the grammar gives: nodes, offsets and errors."""
+    """Assignments of variables that are matched as a whole give what the grammar gives.
+
+    Compared are nodes, offsets, errors, and the variables of the graph.
+    """
     list_of = st.lists(st.sampled_from(["1", "42"]), min_size=1, max_size=9).map(lambda items: f"[{', '.join(items)}]")
     key, value = st.sampled_from(["shape", "label"]), list_of | st.sampled_from(["'a/b'", '"c"', "'ä'"])
     text = ""
@@ -525,16 +538,27 @@ def test_variables_at_once(data: st.DataObject) -> None:
         text += "".join(word + data.draw(_BLANKS) for word in words)
     limit = data.draw(st.integers(12, 90))
 
-    def outcome(pattern: re.Pattern[bytes]) -> object:
+    def outcome(pattern: re.Pattern[bytes], read: Callable[[bytes], object]) -> object:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parser, "_VARIABLE", pattern)
             patch.setattr(lexer, "MAX_TOKENS", limit)
             try:
-                return repr(parse(document(text)))
+                return read(document(text))
             except FormatError as error:
                 return str(error)
 
-    assert outcome(parser._VARIABLE) == outcome(re.compile(rb"(?!)"))
+    def tree(data: bytes) -> object:
+        found = parse(data)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lexer, "MAX_TOKENS", 1000)
+            found.graph.body = tuple(assignment_of(part, data) for part in found.graph.body)
+        return repr(found)
+
+    def variables(data: bytes) -> object:
+        return [(v.call, v.identifier, v.dtype, v.shape, v.label) for v in parse_graph(data).variables]
+
+    for read in (tree, variables):
+        assert outcome(parser._VARIABLE, read) == outcome(re.compile(rb"(?!)"), read)
 
 
 def test_variables_of_models_are_matched_at_once() -> None:
@@ -543,9 +567,14 @@ def test_variables_of_models_are_matched_at_once() -> None:
         'conv_1 = variable(label = "conv/1", shape = [64,3,7,7]);',
         "b=variable<logical>\n(\n\tshape=[1],label='b'\n);",
     ):
-        assert parser._VARIABLE.fullmatch(text.encode())
+        (found,) = parse(document(text)).graph.body
+        assert isinstance(found, Variable)
     for text in (
         "w = variable<scalar>(shape = [4], label = 'w') + 1;",
-        "w = variable<scalar>(shape = [4 3], label = 'w');",
+        "w = variable<scalar>(shape = [0], label = 'w');",
+        "w = variable<scalar>(shape = [4294967296], label = 'w');",
+        "w = variable<scalar>(shape = [1], label = 'w w');",
+        "w = variable<scalar>(shape = [1], shape = [1]);",
     ):
-        assert not parser._VARIABLE.match(text.encode())
+        (other,) = parse(document(text)).graph.body
+        assert isinstance(other, Assignment)

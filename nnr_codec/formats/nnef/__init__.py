@@ -30,12 +30,13 @@ from .. import FormatWarning, announce, check_topology, described, listed
 from .blocks import find_blocks
 from .channels import find_channels
 from .container import Container, is_container, open_container
-from .graph import Variable, parse_graph, with_shapes
+from .graph import Graph, parse_graph, with_shapes
 from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
 from .lexer import check_text
 from .quant import doubtful, identifiers_of, read_quantization
 from .tar import Output, gzipped, write_tar
 from .tensorfile import HEADER_SIZE, Header, header_of, read_data, read_header, write_tensor
+from .tree import Variable
 
 NAME = "nnef"
 SUFFIXES = (".nnef", ".nnef.tar", ".nnef.tgz", ".tar", ".tgz", ".tar.gz")
@@ -57,13 +58,22 @@ class LazyTensors(Mapping[str, Array]):
     """Tensors that are read from their container at each access; headers have been checked before.
 
     An access raises FormatError when the file is not what it was, OSError when it cannot be read.
+
+    Parameters
+    ----------
+    container : Container
+    files : mapping of str to str
+        The path of each tensor.
+    headers : mapping of str to Header
+        By path.
     """
 
-    def __init__(self, container: Container, files: dict[str, tuple[str, Header]]) -> None:
-        self._container, self._files, self._lock = container, files, Lock()
+    def __init__(self, container: Container, files: Mapping[str, str], headers: Mapping[str, Header]) -> None:
+        self._container, self._files, self._headers, self._lock = container, files, headers, Lock()
 
     def __getitem__(self, label: str) -> Array:
-        path, header = self._files[label]
+        path = self._files[label]
+        header = self._headers[path]
         with self._lock, closing(self._container.members([path])) as members:
             _, stream, size = next(members)
             if read_header(stream, size, path) != header:
@@ -73,17 +83,18 @@ class LazyTensors(Mapping[str, Array]):
     def only(self, names: Sequence[str]) -> Mapping[str, Array]:
         """The tensors of these names for another process, which reads them by itself where it can."""
         files = {name: self._files[name] for name in names}
-        container = self._container.only([path for path, _ in files.values()])
-        return LazyTensors(container, files) if container else {name: self[name] for name in names}
+        container = self._container.only(files.values())
+        headers = {path: self._headers[path] for path in files.values()}
+        return LazyTensors(container, files, headers) if container else {name: self[name] for name in names}
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Type and shape of a tensor, from its header where that tells."""
-        header = self._files[name][1]
+        header = self._headers[self._files[name]]
         dtype = self[name].dtype if header.dtype.kind == "b" and not header.is_packed else header.dtype
         return dtype, header.shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LazyTensors, (self._container, self._files)
+        return LazyTensors, (self._container, self._files, self._headers)
 
     def __contains__(self, label: object) -> bool:
         return label in self._files
@@ -143,10 +154,11 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     files = {label: _present(labels, paths, names) for label, labels in groups.items()}
     variables = {variable.label: variable for variable in graph.variables}
     wanted = {path: variables[label] for label, found in files.items() for path in found}
-    headers = _headers(container, wanted, Budget(limits))
-    tensors = LazyTensors(container, {label: (found[0], headers[found[0]]) for label, found in files.items()})
-    arrays = LazyTensors(container, {path: (path, header) for path, header in headers.items()})
-    for found in files.values():
+    headers = _headers(container, wanted, graph, Budget(limits))
+    tensors = LazyTensors(container, {label: found[0] for label, found in files.items()}, headers)
+    several = [found for found in files.values() if len(found) > 1]
+    arrays = LazyTensors(container, {path: path for found in several for path in found}, headers)
+    for found in several:
         for path in found[1:]:
             if not _same(arrays[path], arrays[found[0]]):
                 raise FormatError(f"{found[0]} and {path} differ, but their labels are equal but for case (NNEF 4.1.3)")
@@ -223,38 +235,40 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
     return find_channels(graph)
 
 
-def _spellings(variables: Iterable[Variable]) -> dict[str, list[str]]:
+def _spellings(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
     """The spellings of every label in order, under the first of them."""
-    groups: dict[str, dict[str, None]] = {}
+    first: dict[str, str] = {}
+    others: dict[str, dict[str, None]] = {}
     for variable in variables:
-        groups.setdefault(variable.label.casefold(), {})[variable.label] = None
-    return {next(iter(group)): list(group) for group in groups.values()}
+        label = first.setdefault(variable.label.casefold(), variable.label)
+        if label != variable.label:
+            others.setdefault(label, {})[variable.label] = None
+    return {label: (label, *others.get(label, ())) for label in first.values()}
 
 
-def _present(labels: list[str], paths: dict[str, str], names: frozenset[str]) -> list[str]:
+def _present(labels: tuple[str, ...], paths: dict[str, str], names: frozenset[str]) -> tuple[str, ...]:
     """The tensor files of a label: those of its spellings that are there, or the first if none is."""
-    found = [paths[label] for label in labels if paths[label] in names]
-    return found or [paths[labels[0]]]
+    return tuple([paths[label] for label in labels if paths[label] in names]) or (paths[labels[0]],)
 
 
-def _headers(container: Container, wanted: dict[str, Variable], budget: Budget) -> dict[str, Header]:
+def _headers(container: Container, wanted: dict[str, Variable], graph: Graph, budget: Budget) -> dict[str, Header]:
     """Check the header of every wanted tensor file."""
     headers: dict[str, Header] = {}
     with closing(container.members(wanted)) as members:
         for path, stream, size in members:
             header = read_header(stream, size, path)
-            _check_fit(header, wanted[path], path)
+            _check_fit(header, wanted[path], graph, path)
             budget.tensor(header.shape, header.dtype.itemsize, path)
             headers[path] = header
     return headers
 
 
-def _check_fit(header: Header, variable: Variable, path: str) -> None:
+def _check_fit(header: Header, variable: Variable, graph: Graph, path: str) -> None:
     if header.shape != variable.shape:
-        raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{variable.line} says {variable.shape}")
+        raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
     if header.data_type != variable.dtype:
         raise FormatError(
-            f"{path} holds {header.dtype}, which is {header.data_type} data; {GRAPH}:{variable.line} says"
+            f"{path} holds {header.dtype}, which is {header.data_type} data; {GRAPH}:{graph.line(variable)} says"
             f" {variable.dtype} (NNEF 1.0.3, 5.2.1)"
         )
 
@@ -295,15 +309,19 @@ def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
     for labels in spellings.values():
         name = next((label for label in labels if label in model.tensors), spelled.get(labels[0].casefold()))
         if name is None:
-            raise FormatError(f"the model has no tensor {labels[0]!r}, a variable in line {variables[labels[0]].line}")
+            raise FormatError(
+                f"the model has no tensor {labels[0]!r}, a variable in line {graph.line(variables[labels[0]])}"
+            )
         sources.update({paths[label]: (name, variables[label]) for label in labels})
     used = {name for name, _ in sources.values()}
     unused = [name for name in model if name not in used]
     _warn("tensors that are no variables of the graph are left out", unused, depth=2)
-    return _generate(model, texts, sources)
+    return _generate(model, texts, sources, graph)
 
 
-def _generate(model: Model, texts: dict[str, bytes], sources: dict[str, tuple[str, Variable]]) -> Iterator[Output]:
+def _generate(
+    model: Model, texts: dict[str, bytes], sources: dict[str, tuple[str, Variable]], graph: Graph
+) -> Iterator[Output]:
     announce(model, [sources[path][0] for path in sorted(sources)])
     for path in sorted([*texts, *sources]):
         if path in texts:
@@ -312,7 +330,7 @@ def _generate(model: Model, texts: dict[str, bytes], sources: dict[str, tuple[st
         else:
             name, variable = sources[path]
             fields = model.metadata.get(_HEADER_KEY + variable.label)
-            array = _fit(model.tensors[name], variable, headed=fields is not None)
+            array = _fit(model.tensors[name], variable, graph, headed=fields is not None)
             header = header_of(array, variable.dtype, path, fields)
             size = HEADER_SIZE + header.length
             yield Output(path, size, functools.partial(write_tensor, array=array, header=header, name=path))
@@ -332,7 +350,7 @@ def _write_directory(folder: Path, outputs: Iterator[Output]) -> None:
                 write_content(file)
 
 
-def _fit(array: Array, variable: Variable, *, headed: bool) -> Array:
+def _fit(array: Array, variable: Variable, graph: Graph, *, headed: bool) -> Array:
     """The array in the shape and with a dtype that its variable asks for.
 
     Where the header that its file had is known (``headed``), booleans may be integers of 8 bits.
@@ -341,7 +359,7 @@ def _fit(array: Array, variable: Variable, *, headed: bool) -> Array:
     if array.shape != variable.shape:
         # One-dimensional biases are declared as [1, C] in NNEF: extents of 1 carry no meaning here.
         if [extent for extent in array.shape if extent != 1] != [extent for extent in variable.shape if extent != 1]:
-            raise FormatError(f"{what} has shape {array.shape}; {GRAPH}:{variable.line} says {variable.shape}")
+            raise FormatError(f"{what} has shape {array.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
         array = array.reshape(variable.shape)
     stored = stored_type(array.dtype)
     fits = stored is not None and stored.kind in _KINDS[variable.dtype]
@@ -350,5 +368,7 @@ def _fit(array: Array, variable: Variable, *, headed: bool) -> Array:
             return array.astype(np.bool_)
         fits = headed
     if not fits:
-        raise FormatError(f"{what} is {array.dtype}; {GRAPH}:{variable.line} says {variable.dtype} (NNEF 1.0.3, 5.2.1)")
+        raise FormatError(
+            f"{what} is {array.dtype}; {GRAPH}:{graph.line(variable)} says {variable.dtype} (NNEF 1.0.3, 5.2.1)"
+        )
     return array

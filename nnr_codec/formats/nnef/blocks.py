@@ -16,7 +16,8 @@ from math import prod
 
 from ...model import Block
 from .dataflow import Value, follow
-from .graph import Graph, Variable
+from .graph import Graph
+from .tree import Variable
 
 #: The parameter that is the weight, and the dimension of it that the outputs belong to.
 _WEIGHTS = {

@@ -18,8 +18,9 @@ import numpy as np
 from ...model import Channels
 from ..tracks import Ids, Tracks
 from .dataflow import Value, flow
-from .graph import Graph, Variable
+from .graph import Graph
 from .operations import operations
+from .tree import Variable
 
 #: Longer extents are not followed.
 _MOST = 1 << 22

@@ -7,6 +7,7 @@ through operations: that is the business of whoever runs the graph.
 
 from __future__ import annotations
 
+import functools
 import graphlib
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from .invoke import Invoker, standard
 from .lexer import PRIMITIVES, Text
 from .operations import later_operations
+from .parser import assignment_of
 from .rules import Findings
 from .tree import (
     Array,
@@ -57,6 +59,11 @@ class Checker(Invoker):
         # The words of vendors' extensions, which may declare names.
         vendor = {word for extension in document.extensions for word in _vendor_words(extension.names)}
         super().__init__(document.fragments, text, findings, vendor)
+
+    @functools.cached_property
+    def graph_body(self) -> list[Assignment]:
+        """The assignments of the graph."""
+        return [assignment_of(part, self.text.data) for part in self.document.graph.body]
 
     def run(self) -> None:
         """Check all of the document."""
@@ -106,7 +113,7 @@ class Checker(Invoker):
         """The outermost expressions that the flat grammar does not have."""
         for fragment in self.document.fragments:
             yield from _extended_in(fragment.body or ())
-        yield from _extended_in(self.document.graph.body)
+        yield from _extended_in(self.graph_body)
 
     # Declarations
 
@@ -177,7 +184,7 @@ class Checker(Invoker):
             if name.name in seen:
                 self.tell("parameter-unique", f"two parameters or results are called {name.name!r}", name)
             seen.add(name.name)
-        for assignment in graph.body:
+        for assignment in self.graph_body:
             call = assignment.value
             if self.vendor and isinstance(call, Invocation) and self.signature(call) is None:
                 # As far as one can tell, it brings data from outside as well.
@@ -187,7 +194,7 @@ class Checker(Invoker):
                 if assignment.target.name not in parameters:
                     message = f"{assignment.target.name!r} is external, but no parameter of the graph"
                     self.tell("graph-parameter", message, assignment)
-        self.check_body(graph.body)
+        self.check_body(self.graph_body)
         for parameter in graph.parameters:
             if parameter.name not in externals:
                 self.tell(

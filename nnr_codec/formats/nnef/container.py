@@ -23,7 +23,7 @@ import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from ...errors import FormatError
 from ...limits import Limits
@@ -169,7 +169,8 @@ class Directory:
         return tuple(sorted(found))
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
-        root = _open_folder(self.root) if _RELATIVE else self.root
+        paths = list(paths)
+        root = _open_folder(self.root) if _RELATIVE and len(paths) != 1 else self.root
         try:
             for path in paths:
                 with _open_below(root, path) as stream:
@@ -219,13 +220,14 @@ def _open_folder(root: Path) -> int:
 def _open_below(root: Path | int, path: str) -> io.BufferedReader:
     """Open a regular file below a directory, given by path or descriptor, without following links on the way.
 
-    Where the system opens files relative to an open folder, nobody can put a link in the way meanwhile.
+    Where the system opens files relative to an open folder, nobody can put a link in the way meanwhile. A file at the
+    top needs no open folder.
     """
     components = path.split("/")
     at, folder = "", None
     if isinstance(root, int):
         folder = root
-    elif _RELATIVE:
+    elif _RELATIVE and len(components) > 1:
         folder = _open_folder(root)
     else:
         at = os.path.join(root, "")
@@ -248,6 +250,8 @@ def _open_below(root: Path | int, path: str) -> io.BufferedReader:
             raise FormatError(f"{path} is not a regular file")
         return io.BufferedReader(io.FileIO(at, "rb", opener=opener))
     except (FileNotFoundError, NotADirectoryError):
+        if not isinstance(root, int):
+            os.stat(os.path.join(root, ""))  # where the folder is missing, that tells its path
         raise FormatError(f"{path} is missing") from None
     finally:
         if folder is not None and folder != root:
@@ -263,7 +267,7 @@ class _Tar:
             if compressed is not None:
                 self.source = spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(_CHUNK))  # noqa: SIM115
                 weakref.finalize(self, spool.close)
-                copied = cast(Stream, _Copied(stream, spool))
+                copied = io.BufferedReader(_Copied(stream, spool))
                 self.index, self.texts = read_index(copied, limits, texts=(GRAPH, QUANT), compressed=compressed)
             elif not isinstance(source, Path):
                 self.source = spooled(stream, limits, "bytes of the archive")
@@ -304,20 +308,33 @@ class _Tar:
         return state(file) if isinstance(self.source, Path) else ()
 
 
-class _Copied:
+class _Copied(io.RawIOBase):
     """A stream that is read once, forward, and is copied to a file meanwhile."""
 
     def __init__(self, stream: Stream, copy: BinaryIO) -> None:
-        self._stream, self._copy = stream, copy
+        self._stream, self._copy, self._at = stream, copy, 0
 
-    def read(self, size: int) -> bytes:
-        data = self._stream.read(size)
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read1(min(len(buffer), _CHUNK))
         self._copy.write(data)
-        return data
+        self._at += len(data)
+        buffer[: len(data)] = data
+        return len(data)
 
-    def seek(self, position: int) -> None:
-        while (left := position - self._copy.tell()) > 0 and self.read(min(left, _CHUNK)):
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        assert whence == os.SEEK_SET
+        while position > self._at and self.read(min(position - self._at, _CHUNK)):
             pass
+        return self._at
 
 
 @contextlib.contextmanager

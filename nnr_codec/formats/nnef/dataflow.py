@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .graph import Graph, Variable
+from .graph import Graph
 from .tree import (
     Array,
     Assignment,
@@ -24,6 +24,7 @@ from .tree import (
     Target,
     Tuple,
     Unary,
+    Variable,
     walk,
 )
 
@@ -147,8 +148,11 @@ class _Follower:
             self.lose(result, names)
         return names
 
-    def body(self, assignments: tuple[Assignment, ...], names: _Names, depth: int) -> None:
+    def body(self, assignments: tuple[Assignment | Variable, ...], names: _Names, depth: int) -> None:
         for assignment in assignments:
+            if isinstance(assignment, Variable):
+                names[assignment.identifier] = self.stored(assignment)
+                continue
             self.assign(assignment.target, self.value(assignment.value, names, depth), names)
 
     def assign(self, target: Target | Expression, value: Value, names: _Names) -> None:
@@ -211,11 +215,14 @@ class _Follower:
         made.constant = value
         return made
 
+    def stored(self, variable: Variable) -> Value:
+        made = self.new()
+        made.variable = variable
+        return made
+
     def call(self, call: Invocation, names: _Names, depth: int) -> Value:
-        if call in self.variables:
-            value = self.new()
-            value.variable = self.variables[call]
-            return value
+        if call.start in self.variables:
+            return self.stored(self.variables[call.start])
         operation = call.operation.name
         fragment = self.fragments.get(operation)
         if fragment:

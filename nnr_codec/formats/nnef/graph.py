@@ -7,55 +7,29 @@ and ``*``. Whatever is wrong is a FormatError with file, line and column.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...limits import Limits
 from .constants import DATA_TYPES, MAX_EXTENT, evaluate
 from .labels import is_legal
 from .lexer import Text
-from .parser import parse
-from .tree import Array, Assignment, Document, Expression, Identifier, Invocation, Literal, walk
+from .parser import invocation_at, parse
+from .tree import Array, Assignment, Document, Expression, Identifier, Invocation, Literal, Variable, walk
 
 _PARAMETERS = ("shape", "label")
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """One ``variable`` of a graph (NNEF 1.0, 4.1.3).
-
-    Parameters
-    ----------
-    identifier : str
-        The tensor it is assigned to; empty for one that stands inside an expression.
-    dtype : str
-        ``"scalar"``, ``"integer"`` or ``"logical"``.
-    shape : tuple of int
-        At most eight extents, each at least 1.
-    label : str
-        The label, with escapes resolved.
-    line : int
-        Where it stands, from 1.
-    call : Invocation
-        The variable in the tree.
-    extents : Expression
-        The shape in the tree.
-    """
-
-    identifier: str
-    dtype: str
-    shape: tuple[int, ...]
-    label: str
-    line: int
-    call: Invocation = field(compare=False, repr=False)
-    extents: Expression = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Graph:
-    """An NNEF document and its variables, in the order of the text."""
+    """An NNEF document, its variables in the order of the text, and the text."""
 
     document: Document
     variables: tuple[Variable, ...]
+    text: Text
+
+    def line(self, variable: Variable) -> int:
+        """Return the line of a variable, from 1."""
+        return self.text.place(variable.call)[0]
 
 
 def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.nnef") -> Graph:
@@ -84,11 +58,16 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
         for _, call in _variables(fragment.body or ()):
             text.fail(f"a variable in fragment {fragment.name.name!r}; only the graph may have them", call.start)
     variables: list[Variable] = []
+    what = f"variables of {source}"
     for identifier, call in _variables(document.graph.body):
-        limits.check("max_names", len(variables) + 1, f"variables of {source}")
-        variables.append(_variable(identifier, call, text, limits))
+        limits.check("max_names", len(variables) + 1, what)
+        if isinstance(call, Variable):
+            _check_size(call.label, text, limits)
+            variables.append(call)
+        else:
+            variables.append(_variable(identifier, call, text, limits))
     _check_shared(variables, text)
-    return Graph(document, tuple(variables))
+    return Graph(document, tuple(variables), text)
 
 
 def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> bytes:
@@ -99,7 +78,7 @@ def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) 
     places of those that are not 1; a shape that cannot be placed is left out.
     """
     pieces, at = [], 0
-    for variable in sorted(graph.variables, key=lambda variable: variable.extents.start):
+    for variable in graph.variables:
         shape = list(shapes.get(variable.label.casefold(), variable.shape))
         places = [k for k, extent in enumerate(variable.shape) if extent != 1]
         if len(shape) < len(variable.shape) and len(shape) == len(places):
@@ -107,22 +86,26 @@ def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) 
             shape = [next(extents) if k in places else 1 for k in range(len(variable.shape))]
         if len(shape) != len(variable.shape) or tuple(shape) == variable.shape:
             continue
-        for node, replacement in _edits(variable, shape):
+        expression = _arguments(invocation_at(data, variable.call), graph.text)["shape"]
+        for node, replacement in _edits(expression, variable.shape, shape):
             pieces += [data[at : node.start], replacement.encode()]
             at = node.end
     return b"".join([*pieces, data[at:]])
 
 
-def _edits(variable: Variable, shape: list[int]) -> list[tuple[Expression, str]]:
-    if isinstance(variable.extents, Array) and all(isinstance(item, Literal) for item in variable.extents.items):
-        new = zip(variable.extents.items, variable.shape, shape, strict=True)
-        return [(item, str(extent)) for item, old, extent in new if extent != old]
-    return [(variable.extents, str(shape))]
+def _edits(extents: Expression, old: tuple[int, ...], new: list[int]) -> list[tuple[Expression, str]]:
+    if isinstance(extents, Array) and all(isinstance(item, Literal) for item in extents.items):
+        changes = zip(extents.items, old, new, strict=True)
+        return [(item, str(after)) for item, before, after in changes if before != after]
+    return [(extents, str(new))]
 
 
-def _variables(body: Sequence[Assignment]) -> Iterator[tuple[str, Invocation]]:
+def _variables(body: Sequence[Assignment | Variable]) -> Iterator[tuple[str, Invocation | Variable]]:
     """The invocations of ``variable`` in order, each with the identifier that it is assigned to, if any."""
     for assignment in body:
+        if isinstance(assignment, Variable):
+            yield assignment.identifier, assignment
+            continue
         # Part of a larger expression, as in `variable(...) + x`, it has no identifier.
         target = assignment.target.name if isinstance(assignment.target, Identifier) else ""
         value = assignment.value
@@ -142,9 +125,8 @@ def _variable(identifier: str, call: Invocation, text: Text, limits: Limits) -> 
     arguments = _arguments(call, text)
     if len(arguments) < len(_PARAMETERS):
         text.fail("a variable needs shape and label", call.start)
-    extents = arguments["shape"]
-    label, shape = _label(arguments["label"], text, limits), _shape(extents, text)
-    return Variable(identifier, dtype, shape, label, text.place(call.start)[0], call, extents)
+    label, shape = _label(arguments["label"], text, limits), _shape(arguments["shape"], text)
+    return Variable(call.start, call.end, call.start, identifier, dtype, shape, label)
 
 
 def _arguments(call: Invocation, text: Text) -> dict[str, Expression]:
@@ -171,10 +153,15 @@ def _label(expression: Expression, text: Text, limits: Limits) -> str:
     value = evaluate(expression, text)
     if not isinstance(value, str):
         text.fail("a label is a string", expression.start)
-    limits.check("max_name_bytes", len(value), f"bytes of a label in {text.source}")
+    _check_size(value, text, limits)
     if not is_legal(value):
         text.fail(f"label {value[:80]!a} is empty or has characters that NNEF does not permit", expression.start)
     return value
+
+
+def _check_size(label: str, text: Text, limits: Limits) -> None:
+    if len(label) > limits.max_name_bytes:  # asked for each label, without the message
+        limits.check("max_name_bytes", len(label), f"bytes of a label in {text.source}")
 
 
 def _shape(expression: Expression, text: Text) -> tuple[int, ...]:
@@ -195,7 +182,6 @@ def _check_shared(variables: Sequence[Variable], text: Text) -> None:
     for variable in variables:
         other = first.setdefault(variable.label.casefold(), variable)
         if (other.shape, other.dtype) != (variable.shape, variable.dtype):
-            text.fail(
-                f"label {variable.label!r} is that of line {other.line}, with another shape or data type",
-                variable.call.start,
-            )
+            line = text.place(other.call)[0]
+            message = f"label {variable.label!r} is that of line {line}, with another shape or data type"
+            text.fail(message, variable.call)

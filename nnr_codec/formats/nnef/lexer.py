@@ -97,16 +97,19 @@ class Token(NamedTuple):
 
 
 class Lexer(Text):
-    """The current token of a document, which must be UTF-8. The syntax is ASCII, so it works on bytes."""
+    """The current token of a document, which must be UTF-8. The syntax is ASCII, so it works on bytes.
 
-    def __init__(self, data: bytes, source: str, clause: str = "3.2") -> None:
+    The first token is the one at or after the byte offset ``start``.
+    """
+
+    def __init__(self, data: bytes, source: str, clause: str = "3.2", start: int = 0) -> None:
         super().__init__(data, source, clause)
         self.last_end = 0
         self._tokens = 0
         # The last token that was looked at before its turn, and the end of the one before it.
         self._ahead: Token | None = None
         self._ahead_of = 0
-        self.token = self.lex(0)
+        self.token = self.lex(start)
 
     def lex(self, position: int) -> Token:
         """The first token at or after a byte position."""
@@ -131,14 +134,15 @@ class Lexer(Text):
         self.token = ahead if ahead and self._ahead_of == token.end else self.lex(token.end)
         return token
 
-    def skip(self, end: int, count: int) -> bool:
-        """Move past ``count`` tokens, the last of which ends at ``end``; False, without moving, beyond the limit."""
-        if self._tokens + count > MAX_TOKENS:
-            return False
+    def tokens_left(self) -> int:
+        """Return how many tokens may follow."""
+        return MAX_TOKENS - self._tokens
+
+    def skip(self, end: int, count: int) -> None:
+        """Move past ``count`` tokens, at most :meth:`tokens_left`, the last of which ends at ``end``."""
         self._tokens += count
         self.last_end = end
         self.token = self.lex(end)
-        return True
 
     def at(self, text: str) -> bool:
         """Whether the current token is this sign or word."""

@@ -14,7 +14,7 @@ from ...limits import Limits
 from .labels import QUANT
 from .lexer import Text
 from .parser import parse_quantization
-from .tree import Document, Entry, Identifier, walk
+from .tree import Document, Entry, Identifier, Variable, walk
 
 
 @dataclass(frozen=True)
@@ -65,5 +65,10 @@ def doubtful(quantization: Quantization, identifiers: Iterable[str]) -> Iterator
 
 def identifiers_of(document: Document) -> frozenset[str]:
     """What the body of a graph assigns (NNEF 1.0, 3.3.4)."""
-    targets = (assignment.target for assignment in document.graph.body)
-    return frozenset(node.name for target in targets for node in walk(target) if isinstance(node, Identifier))
+    found: set[str] = set()
+    for part in document.graph.body:
+        if isinstance(part, Variable):
+            found.add(part.identifier)
+        else:
+            found.update(node.name for node in walk(part.target) if isinstance(node, Identifier))
+    return frozenset(found)

@@ -177,6 +177,36 @@ class Assignment(Node):
 
 
 @dataclass(slots=True, eq=False)
+class Variable(Node):
+    """A ``variable`` of a graph (NNEF 1.0, 4.1.3).
+
+    In the body of a graph, one node takes the place of an :class:`Assignment` whose 12 nodes are of the usual form,
+    because a model has one for each tensor; :func:`parser.assignment_of` returns these.
+
+    Parameters
+    ----------
+    start, end : int
+        The range of the assignment, or of the invocation of a variable in a larger expression.
+    call : int
+        The start of the invocation.
+    identifier : str
+        The tensor it is assigned to; empty for one that stands inside an expression.
+    dtype : str
+        ``"scalar"``, ``"integer"`` or ``"logical"``.
+    shape : tuple of int
+        At most eight extents, each at least 1.
+    label : str
+        The label, with escapes resolved.
+    """
+
+    call: int
+    identifier: str
+    dtype: str
+    shape: tuple[int, ...]
+    label: str
+
+
+@dataclass(slots=True, eq=False)
 class Parameter(Node):
     """A parameter or a result of a fragment; only parameters have defaults, which are made of literals."""
 
@@ -207,7 +237,7 @@ class GraphDefinition(Node):
     name: Identifier
     parameters: tuple[Identifier, ...]
     results: tuple[Identifier, ...]
-    body: tuple[Assignment, ...]
+    body: tuple[Assignment | Variable, ...]
 
 
 @dataclass(slots=True, eq=False)

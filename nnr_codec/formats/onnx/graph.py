@@ -203,11 +203,13 @@ class _Walker:
         """A GraphProto."""
         if depth > _MAX_DEPTH:
             raise FormatError(f"graphs in graphs, more than {_MAX_DEPTH} deep")
+        node = partial(self.node, prefix=prefix, depth=depth)
+        tensor = partial(self.tensor, prefix=prefix, is_value=not depth)
         for part in self.source.fields(found.body, found.end):
             if part.number == _Graph.NODE:
-                self.within(part, partial(self.node, prefix=prefix, depth=depth))
+                self.within(part, node)
             elif part.number == _Graph.INITIALIZER:
-                self.within(part, partial(self.tensor, prefix=prefix, is_value=not depth))
+                self.within(part, tensor)
             elif part.number == _Graph.SPARSE_INITIALIZER:
                 self.within(part, partial(self.sparse, prefix=prefix))
             elif part.number == _Graph.OUTPUT:

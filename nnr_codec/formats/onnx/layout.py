@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from .tensor import Items
@@ -131,10 +132,16 @@ class Layout:
         yield read(at, self.size), None
 
 
+@cache
+def _empty(number: int) -> Part:
+    """A field without items."""
+    return Part(message(number, b""))
+
+
 def _emptied(patch: Patch) -> Part:
     match patch:
         case Slot(external=external, items=items):
-            return Part(message(_EXTERNAL_DATA if external else items.field, b""))
+            return _empty(_EXTERNAL_DATA if external else items.field)
         case Location(slot=slot):
             return located(slot, slot.external)
         case Other(data=data):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import FormatError
 from ...limits import Limits
 from .layout import Location, Other, Patch, Place, Slot
-from .tensor import DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, TYPES, UINT64_DATA, Items
+from .tensor import DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, TYPES, UINT64_DATA, Items, items_of
 from .wire import LENGTH, LONGEST, VARINT, Field, Source, signed, unpacked
 
 #: So many items, at most, stay where they are if they say structure.
@@ -41,7 +41,7 @@ class Tensor:
     type : int
         data_type.
     shape : tuple of int
-    dims, data, entries, locations : list of Field
+    dims, data, entries, locations : tuple of Field
         Those that say the shape, hold the items, tell of another file, and say whether there is one.
     is_external : bool
     is_strange : bool
@@ -51,10 +51,10 @@ class Tensor:
     name: str = ""
     type: int = 0
     shape: tuple[int, ...] = ()
-    dims: list[Field] = field(default_factory=list)
-    data: list[Field] = field(default_factory=list)
-    entries: list[Field] = field(default_factory=list)
-    locations: list[Field] = field(default_factory=list)
+    dims: tuple[Field, ...] = ()
+    data: tuple[Field, ...] = ()
+    entries: tuple[Field, ...] = ()
+    locations: tuple[Field, ...] = ()
     is_external: bool = False
     is_strange: bool = False
 
@@ -64,7 +64,7 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
     tensor = Tensor()
     for part in source.fields(found.body, found.end):
         if part.number == _DIMS:
-            tensor.dims.append(part)
+            tensor.dims += (part,)
             tensor.shape += tuple(map(signed, integers(source, part, limits.max_dims)))
             limits.check("max_dims", max(len(tensor.shape), len(tensor.dims)), "number of dimensions of a tensor")
         elif part.number == _DATA_TYPE:
@@ -73,9 +73,9 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
             tensor.name = source.text(part)
         elif part.number in (_EXTERNAL_DATA, _DATA_LOCATION):
             if part.number == _EXTERNAL_DATA:
-                tensor.entries.append(part)
+                tensor.entries += (part,)
             else:
-                tensor.locations.append(part)
+                tensor.locations += (part,)
                 tensor.is_external = number(part) == _EXTERNAL
             if max(len(tensor.entries), len(tensor.locations)) > _MAX_FIELDS:
                 raise FormatError(f"a tensor tells more than {_MAX_FIELDS} times where its data are")
@@ -83,7 +83,7 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
             tensor.is_strange = True
         elif part.number in _DATA:
             # Of more than one it matters only that there are more.
-            tensor.data = [*tensor.data[:1], part]
+            tensor.data = (*tensor.data[:1], part)
     return tensor
 
 
@@ -109,17 +109,17 @@ def patches_of(
         return []
     first, *others = found
     if tensor.is_external:
-        items = Items(TYPES[tensor.type].name, tensor.shape, RAW_DATA)
+        items = items_of(TYPES[tensor.type].name, tensor.shape, RAW_DATA)
         place = _place(source, tensor, items, what)
     else:
-        items = Items(TYPES[tensor.type].name, tensor.shape, first.number)
+        items = items_of(TYPES[tensor.type].name, tensor.shape, first.number)
         nbytes = first.end - first.body
         if nbytes:
             if _stays(items, constant):
                 return []
             items.check_size(nbytes, what)
         place = Place("", first.body, nbytes) if nbytes else None
-    dims = tuple((part.start, part.end) for part in tensor.dims)
+    dims = tuple([(part.start, part.end) for part in tensor.dims])
     slot = Slot(first.start, first.end, claim(name), items, place, tensor.is_external, bool(tensor.locations), dims)
     patches: list[Patch] = [slot, *(Other(entry.start, entry.end, b"") for entry in others)]
     return patches + [Location(part.start, part.end, slot) for part in tensor.locations]
@@ -149,7 +149,7 @@ def constant_of(source: Source, tensor: Tensor) -> Constant | None:
     found = _inside(tensor)
     if prod(tensor.shape) > SMALL or not found:
         return None
-    items, what = Items(TYPES[tensor.type].name, tensor.shape, found[0].number), f"tensor {tensor.name[:80]!a}"
+    items, what = items_of(TYPES[tensor.type].name, tensor.shape, found[0].number), f"tensor {tensor.name[:80]!a}"
     if items.type not in _READ:
         return Constant(tensor.shape)
     nbytes = found[0].end - found[0].body
@@ -188,11 +188,11 @@ def path_to_shape(source: Source, found: Field) -> list[Field]:
     return path
 
 
-def _inside(tensor: Tensor) -> list[Field]:
+def _inside(tensor: Tensor) -> tuple[Field, ...]:
     """The field that holds the items; none where they are not as serializers of protocol buffers write them."""
     known = (RAW_DATA, TYPES[tensor.type].field)
-    is_plain = len(tensor.data) == 1 and all(data.wire == LENGTH and data.number in known for data in tensor.data)
-    return tensor.data if is_plain else []
+    is_plain = len(tensor.data) == 1 and tensor.data[0].wire == LENGTH and tensor.data[0].number in known
+    return tensor.data if is_plain else ()
 
 
 def _stays(items: Items, constant: bool) -> bool:
@@ -202,7 +202,7 @@ def _stays(items: Items, constant: bool) -> bool:
     return not items.shape
 
 
-def _external(tensor: Tensor, what: str) -> list[Field]:
+def _external(tensor: Tensor, what: str) -> tuple[Field, ...]:
     """The fields that tell of another file."""
     if tensor.data:
         raise FormatError(f"{what}: its data are in the model and in another file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import BinaryIO, NamedTuple
 
@@ -96,8 +97,10 @@ class Items(NamedTuple):
 
     def check_size(self, nbytes: int, what: str) -> None:
         """FormatError where so many bytes cannot be these items."""
-        values = -(-prod(self.shape) // self.per_value)
-        least, most = (values, values * LONGEST) if self.is_varints else (self.raw_size, self.raw_size)
+        least = most = self.raw_size
+        if self.is_varints:
+            least = -(-prod(self.shape) // self.per_value)
+            most = least * LONGEST
         if not least <= nbytes <= most:
             wanted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
             raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} has {wanted}")
@@ -181,6 +184,10 @@ class Items(NamedTuple):
         """The bit patterns, of less than 8 bits several in a byte."""
         patterns = bit_patterns(array)
         return _join(patterns, self.stored.bits) if self.per_value > 1 else patterns
+
+
+#: Tensors of one type and shape share their :class:`Items`.
+items_of = lru_cache(1024)(Items)
 
 
 def _separate(data: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.unsignedinteger]:

@@ -116,6 +116,7 @@ class Source:
 
         Raises FormatError for one that ends beyond it, and for groups, which ONNX has none of; LimitError.
         """
+        new = tuple.__new__  # in half the time
         while at < end:
             self._left -= 1
             if self._left < 0:
@@ -128,11 +129,11 @@ class Source:
                 if 8 <= key < 0x80 and value < 0x80:
                     body, wire = at + 2, key & 7
                     if wire == VARINT:
-                        yield Field(key >> 3, wire, at, at + 1, body, value)
+                        yield new(Field, (key >> 3, wire, at, at + 1, body, value))
                         at = body
                         continue
                     if wire == LENGTH and body + value <= end:
-                        yield Field(key >> 3, wire, at, body, body + value, at + 1)
+                        yield new(Field, (key >> 3, wire, at, body, body + value, at + 1))
                         at = body + value
                         continue
             start = at

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...model import Array, Model
 from .. import described
-from ..nnef.graph import Variable
+from ..nnef.tree import Variable
 from .arguments import Shape
 from .tensors import Q78, Tensor, type_of
 
