@@ -1,7 +1,8 @@
 """NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
 
-That is docs/nncodec.jsonl, a line about all and one for each case, and of it docs/conformance.md. Of cases that the
-record has with these bitstreams it is not asked again, unless ``--all`` is said; ``--page`` writes the page alone.
+The record is benchmarks/results/nncodec.jsonl, with a line about all and one for each case, from which docs/conformance.md
+is made. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page`` writes the
+page alone.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from nnr_codec.conformance.vectors import KINDS, Case, Outcome, Result, load_cas
 from ..vectors.make import ROOT
 from .disagreements import INVALID, VALID, Group, group_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-RECORD, PAGE = DOCS / "nncodec.jsonl", DOCS / "conformance.md"
-WRAPPER = Path(__file__).resolve().parents[2] / "examples" / "decoders" / "nncodec2.py"
+TOP = Path(__file__).resolve().parents[2]
+RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "conformance.md"
+WRAPPER = TOP / "examples" / "decoders" / "nncodec2.py"
 
 #: Seconds for a case; on a busy machine the start of a process takes most of them.
 TIMEOUT = 120.0
