@@ -1,6 +1,6 @@
 """What campaigns have found: ``python -m tests.fuzz.results [FILE ...]``.
 
-Takes the lines of these files over into benchmarks/results/fuzzing.jsonl, and writes the tables of docs/fuzzing.md anew.
+Adds the lines of these files to benchmarks/results/fuzzing.jsonl, and writes the tables of docs/fuzzing.md anew.
 """
 
 from __future__ import annotations

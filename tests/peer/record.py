@@ -1,8 +1,8 @@
 """NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
 
-The record is benchmarks/results/nncodec.jsonl, with a line about all and one for each case, from which docs/conformance.md
-is made. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page`` writes the
-page alone.
+The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/conformance.md is made from
+it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page`` writes the page
+alone.
 """
 
 from __future__ import annotations
