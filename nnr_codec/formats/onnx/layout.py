@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..protobuf import LENGTH, message, varint
 from .tensor import Items
-from .wire import LENGTH, message, varint
 
 # Fields of a TensorProto.
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
