@@ -331,21 +331,25 @@ def measured(format: str, folder: Path) -> dict[str, Any]:
 def tables(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
     """The tables of docs/decisions.md."""
     for line in lines:
-        yield f"\n### {line['format']}: {line['package']}\n"
-        yield f"installed: {sum(line['installed_MB'].values()):.0f} MB ({', '.join(line['installed_MB'])})\n"
-        yield "| | ours | library |\n|---|---:|---:|"
         both = line["ours"], line["library"]
         row = "| {} | {} | {} |".format
+        yield f"\n| {line['format']} | nnr_codec | {line['package']} |\n|---|---:|---:|"
+        others = ", ".join(f"{name} {size}" for name, size in line["installed_MB"].items())
+        yield row("installed, MB", 0, f"{sum(line['installed_MB'].values()):.0f} ({others})")
         yield row("import, s", *(one["large"]["import"] for one in both))
         for name, told in (("large", "500 MB"), ("many", "10,000 tensors")):
             yield row(f"{told}: open, s", *(one[name]["open"] for one in both))
             yield row(f"{told}: read all, s", *(one[name]["all"] for one in both))
-            yield row(f"{told}: peak to read one, MB", *(one[name]["MB_one"] for one in both))
-            yield row(f"{told}: peak to read all, MB", *(one[name]["MB_all"] for one in both))
-        for outcome in dict.fromkeys(key for one in both for key in one["mutants"]):
-            yield row(f"{MUTANTS} damaged files: {outcome}", *(one["mutants"].get(outcome, 0) for one in both))
+            yield row(f"{told}: peak for one tensor, MB", *(one[name]["MB_one"] for one in both))
+            yield row(f"{told}: peak for all, MB", *(one[name]["MB_all"] for one in both))
+        found = [Counter(one["mutants"]) for one in both]
+        yield row(f"{MUTANTS} damaged files: read", *(one.pop("accepted", 0) for one in found))
+        failed = [{what: count for what, count in one.items() if re.match("crash|hang|memory", what)} for one in found]
+        refused = [Counter(one) - Counter(bad) for one, bad in zip(found, failed, strict=True)]
+        yield row("refused by exceptions", *(f"{one.total()} ({', '.join(one)})" for one in refused))
+        yield row("crash, hang, memory", *(", ".join(f"{k}: {n}" for k, n in bad.items()) or 0 for bad in failed))
         for what in both[0]["promises"]:
-            yield row(what, *(one["promises"][what] for one in both))
+            yield row(what, *(one["promises"][what].replace("accepted", "read") for one in both))
 
 
 def main() -> None:

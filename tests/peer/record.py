@@ -199,7 +199,7 @@ those of the manifest. `--fluster` writes a test suite for fluster: its `result`
 ## NNCodec 2.1.3
 
 NNCodec is the published software of Fraunhofer HHI, whose streams decode here bit for bit, and ours there, where its
-syntax elements suffice. Here it is asked about all of them, by a wrapper of 70 lines:
+syntax elements suffice. Here a wrapper asks it about all of them:
 
 ```sh
 nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outdir}} {{inputs}}'
