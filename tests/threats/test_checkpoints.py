@@ -53,7 +53,7 @@ def test_a_shape_beyond_the_limits(tmp_path: Path) -> None:
     bad_entry(tmp_path, "max_tensor_elements", f2=shape(1 << 40))
 
 
-@pins(BUNDLE, "if shape.varint(3) or any(extent > _MAX_SIZE for extent in extents):")
+@pins(BUNDLE, "if shape.number(3) or any(extent > _MAX_SIZE for extent in extents):")
 def test_a_shape_that_is_not_known(tmp_path: Path) -> None:
     bad_entry(tmp_path, "its shape is not known", f2=shape(2, 3) + message(f3=1))
 
