@@ -29,9 +29,9 @@ fmt: ## format, and mend what ruff can mend
 	$(PYTHON) -m ruff format
 
 docs: ## write the pages of docs that come from the source
-	$(PYTHON) -m nnr_codec.syntax.docs > docs/syntax.md
-	$(PYTHON) -m nnr_codec.conformance.page > docs/requirements.md
-	$(PYTHON) -m nnr_codec.conformance.coverage > docs/coverage.md
+	$(PYTHON) -m tools.syntax_page > docs/syntax.md
+	$(PYTHON) -m tools.requirements_page > docs/requirements.md
+	$(PYTHON) -m tools.coverage > docs/coverage.md
 	$(PYTHON) -m nnr_codec.conformance.errata > docs/errata.md
 
 test: ## the fast tests

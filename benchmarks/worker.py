@@ -1,7 +1,7 @@
 """One codec in a process of its own: requests and answers are lines of JSON on standard input and output.
 
 Run as a script by the interpreter that has the codec, so it imports nothing of this project but what it measures:
-``worker.py ours`` or ``worker.py theirs TOOLS``, TOOLS being the folder of nncodec_peer.py.
+``worker.py ours`` or ``worker.py theirs DRIVER``, DRIVER being cli/nncodec_worker.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import sys
 import time
 from collections.abc import Callable
@@ -44,44 +45,35 @@ def ours() -> Codec:
     return encode, decode, nnr.__version__
 
 
-def theirs(tools: str) -> Codec:
-    """NNCodec, without the frameworks that it imports otherwise."""
-    sys.path.insert(0, tools)
-    from importlib import import_module
-    from importlib.metadata import version
-
-    nnc = import_module("nncodec_peer").load()
-    history_of = import_module("nncodec.nnc_core.hdsp.hdsp_tool").HdspTool
-    state: dict[str, Any] = {}
-
-    def rounds(number: int, temporal: bool, history: bool, row_skipping: bool) -> dict[str, Any]:
-        """Options of a round of updates; the first begins with an empty state."""
-        if not number:
-            empty = {"parameters": {}, "put_node_depth": {}, "device_id": 0, "parameter_id": {}}
-            state.update(approx_param_base=empty, hdsp_tool=history_of(True) if history else None)
-        tools = {"tca": temporal, "row_skipping": row_skipping}
-        return {"compress_differences": True, "update_base_param": True, **tools, **state}
+def theirs(driver: str) -> Codec:
+    """NNCodec."""
+    codec = runpy.run_path(driver)["Codec"]()
+    codec.begin(history=True)  # imported here, and not when the first round is measured
+    codec.end()
 
     def encode(tensors: dict[str, Any], o: dict[str, Any]) -> bytes:
-        data: bytes = nnc.compress(
-            dict(tensors),
-            bitstream_path=None,
-            return_bitstream=True,
+        options = {}
+        if update := o.get("update"):
+            if not update["number"]:
+                codec.begin(update["history"])
+            options = {"tca": update["temporal"], "row_skipping": update["row_skipping"]}
+        data: bytes = codec.encode(
+            tensors,
             qp=o["qp"],
             nonweight_qp=o["fine_qp"],
             use_dq=o["dq"],
             param_opt=o["choice"],
             lambda_scale=o["lambda_scale"],
             cabac_unary_length_minus1=o["unary"],
-            **(rounds(**o["update"]) if "update" in o else {}),
+            **options,
         )
         return data
 
     def decode(data: Any, jobs: int) -> dict[str, Any]:
-        result: dict[str, Any] = nnc.decompress(data)
+        result: dict[str, Any] = codec.decode(data)
         return result
 
-    return encode, decode, version("nncodec")
+    return encode, decode, codec.version
 
 
 def peak() -> int:

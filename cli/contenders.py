@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -244,12 +244,28 @@ class PeerError(Exception):
 class Peer:
     """NNCodec in a process of its own, made by :func:`peer`; MissingDependencyError where that has ended."""
 
-    def __init__(self, process: subprocess.Popen[str], log: BinaryIO) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: BinaryIO, folder: Path) -> None:
         self._process, self._log = process, log
+        self._arrays, self._data = folder / "arrays.npz", folder / "data.nnr"
         self.name = f"NNCodec {self._answer()['version']}"
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request; PeerError for a model that it cannot code."""
+    def encode(self, tensors: Tensors, options: Mapping[str, Any], *, timed: bool = False) -> tuple[bytes, Any]:
+        """The bitstream, and the CPU seconds if timed; PeerError for a model that it cannot code."""
+        np.savez(self._arrays, *tensors.values())  # numbered, since a member of an archive cannot have every name
+        where = {"from": str(self._arrays), "names": list(tensors), "to": str(self._data)}
+        answer = self.ask("encode", options=options, timed=timed, **where)
+        return self._data.read_bytes(), answer["seconds"]
+
+    def decode(self, data: bytes, *, timed: bool = False) -> tuple[Tensors, Any]:
+        """The tensors, and the CPU seconds if timed; PeerError for a bitstream that it cannot decode."""
+        self._data.write_bytes(data)
+        answer = self.ask("decode", timed=timed, **{"from": str(self._data), "to": str(self._arrays)})
+        with np.load(self._arrays) as file:
+            return {name: file[f"arr_{k}"] for k, name in enumerate(answer["names"])}, answer["seconds"]
+
+    def ask(self, verb: str, **request: Any) -> dict[str, Any]:
+        """The answer to a request of :mod:`nnr_cli.nncodec_worker`; PeerError where NNCodec raised an error."""
+        request["do"] = verb
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -280,7 +296,7 @@ def peer(python: str | None) -> Iterator[Peer | None]:
         yield None
         return
     command = [python, "-I", str(Path(__file__).with_name("nncodec_worker.py"))]  # -I: modules beside it shadow others
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="nnr-bench-") as folder:
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, encoding="utf-8"
@@ -288,7 +304,7 @@ def peer(python: str | None) -> Iterator[Peer | None]:
         except OSError as error:
             raise nnr.MissingDependencyError(f"{python} cannot be run: {error.strerror}") from None
         try:
-            yield Peer(process, log)
+            yield Peer(process, log, Path(folder))
         finally:
             process.kill()
             process.communicate()
@@ -307,11 +323,7 @@ def _taken(array: Array) -> bool:
 def _by_peer(race: Race, codec: Peer, qp: int) -> Row:
     taken = {name: array for name, array in race.tensors.items() if _taken(array)}
     rest = {name: array for name, array in race.tensors.items() if name not in taken}
-    with tempfile.TemporaryDirectory(prefix="nnr-bench-") as folder:
-        source, target = Path(folder, "source.npz"), Path(folder, "target.npz")
-        np.savez(source, *taken.values())  # numbered, since a member of an archive cannot have every name
-        answer = codec.ask({"tensors": str(source), "to": str(target), "qp": qp})
-        with np.load(target) as file:
-            decoded: Tensors = {name: file[f"arr_{k}"] for k, name in enumerate(taken)}
-    nbytes = answer["bytes"] + sum(array.nbytes for array in rest.values())
-    return race.row(codec.name, f"qp {qp}", nbytes, {**decoded, **rest}, answer["encode"], answer["decode"])
+    data, encoding = codec.encode(taken, {"qp": qp}, timed=True)
+    decoded, decoding = codec.decode(data, timed=True)
+    nbytes = len(data) + sum(array.nbytes for array in rest.values())
+    return race.row(codec.name, f"qp {qp}", nbytes, {**decoded, **rest}, encoding, decoding)

@@ -1,6 +1,8 @@
-"""NNCodec in a process of its own: requests and answers are lines of JSON on standard input and output.
+"""Driver of NNCodec, in a process of its own: requests and replies are lines of JSON on standard input and output.
 
-Run as a script by the interpreter that has NNCodec, so it imports nothing of this project.
+The interpreter that has NNCodec runs this file as a script, so it imports nothing of this project. `contenders.Peer`
+sends the requests; benchmarks/worker.py and examples/decoders/nncodec2.py load :class:`Codec` from this file. Only
+NNCodec's public names ``compress``, ``decompress`` and ``HdspTool`` are used.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -19,6 +21,41 @@ import numpy as np
 
 #: Seconds of CPU after which no further run is made, and runs at most.
 ENOUGH, RUNS = 0.5, 5
+
+
+class Codec:
+    """NNCodec's functions for arrays, with the state that it keeps from one update to the next."""
+
+    def __init__(self) -> None:
+        self._functions = load()
+        self._state: dict[str, Any] = {}
+        self.version = version("nncodec")
+
+    def begin(self, history: bool = False) -> None:
+        """Start a sequence of updates; ``history`` adds the tool for history-dependent significance."""
+        base = {"parameters": {}, "put_node_depth": {}, "device_id": 0, "parameter_id": {}}
+        self._state = {"approx_param_base": base, "update_base_param": True}
+        if history:
+            self._state["hdsp_tool"] = import_module("nncodec.nnc_core.hdsp.hdsp_tool").HdspTool(True)
+
+    def end(self) -> None:
+        """End the sequence: what follows is no update."""
+        self._state = {}
+
+    def encode(self, tensors: Mapping[str, Any], **options: Any) -> Any:
+        """Return the bitstream of tensors, or of differences within a sequence."""
+        if self._state:
+            options |= self._state | {"compress_differences": True}
+        return self._functions.compress(dict(tensors), bitstream_path=None, return_bitstream=True, **options)
+
+    def decode(self, data: bytearray) -> dict[str, Any]:
+        """Return the tensors of a bitstream; those that are zero are missing from updates."""
+        if "hdsp_tool" not in self._state:
+            tensors: dict[str, Any] = self._functions.decompress(data, **self._state)
+            return tensors
+        # Without return_hls, it does not learn what was significant.
+        tensors, *_ = self._functions.decompress(data, return_hls=True, **self._state)
+        return tensors
 
 
 def module(name: str, **attributes: Any) -> types.ModuleType:
@@ -54,29 +91,46 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, best
 
 
-def measured(codec: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Code the tensors of one file, and write what they decode to into another."""
-    with np.load(request["tensors"]) as file:
-        tensors = dict(file)
-    options = {"bitstream_path": None, "return_bitstream": True, "qp": request["qp"]}
-    data, encoding = timed(lambda: codec.compress(dict(tensors), **options))
-    decoded, decoding = timed(lambda: codec.decompress(bytearray(data)))
-    np.savez(request["to"], **decoded)
-    return {"bytes": len(data), "encode": encoding, "decode": decoding}
+def answer(codec: Codec, request: dict[str, Any]) -> dict[str, Any]:
+    """Do what a request asks for.
+
+    ``begin`` and ``end`` are methods of :class:`Codec`. ``encode`` writes the bitstream of the arrays in the .npz file
+    ``from`` to the file ``to``; the request has their ``names``. ``decode`` does the opposite, and the reply has the
+    names. With ``timed``, the reply has the CPU seconds.
+    """
+    verb, timing = request["do"], timed if request.get("timed") else lambda call: (call(), None)
+    if verb == "begin":
+        codec.begin(request["history"])
+    elif verb == "end":
+        codec.end()
+    elif verb == "encode":
+        with np.load(request["from"]) as file:
+            tensors = dict(zip(request["names"], (file[f"arr_{k}"] for k in range(len(file.files))), strict=True))
+        data, seconds = timing(lambda: codec.encode(tensors, **request["options"]))
+        with open(request["to"], "wb") as target:
+            target.write(data)
+        return {"seconds": seconds}
+    else:
+        with open(request["from"], "rb") as source:
+            content = source.read()
+        decoded, seconds = timing(lambda: codec.decode(bytearray(content)))
+        np.savez(request["to"], *(decoded[name] for name in decoded))
+        return {"seconds": seconds, "names": list(decoded)}
+    return {}
 
 
 def main() -> None:
     """Answer until standard input ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the codec prints is no answer
-    codec = load()
-    print(json.dumps({"version": version("nncodec")}), file=replies, flush=True)
+    codec = Codec()
+    print(json.dumps({"version": codec.version}), file=replies, flush=True)
     for line in sys.stdin:
         try:
-            answer = measured(codec, json.loads(line))
+            reply = answer(codec, json.loads(line))
         except Exception as error:  # whatever it raises is the answer
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=replies, flush=True)
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,9 @@ ALLOWED_SKIPS: tuple[str, ...] = (
     r"the package torch \(extra 'torch'\) is not installed",  # registries have builds for GPUs only, of gigabytes
     r"no libopenvx is installed",  # which no registry has
 )
+
+# The last place to look in: nnr_codec is the installed one, and only tools/, which is not installed, is found here.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 #: States of random number generators, as the modules of tests made them, by module.
 SEEDS = pytest.StashKey[dict[str, Any]]()

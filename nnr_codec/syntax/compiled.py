@@ -2,6 +2,22 @@
 
 A function is made of the source of its table, so that there is nothing else to keep in step. It knows of no paths and
 explains no errors: whatever is wrong, it raises something, and the coder begins again and walks the table.
+
+CPU seconds with and without these functions (without: `OFTEN` too large to be reached), Python 3.11, the least of
+several runs of ``benchmarks.many.tensors``:
+
+=====================================  ====  =======
+operation                              with  without
+=====================================  ====  =======
+decode 3,000 tensors                   0.12  0.23
+open 3,000 tensors                     0.07  0.18
+encode 3,000 tensors, `UpdateEncoder`  0.67  1.01
+encode 3,000 tensors                   0.25  0.25
+decode 60,000 tensors                  3.36  5.78
+open 60,000 tensors                    2.65  5.18
+=====================================  ====  =======
+
+They are made at run time since a build has no numpy and bitarray, which the tables import.
 """
 
 from __future__ import annotations

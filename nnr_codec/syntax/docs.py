@@ -1,7 +1,5 @@
 """The syntax as documentation, taken from its source: rows from `tables`, meanings from the ``#:`` comments beside the
 elements of `structures` and the members of `nnr_codec.constants`.
-
-``python -m nnr_codec.syntax.docs`` prints docs/syntax.md.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from types import ModuleType
 
 from .. import constants
 from . import structures, tables
-from .coder import TABLES, Structure, byte_alignment
+from .coder import TABLES, Structure
 
 
 @dataclass(frozen=True)
@@ -203,36 +201,3 @@ def value_meaning(element: str, value: int) -> str:
         return f"not in {meaning}"
     name = values(value).name
     return f"{name}: {said[name]}".rstrip(": ")
-
-
-# ------------------------------------------------------------------------------------------------ the page
-def markdown() -> str:
-    """The page docs/syntax.md."""
-    lines = [
-        "# Syntax",
-        "The tables of ISO/IEC 15938-17:2024, 6.3, as `nnr_codec/syntax/tables.py` has them, with what each element",
-        "stands for. This page is generated: `make docs`.",
-    ]
-    for table in syntax_tables().values():
-        lines += ["", f"## {table.name}(), {table.clause}", *([table.note + ".", ""] if table.note else [])]
-        lines += ["| syntax | descriptor | meaning |", "|---|---|---|"]
-        for row in table.rows:
-            meaning = re.sub(r"Table (\d+)", r"[Table \1](#table-\1)", meaning_of(row.element))
-            lines.append(f"| {'&emsp;' * len(row.within)}`{row.text}` | {row.descriptor} | {meaning} |")
-    lines += ["", "## byte_alignment(), 6.3.5", (byte_alignment.__doc__ or "").partition(": ")[2].capitalize()]
-    for number, values in value_tables().items():
-        said = comments(constants)[values.__name__]
-        lines += [
-            "",
-            f"## Table {number}",
-            values.__doc__ or "",
-            "",
-            "| value | identifier | meaning |",
-            "|---|---|---|",
-        ]
-        lines += [f"| {member.value} | `{name}` | {said[name]} |" for name, member in values.__members__.items()]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

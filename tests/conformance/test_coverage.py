@@ -10,15 +10,15 @@ from types import ModuleType
 import pytest
 
 from nnr_codec.conformance.cases import load_cases
-from nnr_codec.conformance.coverage import Matrix, page
-from nnr_codec.conformance.coverage.clauses import CLAUSES
-from nnr_codec.conformance.coverage.exceptions import BROKEN, NEVER, SHOWN, UNBROKEN, UNSHOWN
-from nnr_codec.conformance.coverage.listing import Listing
-from nnr_codec.conformance.coverage.page import counts
 from nnr_codec.conformance.requirements import REQUIREMENTS
-from nnr_codec.conformance.shalls import SHALLS
 from nnr_codec.syntax import docs
 from nnr_codec.syntax.coder import TABLES
+from tools.coverage import Matrix, page
+from tools.coverage.clauses import CLAUSES
+from tools.coverage.exceptions import BROKEN, NEVER, SHOWN, UNBROKEN, UNSHOWN
+from tools.coverage.listing import Listing
+from tools.coverage.page import counts
+from tools.shalls import SHALLS
 
 from ..shared import standard_text
 
@@ -37,7 +37,7 @@ def test_there_are_no_gaps() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    """python -m nnr_codec.conformance.coverage > docs/coverage.md"""
+    """python -m tools.coverage > docs/coverage.md"""
     assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == page(matrix())
 
 

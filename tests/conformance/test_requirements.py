@@ -10,11 +10,11 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import errors
-from nnr_codec.conformance.page import page
 from nnr_codec.conformance.requirements import REQUIREMENTS, refused
-from nnr_codec.conformance.shalls import A4_SENTENCES, SHALLS
 from nnr_codec.conformance.verify import verify
 from nnr_codec.decoder.group import Group
+from tools.requirements_page import page
+from tools.shalls import A4_SENTENCES, SHALLS
 
 from ..shared import standard_text
 from .violations import CASES, Broken, raw, start
@@ -160,5 +160,5 @@ def test_every_sentence_of_a4_is_listed() -> None:
 
 
 def test_the_page_is_not_stale() -> None:
-    """python -m nnr_codec.conformance.page > docs/requirements.md"""
+    """python -m tools.requirements_page > docs/requirements.md"""
     assert (ROOT / "docs" / "requirements.md").read_text("utf-8") == page()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, NnrError
-from nnr_codec.formats.onnx.wire import Source, packed, unpacked, varint
+from nnr_codec.formats.protobuf import Source, packed, unpacked, varint
 from nnr_codec.limits import Limits
 from nnr_codec.model import Topology
 

@@ -1,6 +1,6 @@
 """What campaigns have found: ``python -m tests.fuzz.results [FILE ...]``.
 
-Takes the lines of these files over into docs/fuzzing.jsonl, and writes the tables of docs/fuzzing.md anew.
+Adds the lines of these files to benchmarks/results/fuzzing.jsonl, and writes the tables of docs/fuzzing.md anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = ROOT / "docs" / "fuzzing.jsonl", ROOT / "docs" / "fuzzing.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "fuzzing.jsonl", ROOT / "docs" / "fuzzing.md"
 
 KINDS = {"structure": "by structure", "bytes": "by bytes"}
 

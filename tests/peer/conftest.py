@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nnr_cli import contenders
 
+import nnr_codec as nnr
 from nnr_codec.model import Array
-
-from ..shared import SHARED
-from .worker import packed, unpacked
 
 
 class PeerError(Exception):
@@ -22,75 +20,64 @@ class PeerError(Exception):
 
 
 class Peer:
-    """NNCodec in a process of its own.
+    """NNCodec in a process of its own, which is started anew after it has ended.
 
     Parameters
     ----------
     python : str
         A python with nncodec 2.1.3.
-    tool : Path
-        nncodec_peer.py, which loads it without torch.
     """
 
-    def __init__(self, python: str, tool: Path) -> None:
-        self.command = [python, str(Path(__file__).with_name("worker.py")), str(tool)]
-        self.process: subprocess.Popen[bytes] | None = None
+    def __init__(self, python: str) -> None:
+        self._python, self._stack = python, ExitStack()
+        self._process: contenders.Peer | None = None
 
     def encode(self, tensors: dict[str, Array], **options: Any) -> bytes:
         """Its bitstream."""
-        data: bytes = self._ask("encode", packed(tensors), options)
-        return data
+        with self._asked() as codec:
+            return codec.encode(tensors, options)[0]
 
-    def update(self, *differences: dict[str, Array], **options: Any) -> list[bytes]:
+    def update(self, *differences: dict[str, Array], history: bool = False, **options: Any) -> list[bytes]:
         """Its bitstreams of several rounds of updates; ``history=True`` for history-dependent significance."""
-        data: list[bytes] = self._ask("update", [packed(tensors) for tensors in differences], options)
-        return data
+        with self._asked() as codec:
+            codec.ask("begin", history=history)
+            return [codec.encode(tensors, options)[0] for tensors in differences]
 
-    def decode(self, *data: bytes, **options: Any) -> list[dict[str, Array]]:
+    def decode(self, *data: bytes, history: bool = False) -> list[dict[str, Array]]:
         """Its tensors of each of several rounds, those that are zero missing; ``history=True`` where they have it."""
-        return [unpacked(tensors) for tensors in self._ask("decode", list(data), options)]
+        with self._asked() as codec:
+            if history or len(data) > 1:
+                codec.ask("begin", history=history)
+            return [codec.decode(one)[0] for one in data]
 
-    def _ask(self, verb: str, argument: Any, options: dict[str, Any]) -> Any:
-        if self.process is None:
-            self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        assert self.process.stdin
-        assert self.process.stdout
-        content = pickle.dumps((verb, argument, options), protocol=4)
+    @contextmanager
+    def _asked(self) -> Iterator[contenders.Peer]:
+        """The process without a state; PeerError where it raises an error or ends."""
+        if self._process is None:
+            self._process = self._stack.enter_context(contenders.peer(self._python))
+        assert self._process
         try:
-            self.process.stdin.write(len(content).to_bytes(8, "big") + content)
-            self.process.stdin.flush()
-            header = self.process.stdout.read(8)
-            reply = self.process.stdout.read(int.from_bytes(header, "big"))
-        except OSError:
-            header = reply = b""
-        if len(header) < 8 or not reply:
+            self._process.ask("end")
+            yield self._process
+        except nnr.MissingDependencyError as error:
             self.close()
-            raise PeerError(f"the peer's process ended during {verb}")
-        good, result = pickle.loads(reply)
-        if not good:
-            raise PeerError(result)
-        return result
+            raise PeerError(str(error)) from None
+        except contenders.PeerError as error:
+            raise PeerError(str(error)) from None
 
     def close(self) -> None:
         """End the process."""
-        if self.process:
-            self.process.kill()
-            self.process.communicate()
-            self.process = None
+        self._process = None
+        self._stack.close()
 
 
 @pytest.fixture(scope="session")
 def peer() -> Iterator[Peer]:
     """NNCodec; skips where it is not installed."""
     python = os.environ.get("NNR_PEER", "")
-    tool = SHARED / "tools" / "nncodec_peer.py" if SHARED else None
     if not python or not Path(python).is_file():
         pytest.skip("NNR_PEER does not name a python with nncodec 2.1.3")
-    if tool is None or not tool.is_file():
-        pytest.skip("nncodec_peer.py is not there (set NNR_SHARED)")
-    peer = Peer(python, tool)
+    peer = Peer(python)
     yield peer
     peer.close()
 

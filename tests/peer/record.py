@@ -1,7 +1,8 @@
 """NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
 
-That is docs/nncodec.jsonl, a line about all and one for each case, and of it docs/conformance.md. Of cases that the
-record has with these bitstreams it is not asked again, unless ``--all`` is said; ``--page`` writes the page alone.
+The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/conformance.md is made from
+it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page`` writes the page
+alone.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from nnr_codec.conformance.vectors import KINDS, Case, Outcome, Result, load_cas
 from ..vectors.make import ROOT
 from .disagreements import INVALID, VALID, Group, group_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-RECORD, PAGE = DOCS / "nncodec.jsonl", DOCS / "conformance.md"
-WRAPPER = Path(__file__).resolve().parents[2] / "examples" / "decoders" / "nncodec2.py"
+TOP = Path(__file__).resolve().parents[2]
+RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "conformance.md"
+WRAPPER = TOP / "examples" / "decoders" / "nncodec2.py"
 
 #: Seconds for a case; on a busy machine the start of a process takes most of them.
 TIMEOUT = 120.0
@@ -199,7 +200,7 @@ those of the manifest. `--fluster` writes a test suite for fluster: its `result`
 
 NNCodec is the published software of Fraunhofer HHI, whose streams decode here bit for bit, and ours there, where its
 syntax elements suffice. Where the text of the standard is broken or silent, the vectors follow the
-[errata](errata.md). Here NNCodec is asked about all of them, by a wrapper of 70 lines:
+[errata](errata.md). Here a wrapper asks NNCodec about all of them:
 
 ```sh
 nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outdir}} {{inputs}}'

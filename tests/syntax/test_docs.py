@@ -9,6 +9,7 @@ import pytest
 
 from nnr_codec import constants
 from nnr_codec.syntax import TABLES, docs, structures
+from tools.syntax_page import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "syntax.md"
 #: Elements whose value is a structure, which says itself what it is.
@@ -16,7 +17,7 @@ STRUCTURES = {"detail", "sparsification", "pruning", "unification", "decompositi
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text("utf-8") == docs.markdown(), "run `make docs`"
+    assert PAGE.read_text("utf-8") == page(), "run `make docs`"
 
 
 def test_every_element_has_a_meaning() -> None:

@@ -11,8 +11,8 @@ import pytest
 from nnr_codec import formats
 from nnr_codec.errors import NnrError
 from nnr_codec.formats import beside
+from nnr_codec.formats.protobuf import varint
 from nnr_codec.formats.tensorflow.checksum import crc32c, masked
-from nnr_codec.formats.tensorflow.wire import number
 from nnr_codec.limits import Limits
 
 from ..formats.test_tensorflow import ENTRY, HEADER, block, checkpoint, message, shape, table
@@ -20,7 +20,7 @@ from .checks import pins
 from .support import memory
 
 BUNDLE = "formats/tensorflow/bundle.py"
-WIRE = "formats/tensorflow/wire.py"
+PROTOBUF = "formats/protobuf.py"
 BESIDE = "formats/beside.py"
 
 
@@ -78,10 +78,10 @@ def test_blocks_that_are_one_block(many: bool, tmp_path: Path) -> None:
     """An index that names the same block again and again, or one that is not there."""
     path = checkpoint(tmp_path, {})
     first, empty = block({**HEADER, b"w": ENTRY}), block({})
-    places = [number(0) + number(len(first) - 5)] + [number(len(first)) + number(len(empty) - 5)] * 1000
-    index = block({b"%04d" % k: place for k, place in enumerate(places if many else [number(1 << 40) + number(5)])})
+    places = [varint(0) + varint(len(first) - 5)] + [varint(len(first)) + varint(len(empty) - 5)] * 1000
+    index = block({b"%04d" % k: place for k, place in enumerate(places if many else [varint(1 << 40) + varint(5)])})
     data = first + empty
-    footer = number(len(data)) + number(len(index) - 5)
+    footer = varint(len(data)) + varint(len(index) - 5)
     path.write_bytes(data + index + (b"\0\0" + footer).ljust(40, b"\0") + table({})[-8:])
     bad(path, "damaged: a block is outside of it, or overlaps others")
 
@@ -90,7 +90,7 @@ def test_blocks_that_are_one_block(many: bool, tmp_path: Path) -> None:
 def test_entries_that_go_beyond_their_block(tmp_path: Path) -> None:
     path, good = checkpoint(tmp_path, {}), table({**HEADER, b"w": ENTRY})
     data = bytearray(good)
-    data[data.find(b"\0\1" + number(len(ENTRY)) + b"w") + 2] = 0x7F
+    data[data.find(b"\0\1" + varint(len(ENTRY)) + b"w") + 2] = 0x7F
     end = data.find((0).to_bytes(4, "little") + (1).to_bytes(4, "little")) + 8
     data[end + 1 : end + 5] = masked(crc32c(bytes(data[: end + 1]))).to_bytes(4, "little")
     assert data != good
@@ -110,14 +110,20 @@ def test_a_table_that_is_damaged(tmp_path: Path) -> None:
     bad(path, "a checksum is another one")
 
 
-@pins(WIRE, "if len(part) != size:")
+@pins(PROTOBUF, "if at > end:")
 def test_a_field_that_is_cut_off(tmp_path: Path) -> None:
-    bad(checkpoint(tmp_path, {b"w": ENTRY + b"\x12\xff\xff\x7f"}), "cut off")
+    bad(
+        checkpoint(tmp_path, {b"w": ENTRY + b"\x12\xff\xff\x7f"}),
+        "entry 'w' of the checkpoint: field 2 at byte .* ends .* bytes beyond its message",
+    )
 
 
-@pins(WIRE, "for place in range(10):", "for place in range(len(data)):")
+@pins(PROTOBUF, "if shift == 7 * LONGEST:")
 def test_a_number_of_any_length(tmp_path: Path) -> None:
-    bad(checkpoint(tmp_path, {b"w": ENTRY + b"\x08" + b"\xff" * 3000 + b"\1"}), "cut off or too large")
+    bad(
+        checkpoint(tmp_path, {b"w": ENTRY + b"\x08" + b"\xff" * 3000 + b"\1"}),
+        "a varint at byte .* has more than 10 bytes",
+    )
 
 
 # ------------------------------------------------------------------------------------------------ files beside others

@@ -23,7 +23,7 @@ from ..formats.onnx_files import constant, entries, field, model, node, tensor
 from .checks import pins
 from .support import memory
 
-WIRE, PROTO, GRAPH = "formats/onnx/wire.py", "formats/onnx/proto.py", "formats/onnx/graph.py"
+WIRE, PROTO, GRAPH = "formats/protobuf.py", "formats/onnx/proto.py", "formats/onnx/graph.py"
 TENSOR, EXTERNAL, MODULE = "formats/onnx/tensor.py", "formats/onnx/external.py", "formats/onnx/__init__.py"
 BESIDE = "formats/beside.py"
 

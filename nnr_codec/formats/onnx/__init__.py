@@ -19,6 +19,7 @@ from ...model import Array, Channels, Model, Topology, Wiring
 from .. import opened_file, state
 from ..beside import neighbour, opened
 from ..lazy import LazyTensors
+from ..protobuf import LENGTH, VARINT, Source, without_zero
 from .blocks import find_blocks
 from .channels import find_channels
 from .external import find
@@ -26,7 +27,6 @@ from .graph import read_graph
 from .layout import Layout, Slot
 from .shapes import with_shapes
 from .tensor import Entry
-from .wire import LENGTH, VARINT, Source, without_zero
 from .writing import plan, write_plan
 
 NAME = "onnx"

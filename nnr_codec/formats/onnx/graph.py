@@ -20,9 +20,9 @@ from functools import partial
 
 from ...errors import FormatError
 from ...limits import Budget, Limits
+from ..protobuf import FIXED32, LENGTH, VARINT, Field, Source, signed
 from .layout import Layout, Length, Slot
 from .proto import Constant, check_inside, constant_of, extents_of, integers, number, once, patches_of, read_tensor
-from .wire import FIXED32, LENGTH, VARINT, Field, Source, signed
 
 #: Operations that blocks are made of.
 FOLLOWED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization", "Transpose")

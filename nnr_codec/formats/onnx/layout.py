@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
+from ..protobuf import LENGTH, message, varint
 from .tensor import Items
-from .wire import LENGTH, message, varint
 
 # Fields of a TensorProto.
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14

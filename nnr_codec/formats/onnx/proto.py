@@ -12,9 +12,9 @@ import numpy as np
 
 from ...errors import FormatError
 from ...limits import Limits
+from ..protobuf import LENGTH, LONGEST, VARINT, Field, Source, signed, unpacked
 from .layout import Location, Other, Patch, Place, Slot
 from .tensor import DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, TYPES, UINT64_DATA, Items, items_of
-from .wire import LENGTH, LONGEST, VARINT, Field, Source, signed, unpacked
 
 #: So many items, at most, stay where they are if they say structure.
 SMALL = 16

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...limits import Limits
+from ..protobuf import LENGTH, VARINT, Field, Source, message, varint
 from .graph import Graph, Node
 from .layout import Layout, Length, Other, Patch
 from .proto import path_to_shape
-from .wire import LENGTH, VARINT, Field, Source, message, varint
 
 # Of ModelProto, GraphProto, NodeProto and AttributeProto,
 _GRAPH, _NODE, _INPUT, _INFO, _ATTRIBUTE, _ATTRIBUTE_NAME, _INT = 7, 1, 11, 13, 5, 1, 3

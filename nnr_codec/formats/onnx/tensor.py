@@ -14,7 +14,7 @@ from ...dtypes import STORED_TYPES, StoredType, bit_patterns
 from ...errors import FormatError
 from ...model import Array
 from .. import fill, lazy
-from .wire import LONGEST, lengths, packed, unpacked
+from ..protobuf import LONGEST, lengths, packed, unpacked
 
 #: The fields of a TensorProto that hold items.
 FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, DOUBLE_DATA, UINT64_DATA = 4, 5, 7, 9, 10, 11

@@ -14,10 +14,10 @@ from ...errors import FormatError
 from ...limits import Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, check_topology, described, listed, warn_of_loss
+from ..protobuf import Source, without_zero
 from .graph import Graph, read_graph
 from .layout import Layout, Location, Part, Slot, inside, located, outside
 from .shapes import with_shapes
-from .wire import Source, without_zero
 
 #: No serialized message is larger.
 LARGEST = (1 << 31) - 1

@@ -21,8 +21,8 @@ from ...model import Array
 from .. import fill, state
 from ..beside import opened
 from ..lazy import Entry, native
+from ..protobuf import FIXED32, FIXED64, LENGTH, Source
 from .checksum import crc32c, masked
-from .wire import Fields, varint
 
 SUFFIX = ".index"
 #: The last bytes of a table.
@@ -114,7 +114,7 @@ def read(index: Path, limits: Limits, budget: Budget) -> Checkpoint:
             name = _name(key, limits)
             if not name or name in found.entries or name in found.strings:
                 raise FormatError("a name that is empty or there twice in the checkpoint")
-            _add(found, name, Fields(value, f"entry {name[:80]!a} of the checkpoint"), limits, budget)
+            _add(found, name, Fields(value, f"entry {name[:80]!a} of the checkpoint", limits), limits, budget)
     if not found.files:
         raise FormatError("the checkpoint has no header")
     found.entries = dict(sorted(found.entries.items(), key=lambda item: (item[1].file, item[1].start)))
@@ -131,7 +131,7 @@ def _name(key: bytes, limits: Limits) -> str:
 
 def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget) -> list[tuple[Path, tuple[int, ...]]]:
     """The data files that the header (BundleHeaderProto) tells of."""
-    header = Fields(value, "the header of the checkpoint")
+    header = Fields(value, "the header of the checkpoint", limits)
     count = header.number(1)
     if key or header.number(2):
         raise FormatError("a checkpoint without a header, or of a machine with big-endian numbers")
@@ -164,7 +164,7 @@ def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Bu
         budget.charge("max_names", math.prod(shape), "strings in the checkpoint")
         with opened(found.files[shard][0]) as file:
             file.seek(start)
-            found.strings[name] = shape, _strings(file.read(nbytes), math.prod(shape), what)
+            found.strings[name] = shape, _strings(file.read(nbytes), math.prod(shape), what, limits)
         return
     stored = STORED_TYPES[TYPES[kind]]
     elements = budget.tensor(shape, stored.itemsize, what)
@@ -178,18 +178,15 @@ def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Bu
 
 def _shape(shape: Fields, what: str) -> tuple[int, ...]:
     """The extents of a TensorShapeProto."""
-    extents = tuple(Fields(dimension, what).number(1) for dimension in shape.all(2))
+    extents = tuple(dimension.number(1) for dimension in shape.messages(2))
     if shape.number(3) or any(extent > _MAX_SIZE for extent in extents):
         raise FormatError(f"{what}: its shape is not known")
     return extents
 
 
-def _strings(data: bytes, count: int, what: str) -> list[bytes]:
+def _strings(data: bytes, count: int, what: str, limits: Limits) -> list[bytes]:
     """The strings of a tensor: their lengths, a checksum of these, and then they themselves."""
-    at, lengths = 0, []
-    for _ in range(count):
-        length, at = varint(data, at, what)
-        lengths.append(length)
+    lengths, at = _numbers(Source(data, limits), 0, count, what)
     at += 4
     if at + sum(lengths) != len(data):
         raise FormatError(f"{what}: {len(data):,} bytes; its strings have {at + sum(lengths):,}")
@@ -209,10 +206,8 @@ def _table(file: BinaryIO, limits: Limits, budget: Budget) -> Iterator[tuple[byt
         raise FormatError("not the table of a checkpoint")
     file.seek(size - _FOOTER)
     footer = file.read(_FOOTER)
-    at = 0
-    for _ in range(2):  # of another block
-        _, at = varint(footer, at, "the end of the table")
-    blocks = _Blocks(file, size)
+    _, at = _numbers(Source(footer, limits), 0, 2, "the end of the table")  # of another block
+    blocks = _Blocks(file, size, limits)
     for _, place in _entries(blocks.read(footer[at:]), budget):
         yield from _entries(blocks.read(place), budget)
 
@@ -220,13 +215,12 @@ def _table(file: BinaryIO, limits: Limits, budget: Budget) -> Iterator[tuple[byt
 class _Blocks:
     """Reads blocks, none of which overlap in a sound table."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size, self._spent = file, size, 0
+    def __init__(self, file: BinaryIO, size: int, limits: Limits) -> None:
+        self._file, self._size, self._limits, self._spent = file, size, limits, 0
 
     def read(self, place: bytes) -> bytes:
         """The block at a place (BlockHandle)."""
-        start, at = varint(place, 0, "the table of the checkpoint")
-        length, _ = varint(place, at, "the table of the checkpoint")
+        (start, length), _ = _numbers(Source(place, self._limits), 0, 2, "the table of the checkpoint")
         self._spent += length + _TRAILER
         if start + length + _TRAILER > self._size or self._spent > self._size:
             raise FormatError("the table of the checkpoint is damaged: a block is outside of it, or overlaps others")
@@ -243,13 +237,11 @@ def _entries(block: bytes, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a block; of a key only what differs from the one before is there."""
     what = "the table of the checkpoint"
     restarts = int.from_bytes(block[-4:], "little")
-    end, at, key = len(block) - 4 - 4 * restarts, 0, b""
+    end, at, key, source = len(block) - 4 - 4 * restarts, 0, b"", Source(block, budget.limits)
     if end < 0:
         raise FormatError(f"{what} is damaged")
     while at < end:
-        shared, at = varint(block, at, what)
-        own, at = varint(block, at, what)
-        length, at = varint(block, at, what)
+        (shared, own, length), at = _numbers(source, at, 3, what)
         if shared > len(key) or own + length > end - at:
             raise FormatError(f"{what} is damaged")
         key = key[:shared] + block[at : at + own]
@@ -272,3 +264,54 @@ def same(checkpoint: Checkpoint, name: str, other: str) -> bool:
             one.read(count) == two.read(count)
             for count in (min(1 << 20, first.nbytes - at) for at in range(0, first.nbytes, 1 << 20))
         )
+
+
+# ------------------------------------------------------------------------------------------------ protocol buffers
+class Fields:
+    """The fields of a message; the last value of each counts, 0 or nothing where there is none."""
+
+    def __init__(self, data: bytes, what: str, limits: Limits) -> None:
+        self._what, self._limits = what, limits
+        self._found: dict[int, list[int | bytes]] = {}
+        try:
+            for found in Source(data, limits).fields(0, len(data)):
+                value: int | bytes = data[found.body : found.end] if found.wire == LENGTH else found.value
+                if found.wire in (FIXED32, FIXED64):
+                    value = int.from_bytes(data[found.body : found.end], "little")
+                self._found.setdefault(found.number, []).append(value)
+        except FormatError as error:
+            raise FormatError(f"{what}: {error}") from None
+
+    def has(self, number: int) -> bool:
+        """Whether a field is there."""
+        return number in self._found
+
+    def number(self, number: int) -> int:
+        """A number; FormatError when it is something else."""
+        value = self._found.get(number, [0])[-1]
+        if not isinstance(value, int):
+            raise FormatError(f"{self._what}: field {number} is no number")
+        return value
+
+    def messages(self, number: int) -> list[Fields]:
+        """Messages; FormatError when one is something else."""
+        values = [value for value in self._found.get(number, ()) if isinstance(value, bytes)]
+        if len(values) != len(self._found.get(number, ())):
+            raise FormatError(f"{self._what}: field {number} is no message")
+        return [Fields(value, self._what, self._limits) for value in values]
+
+    def message(self, number: int) -> Fields:
+        """A message, empty if it is not there."""
+        return [Fields(b"", self._what, self._limits), *self.messages(number)][-1]
+
+
+def _numbers(source: Source, at: int, count: int, what: str) -> tuple[list[int], int]:
+    """Some varints, one after another, and where the last one ends."""
+    found = []
+    try:
+        for _ in range(count):
+            value, at = source.varint(at, source.size)
+            found.append(value)
+    except FormatError as error:
+        raise FormatError(f"{what}: {error}") from None
+    return found, at

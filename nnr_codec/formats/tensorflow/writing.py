@@ -17,9 +17,9 @@ from ...errors import FormatError
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, is_text, lacks_type
 from ..beside import from_metadata
+from ..protobuf import FIXED32, VARINT, message, varint
 from .bundle import MAGIC, STRING, TYPES
 from .checksum import crc32c, masked
-from .wire import field, field32, number
 
 _FORMAT = "tensorflow"
 _STRING = "tensorflow:string:"
@@ -85,6 +85,16 @@ def write(model: Model, plan: Plan, items: BinaryIO, table: BinaryIO) -> None:
     _write_table(entries, table)
 
 
+def field(number: int, value: int | bytes) -> bytes:
+    """A field with a number or a message."""
+    return message(number, value) if isinstance(value, bytes) else varint(number << 3 | VARINT) + varint(value)
+
+
+def field32(number: int, value: int) -> bytes:
+    """A field with a number of 32 bits."""
+    return varint(number << 3 | FIXED32) + value.to_bytes(4, "little")
+
+
 _Parts = Iterator[tuple[bytes | memoryview, bytes | memoryview]]  # what is written, and what is counted for it
 
 
@@ -100,7 +110,7 @@ def _parts(array: Array) -> tuple[int, tuple[int, ...], _Parts]:
 
 def _string_parts(shape: tuple[int, ...], texts: list[bytes]) -> tuple[int, tuple[int, ...], _Parts]:
     """Type, shape and items of a tensor of strings: their lengths, a checksum of these, and they themselves."""
-    lengths = b"".join(map(number, map(len, texts)))
+    lengths = b"".join(map(varint, map(len, texts)))
     counted = b"".join(len(text).to_bytes(4, "little") for text in texts)
     check = masked(crc32c(counted)).to_bytes(4, "little")
     return STRING, shape, iter([(lengths, counted), (check, check), *((text, text) for text in texts)])
@@ -115,7 +125,7 @@ def _write_table(entries: Mapping[str, bytes], table: BinaryIO) -> None:
         nonlocal at
         data = block + b"\0"
         table.write(data + masked(crc32c(data)).to_bytes(4, "little"))
-        place = number(at) + number(len(block))
+        place = varint(at) + varint(len(block))
         at += len(data) + 4
         return place
 
@@ -141,7 +151,7 @@ def _block(pairs: list[tuple[bytes, bytes]]) -> bytes:
         elif count:
             pairwise = enumerate(zip(before, key, strict=False))
             shared = next((place for place, (one, other) in pairwise if one != other), min(len(before), len(key)))
-        data += number(shared) + number(len(key) - shared) + number(len(value)) + key[shared:] + value
+        data += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
         before = key
     return bytes(data) + b"".join(place.to_bytes(4, "little") for place in [*restarts, len(restarts)])
 

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError, LimitError
-from ...limits import Limits
+from ..errors import FormatError, LimitError
+from ..limits import Limits
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 #: Bytes of the longest varint.
@@ -114,7 +114,7 @@ class Source:
     def fields(self, at: int, end: int) -> Iterator[Field]:
         """The fields of the message in a range.
 
-        Raises FormatError for one that ends beyond it, and for groups, which ONNX has none of; LimitError.
+        Raises FormatError for one that ends beyond it, and for groups; LimitError.
         """
         new = tuple.__new__  # in half the time
         while at < end:
@@ -151,7 +151,7 @@ class Source:
             elif wire in _FIXED:
                 body, at = at, at + _FIXED[wire]
             else:
-                raise FormatError(f"field {number} at byte {start} has wire type {wire}, which ONNX does not use")
+                raise FormatError(f"field {number} at byte {start} has wire type {wire}, which is not read")
             if at > end:
                 raise FormatError(f"field {number} at byte {start} ends {at - end} bytes beyond its message")
             yield Field(number, wire, start, body, at, value)

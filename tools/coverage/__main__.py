@@ -1,10 +1,11 @@
-"""Prints docs/coverage.md: ``python -m nnr_codec.conformance.coverage [FOLDER]``, by default of bitstream_vectors."""
+"""Prints docs/coverage.md: ``python -m tools.coverage [FOLDER]``, by default of bitstream_vectors."""
 
 from __future__ import annotations
 
 import sys
 
-from ..cases import load_cases
+from nnr_codec.conformance.cases import load_cases
+
 from . import Matrix, page
 
 print(page(Matrix(load_cases(sys.argv[1] if len(sys.argv) > 1 else "bitstream_vectors"))), end="")

@@ -8,10 +8,10 @@ from __future__ import annotations
 from math import prod
 from typing import cast
 
-from ...bitstream.units import Unit
-from ...constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_PT_RAW_FLOAT, NNR_QNT, NNR_STR, NNR_TPL
-from ...syntax import Session
-from ...syntax.structures import NnrAggregateUnitHeader
+from nnr_codec.bitstream.units import Unit
+from nnr_codec.constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_NDU, NNR_PT_RAW_FLOAT, NNR_QNT, NNR_STR, NNR_TPL
+from nnr_codec.syntax import Session
+from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 
 def _listed_elsewhere(*_: object) -> None:

@@ -6,22 +6,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from ...bitstream.nodes import bare
-from ...bitstream.units import PAYLOADS, Unit, UnitReader
-from ...constants import NNR_NDU, NNR_PT_RAW_FLOAT, NNR_TPL
-from ...decoder.bins import plain_syntaxes
-from ...decoder.decode import BitstreamParser
-from ...decoder.group import Group, is_first_edition
-from ...decoder.parents import refer
-from ...decoder.state import UpdateState
-from ...decoder.task import NduTask
-from ...errors import NnrError
-from ...limits import Budget, Limits
-from ...model import Topology
-from ...syntax import BitReader, Descriptor, Reader, Session, Structure, Trace
-from ...syntax.deepcabac import Bin
-from ...syntax.structures import NnrTopologyUnitHeader, NnrUnitHeader, NnrUnitSize
-from ..cases import Case, Stream
+from nnr_codec.bitstream.nodes import bare
+from nnr_codec.bitstream.units import PAYLOADS, Unit, UnitReader
+from nnr_codec.conformance.cases import Case, Stream
+from nnr_codec.constants import NNR_NDU, NNR_PT_RAW_FLOAT, NNR_TPL
+from nnr_codec.decoder.bins import plain_syntaxes
+from nnr_codec.decoder.decode import BitstreamParser
+from nnr_codec.decoder.group import Group, is_first_edition
+from nnr_codec.decoder.parents import refer
+from nnr_codec.decoder.state import UpdateState
+from nnr_codec.decoder.task import NduTask
+from nnr_codec.errors import NnrError
+from nnr_codec.limits import Budget, Limits
+from nnr_codec.model import Topology
+from nnr_codec.syntax import BitReader, Descriptor, Reader, Session, Structure, Trace
+from nnr_codec.syntax.deepcabac import Bin
+from nnr_codec.syntax.structures import NnrTopologyUnitHeader, NnrUnitHeader, NnrUnitSize
+
 from .listing import Hit
 from .sources import Sources
 from .steps import Steps

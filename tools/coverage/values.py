@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntFlag
 
-from ...constants import DecompressedDataFormat
-from ...syntax import structures
-from ...syntax.docs import CLASSES, comments, meaning_of, value_tables
+from nnr_codec.constants import DecompressedDataFormat
+from nnr_codec.syntax import structures
+from nnr_codec.syntax.docs import CLASSES, comments, meaning_of, value_tables
+
 from .listing import REACHED, Line, Listing
 from .sources import Sources
 from .walk import Reached

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from ...syntax.docs import CLASSES, values_of
+from nnr_codec.syntax.docs import CLASSES, values_of
 
 #: Outcomes of conditions, of loops, and of flags.
 TRUE, FALSE = "true", "false"

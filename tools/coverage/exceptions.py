@@ -70,7 +70,7 @@ BROKEN_VALUES = ("reserved", "unspecified", "2..255")
 #: Requirements that no vector breaks.
 UNBROKEN = {"decodable": "what breaks it, and no other rule, is not known"}
 
-#: Sentences with a "shall" that no vector can show, and that are no requirements (see `nnr_codec.conformance.shalls`).
+#: Sentences with a "shall" that no vector can show, and that are no requirements (see `tools.shalls`).
 UNSHOWN = {
     "nnr_reserved_zero_0bit has no bits",
     "decoders ignore nnr_reserved_zero_0bit",

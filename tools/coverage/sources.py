@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-from ...bitstream import payload
-from ...syntax import deepcabac, tables
-from ...syntax.coder import TABLES
+from nnr_codec.bitstream import payload
+from nnr_codec.syntax import deepcabac, tables
+from nnr_codec.syntax.coder import TABLES
+
 from . import framing
 from .listing import Listing, Table
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from ...bitstream.payload import quantization
-from ...bitstream.units import Unit
-from ...cabac_ext.kernel import PayloadDecoder
-from ...constants import (
+from nnr_codec.bitstream.payload import quantization
+from nnr_codec.bitstream.units import Unit
+from nnr_codec.cabac_ext.kernel import PayloadDecoder
+from nnr_codec.constants import (
     NNR_AGG,
     NNR_CPT_BN,
     NNR_CPT_DC,
@@ -23,13 +23,13 @@ from ...constants import (
     NNR_TPL_DICT,
     PayloadType,
 )
-from ...decoder.decode import BitstreamParser
-from ...decoder.group import Group, References
-from ...decoder.parents import Reference
-from ...decoder.task import NduTask
-from ...syntax import Session
-from ...syntax.structures import NnrTopologyUnitPayload
-from ...tensor.quant import step_size
+from nnr_codec.decoder.decode import BitstreamParser
+from nnr_codec.decoder.group import Group, References
+from nnr_codec.decoder.parents import Reference
+from nnr_codec.decoder.task import NduTask
+from nnr_codec.syntax import Session
+from nnr_codec.syntax.structures import NnrTopologyUnitPayload
+from nnr_codec.tensor.quant import step_size
 
 _KINDS: dict[int, str] = {NNR_PT_INT: "integers", NNR_PT_FLOAT: "floats", NNR_PT_RAW_FLOAT: "raw floats"}
 _FORMATS = {"onnx": "ONNX", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..cases import Case
-from ..requirements import REQUIREMENTS
+from nnr_codec.conformance.cases import Case
+from nnr_codec.conformance.requirements import REQUIREMENTS
+from nnr_codec.conformance.verify import verify
+
 from ..shalls import A4_SENTENCES, SHALLS
-from ..verify import verify
 from .clauses import CLAUSES
 from .exceptions import BROKEN, BROKEN_VALUES, NEVER, SHOWN, UNBROKEN, UNSHOWN
 from .listing import POSITIVE, Line, Listing
