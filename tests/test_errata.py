@@ -26,7 +26,7 @@ CASES = {case.id for case in load_cases(ROOT / "bitstream_vectors")}
 
 def sources() -> Iterator[Path]:
     yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
-    for folder in ("nnr_codec", "cli", "tests", "docs", "benchmarks", "examples", "bitstream_vectors"):
+    for folder in ("nnr_codec", "cli", "tests", "docs", "benchmarks", "examples", "bitstream_vectors", "tools"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in SUFFIXES and path not in (PAGE, SOURCE, Path(__file__)):
                 yield path
