@@ -67,10 +67,9 @@ class StridedEntry(Entry):
 
 def entry_of(view: View, *, big: bool) -> StridedEntry:
     """Where the items of a view of a file are."""
-    first, stop = view.bytes
     stride = () if view.is_contiguous else view.stride
-    start = cast(int, view.storage) + first
-    return StridedEntry(view.stored.name, view.shape, start, stop - first, stride=stride, big=big)
+    start = cast(int, view.storage) + view.start
+    return StridedEntry(view.stored.name, view.shape, start, view.stop - view.start, stride=stride, big=big)
 
 
 def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> View | Leaf:
@@ -87,7 +86,17 @@ def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> V
         raise FormatError(f"storage {value.key} has {size:,} bytes; the pickle says {value.nbytes:,}")
     if value.requires_grad and stored.kind != "f":
         raise FormatError(f"{what} is of torch.{value.type} and requires gradients")
-    return View(start, stored, value.shape, value.stride, value.offset, size, value.requires_grad, value.is_parameter)
+    return View.of(
+        start,
+        stored,
+        value.shape,
+        value.stride,
+        value.requires_grad,
+        value.is_parameter,
+        offset=value.offset,
+        size=size,
+        what=what,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the old format
@@ -114,15 +123,15 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     places: dict[str, tuple[int, int]] = {}
     at = keys.end
     for key in keys.value:
-        if type(key) is not str or key not in content.storages or key in places:
+        if type(key) is not str or key not in content.itemsizes or key in places:
             raise FormatError("a storage in the file is not one of the pickle, or is there twice")
         file.seek(at)
-        nbytes = int.from_bytes(file.read(8), "little") * content.storages[key].itemsize
+        nbytes = int.from_bytes(file.read(8), "little") * content.itemsizes[key]
         places[key] = at + 8, nbytes
         at += 8 + nbytes
         if at > size:
             raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file")
-    if missing := content.storages.keys() - places.keys():
+    if missing := content.itemsizes.keys() - places.keys():
         raise FormatError(f"the file has no storage {min(missing)[:40]!a}")
     return content.value, places
 

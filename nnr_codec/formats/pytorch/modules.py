@@ -90,15 +90,16 @@ def _read(torch: Any, value: Any, what: str) -> View | Leaf | None:
     if type_ not in TYPES or value.is_neg() or value.is_conj():
         raise FormatError(f"{what} is of {value.dtype}, for which there is no type here")
     storage = value.untyped_storage()
-    return View(
+    return View.of(
         (str(value.device), storage.data_ptr()),
         STORED_TYPES[type_],
         tuple(value.shape),
         tuple(value.stride()),
-        value.storage_offset(),
-        storage.nbytes(),
         value.requires_grad,
         isinstance(value, torch.nn.Parameter),
+        offset=value.storage_offset(),
+        size=storage.nbytes(),
+        what=what,
     )
 
 

@@ -89,11 +89,11 @@ class Tensor(NamedTuple):
 
 
 class Pickle(NamedTuple):
-    """A pickle that was read: its value, the first byte after it, and the storages that it refers to, by their keys."""
+    """A pickle that was read: its value, the first byte after it, and by the keys of storages, bytes of their items."""
 
     value: Any
     end: int
-    storages: dict[str, Storage]
+    itemsizes: dict[str, int]
 
 
 class _Function(NamedTuple):
@@ -165,7 +165,9 @@ def _check_state(gradients: Any, hooks: Any) -> None:
 def _ordered(pairs: Any = None) -> Items:
     """An OrderedDict of nothing, of a dict, or of pairs as Python 2 writes them."""
     if pairs is None:
-        return Items.of("OrderedDict")
+        found = Items()
+        found.kind = "OrderedDict"
+        return found
     if type(pairs) is Items and pairs.kind in PAIRS:
         return Items.of("OrderedDict", pairs)
     return Items.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
@@ -287,7 +289,8 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
     stack: list[Any] = []
     below: list[list[Any]] = []  # what marks separate from the present stack
     memo: dict[int, Any] = {}
-    storages: dict[str, Storage] = {}
+    itemsizes: dict[str, int] = {}
+    put = -1  # the last key of the memo
     most = left = budget.limits.max_names - budget.spent.get("max_names", 0)
     while left >= 0:
         opcode = data[at]
@@ -295,7 +298,8 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
         match opcode:
             # In the order of how often they occur.
             case 0x72:  # LONG_BINPUT
-                memo[_UINT4(data, at)[0]] = stack[-1]
+                put = _UINT4(data, at)[0]
+                memo[put] = stack[-1]
                 at += 4
             case 0x68 | 0x6A:  # BINGET, LONG_BINGET
                 known = memo[data[at] if opcode == 0x68 else _UINT4(data, at)[0]]
@@ -330,6 +334,8 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 stack.append(value)
                 if type(value) is Items:  # which are copied
                     left -= len(value)
+                if memo.get(put) is arguments:  # which nothing refers to again: a third of all objects
+                    del memo[put]
             case 0x85:  # TUPLE1
                 stack[-1] = (stack[-1],)
                 left -= 1
@@ -338,7 +344,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 left -= 1
             case 0x51:  # BINPERSID
                 stack[-1] = storage = _storage(*stack[-1])
-                storages.setdefault(storage.key, storage)
+                itemsizes.setdefault(storage.key, storage.itemsize)
             case 0x89 | 0x88:  # NEWFALSE, NEWTRUE
                 stack.append(opcode == 0x88)
                 left -= 1
@@ -349,7 +355,8 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
                 left -= 1
             case 0x71:  # BINPUT
-                memo[data[at]] = stack[-1]
+                put = data[at]
+                memo[put] = stack[-1]
                 at += 1
             case 0x4D:  # BININT2
                 stack.append(_UINT2(data, at)[0])
@@ -415,7 +422,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 name = names.get(chr(opcode), hex(opcode))
                 raise FormatError(f"the pickle has opcode {name} at {at - 1}, which torch.save does not write")
     budget.charge("max_names", most - left, "objects of the pickle")
-    return Pickle(stack.pop(), at, storages)
+    return Pickle(stack.pop(), at, itemsizes)
 
 
 def _bytes(data: bytes, first: int, end: int) -> bytes:

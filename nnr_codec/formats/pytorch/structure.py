@@ -21,7 +21,7 @@ _AGAIN = 10
 
 
 class View(NamedTuple):
-    """Where the items of a tensor lie.
+    """Where the items of a tensor lie, in the storage that it shares with others.
 
     Parameters
     ----------
@@ -30,10 +30,8 @@ class View(NamedTuple):
     stored : StoredType
     shape, stride : tuple of int
         In items.
-    offset : int
-        Of the first item, in items.
-    size : int
-        Bytes of the storage.
+    start, stop : int
+        The first byte of the storage that is used, and the one after the last.
     requires_grad, is_parameter : bool
         Of the tensor.
     """
@@ -42,10 +40,34 @@ class View(NamedTuple):
     stored: StoredType
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    offset: int
-    size: int
+    start: int
+    stop: int
     requires_grad: bool
     is_parameter: bool
+
+    @classmethod
+    def of(
+        cls,
+        storage: Hashable,
+        stored: StoredType,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        requires_grad: bool,
+        is_parameter: bool,
+        *,
+        offset: int,
+        size: int,
+        what: str,
+    ) -> View:
+        """The view of a tensor, whose first item is at ``offset``, of a storage of ``size`` bytes."""
+        last = offset
+        for extent, step in zip(shape, stride, strict=True):
+            last += (extent - 1) * step
+        start = offset * stored.itemsize
+        stop = start if 0 in shape else (last + 1) * stored.itemsize
+        if min((offset, *stride)) < 0 or stop > size:
+            raise FormatError(f"{what} has items outside of its storage")
+        return cls(storage, stored, shape, stride, start, stop, requires_grad, is_parameter)
 
     @property
     def is_contiguous(self) -> bool:
@@ -56,14 +78,6 @@ class View(NamedTuple):
                 return 0 in self.shape
             step *= extent
         return True
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """The first byte of the storage that is used, and the one after the last."""
-        itemsize, first, last = self.stored.itemsize, self.offset, self.offset
-        for extent, step in zip(self.shape, self.stride, strict=True):
-            last += (extent - 1) * step
-        return first * itemsize, (first if 0 in self.shape else last + 1) * itemsize
 
 
 @dataclass
@@ -217,17 +231,16 @@ class _Walker:
             return tree.real(value)
         if kind is complex:
             return {"complex": [tree.real(value.real), tree.real(value.imag)]}
-        found = self.read(value, _place(path))
+        what = _place(path)
+        found = self.read(value, what)
         if found is None:
-            raise FormatError(f"{_place(path)} is of type {_type(value)}, which is not carried")
-        return {found.kind: found.value} if isinstance(found, Leaf) else self.tensor(value, found, path)
+            raise FormatError(f"{what} is of type {_type(value)}, which is not carried")
+        return {found.kind: found.value} if isinstance(found, Leaf) else self.tensor(value, found, path, what)
 
-    def tensor(self, value: Any, view: View, path: tuple[str, ...]) -> Node:
-        what, limits = _place(path), self.budget.limits
+    def tensor(self, value: Any, view: View, path: tuple[str, ...], what: str) -> Node:
+        limits = self.budget.limits
         limits.check("max_name_bytes", sum(map(len, path)) + len(path), "characters of the name of a tensor")
         self.budget.tensor(view.shape, view.stored.itemsize, what)
-        if min((view.offset, *view.stride)) < 0 or view.bytes[1] > view.size:
-            raise FormatError(f"{what} has items outside of its storage")
         kind = "parameter" if view.is_parameter else "tensor"
         node: Node = {kind: view.shape}
         if view.requires_grad is not tree.TENSORS[kind]:
@@ -235,7 +248,7 @@ class _Walker:
         name = tree.name_of(path)
         if not is_name(name):
             raise FormatError(f"{what}: no bitstream has a tensor of that name")
-        limits.check("max_name_bytes", len(name.encode()), f"bytes of the name {name[:80]!a}")
+        limits.check("max_name_bytes", len(name.encode()), "bytes of the name of a tensor")
         self.tensors.append((name, node, value, view))
         return node
 
@@ -271,14 +284,13 @@ def _find_ties(found: Found) -> None:
     known: dict[object, str] = {}
     storages: dict[Hashable, list[tuple[int, int, str]]] = {}
     for name, view in found.views.items():
-        start, stop = view.bytes
-        if start == stop:
+        if view.start == view.stop:
             continue
-        place = view.storage, view.stored.name, view.shape, view.stride, start
+        place = view.storage, view.stored.name, view.shape, view.stride, view.start
         if (first := known.setdefault(place, name)) != name:
             found.aliases[name] = first
         else:
-            storages.setdefault(view.storage, []).append((start, stop, name))
+            storages.setdefault(view.storage, []).append((view.start, view.stop, name))
     for views in storages.values():
         end, before = 0, ""
         for start, stop, name in sorted(views):
