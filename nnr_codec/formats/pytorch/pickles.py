@@ -3,9 +3,8 @@
 It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes an
 :class:`Items`, :class:`Leaf` or :class:`Tensor`. Each opcode takes constant time, or time for bytes of the pickle, or
 time for items that are charged: an object that stands in several places is one object here, and keys are not hashed.
-:func:`.structure.walk` bounds what such objects amount to in all their places.
-
-A container that was used again is not changed any more. Hence no container holds itself.
+A container that was used again is not changed any more. Hence no container holds itself, and at the end it can be
+counted how many values there are in all places.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import pickletools
 import re
 import struct
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ...errors import FormatError, NnrError
@@ -25,6 +25,8 @@ _MAX_MARKS = 2 * MAX_DEPTH + 8
 #: PyTorch has no tensors of more dimensions.
 _MAX_DIMS = 64
 _MAX_SIZE = (1 << 63) - 1
+#: How many times the values of a container count where it stands again.
+_AGAIN = 10
 _DEVICE = re.compile(r"[a-z]{1,20}(:(0|[1-9][0-9]{0,2}))?")
 _DTYPE = re.compile(
     r"torch\n(bool|b?float16|float(32|64)|float8_(e4m3fn|e5m2|e4m3fnuz|e5m2fnuz|e8m0fnu)|float4_e2m1fn_x2|complex(32|64|128)"
@@ -422,7 +424,30 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 name = names.get(chr(opcode), hex(opcode))
                 raise FormatError(f"the pickle has opcode {name} at {at - 1}, which torch.save does not write")
     budget.charge("max_names", most - left, "objects of the pickle")
-    return Pickle(stack.pop(), at, itemsizes)
+    value = stack.pop()
+    _count([value], budget, {}, 0)
+    return Pickle(value, at, itemsizes)
+
+
+def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -> int:
+    """Return how many values are described for a container; charge those of a container that was counted before.
+
+    ``counts`` has the numbers of such containers, by their identity.
+    """
+    if depth > MAX_DEPTH + 1:
+        raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
+    total = 1
+    for value in chain(container, container.metadata if type(container) is Items else ()):
+        if type(value) is not tuple and type(value) is not Items:
+            total += 1
+            continue
+        count = counts.get(id(value))
+        if count is None:
+            count = counts[id(value)] = _count(value, budget, counts, depth + 1)
+        else:
+            budget.charge("max_names", 1 + _AGAIN * (count - 1), "objects of the pickle, in all their places")
+        total += count
+    return total
 
 
 def _bytes(data: bytes, first: int, end: int) -> bytes:

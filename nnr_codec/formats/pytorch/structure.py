@@ -16,8 +16,6 @@ from .pickles import Items, Leaf
 from .tree import Node
 
 _KINDS = {kind: kind.__name__ for kind in (list, tuple, set, dict, OrderedDict, Counter)}
-# How many times a value counts in a container that was described before.
-_AGAIN = 10
 
 
 class View(NamedTuple):
@@ -148,36 +146,21 @@ class _Walker:
     def __init__(self, budget: Budget, read: Reader) -> None:
         self.budget, self.read = budget, read
         self.tensors: list[tuple[str, Node, Any, View]] = []
-        self.seen: set[int] = set()  # containers, by their identity
-        self.cost = 1  # of each value
 
     def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
-        self.budget.charge("max_names", self.cost, "values of the file, in all their places")
+        self.budget.charge("max_names", 1, "values of the file")
         if depth > tree.MAX_DEPTH:
             raise FormatError(f"containers are nested deeper than {tree.MAX_DEPTH}, or hold themselves")
         kind = value.kind if type(value) is Items else _KINDS.get(type(value))
         if kind is None:
             return self.leaf(value, path)
-        cost = self.enter(value)
-        node: Node
         if kind in tree.PAIRS:
-            node = self.mapping(value, kind, path, depth)
-        elif kind == "set":  # the order of which is no property of it
+            return self.mapping(value, kind, path, depth)
+        if kind == "set":  # the order of which is no property of it
             nodes = [(self.key(item, path, 0), item) for item in value]
-            node = {"set": sorted({_identity(item): node for node, item in reversed(nodes)}.values(), key=tree.text)}
-        else:
-            items = [self.node(item, (*path, str(k)), depth + 1) for k, item in enumerate(value)]
-            node = items if kind == "list" else {"tuple": items}
-        self.cost = cost
-        return node
-
-    def enter(self, container: object) -> int:
-        """Set what values in a container cost, and return what those outside of it do."""
-        cost = self.cost
-        if id(container) in self.seen:
-            self.cost = _AGAIN
-        self.seen.add(id(container))
-        return cost
+            return {"set": sorted({_identity(item): node for node, item in reversed(nodes)}.values(), key=tree.text)}
+        items = [self.node(item, (*path, str(k)), depth + 1) for k, item in enumerate(value)]
+        return items if kind == "list" else {"tuple": items}
 
     def mapping(self, value: Any, kind: str, path: tuple[str, ...], depth: int) -> Node:
         keys: dict[str, Node] = {}
@@ -206,12 +189,9 @@ class _Walker:
         return node
 
     def key(self, key: Any, path: tuple[str, ...], depth: int) -> Node:
-        self.budget.charge("max_names", self.cost, "keys of the file, in all their places")
+        self.budget.charge("max_names", 1, "keys of the file")
         if type(key) is tuple and depth < tree.MAX_DEPTH:
-            cost = self.enter(key)
-            nodes = [self.key(item, path, depth + 1) for item in key]
-            self.cost = cost
-            return {"tuple": nodes}
+            return {"tuple": [self.key(item, path, depth + 1) for item in key]}
         if key is None or type(key) in (bool, int, float, str):
             return self.leaf(key, path)
         found = self.read(key, _place(path))
