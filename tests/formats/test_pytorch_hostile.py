@@ -1,4 +1,4 @@
-"""T39: files that want PyTorch to run something, or to loop for ever: each ends in our error, and nothing happens."""
+"""T39: files that ask for code to be run or for endless work: each raises an error of the package, and nothing runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.formats import pytorch
 from nnr_codec.formats.pytorch import tree
-from nnr_codec.formats.pytorch.pickles import LEGACY
+from nnr_codec.formats.pytorch.archive import LEGACY
 from nnr_codec.limits import Limits
 
 from ..threats.test_pytorch import Call
 from .torch_support import archive_of, integer, mapping, rebuilt, refused, saved, storage, tensor, text
 from .torch_support import pytorch as torch_or_skip
-
-pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module", name="torch")
@@ -61,37 +59,26 @@ def attacks(victim: Path) -> list[Call]:
 @WRAPPED
 @pytest.mark.parametrize("number", range(9))
 @pytest.mark.parametrize("protocol", range(6))
-def test_nothing_is_run(
-    torch: Any,
-    tmp_path: Path,
-    wrap: Callable[[bytes], bytes],
-    number: int,
-    protocol: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_is_run(tmp_path: Path, wrap: Callable[[bytes], bytes], number: int, protocol: int) -> None:
     victim = tmp_path / "victim"
     attack = attacks(victim)[number]
-    # What the environment and the program allow to others is not allowed here.
-    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    with torch.serialization.safe_globals([os.system, (os.system, "posix.system"), builtins.eval, builtins.exec]):
-        for content in (attack, {"w": attack}, [attack], (attack,), {"state_dict": {"w": [1, attack]}}):
-            refused(wrap(pickle.dumps(content, protocol)))
+    for content in (attack, {"w": attack}, [attack], (attack,), {"state_dict": {"w": [1, attack]}}):
+        refused(wrap(pickle.dumps(content, protocol)))
     assert not victim.exists()
     if number in (1, 2, 6):  # it would have been
         pickle.loads(pickle.dumps(attack, protocol))
         assert victim.exists()
 
 
-def test_a_metadata_key_that_calls(torch: Any) -> None:
+def test_a_metadata_key_that_calls() -> None:
     """BUILD may set the attributes of an OrderedDict only, and of these only those that are known."""
     state = b"}" + text("fromkeys") + b"K\1s"
     refused(archive_of(b"\x80\x02ccollections\nOrderedDict\n)R" + state + b"b."), "has attributes beside its keys")
-    for target in (b"K\1", b"]", tensor(4, 0, [4], [1])):
-        refused(
-            archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "refuses the file|holds no|not carried"
-        )
+    for target in (b"K\1", b"]", b"}", tensor(4, 0, [4], [1])):
+        refused(archive_of(mapping({"w": target + state + b"b"}), {"0": bytes(16)}), "no container of such items")
 
 
+@pytest.mark.torch
 def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
     """A whole process: the description of a bitstream names no module that is imported, not even one of PyTorch."""
     description = tree.to_bytes({"dict": [["w", {"tensor": [1]}], ["t", {"dtype": "_dynamo"}]]})
@@ -105,13 +92,14 @@ def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
     assert done.stdout.strip() == "the installed PyTorch knows no dtype '_dynamo' False"
 
 
-def test_one_text_in_many_places(torch: Any) -> None:
+def test_one_text_in_many_places() -> None:
     """What counts is what it takes in the description, where it may take more."""
     data = archive_of(b"\x80\x02](" + text("\u00e9" * 1000) + b"q\0" + b"h\0" * 99 + b"e.")
     assert len(nnr.load(data, limits=Limits(max_topology_bytes=650_000)).topology.data) > 600_000  # type: ignore[union-attr]
     refused(data, "bytes of texts in the description", limits=Limits(max_topology_bytes=590_000))
 
 
+@pytest.mark.torch
 def test_more_values_than_a_description_may_have(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that could be encoded but not restored."""
     data = saved(torch, {"w": torch.ones(1), "many": list(range(2000))})
@@ -120,11 +108,11 @@ def test_more_values_than_a_description_may_have(torch: Any, monkeypatch: pytest
     refused(data, "more than 2,000 values")
 
 
-def test_a_name_that_python_would_warn_of(torch: Any) -> None:
-    refused(archive_of(b"\x80\x02cos\\}\nsystem\n."), "asks for 'os")
+def test_a_name_that_python_would_warn_of() -> None:
+    refused(archive_of(b"\x80\x02cos\\}\nsystem\n."), r"disallowed function: os\\\\\}\.system")
 
 
-def test_persistent_ids(torch: Any) -> None:
+def test_persistent_ids() -> None:
     """Storages that are none, or lie of their sizes."""
     for asked in (
         text("storage") + b"Q",
@@ -139,40 +127,42 @@ def test_persistent_ids(torch: Any) -> None:
         storage(4),
         storage(1, kind="MissingStorage"),
     ):
-        refused(archive_of(mapping({"w": asked}), {"0": bytes(16)}))
+        refused(archive_of(mapping({"w": asked}), {"0": bytes(16)}), "damaged|disallowed function|is a storage")
 
 
+@pytest.mark.torch
 def test_an_old_file_whose_storages_lie(torch: Any) -> None:
     data = saved(torch, {"w": torch.ones(4)}, legacy=True)
     size = (4).to_bytes(8, "little")
     assert data.count(size) == 1
     for numel in (3, 5, 1 << 30, (1 << 63) - 1, 1 << 63):
-        refused(data.replace(size, numel.to_bytes(8, "little")), "refuses the file")
+        refused(data.replace(size, numel.to_bytes(8, "little")), "ends beyond the end|the pickle says")
     for numel in (1 << 30, 1 << 50, (1 << 62) - 1):
         changed = data.replace(b"K\4N", integer(numel) + b"N")  # as the pickle says it
         assert changed != data
-        refused(changed, "refuses the file")
-    refused(data[:-1], "refuses the file")
+        refused(changed, "the pickle says")
+    refused(data[:-1], "ends beyond the end")
 
 
-def test_structures_without_end(torch: Any) -> None:
+def test_structures_without_end() -> None:
     itself: list[Any] = []
     itself.append(itself)
     inside: dict[str, Any] = {}
     inside["x"] = [inside]
     deep: list[Any] = []
-    for _ in range(5000):
+    for _ in range(200):
         deep = [deep]
     wide: list[Any] = [1.5]
     for _ in range(40):
         wide = [wide, wide]
     for content in (itself, inside):
-        refused(saved(torch, content), "nested deeper than 100, or hold themselves")
-    levels = b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b"."
-    refused(archive_of(levels), "nested deeper than 100")
-    refused(saved(torch, wide), "max_names", limits=Limits.strict())
+        refused(archive_of(pickle.dumps(content, 2)), "as one that holds itself")
+    refused(archive_of(pickle.dumps(deep, 2)), "nested deeper than 100")
+    refused(archive_of(pickle.dumps(wide, 2)), "in all their places")
+    refused(archive_of(pickle.dumps(wide, 2)), "max_names", limits=Limits.strict())
 
 
+@pytest.mark.torch
 def test_a_compiled_module(torch: Any) -> None:
     """TorchScript has a pickle where PyTorch looks for one, and code beside it."""
     data = rebuilt(
@@ -183,7 +173,7 @@ def test_a_compiled_module(torch: Any) -> None:
     refused(data, "members of the archive that are no part", strict=True)
 
 
-def test_a_tar_that_begins_as_an_old_file(torch: Any) -> None:
+def test_a_tar_that_begins_as_an_old_file() -> None:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         info = tarfile.TarInfo("x")
@@ -198,16 +188,18 @@ def test_a_tar_that_begins_as_an_old_file(torch: Any) -> None:
     refused(bytes(data))
 
 
-def test_an_unpickler_that_python_does_not_have(torch: Any, tmp_path: Path) -> None:
-    """A whole process: no module but those of PyTorch and ours is imported for a file."""
+def test_reading_imports_nothing_of_the_file(tmp_path: Path) -> None:
+    """A whole process: no module that the pickle names is imported, and PyTorch is not, for a good file too."""
     (tmp_path / "x.pt").write_bytes(archive_of(b"\x80\x02cantigravity\nfly\n."))
+    (tmp_path / "y.pt").write_bytes(archive_of(mapping({"w": tensor(2, 0, (2,), (1,))}), {"0": bytes(8)}))
     program = (
-        "import sys, torch, nnr_codec as nnr\n"
+        "import sys, nnr_codec as nnr\n"
+        f"print(*nnr.load({str(tmp_path / 'y.pt')!r})['w'])\n"
         f"try: nnr.load({str(tmp_path / 'x.pt')!r})\n"
-        "except nnr.FormatError as error: print('refused', 'antigravity' in sys.modules)"
+        "except nnr.FormatError as error: print('refused', {'antigravity', 'torch'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["refused", "False"]
+    assert done.stdout.splitlines() == ["0.0 0.0", "refused set()"]
 
 
 def test_extents_beside_a_zero_are_those_of_an_array() -> None:

@@ -48,7 +48,9 @@ def same(torch: Any, one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         if type(one) is not type(other) or one.dtype != other.dtype or one.shape != other.shape:
             return False
-        bits = [each.detach().reshape(-1).view(torch.uint8) if each.numel() else each for each in (one, other)]
+        bits = [
+            each.detach().contiguous().reshape(-1).view(torch.uint8) if each.numel() else each for each in (one, other)
+        ]
         return bool(bits[0].equal(bits[1])) and one.requires_grad == other.requires_grad
     if type(one) is not type(other):
         return False

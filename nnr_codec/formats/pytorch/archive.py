@@ -1,18 +1,14 @@
-"""The files of ``torch.save``: zip archives, and where the items of tensors lie in them.
-
-PyTorch sees only the pickle of an archive, in one of our own whose storages are empty; items are read here.
-"""
+"""The files of ``torch.save``: zip archives, those of the old format, and where the items of tensors lie in them."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -23,12 +19,17 @@ from ...model import Array
 from .. import fill
 from ..lazy import Entry, native
 from ..zips import ZIP_ERRORS, directory_size, may_hold
+from .items import TYPES
+from .pickles import Items, Leaf, Tensor, read_pickle
 from .structure import View
+
+#: How files begin that PyTorch wrote before 1.6: the pickle of a number that it calls magic.
+LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 _PICKLE = "data.pkl"
 _KEY = re.compile(r"data/([0-9]{1,20})")
 # What torch.save writes, or has written; what begins with a dot is about the archive.
-_WRITTEN = re.compile(r"data\.pkl|version|byteorder|\..*|data/[0-9]{1,20}", re.DOTALL)
+_WRITTEN = re.compile(r"data\.pkl|version|byteorder|\..*", re.DOTALL)
 _LOCAL = struct.Struct("<4s22xHH")
 
 
@@ -55,16 +56,84 @@ class StridedEntry(Entry):
         file.seek(self.start)
         fill(file, items, what)
         if self.stride:
-            strides = [step * stored.itemsize for step in self.stride]
+            # The step of an extent of 1 may be any number.
+            strides = [
+                step * stored.itemsize if extent > 1 else 0
+                for step, extent in zip(self.stride, self.shape, strict=True)
+            ]
             items = np.ascontiguousarray(np.lib.stride_tricks.as_strided(items, self.shape, strides))
         return native(items, self.type, what)
 
 
-def entry_of(view: View, start: int, *, big: bool) -> StridedEntry:
-    """Where the items of a view are, if its storage begins at a byte of the file."""
-    first, stop = view.bytes
+def entry_of(view: View, *, big: bool) -> StridedEntry:
+    """Where the items of a view of a file are."""
     stride = () if view.is_contiguous else view.stride
-    return StridedEntry(view.stored.name, view.shape, start + first, stop - first, stride=stride, big=big)
+    start = cast(int, view.storage) + view.start
+    return StridedEntry(view.stored.name, view.shape, start, view.stop - view.start, stride=stride, big=big)
+
+
+def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> View | Leaf:
+    """The view of a tensor, for :func:`.structure.walk`; ``place`` finds a storage by its key."""
+    if type(value) is Leaf:
+        return value
+    if type(value) is not Tensor:
+        raise FormatError(f"{what} is a storage, a type of storages or a function, which is not carried")
+    if value.type not in TYPES:
+        raise FormatError(f"{what} is of torch.{value.type}, for which there is no type here")
+    stored = STORED_TYPES[value.type]
+    start, size = place(value.key)
+    if size != value.nbytes:
+        raise FormatError(f"storage {value.key} has {size:,} bytes; the pickle says {value.nbytes:,}")
+    if value.requires_grad and stored.kind != "f":
+        raise FormatError(f"{what} is of torch.{value.type} and requires gradients")
+    return View.of(
+        start,
+        stored,
+        value.shape,
+        value.stride,
+        value.requires_grad,
+        value.is_parameter,
+        offset=value.offset,
+        size=size,
+        what=what,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the old format
+def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple[int, int]]]:
+    """The content of a file from before PyTorch 1.6, and of each storage the first byte and how many there are.
+
+    Raises
+    ------
+    FormatError
+        It is damaged, or its pickles ask for what :func:`.pickles.read_pickle` does not read.
+    LimitError
+        It asks for more than the limits permit.
+    """
+    size = file.seek(0, os.SEEK_END)
+    limits.check("max_archive_bytes", size, "bytes of the file")
+    file.seek(0)
+    data, budget = file.read(min(size, limits.max_topology_bytes)), Budget(limits)
+    version = read_pickle(data, len(LEGACY), budget)
+    machine = read_pickle(data, version.end, budget)
+    content = read_pickle(data, machine.end, budget)
+    keys = read_pickle(data, content.end, budget)
+    if version.value != 1001 or type(keys.value) is not Items:
+        raise FormatError("the file has no version 1001, or no list of storages")
+    places: dict[str, tuple[int, int]] = {}
+    at = keys.end
+    for key in keys.value:
+        if type(key) is not str or key not in content.itemsizes or key in places:
+            raise FormatError("a storage in the file is not one of the pickle, or is there twice")
+        file.seek(at)
+        nbytes = int.from_bytes(file.read(8), "little") * content.itemsizes[key]
+        places[key] = at + 8, nbytes
+        at += 8 + nbytes
+        if at > size:
+            raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file")
+    if missing := content.itemsizes.keys() - places.keys():
+        raise FormatError(f"the file has no storage {min(missing)[:40]!a}")
+    return content.value, places
 
 
 # ------------------------------------------------------------------------------------------------ archives
@@ -79,51 +148,41 @@ class Archive:
     pickle : bytes
     big : bool
         Items have their highest byte first.
-    storages : mapping of str to ZipInfo
+    storages : mapping of str to (int, int, bool)
+        Where the header of each is, its bytes, and whether they are in the file as they are.
     others : tuple of str
         Members that ``torch.save`` does not write.
+    places : dict
+        The storages that were asked for, with what :meth:`place` returned.
     """
 
     file: BinaryIO
     size: int
     pickle: bytes
     big: bool
-    storages: Mapping[str, zipfile.ZipInfo]
+    storages: Mapping[str, tuple[int, int, bool]]
     others: tuple[str, ...]
-    _places: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    places: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def place(self, key: str) -> tuple[int, int]:
         """The first byte of a storage, and how many there are; FormatError unless they are in the file as they are."""
-        if key in self._places:
-            return self._places[key]
-        info, what = self.storages[key], f"storage {key}"
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
+        if key in self.places:
+            return self.places[key]
+        if key not in self.storages:
+            raise FormatError(f"the archive has no storage {key[:40]!a}")
+        (header, size, is_plain), what = self.storages[key], f"storage {key}"
+        if not is_plain:
             raise FormatError(f"{what} is compressed or encrypted, which torch.save does not")
-        self.file.seek(info.header_offset)
+        self.file.seek(header)
         local = self.file.read(_LOCAL.size)
         if len(local) < _LOCAL.size or not local.startswith(b"PK\3\4"):
             raise FormatError(f"{what} is not where the archive says")
         _, name, extra = _LOCAL.unpack(local)
-        start = info.header_offset + _LOCAL.size + name + extra
-        if start + info.file_size > self.size:
+        start = header + _LOCAL.size + name + extra
+        if start + size > self.size:
             raise FormatError(f"{what} ends beyond the end of the file")
-        self._places[key] = start, int(info.file_size)
-        return self._places[key]
-
-    def skeleton(self) -> tuple[io.BytesIO, dict[int, str]]:
-        """An archive of the same pickle with empty storages, and their keys by where they are in it."""
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, data in ((_PICKLE, self.pickle), ("version", b"3\n"), ("byteorder", b"little")):
-                archive.writestr(f"archive/{name}", data)
-            for key in self.storages:
-                archive.writestr(zipfile.ZipInfo(f"archive/data/{key}"), b"")  # of a name, zipfile asks for the time
-            places = {
-                info.header_offset + _LOCAL.size + len(info.orig_filename): info.orig_filename.rpartition("/")[2]
-                for info in archive.infolist()
-            }
-        file.seek(0)
-        return file, places
+        self.places[key] = start, size
+        return self.places[key]
 
 
 def is_archive(file: BinaryIO) -> bool:
@@ -133,6 +192,11 @@ def is_archive(file: BinaryIO) -> bool:
         _check_directory(file, size, Limits())
         if not may_hold(file, _PICKLE):
             return False
+        file.seek(0)
+        local = file.read(_LOCAL.size)
+        name = file.read(_LOCAL.unpack(local)[1])
+        if local.startswith(b"PK\3\4") and name.partition(b"/")[2] == _PICKLE.encode():
+            return True  # as torch.save writes it: zipfile takes long where there are many tensors
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
             return bool(names) and f"{names[0].partition('/')[0]}/{_PICKLE}" in names
@@ -176,9 +240,14 @@ def open_archive(file: BinaryIO, limits: Limits) -> Archive:
         raise FormatError(f"not a zip archive, or a damaged one: {str(error)[:200]}") from None
     if order not in (b"little", b"big"):
         raise FormatError(f"the bytes of items are in order {order!a}")
-    storages = {match[1]: info for name, info in members.items() if (match := _KEY.fullmatch(name))}
-    others = tuple(name for name in members if not _WRITTEN.fullmatch(name))
-    return Archive(file, size, pickle, order == b"big", storages, others)
+    storages, others = {}, []
+    for name, info in members.items():
+        if match := _KEY.fullmatch(name):
+            is_plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+            storages[match[1]] = info.header_offset, info.file_size, is_plain and not info.flag_bits & 1
+        elif not _WRITTEN.fullmatch(name):
+            others.append(name)
+    return Archive(file, size, pickle, order == b"big", storages, tuple(others))
 
 
 def _member(

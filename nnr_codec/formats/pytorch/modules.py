@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...dtypes import STORED_TYPES
 from ...errors import FormatError
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology
@@ -19,7 +21,8 @@ from .. import announce, lacks_type, listed, require
 from . import tree
 from .items import TYPES, array_of, filled
 from .joins import find_blocks
-from .structure import storage_in_memory, walk
+from .pickles import Leaf
+from .structure import View, walk
 
 
 def from_module(module: Any, example_inputs: Any = None) -> Model:
@@ -52,7 +55,7 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
         PyTorch is not installed.
     """
     torch: Any = require("torch", "torch", "a module of PyTorch")
-    found = walk(torch, module.state_dict(), Budget(Limits.unlimited()), storage_in_memory)
+    found = walk(module.state_dict(), Budget(Limits.unlimited()), partial(_read, torch))
     tensors: dict[str, Array] = {
         name: array_of(value, found.views[name].stored, name) for name, value in found.tensors.items()
     }
@@ -64,6 +67,40 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     )
     topology = Topology("pytorch", tree.to_bytes(found.tree, blocks))
     return Model(tensors, topology, format="pytorch", aliases=found.aliases)
+
+
+def _read(torch: Any, value: Any, what: str) -> View | Leaf | None:
+    """The tensor, torch.Size, torch.dtype or torch.device for :func:`.structure.walk`."""
+    if type(value) is torch.Size:
+        return Leaf("size", list(value))
+    if type(value) is torch.dtype:
+        return Leaf("dtype", str(value).removeprefix("torch."))
+    if type(value) is torch.device:
+        return Leaf("device", str(value))
+    if not isinstance(value, torch.Tensor):
+        return None
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise FormatError(f"{what} is a {type(value).__qualname__}; only tensors and parameters are carried")
+    if value.is_meta:
+        raise FormatError(f"{what} is of the device meta, which has no items")
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        kind = "nested" if value.is_nested else "quantized" if value.is_quantized else "sparse"
+        raise FormatError(f"{what} is a {kind} tensor; only dense ones are carried: make it dense before it is saved")
+    type_ = str(value.dtype).removeprefix("torch.")
+    if type_ not in TYPES or value.is_neg() or value.is_conj():
+        raise FormatError(f"{what} is of {value.dtype}, for which there is no type here")
+    storage = value.untyped_storage()
+    return View.of(
+        (str(value.device), storage.data_ptr()),
+        STORED_TYPES[type_],
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.requires_grad,
+        isinstance(value, torch.nn.Parameter),
+        offset=value.storage_offset(),
+        size=storage.nbytes(),
+        what=what,
+    )
 
 
 def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool = True) -> None:

@@ -1,180 +1,485 @@
-"""Looks through pickles before PyTorch's restricted unpickler does: nothing is run, and no object of them made.
+"""Interpreter of the pickles in PyTorch files. It calls and imports nothing, and makes values of its own only.
 
-That unpickler hashes tuples however deep they are, makes storages of any size, and lets a few bytes put the same object
-anywhere again. So the list of what may be asked for is shorter here, that of what may be called still more so, and the
-size of every object is known before it is a key, is given to what is called, or stands somewhere else as well.
+It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes an
+:class:`Items`, :class:`Leaf` or :class:`Tensor`. Each opcode takes constant time, or time for bytes of the pickle, or
+time for items that are charged: an object that stands in several places is one object here, and keys are not hashed.
+A container that was used again is not changed any more. Hence no container holds itself, and at the end it can be
+counted how many values there are in all places.
 """
 
 from __future__ import annotations
 
-import os
 import pickletools
 import re
 import struct
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, cast
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, NamedTuple
 
 from ...errors import FormatError, NnrError
-from ...limits import Budget, Limits
-from .tree import MAX_DEPTH
+from ...limits import Budget
+from .tree import MAX_DEPTH, PAIRS
 
-#: How files begin that PyTorch wrote before 1.6: the pickle of a number that it calls magic.
-LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-# Pickles before the storages: that number, a version, the machine, the content, and the storages' names.
-_LEGACY_PICKLES = 5
-
-# What a pickle may call,
-_CALLED = re.compile(
-    r"collections (OrderedDict|Counter)|(__builtin__|builtins) (set|complex)|torch (Size|device)"
-    r"|torch\._utils _rebuild_(tensor|tensor_v2|tensor_v3|parameter)"
-)
-# and only name: the types of storages and of items.
-_NAMED = re.compile(
-    r"torch(\.cuda)? [A-Z]\w*Storage|torch\.storage (UntypedStorage|TypedStorage)"
-    r"|torch (bool|b?float|complex|u?int)[0-9a-z_]*"
-)
-
-_PUSHES = {
-    *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "BINUNICODE"),
-    *("SHORT_BINSTRING", "EMPTY_LIST", "EMPTY_TUPLE", "EMPTY_DICT", "EMPTY_SET"),
-}
-_EMPTY = {name for name in _PUSHES if name.startswith("EMPTY_")}
-# How many objects an opcode takes from the stack.
-_POPS = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-# Open marks at most: two for each container, its own and that of a tuple in it, and those of a tensor.
+#: Open marks at most: two for each container, its own and that of a tuple in it, and those of a tensor.
 _MAX_MARKS = 2 * MAX_DEPTH + 8
-# How many times an object counts, with all in it, where it stands again.
+#: PyTorch has no tensors of more dimensions.
+_MAX_DIMS = 64
+_MAX_SIZE = (1 << 63) - 1
+#: How many times the values of a container count where it stands again.
 _AGAIN = 10
+_DEVICE = re.compile(r"[a-z]{1,20}(:(0|[1-9][0-9]{0,2}))?")
+_DTYPE = re.compile(
+    r"torch\n(bool|b?float16|float(32|64)|float8_(e4m3fn|e5m2|e4m3fnuz|e5m2fnuz|e8m0fnu)|float4_e2m1fn_x2|complex(32|64|128)"
+    r"|u?int([1-8]|16|32|64))"
+)
+
+_UINT2, _UINT4, _INT4, _DOUBLE = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<i", ">d"))
 
 
-@dataclass(slots=True)
-class _Object:
-    """An object: how deep tuples are in it, how many objects are; whether it may be called, and may take in more."""
+# ------------------------------------------------------------------------------------------------ values
+class Items(list[Any]):
+    """A container: the items of a list or set, or the keys and values of a dict, OrderedDict or Counter in turn.
 
-    depth: int = 0
-    size: int = 1
-    is_called: bool = False
-    is_open: bool = False
+    A key may be there more than once: the last one counts.
+    """
 
-    def take(self, items: Sequence[_Object]) -> None:
-        if not self.is_open:
-            # It could grow where its size was counted already.
-            raise FormatError("the pickle changes an object that is elsewhere by then, or holds no others")
-        self.size += sum(item.size for item in items)
+    #: The name of its type.
+    kind = "list"
+    #: The attribute ``_metadata`` of an OrderedDict, if it has one.
+    metadata: tuple[Any, ...] = ()
+    #: It stands in several places, and may not change.
+    is_used = False
+
+    @classmethod
+    def of(cls, kind: str, items: Iterable[Any] = ()) -> Items:
+        """A container of a kind."""
+        found = cls(items)
+        found.kind = kind
+        return found
 
 
-_PLAIN = _Object()
+class Leaf(NamedTuple):
+    """A torch.Size, torch.dtype or torch.device: the kind and value of its node (:mod:`.tree`)."""
+
+    kind: str
+    value: Any
 
 
-def check_pickle(stream: BinaryIO, budget: Budget) -> None:
-    """Look through the pickle that begins here, to its end.
+class Storage(NamedTuple):
+    """A storage that the pickle refers to: its key, the type and bytes of its items, and how many it says there are."""
+
+    key: str
+    type: str
+    itemsize: int
+    size: int
+
+
+class Tensor(NamedTuple):
+    """A tensor or parameter: ``type`` is that of its items, ``offset`` and ``stride`` are in items.
+
+    ``key`` and ``nbytes`` are those of its storage.
+    """
+
+    key: str
+    nbytes: int
+    type: str
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+    is_parameter: bool = False
+
+
+class Pickle(NamedTuple):
+    """A pickle that was read: its value, the first byte after it, and by the keys of storages, bytes of their items."""
+
+    value: Any
+    end: int
+    itemsizes: dict[str, int]
+
+
+class _Function(NamedTuple):
+    """What stands for a function or class that a pickle may call."""
+
+    make: Callable[..., Any]
+
+
+# ------------------------------------------------------------------------------------------------ calls
+def _damaged(what: str) -> FormatError:
+    return FormatError(f"the pickle is damaged: {what}")
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    """Check the items of a shape or stride."""
+    if type(values) is Leaf and values.kind == "size":
+        values = tuple(values.value)
+    if type(values) is not tuple or len(values) > _MAX_DIMS:
+        raise _damaged(f"a shape or stride is no tuple of up to {_MAX_DIMS} integers")
+    for value in values:
+        if type(value) is not int or not -_MAX_SIZE <= value <= _MAX_SIZE:
+            raise _damaged("an item of a shape or stride is no integer of 64 bits")
+    return values
+
+
+def _tensor(
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    stride: Any,
+    gradients: Any = False,
+    hooks: Any = None,
+    metadata: Any = None,
+    *,
+    dtype: str | None = None,
+) -> Tensor:
+    """``_rebuild_tensor`` and ``_rebuild_tensor_v2``."""
+    if type(storage) is not Storage or type(offset) is not int or not -_MAX_SIZE <= offset <= _MAX_SIZE:
+        raise _damaged("a tensor has no storage or offset")
+    _check_state(gradients, hooks)
+    if metadata:
+        raise FormatError("a tensor is conjugated or negated lazily; save what resolve_conj() or resolve_neg() returns")
+    shape, stride = _sizes(shape), _sizes(stride)
+    if len(shape) != len(stride) or min(shape, default=0) < 0:
+        raise _damaged("the shape and stride of a tensor do not fit")
+    return Tensor(storage.key, storage.size * storage.itemsize, dtype or storage.type, offset, shape, stride, gradients)
+
+
+def _tensor_v3(
+    storage: Any, offset: Any, shape: Any, stride: Any, gradients: Any, hooks: Any, dtype: Any, metadata: Any = None
+) -> Tensor:
+    if type(dtype) is not Leaf or dtype.kind != "dtype":
+        raise _damaged("a tensor has no dtype")
+    return _tensor(storage, offset, shape, stride, gradients, hooks, metadata, dtype=dtype.value)
+
+
+def _parameter(data: Any, gradients: Any, hooks: Any) -> Tensor:
+    if type(data) is not Tensor:
+        raise _damaged("a parameter has no tensor")
+    _check_state(gradients, hooks)
+    return data._replace(requires_grad=gradients, is_parameter=True)
+
+
+def _check_state(gradients: Any, hooks: Any) -> None:
+    if type(gradients) is not bool or hooks:
+        raise FormatError("a tensor of the pickle has backward hooks, or does not say whether it requires gradients")
+
+
+def _ordered(pairs: Any = None) -> Items:
+    """An OrderedDict of nothing, of a dict, or of pairs as Python 2 writes them."""
+    if pairs is None:
+        found = Items()
+        found.kind = "OrderedDict"
+        return found
+    if type(pairs) is Items and pairs.kind in PAIRS:
+        return Items.of("OrderedDict", pairs)
+    return Items.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
+
+
+def _counter(pairs: Any = None) -> Items:
+    """A Counter of nothing, or of a dict."""
+    if pairs is not None and not (type(pairs) is Items and pairs.kind in PAIRS):
+        raise _damaged("a Counter is made of no dict")
+    return Items.of("Counter", pairs or ())
+
+
+def _set(items: Any = ()) -> Items:
+    return Items.of("set", _plain(items))
+
+
+def _plain(items: Any, length: int | None = None) -> Any:
+    """Check that this is a list or tuple, of a length."""
+    if not (type(items) is tuple or (type(items) is Items and items.kind == "list")):
+        raise _damaged("a container is made of neither list nor tuple")
+    if length is not None and len(items) != length:
+        raise _damaged("an item of a dict is no pair")
+    return items
+
+
+def _complex(real: Any, imaginary: Any) -> complex:
+    if type(real) is not float or type(imaginary) is not float:
+        raise _damaged("a part of a complex number is no float")
+    return complex(real, imaginary)
+
+
+def _size(sizes: Any) -> Leaf:
+    return Leaf("size", list(_sizes(tuple(_plain(sizes)))))
+
+
+def _device(name: Any, index: Any = None) -> Leaf:
+    text = name if index is None else f"{name}:{index}"
+    if type(name) is not str or type(index) not in (int, type(None)) or not _DEVICE.fullmatch(text):
+        raise _damaged("a device has no name and index")
+    return Leaf("device", text)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "__builtin__\nset": _set,
+    "builtins\nset": _set,
+    "__builtin__\ncomplex": _complex,
+    "builtins\ncomplex": _complex,
+    "collections\nOrderedDict": _ordered,
+    "collections\nCounter": _counter,
+    "torch\nSize": _size,
+    "torch\ndevice": _device,
+    "torch._utils\n_rebuild_tensor": _tensor,
+    "torch._utils\n_rebuild_tensor_v2": _tensor,
+    "torch._utils\n_rebuild_tensor_v3": _tensor_v3,
+    "torch._utils\n_rebuild_parameter": _parameter,
+}
+# Their names are bytes in pickles, as nothing else is.
+_STORAGES = {
+    "BoolStorage": ("bool", 1),
+    "ByteStorage": ("uint8", 1),
+    "CharStorage": ("int8", 1),
+    "ShortStorage": ("int16", 2),
+    "IntStorage": ("int32", 4),
+    "LongStorage": ("int64", 8),
+    "HalfStorage": ("float16", 2),
+    "BFloat16Storage": ("bfloat16", 2),
+    "FloatStorage": ("float32", 4),
+    "DoubleStorage": ("float64", 8),
+    "ComplexFloatStorage": ("complex64", 8),
+    "ComplexDoubleStorage": ("complex128", 16),
+    "UntypedStorage": ("uint8", 1),
+}
+
+
+def _constant(name: str, before: list[Any]) -> _Function | bytes | Leaf:
+    """Return what stands for a name; ``before`` is what the pickle has put on the stack before it."""
+    module, _, short = name.partition("\n")
+    if name in _FUNCTIONS:
+        return _Function(_FUNCTIONS[name])
+    if module in ("torch", "torch.cuda", "torch.storage") and short in _STORAGES:
+        return short.encode()
+    if match := _DTYPE.fullmatch(name):
+        return Leaf("dtype", match[1])
+    shown = ascii(f"{module}.{short}"[:100])[1:-1]
+    after = f", after {before[-1][:80]!a}" if before and type(before[-1]) is str else ""
+    raise FormatError(
+        f"the pickle calls a disallowed function: {shown}{after}; only tensors, parameters, plain containers and plain "
+        "values are read"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ opcodes
+def read_pickle(data: bytes, start: int, budget: Budget) -> Pickle:
+    """Read the pickle that begins at a byte of ``data``.
+
+    Parameters
+    ----------
+    data : bytes
+    start : int
+    budget : Budget
+        Charged with objects of the pickle, as ``max_names``.
 
     Raises
     ------
     FormatError
-        It is damaged, or asks for anything but containers, plain values and tensors.
+        The pickle is damaged, or asks for anything but containers, plain values and tensors.
     LimitError
         It makes more objects than the limits permit.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pickletools reads some arguments as if they were Python's
-            _run(stream, budget)
+        return _run(data, start, budget)
     except NnrError:
         raise
-    except (ValueError, LookupError, struct.error, OverflowError, AttributeError) as error:
-        raise FormatError(f"the pickle is damaged: {type(error).__name__} {str(error)[:100]}") from None
+    except (LookupError, ValueError, TypeError, struct.error) as error:
+        raise _damaged(f"{type(error).__name__} {str(error)[:100]}") from None
 
 
-def _run(stream: BinaryIO, budget: Budget) -> None:
-    """Follow a pickle's stack of objects."""
-    stack: list[_Object] = []
-    below: list[list[_Object]] = []  # what a mark separates from the present stack
-    memo: dict[int, _Object] = {}
-    argument: Any
-    for opcode, argument, position in pickletools.genops(stream):
-        name = opcode.name
-        if name in _PUSHES:
-            budget.charge("max_names", 1, "objects of the pickle")
-            stack.append(_Object(is_open=True) if name in _EMPTY else _PLAIN)
-        elif name in ("BINPUT", "LONG_BINPUT"):
-            memo[argument] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            known = memo[argument]
-            budget.charge("max_names", 1 + _AGAIN * (known.size - 1), "objects of the pickle, in all their places")
-            stack.append(replace(known, is_open=False) if known.is_open else known)
-        elif name == "GLOBAL":
-            stack.append(_Object(is_called=_is_called(str(argument))))
-        elif name == "MARK":
-            if len(below) > _MAX_MARKS:
-                raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
-            below.append(stack)
-            stack = []
-        elif name in _TUPLES:
-            stack[-_TUPLES[name] :] = [_tuple(stack[-_TUPLES[name] :], budget)]
-        elif name in ("TUPLE", "APPENDS", "SETITEMS"):
-            items, stack = stack, below.pop()
-            if name == "TUPLE":
-                stack.append(_tuple(items, budget))
-            else:
-                stack[-1].take(items)
-        elif name in _POPS:
-            items = stack[-_POPS[name] :]
-            del stack[-_POPS[name] :]
-            stack[-1].take(items)
-        elif name == "BINPERSID":
-            stack[-1] = _PLAIN
-        elif name == "REDUCE":
-            arguments = stack.pop()
-            if not stack.pop().is_called:
-                raise FormatError("the pickle calls what is not to be called")
-            stack.append(_Object(size=1 + arguments.size, is_open=True))
-        elif name not in ("PROTO", "STOP"):
-            raise FormatError(f"the pickle has opcode {name} at {position}, which torch.save does not write")
+def _run(data: bytes, at: int, budget: Budget) -> Pickle:
+    stack: list[Any] = []
+    below: list[list[Any]] = []  # what marks separate from the present stack
+    memo: dict[int, Any] = {}
+    itemsizes: dict[str, int] = {}
+    put = -1  # the last key of the memo
+    most = left = budget.limits.max_names - budget.spent.get("max_names", 0)
+    while left >= 0:
+        opcode = data[at]
+        at += 1
+        match opcode:
+            # In the order of how often they occur.
+            case 0x72:  # LONG_BINPUT
+                put = _UINT4(data, at)[0]
+                memo[put] = stack[-1]
+                at += 4
+            case 0x68 | 0x6A:  # BINGET, LONG_BINGET
+                known = memo[data[at] if opcode == 0x68 else _UINT4(data, at)[0]]
+                at += 1 if opcode == 0x68 else 4
+                if type(known) is Items:
+                    known.is_used = True
+                stack.append(known)
+                left -= 1
+            case 0x4B:  # BININT1
+                stack.append(data[at])
+                at += 1
+                left -= 1
+            case 0x28:  # MARK
+                if len(below) > _MAX_MARKS:
+                    raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
+                below.append(stack)
+                stack = []
+            case 0x58:  # BINUNICODE
+                at, first = at + 4 + _UINT4(data, at)[0], at + 4
+                stack.append(str(_bytes(data, first, at), "utf-8", "surrogatepass"))
+                left -= 1
+            case 0x74:  # TUPLE
+                items, stack = stack, below.pop()
+                stack.append(tuple(items))
+                left -= 1
+            case 0x52:  # REDUCE
+                arguments = stack.pop()
+                function = stack.pop()
+                if type(function) is not _Function:
+                    raise FormatError("the pickle calls an object that is no function")
+                value = function.make(*arguments)
+                stack.append(value)
+                if type(value) is Items:  # which are copied
+                    left -= len(value)
+                if memo.get(put) is arguments:  # which nothing refers to again: a third of all objects
+                    del memo[put]
+            case 0x85:  # TUPLE1
+                stack[-1] = (stack[-1],)
+                left -= 1
+            case 0x29:  # EMPTY_TUPLE
+                stack.append(())
+                left -= 1
+            case 0x51:  # BINPERSID
+                stack[-1] = storage = _storage(*stack[-1])
+                itemsizes.setdefault(storage.key, storage.itemsize)
+            case 0x89 | 0x88:  # NEWFALSE, NEWTRUE
+                stack.append(opcode == 0x88)
+                left -= 1
+            case 0x86:  # TUPLE2
+                stack[-2:] = [(stack[-2], stack[-1])]
+                left -= 1
+            case 0x87:  # TUPLE3
+                stack[-3:] = [(stack[-3], stack[-2], stack[-1])]
+                left -= 1
+            case 0x71:  # BINPUT
+                put = data[at]
+                memo[put] = stack[-1]
+                at += 1
+            case 0x4D:  # BININT2
+                stack.append(_UINT2(data, at)[0])
+                at += 2
+                left -= 1
+            case 0x4A:  # BININT
+                stack.append(_INT4(data, at)[0])
+                at += 4
+                left -= 1
+            case 0x8A:  # LONG1
+                at, first = at + 1 + data[at], at + 1
+                stack.append(int.from_bytes(_bytes(data, first, at), "little", signed=True))
+                left -= 1
+            case 0x47:  # BINFLOAT
+                stack.append(_DOUBLE(data, at)[0])
+                at += 8
+                left -= 1
+            case 0x4E:  # NONE
+                stack.append(None)
+                left -= 1
+            case 0x7D:  # EMPTY_DICT
+                stack.append(Items.of("dict"))
+                left -= 1
+            case 0x5D:  # EMPTY_LIST
+                stack.append(Items())
+                left -= 1
+            case 0x8F:  # EMPTY_SET
+                stack.append(Items.of("set"))
+                left -= 1
+            case 0x75:  # SETITEMS
+                items, stack = stack, below.pop()
+                if len(items) % 2:
+                    raise _damaged("a key has no value")
+                _open(stack[-1], PAIRS).extend(items)
+            case 0x65:  # APPENDS
+                items, stack = stack, below.pop()
+                _open(stack[-1], ("list",)).extend(items)
+            case 0x73:  # SETITEM
+                items = stack[-2:]
+                del stack[-2:]
+                _open(stack[-1], PAIRS).extend(items)
+            case 0x61:  # APPEND
+                value = stack.pop()
+                _open(stack[-1], ("list",)).append(value)
+            case 0x62:  # BUILD
+                state = stack.pop()
+                _build(stack[-1], state)
+            case 0x63:  # GLOBAL
+                end = data.index(b"\n", data.index(b"\n", at) + 1)
+                stack.append(_constant(str(data[at:end], "utf-8"), stack))
+                at = end + 1
+                left -= 1
+            case 0x55:  # SHORT_BINSTRING
+                at, first = at + 1 + data[at], at + 1
+                stack.append(str(_bytes(data, first, at), "ascii"))
+                left -= 1
+            case 0x80:  # PROTO
+                at += 1
+            case 0x2E:  # STOP
+                break
+            case _:
+                names = {code.code: code.name for code in pickletools.opcodes}
+                name = names.get(chr(opcode), hex(opcode))
+                raise FormatError(f"the pickle has opcode {name} at {at - 1}, which torch.save does not write")
+    budget.charge("max_names", most - left, "objects of the pickle")
+    value = stack.pop()
+    _count([value], budget, {}, 0)
+    return Pickle(value, at, itemsizes)
 
 
-def _tuple(items: list[_Object], budget: Budget) -> _Object:
-    """A tuple of these."""
-    depth = 1 + max([item.depth for item in items], default=0)
-    budget.charge("max_names", 1, "objects of the pickle")
-    if depth > MAX_DEPTH:
-        raise FormatError(f"tuples are nested deeper than {MAX_DEPTH}")
-    return _Object(depth, 1 + sum([item.size for item in items]))
+def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -> int:
+    """Return how many values are described for a container; charge those of a container that was counted before.
+
+    ``counts`` has the numbers of such containers, by their identity.
+    """
+    if depth > MAX_DEPTH + 1:
+        raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
+    total = 1
+    for value in chain(container, container.metadata if type(container) is Items else ()):
+        if type(value) is not tuple and type(value) is not Items:
+            total += 1
+            continue
+        count = counts.get(id(value))
+        if count is None:
+            count = counts[id(value)] = _count(value, budget, counts, depth + 1)
+        else:
+            budget.charge("max_names", 1 + _AGAIN * (count - 1), "objects of the pickle, in all their places")
+        total += count
+    return total
 
 
-def _is_called(asked: str) -> bool:
-    """Whether something may be called; FormatError where it may not even be named."""
-    called = _CALLED.fullmatch(asked) is not None
-    if not called and not _NAMED.fullmatch(asked):
-        raise FormatError(
-            f"the pickle asks for {asked.replace(' ', '.')[:100]!a}, and nothing of it is run: only tensors, "
-            "parameters, plain containers and plain values are read"
-        )
-    return called
+def _bytes(data: bytes, first: int, end: int) -> bytes:
+    if end > len(data):
+        raise _damaged("it ends early")
+    return data[first:end]
 
 
-class _Bounded:
-    """A file of which no more is asked for than there is: some allocate what they are asked for."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size = file, size
-        self.readline, self.tell = file.readline, file.tell
-
-    def read(self, count: int) -> bytes:
-        return self._file.read(min(count, self._size - self._file.tell()))
+def _open(container: Any, kinds: tuple[str, ...]) -> Items:
+    """Check that this is a container that may still change."""
+    if type(container) is not Items or container.kind not in kinds:
+        raise _damaged("items are put into what is no container of such items")
+    if container.is_used:
+        raise FormatError("the pickle changes a container after it was used again, as one that holds itself")
+    return container
 
 
-def check_legacy(file: BinaryIO, limits: Limits) -> None:
-    """Look through the pickles of a file of the old kind; raises as :func:`check_pickle`."""
-    size = file.seek(0, os.SEEK_END)
-    limits.check("max_archive_bytes", size, "bytes of the file")
-    limits.check("max_total_bytes", size, "bytes of the file, which is read whole")
-    file.seek(0)
-    budget, bounded = Budget(limits), cast(BinaryIO, _Bounded(file, size))
-    for _ in range(_LEGACY_PICKLES):
-        check_pickle(bounded, budget)
-    file.seek(0)
+def _build(target: Any, state: Any) -> None:
+    """Set the attributes of an OrderedDict."""
+    target = _open(target, ("OrderedDict",))
+    parts = iter(_open(state, ("dict",)))
+    for key, value in zip(parts, parts, strict=True):  # one that was used again would be looked through again
+        if type(key) is not str or key != "_metadata":
+            raise FormatError("an OrderedDict has attributes beside its keys, which are not carried")
+        target.metadata = (value,)
+
+
+def _storage(kind: Any, type_: Any, key: Any, location: Any, size: Any, view: Any = None) -> Storage:
+    """The storage of a persistent identifier; ``view`` is in files of the old format only."""
+    if kind != "storage" or type(type_) is not bytes or type(key) is not str or type(location) is not str:
+        raise _damaged("a persistent identifier is not that of a storage")
+    if type(size) is not int or not 0 <= size <= _MAX_SIZE or view is not None:
+        raise _damaged(f"the size of storage {key[:40]!a} is none")
+    type_name, itemsize = _STORAGES[type_.decode()]
+    return Storage(key, type_name, itemsize, size)

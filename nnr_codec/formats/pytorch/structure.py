@@ -2,70 +2,80 @@
 
 from __future__ import annotations
 
-import importlib
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...dtypes import STORED_TYPES, StoredType
+from ...dtypes import StoredType
 from ...errors import FormatError
 from ...limits import Budget
 from .. import is_text
 from . import tree
+from .pickles import Items, Leaf
 from .tree import Node
 
+_KINDS = {kind: kind.__name__ for kind in (list, tuple, set, dict, OrderedDict, Counter)}
 
-@dataclass(frozen=True)
-class View:
-    """Where the items of a tensor lie.
+
+class View(NamedTuple):
+    """Where the items of a tensor lie, in the storage that it shares with others.
 
     Parameters
     ----------
     storage : hashable
-        What tells storages apart.
+        What tells storages apart; of a file, its first byte.
     stored : StoredType
     shape, stride : tuple of int
         In items.
-    offset : int
-        Of the first item, in items.
+    start, stop : int
+        The first byte of the storage that is used, and the one after the last.
+    requires_grad, is_parameter : bool
+        Of the tensor.
     """
 
     storage: Hashable
     stored: StoredType
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    offset: int
+    start: int
+    stop: int
+    requires_grad: bool
+    is_parameter: bool
 
-    @cached_property
-    def span(self) -> int:
-        """How many items of the storage there are from the first to the last one."""
-        if 0 in self.shape:
-            return 0
-        return 1 + sum((extent - 1) * step for extent, step in zip(self.shape, self.stride, strict=True))
+    @classmethod
+    def of(
+        cls,
+        storage: Hashable,
+        stored: StoredType,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        requires_grad: bool,
+        is_parameter: bool,
+        *,
+        offset: int,
+        size: int,
+        what: str,
+    ) -> View:
+        """The view of a tensor, whose first item is at ``offset``, of a storage of ``size`` bytes."""
+        last = offset
+        for extent, step in zip(shape, stride, strict=True):
+            last += (extent - 1) * step
+        start = offset * stored.itemsize
+        stop = start if 0 in shape else (last + 1) * stored.itemsize
+        if min((offset, *stride)) < 0 or stop > size:
+            raise FormatError(f"{what} has items outside of its storage")
+        return cls(storage, stored, shape, stride, start, stop, requires_grad, is_parameter)
 
     @property
     def is_contiguous(self) -> bool:
         """Whether the items lie in the order of the shape, without gaps."""
-        if 0 in self.shape:
-            return True
-        return self.span == math.prod(self.shape) and self.stride == _strides(self.shape, self.stride)
-
-    @cached_property
-    def bytes(self) -> tuple[int, int]:
-        """The first byte of the storage that is used, and the one after the last."""
-        return self.offset * self.stored.itemsize, (self.offset + self.span) * self.stored.itemsize
-
-
-def _strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of contiguous items; where an extent is 1 those given, which say nothing."""
-    found, step = [], 1
-    for extent, given in zip(reversed(shape), reversed(stride), strict=True):
-        found.append(given if extent == 1 else step)
-        step *= extent
-    return tuple(reversed(found))
+        step = 1
+        for extent, given in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if extent != 1 and given != step:
+                return 0 in self.shape
+            step *= extent
+        return True
 
 
 @dataclass
@@ -102,25 +112,21 @@ class Found:
         )
 
 
-def storage_in_memory(tensor: Any) -> Hashable:
-    """What tells the storage of a tensor from others, for :func:`walk`; FormatError for one without items."""
-    if tensor.is_meta:
-        raise FormatError("a tensor is of the device meta, which has no items")
-    return str(tensor.device), tensor.untyped_storage().data_ptr()
+#: Gives the :class:`View` of a tensor, the :class:`Leaf` of another value without parts, or None for all else. The
+#: second argument says where the value stands, for the message of a FormatError.
+Reader = Callable[[Any, str], View | Leaf | None]
 
 
-def walk(torch: Any, value: object, budget: Budget, storage_of: Callable[[Any], Hashable]) -> Found:
-    """Describe the content of a file.
+def walk(value: object, budget: Budget, read: Reader) -> Found:
+    """Describe the content of a file or the state of a module.
 
     Parameters
     ----------
-    torch : module
     value : object
-        As ``torch.load`` gives it.
+        Containers are Python's, or those of :mod:`.pickles`.
     budget : Budget
         Charged with names, and with the bytes of tensors.
-    storage_of : callable
-        What tells the storage of a tensor from others; FormatError if its items are not there.
+    read : callable
 
     Raises
     ------
@@ -129,7 +135,7 @@ def walk(torch: Any, value: object, budget: Budget, storage_of: Callable[[Any], 
     LimitError
         It asks for more than the limits permit.
     """
-    walker = _Walker(torch, budget, storage_of)
+    walker = _Walker(budget, read)
     found = Found(walker.node(value, (), 0))
     walker.name(found)
     _find_ties(found)
@@ -137,51 +143,64 @@ def walk(torch: Any, value: object, budget: Budget, storage_of: Callable[[Any], 
 
 
 class _Walker:
-    def __init__(self, torch: Any, budget: Budget, storage_of: Callable[[Any], Hashable]) -> None:
-        self.torch, self.budget, self.storage_of = torch, budget, storage_of
-        fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensor
-        self.types = (torch.Tensor, torch.nn.Parameter, fake)
+    def __init__(self, budget: Budget, read: Reader) -> None:
+        self.budget, self.read = budget, read
         self.tensors: list[tuple[str, Node, Any, View]] = []
 
-    def node(self, value: object, path: tuple[str, ...], depth: int) -> Node:
+    def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "values of the file")
         if depth > tree.MAX_DEPTH:
             raise FormatError(f"containers are nested deeper than {tree.MAX_DEPTH}, or hold themselves")
-        kind = type(value)
-        if isinstance(value, self.torch.Tensor):
-            return self.tensor(value, path)
-        if isinstance(value, list | tuple) and kind in (list, tuple):
-            items = [self.node(item, (*path, str(k)), depth + 1) for k, item in enumerate(value)]
-            return items if kind is list else {"tuple": items}
-        if isinstance(value, set):  # the order of which is no property of it
-            return {"set": sorted((self.key(item, path, 0) for item in value), key=tree.text)}
-        if kind in (dict, OrderedDict, Counter):
-            return self.mapping(value, kind.__name__, path, depth)
-        return self.leaf(value, path)
+        kind = value.kind if type(value) is Items else _KINDS.get(type(value))
+        if kind is None:
+            return self.leaf(value, path)
+        if kind in tree.PAIRS:
+            return self.mapping(value, kind, path, depth)
+        if kind == "set":  # the order of which is no property of it
+            nodes = [(self.key(item, path, 0), item) for item in value]
+            return {"set": sorted({_identity(item): node for node, item in reversed(nodes)}.values(), key=tree.text)}
+        items = [self.node(item, (*path, str(k)), depth + 1) for k, item in enumerate(value)]
+        return items if kind == "list" else {"tuple": items}
 
     def mapping(self, value: Any, kind: str, path: tuple[str, ...], depth: int) -> Node:
-        pairs = []
-        for key, item in value.items():
-            found = self.key(key, path, 0)
-            pairs.append([found, self.node(item, (*path, tree.part(found)), depth + 1)])
-        node: Node = {kind: pairs}
-        attributes = getattr(value, "__dict__", {})
-        if attributes.keys() - {"_metadata"}:
-            raise FormatError(f"{_place(path)} has attributes beside its keys, which are not carried")
-        if attributes:
-            node["_metadata"] = self.node(attributes["_metadata"], (*path, "_metadata"), depth + 1)
+        keys: dict[str, Node] = {}
+        values: dict[str, Any] = {}
+        parts = iter(value)
+        for key, item in zip(parts, parts, strict=True) if type(value) is Items else value.items():
+            node = self.key(key, path, 0)
+            same = _identity(key)
+            keys.setdefault(same, node)
+            values[same] = item
+        node = {
+            kind: [
+                (key, self.node(item, (*path, tree.part(key)), depth + 1))
+                for key, item in zip(keys.values(), values.values(), strict=True)
+            ]
+        }
+        if type(value) is Items:
+            metadata = value.metadata
+        else:
+            attributes = getattr(value, "__dict__", {})
+            if attributes.keys() - {"_metadata"}:
+                raise FormatError(f"{_place(path)} has attributes beside its keys, which are not carried")
+            metadata = tuple(attributes.values())
+        if metadata:
+            node["_metadata"] = self.node(metadata[0], (*path, "_metadata"), depth + 1)
         return node
 
-    def key(self, key: object, path: tuple[str, ...], depth: int) -> Node:
+    def key(self, key: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "keys of the file")
         if type(key) is tuple and depth < tree.MAX_DEPTH:
             return {"tuple": [self.key(item, path, depth + 1) for item in key]}
-        if key is not None and type(key) not in (bool, int, float, str, self.torch.dtype):
+        if key is None or type(key) in (bool, int, float, str):
+            return self.leaf(key, path)
+        found = self.read(key, _place(path))
+        if not isinstance(found, Leaf) or found.kind != "dtype":
             raise FormatError(f"{_place(path)}: a key or item of a set is of type {_type(key)}, which is not carried")
-        return self.leaf(key, path)
+        return {"dtype": found.value}
 
     def leaf(self, value: Any, path: tuple[str, ...]) -> Node:
-        kind, torch = type(value), self.torch
+        kind = type(value)
         if kind is str:
             self.budget.charge("max_topology_bytes", len(tree.text(value)), "bytes of texts in the description")
         if value is None or kind in (bool, str):
@@ -192,48 +211,26 @@ class _Walker:
             return tree.real(value)
         if kind is complex:
             return {"complex": [tree.real(value.real), tree.real(value.imag)]}
-        if kind is torch.Size:
-            return {"size": list(value)}
-        if kind is torch.dtype:
-            return {"dtype": str(value).removeprefix("torch.")}
-        if kind is torch.device:
-            return {"device": str(value)}
-        raise FormatError(f"{_place(path)} is of type {_type(value)}, which is not carried")
+        what = _place(path)
+        found = self.read(value, what)
+        if found is None:
+            raise FormatError(f"{what} is of type {_type(value)}, which is not carried")
+        return {found.kind: found.value} if isinstance(found, Leaf) else self.tensor(value, found, path, what)
 
-    def tensor(self, value: Any, path: tuple[str, ...]) -> Node:
-        size = sum(map(len, path)) + len(path)
-        self.budget.limits.check("max_name_bytes", size, "characters of the name of a tensor")
-        kind = "parameter" if isinstance(value, self.torch.nn.Parameter) else "tensor"
-        view = self.view(value, path)
-        node: Node = {kind: list(view.shape)}
-        if value.requires_grad is not tree.TENSORS[kind]:
-            node["requires_grad"] = value.requires_grad
+    def tensor(self, value: Any, view: View, path: tuple[str, ...], what: str) -> Node:
+        limits = self.budget.limits
+        limits.check("max_name_bytes", sum(map(len, path)) + len(path), "characters of the name of a tensor")
+        self.budget.tensor(view.shape, view.stored.itemsize, what)
+        kind = "parameter" if view.is_parameter else "tensor"
+        node: Node = {kind: view.shape}
+        if view.requires_grad is not tree.TENSORS[kind]:
+            node["requires_grad"] = view.requires_grad
         name = tree.name_of(path)
         if not is_name(name):
-            raise FormatError(f"{_place(path)}: no bitstream has a tensor of that name")
-        self.budget.limits.check("max_name_bytes", len(name.encode()), f"bytes of the name {name[:80]!a}")
+            raise FormatError(f"{what}: no bitstream has a tensor of that name")
+        limits.check("max_name_bytes", len(name.encode()), "bytes of the name of a tensor")
         self.tensors.append((name, node, value, view))
         return node
-
-    def view(self, value: Any, path: tuple[str, ...]) -> View:
-        """The tensor's place, which has been checked."""
-        what, torch = _place(path), self.torch
-        if type(value) not in self.types:
-            raise FormatError(f"{what} is a {_type(value)}; only tensors and parameters are carried")
-        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-            kind = "nested" if value.is_nested else "quantized" if value.is_quantized else "sparse"
-            raise FormatError(
-                f"{what} is a {kind} tensor; only dense ones are carried: make it dense before it is saved"
-            )
-        stored = STORED_TYPES.get(str(value.dtype).removeprefix("torch."))
-        if stored is None or value.is_neg() or value.is_conj():
-            raise FormatError(f"{what} is of {value.dtype}, for which there is no type here")
-        shape = tuple(value.shape)
-        self.budget.tensor(shape, stored.itemsize, what)
-        view = View(self.storage_of(value), stored, shape, tuple(value.stride()), value.storage_offset())
-        if min((view.offset, *view.stride)) < 0 or view.bytes[1] > value.untyped_storage().nbytes():
-            raise FormatError(f"{what} has items outside of its storage")
-        return view
 
     def name(self, found: Found) -> None:
         """Give each tensor a name of its own: that of its place, or one that its node says."""
@@ -251,17 +248,29 @@ class _Walker:
             found.tensors[unique], found.views[unique] = value, view
 
 
+def _identity(key: Any) -> str:
+    """A text that two keys have in common if they are equal for Python, which would have to hash them."""
+    if type(key) is tuple:
+        return f"({','.join(map(_identity, key))})"
+    if key != key:
+        return f"nan {id(key)}"
+    if isinstance(key, int | float) and key % 1 == 0:
+        return hex(int(key))
+    return repr(key)
+
+
 def _find_ties(found: Found) -> None:
     """Which tensors are one, and which overlap otherwise."""
-    first: dict[View, str] = {}
+    known: dict[object, str] = {}
     storages: dict[Hashable, list[tuple[int, int, str]]] = {}
     for name, view in found.views.items():
-        if view.span == 0:
+        if view.start == view.stop:
             continue
-        if (known := first.setdefault(view, name)) != name:
-            found.aliases[name] = known
+        place = view.storage, view.stored.name, view.shape, view.stride, view.start
+        if (first := known.setdefault(place, name)) != name:
+            found.aliases[name] = first
         else:
-            storages.setdefault(view.storage, []).append((*view.bytes, name))
+            storages.setdefault(view.storage, []).append((view.start, view.stop, name))
     for views in storages.values():
         end, before = 0, ""
         for start, stop, name in sorted(views):

@@ -42,6 +42,7 @@ _LEAVES = ("int", "float", "complex", "size", "dtype", "device")
 
 #: What a text of JSON is made of.
 Node = Any
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def name_of(path: Sequence[str]) -> str:
 
 def text(node: Node) -> str:
     """The text of a node."""
-    return json.dumps(node, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(node)
 
 
 def part(key: Node) -> str:
