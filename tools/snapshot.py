@@ -362,7 +362,7 @@ def record(sections: Iterable[str]) -> dict[str, Any]:
         for name, value in SECTIONS[section]():
             facts[f"{section}/{name}"] = value
         print(f"{section}: {time.process_time() - before:.0f} s", file=sys.stderr)
-    return {"about": about, "facts": facts, "measurements": measurements()}
+    return {"about": about, "facts": facts, "measurements": measurements() if {*sections} == {*SECTIONS} else {}}
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
