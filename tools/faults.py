@@ -45,7 +45,7 @@ SECONDS = 90
 #: Bytes of address space of one run.
 MEMORY = 6 << 30
 #: How many test files one fault runs.
-FILES = 4
+FILES = 8
 
 SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -168,11 +168,13 @@ KINDS = ("limit", "guard", "arithmetic", "kernel")
 
 # ------------------------------------------------------------------------------------------------ runs
 def nearest(file: str, tests: list[str]) -> list[str]:
-    """The test files whose paths have most in common with that of a module; tests of threats first among equals."""
-    words = {*re.split(r"[/_.]", file)} - {"py", "nnr", "codec", "init", ""}
+    """The test files whose paths, and then texts, have most in common with the path of a module."""
+    words = {*re.split(r"[/_.]", file), "threats"} - {"py", "nnr", "codec", "init", ""}
+    stem = Path(file.removesuffix("/__init__.py")).stem
 
-    def distance(test: str) -> tuple[int, bool, str]:
-        return -len(words & {*re.split(r"[/_.]", test)}), "threats" not in test, test
+    def distance(test: str) -> tuple[int, int, str]:
+        text = (ROOT / test).read_text(encoding="utf-8")
+        return -len(words & {*re.split(r"[/_.]", test)}), -text.count(stem), test
 
     return sorted(tests, key=distance)[:FILES]
 
