@@ -1,1 +1,20 @@
-"""Generators of pages of docs; they are part of the repository, not of the package."""
+"""Programs for work on this repository, generators of pages included; no part of the package.
+
+The programs use the ``nnr_codec`` of a checkout that ``PYTHONPATH`` names, and otherwise the one beside this folder.
+Vectors, models and tests always come from the checkout of this folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+#: The checkout of this folder.
+ROOT = Path(__file__).resolve().parents[1]
+
+if os.environ.get("PYTHONPATH") and sys.path[0] in ("", str(ROOT)):  # where python -m puts the working directory
+    _first = sys.path.pop(0)
+    importlib.import_module("nnr_codec")
+    sys.path.insert(0, _first)

@@ -1,0 +1,85 @@
+"""The programs in ``tools``: faults that they find in source, and differences that they report."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # where the tools are; pytest leaves it out
+faults, snapshot = import_module("tools.faults"), import_module("tools.snapshot")
+sys.path.remove(str(ROOT))
+
+
+@cache
+def found() -> list[Any]:
+    return list(faults.every_fault())
+
+
+MODULE = '''"""Text."""
+
+def f(limits, größe):
+    limits.check(größe, 3)
+    if größe < 2:
+        raise ValueError("größe")
+
+class C:
+    def g(self, budget):
+        self._budget.charge(1)
+'''
+
+
+def test_faults_have_names_that_do_not_depend_on_variables() -> None:
+    made = {fault.name: fault.applied(MODULE) for fault in faults.in_python("p/syntax/m.py", MODULE)}
+    assert list(made) == [
+        "p/syntax/m.py::f::limit-1",
+        "p/syntax/m.py::f::arithmetic-1",
+        "p/syntax/m.py::f::guard-1",
+        "p/syntax/m.py::f::arithmetic-2",
+        "p/syntax/m.py::f::arithmetic-3",
+        "p/syntax/m.py::C.g::limit-1",
+        "p/syntax/m.py::C.g::arithmetic-1",
+    ]
+    assert "    None\n    if größe < 2:" in made["p/syntax/m.py::f::limit-1"]
+    assert "if False:" in made["p/syntax/m.py::f::guard-1"]
+    assert "if (größe <= 2):" in made["p/syntax/m.py::f::arithmetic-2"]
+    assert "if größe < 3:" in made["p/syntax/m.py::f::arithmetic-3"]
+    renamed = [fault.name for fault in faults.in_python("p/syntax/m.py", MODULE.replace("größe", "size"))]
+    assert renamed == list(made)
+
+
+def test_faults_of_compiled_code_are_outside_of_comments() -> None:
+    source = "static int f(int a) {\n    // 1 < 2\n    return a < 2; /* 3 */\n}\n"
+    made = {fault.name: fault.applied(source).splitlines()[2] for fault in faults.in_compiled("k.h", source)}
+    assert made == {"k.h::f::kernel-1": "    return a <= 2; /* 3 */", "k.h::f::kernel-2": "    return a < 3; /* 3 */"}
+
+
+def test_each_fault_is_another_module_with_a_name_of_its_own() -> None:
+    assert len({fault.name for fault in found()}) == len(found())
+    for fault in faults.sample(found(), 200, seed=1):
+        source = (ROOT / fault.file).read_text(encoding="utf-8")
+        changed = fault.applied(source)
+        assert changed != source
+        if fault.file.endswith(".py"):
+            assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), fault.name
+
+
+def test_a_sample_has_all_kinds_and_depends_on_its_seed() -> None:
+    first = faults.sample(found(), 40, seed=1)
+    assert {fault.kind for fault in first} == {"limit", "guard", "arithmetic", "kernel"}
+    assert first == faults.sample(found(), 40, seed=1) != faults.sample(found(), 40, seed=2)
+
+
+def test_records_differ_in_facts_and_not_in_measurements() -> None:
+    one = {"facts": {"a": "1", "b": "2", "c": "3"}, "measurements": {"time": 1.0, "memory": 100}}
+    other = {"facts": {"a": "1", "b": "4", "d": "5"}, "measurements": {"time": 1.1, "memory": 200}}
+    assert snapshot.differences(one, other) == ["b: 2 != 4", "c: 3 != absent", "d: absent != 5"]
+    assert snapshot.deviations(one, other) == ["measured: memory: 100 -> 200"]
+    assert snapshot.failures({"facts": {"x": "PASS 0a", "y": "FAIL 0b", "z": "CRASH KeyError: 1"}}) == [
+        "unexpected: y: FAIL 0b",
+        "unexpected: z: CRASH KeyError: 1",
+    ]

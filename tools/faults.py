@@ -1,0 +1,337 @@
+"""Inject faults into copies of the package, and record which test fails first: ``python -m tools.faults``.
+
+Faults are found in the source, by kind:
+
+``limit``
+    a call of ``limits.check``, or of a method of a budget, is left out.
+``guard``
+    the condition of an ``if`` that raises is false.
+``arithmetic``
+    in ``syntax``, ``decoder`` and ``encoder``, a comparison includes or excludes equality, or an integer is one larger.
+``kernel``
+    the same in the compiled extensions, which are built again for each fault.
+
+A fault has the name of its file, its function and its number there, so renaming variables keeps names. Each fault runs
+the facts of ``tools.snapshot`` about vectors and encodings (arithmetic and kernel only), then the test files that are
+nearest to the changed module. Results are lines of JSON; a fault whose name is in the file is not tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from . import ROOT
+
+PACKAGES = {"nnr_codec": ROOT / "nnr_codec", "nnr_cli": ROOT / "cli"}
+#: Packages whose comparisons and integers are changed.
+ARITHMETIC = ("syntax", "decoder", "encoder", "tensor")
+#: CPU seconds of one run; without a fault, none takes half of it.
+SECONDS = 90
+#: Bytes of address space of one run.
+MEMORY = 6 << 30
+#: How many test files one fault runs.
+FILES = 8
+
+SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}
+COMPILED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+
+
+class Fault(NamedTuple):
+    """A replacement of ``old``, which is at ``start`` in the source of ``file``."""
+
+    name: str
+    kind: str
+    file: str
+    start: int
+    old: str
+    new: str
+
+    def applied(self, source: str) -> str:
+        """The source with the fault."""
+        assert source.startswith(self.old, self.start), self.name
+        return source[: self.start] + self.new + source[self.start + len(self.old) :]
+
+
+# ------------------------------------------------------------------------------------------------ faults of a file
+def in_python(file: str, source: str) -> Iterator[Fault]:
+    """The faults of a module."""
+    counts: dict[tuple[str, str], int] = {}
+    lines = source.split("\n")
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
+
+    def place(line: int, column: int) -> int:
+        """The index of a character whose column ast counts in bytes."""
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    def fault(kind: str, function: str, node: ast.expr | ast.stmt, new: str) -> Fault:
+        number = counts[kind, function] = counts.get((kind, function), 0) + 1
+        start = place(node.lineno, node.col_offset)
+        old = source[start : place(node.end_lineno or 0, node.end_col_offset or 0)]
+        return Fault(f"{file}::{function}::{kind}-{number}", kind, file, start, old, new)
+
+    def walk(node: ast.AST, function: str) -> Iterator[Fault]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            function = f"{function}.{node.name}".lstrip(".")
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return  # a docstring
+        if isinstance(node, ast.Expr) and _is_limit(node.value):
+            yield fault("limit", function, node, "None")
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+            yield fault("guard", function, node.test, "False")
+        if file.split("/")[1] in ARITHMETIC:
+            if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED:
+                swapped = ast.Compare(node.left, [SWAPPED[type(node.ops[0])]()], node.comparators)
+                yield fault("arithmetic", function, node, f"({ast.unparse(swapped)})")
+            if isinstance(node, ast.Constant) and type(node.value) is int:
+                yield fault("arithmetic", function, node, f"{node.value + 1}")
+        for name, value in ast.iter_fields(node):
+            if name not in ("annotation", "returns"):
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                        yield from walk(child, function)
+
+    yield from walk(ast.parse(source), "")
+
+
+def _is_limit(call: ast.expr) -> bool:
+    """Whether an expression is a call of a method of limits or of a budget."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    owner = call.func.value
+    name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
+    return name.lstrip("_") in ("limits", "budget")
+
+
+def in_compiled(file: str, source: str) -> Iterator[Fault]:
+    """The faults of a Cython or C file, found by lines."""
+    counts: dict[str, int] = {}
+    function, start, is_text = "", 0, False
+    for line in source.splitlines(keepends=True):
+        code = re.split(r"#(?!define)|//|/\*", line)[0]
+        quotes = line.count('"""')
+        if is_text or quotes or line.lstrip().startswith("*"):
+            is_text ^= quotes % 2 == 1
+            code = ""
+        if found := re.match(r"(?:\s*(?:cdef|cpdef|def)\b|static\b|\w+ \w).*?\b(\w+)\(", code):
+            function = found[1]
+        elif not re.match(r"\s*(#|\w*include|cdef enum|case)", code):
+            for token in re.finditer(r'(?<= )(?:[<>]=?|[=!]=)(?= )|(?<![\w."\'])\d+(?![\w."\'])', code):
+                counts[function] = number = counts.get(function, 0) + 1
+                new = COMPILED.get(token[0]) or str(int(token[0]) + 1)
+                name = f"{file}::{function}::kernel-{number}"
+                yield Fault(name, "kernel", file, start + token.start(), token[0], new)
+        start += len(line)
+
+
+def every_fault() -> Iterator[Fault]:
+    """All faults of the package, in the order of its files."""
+    for path in sorted(PACKAGES["nnr_codec"].rglob("*")):
+        file = path.relative_to(ROOT).as_posix()
+        if path.suffix == ".py":
+            yield from in_python(file, path.read_text(encoding="utf-8"))
+        elif path.suffix in (".pyx", ".pxi", ".pxd", ".h"):
+            yield from in_compiled(file, path.read_text(encoding="utf-8"))
+
+
+def sample(faults: list[Fault], count: int, seed: int) -> list[Fault]:
+    """As many faults of each kind, in an order that depends on the seed alone."""
+    order = random.Random(seed)
+    kinds = [order.sample(group, len(group)) for kind in KINDS if (group := [f for f in faults if f.kind == kind])]
+    longest = max(map(len, kinds), default=0)
+    return [group[place] for place in range(longest) for group in kinds if place < len(group)][:count]
+
+
+KINDS = ("limit", "guard", "arithmetic", "kernel")
+
+
+# ------------------------------------------------------------------------------------------------ runs
+def nearest(file: str, tests: list[str]) -> list[str]:
+    """The test files whose paths, and then texts, have most in common with the path of a module."""
+    words = {*re.split(r"[/_.]", file), "threats"} - {"py", "nnr", "codec", "init", ""}
+    stem = Path(file.removesuffix("/__init__.py")).stem
+
+    def distance(test: str) -> tuple[int, int, str]:
+        text = (ROOT / test).read_text(encoding="utf-8")
+        return -len(words & {*re.split(r"[/_.]", test)}), -text.count(stem), test
+
+    return sorted(tests, key=distance)[:FILES]
+
+
+class Copy:
+    """A copy of the packages in a folder, in which one fault at a time is injected."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, package in PACKAGES.items():
+            shutil.copytree(package, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        self.environment |= {
+            "PYTHONPATH": str(folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self.base = folder / "snapshot.json"
+
+    def run(self, *command: str) -> tuple[int, str]:
+        """Exit code and output of a Python command that uses the copy."""
+
+        def limited() -> None:
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                f"import sys; sys.path[1:1] = [{str(self.folder)!r}, {str(ROOT)!r}]\n{RUN}",
+                *command,
+            ],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=limited,
+            check=False,
+        )
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def snapshot(self) -> str:
+        """The first fact that differs from those without a fault; writes them the first time."""
+        if not self.base.exists():
+            code, said = self.run("tools.snapshot", str(self.base), "--only", *SECTIONS)
+            assert code == 0, said
+            return ""
+        code, said = self.run("tools.snapshot", "--compare", str(self.base), "--only", *SECTIONS)
+        lines = (
+            [line for line in said.splitlines() if " != " in line] or said.splitlines()[-1:] or [f"exit code {code}"]
+        )
+        return f"snapshot: {lines[0][:160]}" if code else ""
+
+    def tests(self, files: list[str]) -> str:
+        """The first test that fails; empty where none does."""
+        code, said = self.run("pytest", "-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", *files)
+        if code in (0, 5):
+            return ""
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+        begun = re.findall(r"^(tests/\S+)", said, re.MULTILINE)
+        return failed[-1] if failed else f"exit code {code} after {begun[-1] if begun else 'nothing'}"
+
+    def build(self, file: str) -> bool:
+        """Build the extensions that a compiled file is part of."""
+        wanted = [
+            (module["name"], module["sources"][0], module.get("include-dirs", []))
+            for module in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+            if file in (*module["sources"], *module.get("depends", []))
+        ]
+        code, _ = self.run("-build", str(self.folder), json.dumps(wanted))
+        return bool(wanted) and code == 0
+
+    def first_failure(self, fault: Fault, tests: list[str]) -> str | None:
+        """What detects a fault; empty where nothing does, None where it cannot be built."""
+        path = self.folder / fault.file
+        source = path.read_text(encoding="utf-8")
+        kept = {each: each.read_bytes() for each in path.parent.glob("*.so")} if fault.kind == "kernel" else {}
+        path.write_text(fault.applied(source), encoding="utf-8")
+        try:
+            if fault.kind == "kernel" and not self.build(fault.file):
+                return None
+            found = self.snapshot() if fault.kind in WITH_SNAPSHOT else ""
+            return found or self.tests(nearest(fault.file, tests))
+        finally:
+            path.write_text(source, encoding="utf-8")
+            for each, data in kept.items():
+                each.unlink()  # a loaded extension is never overwritten
+                each.write_bytes(data)
+
+
+#: Kinds of fault for which the facts of these sections are compared first.
+WITH_SNAPSHOT = ("arithmetic", "kernel")
+SECTIONS = ("vectors", "encodes", "formats")
+#: What a process of `Copy.run` does.
+RUN = """
+import os, runpy
+if sys.argv[1] == "-build":
+    import json
+    from Cython.Build import cythonize
+    from setuptools import Extension, setup
+    os.chdir(sys.argv[2])
+    made = [Extension(name, [source], include_dirs=folders, extra_compile_args=["-O0", "-ffp-contract=off"])
+            for name, source, folders in json.loads(sys.argv[3])]
+    setup(name="copy", packages=[], script_args=["-q", "build_ext", "--inplace"],
+          ext_modules=cythonize(made, quiet=True, force=True))
+else:
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__.partition("\n")[0])
+    parser.add_argument("results", nargs="?", type=Path, help="lines of JSON, to which results are added")
+    parser.add_argument("--list", action="store_true", help="print the names of the faults")
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=[*KINDS])
+    parser.add_argument("--sample", type=int, default=sys.maxsize, metavar="N", help="how many faults")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=900, help="CPU time after which no fault is begun")
+    parser.add_argument("--survivors", action="store_true", help="try the faults again that no test has detected")
+    parser.add_argument("--tests", nargs="+", default=["tests/*/test_*.py"], help="patterns of test files")
+    arguments = parser.parse_args()
+    faults = [fault for fault in every_fault() if fault.kind in arguments.kind]
+    chosen = sample(faults, arguments.sample, arguments.seed)
+    if arguments.list or not arguments.results:
+        for fault in chosen:
+            print(fault.name)
+        return
+    slow = ("clients", "integrations", "peer", "test_checks", "test_browser", "_torch", "_models", "_any", "_large")
+    found = (path.relative_to(ROOT).as_posix() for pattern in arguments.tests for path in sorted(ROOT.glob(pattern)))
+    tests = [name for name in found if not any(word in name for word in slow)]
+    run(chosen, arguments.results, tests, arguments.seconds, arguments.survivors)
+
+
+def run(faults: list[Fault], results: Path, tests: list[str], seconds: float, survivors: bool) -> None:
+    """Try faults and add their results to a file."""
+    known = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    done = {line["fault"] for line in known if not survivors or line["found_by"] != ""}
+    used: Callable[[], float] = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # noqa: E731
+    with tempfile.TemporaryDirectory() as folder, open(results, "a", encoding="utf-8") as file:
+        copy = Copy(Path(folder))
+        faults = [fault for fault in faults if fault.name not in done]
+        if any(fault.kind in WITH_SNAPSHOT for fault in faults):
+            copy.snapshot()
+        for fault in faults:
+            if used() > seconds:
+                break
+            before = used()
+            found_by = copy.first_failure(fault, tests)
+            line = {"fault": fault.name, "kind": fault.kind, "found_by": found_by, "seconds": round(used() - before, 1)}
+            print(json.dumps(line), file=file, flush=True)
+            print(f"{fault.name}: {found_by or ('survives' if found_by == '' else 'not built')}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
