@@ -190,7 +190,7 @@ def coded(source: Any, **options: Any) -> str:
 
 def update_facts() -> Facts:
     """Updates between models: applied, chained and squashed."""
-    models: list[Any] = [encodes.plain()]
+    models = [encodes.plain()]
     for step in range(3):
         changed = {
             name: np.asarray(array, "f4") + encodes.normal(f"{name} {step}", *array.shape, scale=2.0**-25)
@@ -204,8 +204,11 @@ def update_facts() -> Facts:
             base = nnr.apply_update(base, chain[-1])
         name = "lossless" if lossless else "default"
         yield f"{name}: bytes", sha(*chain)
-        yield f"{name}: applied", model(cast(nnr.Model, base))
-        yield f"{name}: chained", attempt(lambda chain: model(nnr.chain_updates(models[0], chain)), chain)
+        yield f"{name}: applied", model(base)
+        yield (
+            f"{name}: chained",
+            attempt(lambda chain: model(cast(nnr.Model, nnr.chain_updates(models[0], chain))), chain),
+        )
         yield f"{name}: squashed", attempt(lambda chain: sha(nnr.squash_updates(models[0], chain)), chain)
 
 
