@@ -16,12 +16,12 @@ from .bitstream.nodes import Node, UnitNode
 from .bitstream.summary import UnitInfo
 from .conformance.digest import TensorDigest
 from .conformance.report import Report, Violation
-from .conformance.requirements import REQUIREMENTS
 from .decoder.bins import ELEMENTS, TensorBin
 from .decoder.tools import Tool
 from .errors import NnrError
 from .formats.nnef.rules import RULES, ModelFinding, ModelReport
 from .limits import Limits
+from .rules import Rule
 from .sideinfo import record
 from .sideinfo.record import (
     DisplacementCode,
@@ -120,7 +120,7 @@ def _structures() -> Iterator[Topic]:
 
 
 def _elements() -> Iterator[Topic]:
-    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in REQUIREMENTS.values()]
+    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in Rule]
     places: dict[str, list[str]] = defaultdict(list)
     clauses: dict[str, str] = {}
     for table in syntax_tables().values():
@@ -175,7 +175,7 @@ def _constants() -> Iterator[Topic]:
 
 
 def _requirements() -> Iterator[Topic]:
-    for rule in REQUIREMENTS.values():
+    for rule in Rule:
         yield Topic(rule.id, "requirement", rule.clause, rule.text, (f"severity: {rule.severity}",))
     for model_rule in RULES.values():
         details = (f"severity: {model_rule.severity}", "a rule of NNEF 1.0.3, for models")

@@ -10,9 +10,10 @@ from ..bitstream.units import UnitReader
 from ..constants import NNR_LPS, NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
 from ..errors import BitstreamError, NnrError
 from ..limits import Limits
+from ..rules import Rule
 from ..syntax import Descriptor
 from .digest import TensorDigest
-from .requirements import REQUIREMENTS, Finding, Requirement, Seen, refused
+from .requirements import Finding, Seen, refused
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Findings:
         self._told: set[tuple[str, int | str]] = set()  # rules and units, or messages about the bitstream as a whole
         self._bits: tuple[Seen | None, dict[str, int]] = (None, {})  # of the elements of one unit
 
-    def add(self, rule: Requirement, findings: Iterator[Finding], seen: Seen | None) -> None:
+    def add(self, rule: Rule, findings: Iterator[Finding], seen: Seen | None) -> None:
         """Add what a check of a rule found."""
         for finding in findings:
             about = finding.seen or seen
@@ -117,7 +118,7 @@ class Findings:
         """
         rule, message, element, bit = refused(error), str(error), "", -1
         if extension and rule.severity != "limit":
-            rule = REQUIREMENTS["side-information"]
+            rule = Rule.SIDE_INFORMATION
         place = message
         if isinstance(error, BitstreamError):
             message, element, bit, place = error.message, error.path, error.bit, error.unit
@@ -136,7 +137,7 @@ class Findings:
         else:
             self._tell(rule, found)
 
-    def _tell(self, rule: Requirement, found: Violation) -> None:
+    def _tell(self, rule: Rule, found: Violation) -> None:
         self._told.add((rule.id, found.message if found.unit is None else found.unit))
         (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
 

@@ -12,6 +12,7 @@ from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
 from ...errors import FormatError, LimitError, NnrError
 from ...limits import Limits
 from ...model import Topology, Wiring
+from ...rules import Rule
 
 if TYPE_CHECKING:
     from ...bitstream.units import Unit
@@ -205,51 +206,17 @@ class Checked:
         return self.variables is not None and self.owners.get(name, name).casefold() not in self._folded
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """A rule that a program can check.
-
-    Parameters
-    ----------
-    id : str
-        Its name, which never changes.
-    clause : str
-        Of ISO/IEC 15938-17:2024; empty for what is no rule of the standard.
-    text : str
-        The rule.
-    severity : str
-        ``shall``; ``should`` for what the standard only states or recommends: a warning; ``limit`` for what only keeps
-        a bitstream from being checked; ``extension`` for what this project asks for, and the standard does not.
-    refusals : tuple of str
-        Patterns of the messages with which a decoder refuses what breaks the rule.
-    """
-
-    id: str
-    clause: str
-    text: str
-    severity: str = "shall"
-    refusals: tuple[str, ...] = ()
-
-
 UnitCheck = Callable[[Checked, Seen], Iterator[Finding]]
 TensorCheck = Callable[[Checked, "Group", "list[Rec]"], Iterator[Finding]]
 EndCheck = Callable[[Checked], Iterator[Finding]]
 
-REQUIREMENTS: dict[str, Requirement] = {}
-UNIT_CHECKS: list[tuple[Requirement, tuple[int, ...], UnitCheck]] = []
-TENSOR_CHECKS: list[tuple[Requirement, TensorCheck]] = []
-END_CHECKS: list[tuple[Requirement, EndCheck]] = []
+REQUIREMENTS = {rule.id: rule for rule in Rule}
+UNIT_CHECKS: list[tuple[Rule, tuple[int, ...], UnitCheck]] = []
+TENSOR_CHECKS: list[tuple[Rule, TensorCheck]] = []
+END_CHECKS: list[tuple[Rule, EndCheck]] = []
 
 
-def requirement(id_: str, clause: str, text: str, *refusals: str, severity: str = "shall") -> Requirement:
-    """Register a rule; the decorators below add checks of what the decoder does not refuse."""
-    if id_ in REQUIREMENTS:
-        raise ValueError(f"the requirement {id_} exists")
-    REQUIREMENTS[id_] = Requirement(id_, clause, text, severity, refusals)
-    return REQUIREMENTS[id_]
-
-
-def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck]:
+def each_unit(rule: Rule, *types: int) -> Callable[[UnitCheck], UnitCheck]:
     """Check every unit of these types (of all types if none is given) when its header and structures are read."""
 
     def register(check: UnitCheck) -> UnitCheck:
@@ -259,7 +226,7 @@ def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck
     return register
 
 
-def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
+def each_tensor(rule: Rule) -> Callable[[TensorCheck], TensorCheck]:
     """Check every tensor (the Rec* tensors of a unit, or of a G unit and its H unit) when it is decoded."""
 
     def register(check: TensorCheck) -> TensorCheck:
@@ -269,7 +236,7 @@ def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
     return register
 
 
-def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
+def at_end(rule: Rule) -> Callable[[EndCheck], EndCheck]:
     """Check the bitstream as a whole."""
 
     def register(check: EndCheck) -> EndCheck:
@@ -279,12 +246,137 @@ def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
     return register
 
 
-def refused(error: NnrError) -> Requirement:
+def refused(error: NnrError) -> Rule:
     """The rule that is broken where the decoder raises ``error``: ``decodable`` when none is known for its message."""
     if isinstance(error, LimitError):
-        return REQUIREMENTS["limits"]
+        return Rule.LIMITS
     message = str(error)
     return next(
-        (rule for rule in REQUIREMENTS.values() if any(re.search(pattern, message) for pattern in rule.refusals)),
-        REQUIREMENTS["decodable"],
+        (rule for rule in Rule if any(re.search(pattern, message) for pattern in _REFUSALS.get(rule, ()))),
+        Rule.DECODABLE,
     )
+
+
+_REFUSALS = {
+    Rule.STRING: (
+        "string is not UTF-8",
+        "string has no terminating zero",
+        "begins inside a byte",
+    ),
+    Rule.BYTE_ALIGNMENT: (r"byte_alignment\(\) is",),
+    Rule.UNIT_SIZE: (
+        "nnr_unit_size is",
+        "the unit is .* bytes long",
+        "follow the end of the payload",
+        "more bits are needed",
+        "ends inside an aggregate",
+        "the file has become shorter",
+        "ends inside a unit",
+    ),
+    Rule.START_UNIT: (
+        "start with an NNR_STR",
+        "starts with an NNR_STR",
+        "the bitstream (has no unit|is empty)",
+    ),
+    Rule.ONE_BITSTREAM: ("a second NNR_STR",),
+    Rule.SINGLE_MPS: (
+        "a second NNR_MPS",
+        "has no NNR_MPS",
+    ),
+    Rule.MPS_FIRST: ("NNR_NDU before the NNR_MPS",),
+    Rule.UNIQUE_IDS: ("topology element ids are unique",),
+    Rule.TOPOLOGY_FIRST: ("comes after tensors",),
+    Rule.PARTIAL_SEQUENCE: (
+        "partial_data_counter is",
+        "parts of a tensor are missing",
+    ),
+    Rule.AGGREGATE_COUNT: ("an aggregate does not hold",),
+    Rule.UNIQUE_PARAMETERS: ("device_id and parameter_id .* occur twice",),
+    Rule.PROFILE: ("general_profile_idc .* is not defined",),
+    Rule.PAYLOAD_TYPE: ("payload type .* is reserved",),
+    Rule.SCAN_ORDER: ("scan_order is",),
+    Rule.TENSOR_DIMENSIONS: ("tensor_dimensions .* hold nothing",),
+    Rule.DIMENSIONS_KNOWN: ("the dimensions of .* are not in the bitstream",),
+    Rule.FIRST_DIMENSION_SHIFT: ("first_tensor_dimension_shift .* is not less",),
+    Rule.DATA_FORMAT: ("format .* is not one of profile",),
+    Rule.DATA_FORMAT_KIND: ("is not a format of this payload type",),
+    Rule.REFERENCE_INDEX: ("is not in the reference list",),
+    Rule.BLOCK_ELEMENTS: ("topology elements are listed for the",),
+    Rule.BLOCK_PARAMETERS: ("a block has no parameters",),
+    Rule.DECOMPOSITION_PAYLOAD: (
+        "are decomposed",
+        "a decomposed tensor has one topology element",
+    ),
+    Rule.DECOMPOSITION_PAIR: (
+        "H of .* is expected after G",
+        "before H of",
+        "H of .* comes without",
+        "G and H of .* differ",
+    ),
+    Rule.DECOMPOSITION_DIMENSIONS: ("cannot be G of",),
+    Rule.CODEBOOK_OFFSET: ("CbZeroOffset .* is not an entry",),
+    Rule.CODEBOOK_VALUES: ("a codebook entry exceeds 32 bits",),
+    Rule.CODEBOOK_INDEX: ("is outside the codebook",),
+    Rule.SPLIT_MAPPING: (
+        "concatentation_axis_index is",
+        "split_index .* does not divide",
+        "cannot be shifted left",
+        "topology elements share a tensor",
+    ),
+    Rule.QUANTIZATION_PARAMETERS: ("no active parameter set has a qp_density",),
+    Rule.REQUIRED_INFORMATION: (
+        "needs a parent that only a hash",
+        "but none is known",
+        "has temporal contexts of update",
+        "and so have .* devices",
+    ),
+    Rule.TOPOLOGY_FIT: ("the topology given does not fit",),
+    Rule.UPDATE_SHAPE: (
+        "the updates before .* have not its shape",
+        "has another shape or type",
+        "the updates of one parameter differ",
+    ),
+    Rule.INTEGER_RANGE: (
+        "a level exceeds the",
+        "a level exceeds 32 bits",
+    ),
+    Rule.FLOAT_RANGE: (
+        "is not a normal number",
+        "times the step .* exceeds",
+        "a value exceeds",
+        "an update exceeds",
+        "a recomposed value is not finite",
+    ),
+    Rule.RAW_SIZE: ("bytes of raw_float32_parameter are not",),
+    Rule.DEFLATE: ("deflated data",),
+    Rule.PAYLOAD_COMPLETE: ("the payload ends before its last parameter",),
+    Rule.TERMINATING_BIT: (
+        "terminating_one_bit is 0",
+        "the last bit read into IvlOffset is 0",
+    ),
+    Rule.NESTING_ZERO_BIT: ("nesting_zero_bit is 1",),
+    Rule.INTERVAL_OFFSET: ("IvlOffset has a value that no encoder produces",),
+    Rule.COMPLETE: ("incomplete: ",),
+    Rule.SIDE_INFORMATION: (
+        "side information",
+        "are not float32 words",
+    ),
+    Rule.NNEF_QUANTIZATION_STRING: ("quantization data is not one null-terminated string",),
+    Rule.NNEF_STRING: ("data is not one null-terminated string",),
+    Rule.COMPRESSION_FORMAT: ("compression format .* is reserved",),
+    Rule.TOPOLOGY_CARRIAGE: ("it has no NNR_TPL",),
+    Rule.REPRESENTATION_TYPE: ("nnr_rep_type .* is reserved",),
+    Rule.PRUNE_COUNTS: (
+        r"cannot have the new dimensions \[(.*\b0\b.*)?\]",
+        "is 0, but shall be greater",
+    ),
+    Rule.PRUNE_DIMENSIONS: (
+        "cannot have the new dimensions",
+        "pruning made them",
+    ),
+    Rule.PRUNE_MASK: ("pruning information is not applied",),
+    Rule.PARENT_DEPTH: ("but the last known one has depth",),
+    Rule.UPDATE_ORDER: ("and is repeated or out of order",),
+    Rule.PARENT_HASH: ("has a parent of another",),
+    Rule.ENTRY_POINTS: ("entry point",),
+}
