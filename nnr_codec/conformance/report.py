@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..bitstream.units import UnitReader
 from ..constants import NNR_LPS, NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
-from ..errors import BitstreamError, NnrError
+from ..errors import BitstreamError, NnrError, UnitLabel
 from ..limits import Limits
 from ..rules import Rule
 from ..syntax import Descriptor
 from .digest import TensorDigest
-from .requirements import Finding, Seen, refused
+from .requirements import Finding, Seen
 
 
 @dataclass(frozen=True)
@@ -116,19 +115,16 @@ class Findings:
 
         ``extension`` tells that nothing but side information is in the way.
         """
-        rule, message, element, bit = refused(error), str(error), "", -1
+        rule = error.rule or Rule.DECODABLE
         if extension and rule.severity != "limit":
             rule = Rule.SIDE_INFORMATION
-        place = message
-        if isinstance(error, BitstreamError):
-            message, element, bit, place = error.message, error.path, error.bit, error.unit
-        named = re.match(r"unit (\d+) \(\w+( .+?)?\)", place)
-        if named and int(named[1]) != index:
-            index, label = int(named[1]), place if isinstance(error, BitstreamError) else named[0]
+        element, bit = (error.path, error.bit) if isinstance(error, BitstreamError) else ("", -1)
+        if isinstance(error.unit, UnitLabel) and error.unit.number != index:
+            index, label = error.unit.number, error.unit
         if seen:
             seen.refused = True
             bit = self._bit(seen, element) if element and bit < 0 else bit
-        message = re.sub(r"^(unit \d+ \(\w+( .+?)?\): )+", "", message).removesuffix(f" ({rule.clause})")
+        message = error.message if error.clause in ("", rule.clause) else f"{error.message} ({error.clause})"
         if (rule.id, message if index is None else index) in self._told:
             return
         found = Violation(rule.id, rule.clause, message, index, label, element, bit)

@@ -157,7 +157,7 @@ class _Verifier:
     def enter(self, seen: Seen, end: int) -> bool:
         """Go into an aggregate, unless that is too deep."""
         try:
-            self.limits.check("max_agg_depth", len(self.open) + 1, f"{seen.unit.label()}: depth of aggregates")
+            self.limits.check("max_agg_depth", len(self.open) + 1, "depth of aggregates")
         except LimitError as error:
             self.findings.refuse(error, seen.unit.index, seen.unit.label(), seen)
             return False

@@ -16,6 +16,7 @@ from ..dtypes import STORED_TYPES
 from ..errors import FormatError
 from ..limits import Budget, Limits
 from ..model import Topology, Wiring
+from ..rules import Rule
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .texts import Texts
@@ -145,7 +146,9 @@ class Wires:
             if names
         ]
         if found:
-            raise FormatError(f"the topology given does not fit the bitstream: {'; '.join(found)}")
+            raise FormatError(
+                f"the topology given does not fit the bitstream: {'; '.join(found)}", rule=Rule.TOPOLOGY_FIT
+            )
 
 
 NOTHING = Wires(Wiring())

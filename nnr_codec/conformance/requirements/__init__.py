@@ -17,7 +17,6 @@ from .registry import (
     History,
     Member,
     Seen,
-    refused,
 )
 
 __all__ = [
@@ -31,6 +30,5 @@ __all__ = [
     "Member",
     "Seen",
     "notes_on",
-    "refused",
 ]
 del _composition, _nnef, _parameters, _tensors

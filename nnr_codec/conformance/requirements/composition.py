@@ -185,7 +185,9 @@ def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen])
             for task in group.tasks:
                 quantization = checked.seen[task.unit.index].session.quantization
                 if task.is_scaled and task.session.quantization != quantization:
-                    raise MissingReferenceError(f"an NNR_LPS before it gives the step of {task.names[0]!r} (6.2.3)")
+                    raise MissingReferenceError(
+                        f"an NNR_LPS before it gives the step of {task.names[0]!r}", clause="6.2.3"
+                    )
             group.decode(state=state, budget=budget, first_edition=checked.first_edition)
     except LimitError:
         raise

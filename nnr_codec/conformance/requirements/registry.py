@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
-from ...errors import FormatError, LimitError, NnrError
+from ...errors import FormatError, LimitError
 from ...limits import Limits
 from ...model import Topology, Wiring
 from ...rules import Rule
@@ -244,139 +243,3 @@ def at_end(rule: Rule) -> Callable[[EndCheck], EndCheck]:
         return check
 
     return register
-
-
-def refused(error: NnrError) -> Rule:
-    """The rule that is broken where the decoder raises ``error``: ``decodable`` when none is known for its message."""
-    if isinstance(error, LimitError):
-        return Rule.LIMITS
-    message = str(error)
-    return next(
-        (rule for rule in Rule if any(re.search(pattern, message) for pattern in _REFUSALS.get(rule, ()))),
-        Rule.DECODABLE,
-    )
-
-
-_REFUSALS = {
-    Rule.STRING: (
-        "string is not UTF-8",
-        "string has no terminating zero",
-        "begins inside a byte",
-    ),
-    Rule.BYTE_ALIGNMENT: (r"byte_alignment\(\) is",),
-    Rule.UNIT_SIZE: (
-        "nnr_unit_size is",
-        "the unit is .* bytes long",
-        "follow the end of the payload",
-        "more bits are needed",
-        "ends inside an aggregate",
-        "the file has become shorter",
-        "ends inside a unit",
-    ),
-    Rule.START_UNIT: (
-        "start with an NNR_STR",
-        "starts with an NNR_STR",
-        "the bitstream (has no unit|is empty)",
-    ),
-    Rule.ONE_BITSTREAM: ("a second NNR_STR",),
-    Rule.SINGLE_MPS: (
-        "a second NNR_MPS",
-        "has no NNR_MPS",
-    ),
-    Rule.MPS_FIRST: ("NNR_NDU before the NNR_MPS",),
-    Rule.UNIQUE_IDS: ("topology element ids are unique",),
-    Rule.TOPOLOGY_FIRST: ("comes after tensors",),
-    Rule.PARTIAL_SEQUENCE: (
-        "partial_data_counter is",
-        "parts of a tensor are missing",
-    ),
-    Rule.AGGREGATE_COUNT: ("an aggregate does not hold",),
-    Rule.UNIQUE_PARAMETERS: ("device_id and parameter_id .* occur twice",),
-    Rule.PROFILE: ("general_profile_idc .* is not defined",),
-    Rule.PAYLOAD_TYPE: ("payload type .* is reserved",),
-    Rule.SCAN_ORDER: ("scan_order is",),
-    Rule.TENSOR_DIMENSIONS: ("tensor_dimensions .* hold nothing",),
-    Rule.DIMENSIONS_KNOWN: ("the dimensions of .* are not in the bitstream",),
-    Rule.FIRST_DIMENSION_SHIFT: ("first_tensor_dimension_shift .* is not less",),
-    Rule.DATA_FORMAT: ("format .* is not one of profile",),
-    Rule.DATA_FORMAT_KIND: ("is not a format of this payload type",),
-    Rule.REFERENCE_INDEX: ("is not in the reference list",),
-    Rule.BLOCK_ELEMENTS: ("topology elements are listed for the",),
-    Rule.BLOCK_PARAMETERS: ("a block has no parameters",),
-    Rule.DECOMPOSITION_PAYLOAD: (
-        "are decomposed",
-        "a decomposed tensor has one topology element",
-    ),
-    Rule.DECOMPOSITION_PAIR: (
-        "H of .* is expected after G",
-        "before H of",
-        "H of .* comes without",
-        "G and H of .* differ",
-    ),
-    Rule.DECOMPOSITION_DIMENSIONS: ("cannot be G of",),
-    Rule.CODEBOOK_OFFSET: ("CbZeroOffset .* is not an entry",),
-    Rule.CODEBOOK_VALUES: ("a codebook entry exceeds 32 bits",),
-    Rule.CODEBOOK_INDEX: ("is outside the codebook",),
-    Rule.SPLIT_MAPPING: (
-        "concatentation_axis_index is",
-        "split_index .* does not divide",
-        "cannot be shifted left",
-        "topology elements share a tensor",
-    ),
-    Rule.QUANTIZATION_PARAMETERS: ("no active parameter set has a qp_density",),
-    Rule.REQUIRED_INFORMATION: (
-        "needs a parent that only a hash",
-        "but none is known",
-        "has temporal contexts of update",
-        "and so have .* devices",
-    ),
-    Rule.TOPOLOGY_FIT: ("the topology given does not fit",),
-    Rule.UPDATE_SHAPE: (
-        "the updates before .* have not its shape",
-        "has another shape or type",
-        "the updates of one parameter differ",
-    ),
-    Rule.INTEGER_RANGE: (
-        "a level exceeds the",
-        "a level exceeds 32 bits",
-    ),
-    Rule.FLOAT_RANGE: (
-        "is not a normal number",
-        "times the step .* exceeds",
-        "a value exceeds",
-        "an update exceeds",
-        "a recomposed value is not finite",
-    ),
-    Rule.RAW_SIZE: ("bytes of raw_float32_parameter are not",),
-    Rule.DEFLATE: ("deflated data",),
-    Rule.PAYLOAD_COMPLETE: ("the payload ends before its last parameter",),
-    Rule.TERMINATING_BIT: (
-        "terminating_one_bit is 0",
-        "the last bit read into IvlOffset is 0",
-    ),
-    Rule.NESTING_ZERO_BIT: ("nesting_zero_bit is 1",),
-    Rule.INTERVAL_OFFSET: ("IvlOffset has a value that no encoder produces",),
-    Rule.COMPLETE: ("incomplete: ",),
-    Rule.SIDE_INFORMATION: (
-        "side information",
-        "are not float32 words",
-    ),
-    Rule.NNEF_QUANTIZATION_STRING: ("quantization data is not one null-terminated string",),
-    Rule.NNEF_STRING: ("data is not one null-terminated string",),
-    Rule.COMPRESSION_FORMAT: ("compression format .* is reserved",),
-    Rule.TOPOLOGY_CARRIAGE: ("it has no NNR_TPL",),
-    Rule.REPRESENTATION_TYPE: ("nnr_rep_type .* is reserved",),
-    Rule.PRUNE_COUNTS: (
-        r"cannot have the new dimensions \[(.*\b0\b.*)?\]",
-        "is 0, but shall be greater",
-    ),
-    Rule.PRUNE_DIMENSIONS: (
-        "cannot have the new dimensions",
-        "pruning made them",
-    ),
-    Rule.PRUNE_MASK: ("pruning information is not applied",),
-    Rule.PARENT_DEPTH: ("but the last known one has depth",),
-    Rule.UPDATE_ORDER: ("and is repeated or out of order",),
-    Rule.PARENT_HASH: ("has a parent of another",),
-    Rule.ENTRY_POINTS: ("entry point",),
-}
