@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...limits import Limits
-from .lexer import BUILTINS, KEYWORDS, PRIMITIVES, Lexer, check_text
+from .lexer import BUILTINS, KEYWORDS, PRIMITIVES, Lexer, VersionError, check_text
 from .tree import (
     Argument,
     Array,
@@ -140,7 +140,9 @@ class _Parser(Lexer):
         start = self.expect("version").start
         version = self.expect_kind("number")
         if not re.fullmatch(r"1(\.[0-9]+)?", version.text):
-            self.fail(f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start, "3.2.4")
+            self.fail(
+                f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start, "3.2.4", VersionError
+            )
         self.expect(";")
         extensions = []
         while self.at("extension"):
