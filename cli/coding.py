@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -128,11 +127,12 @@ def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any])
     try:
         return nnr.EncoderConfig.preset(preset, rules=rules, **{name: v for name, v in known.items() if v is not None})
     except nnr.EncodeError as error:
-        message = str(error).replace("dependent_quantization", "dq")
-        raise click.UsageError(f"--{message}" if message.startswith("rule ") else as_options(message, given)) from None
+        raise usage_error(error) from None
 
 
-def as_options(message: str, names: Iterable[str]) -> str:
-    """What is wrong with fields of the configuration, in the words of the command line."""
-    message = re.sub(r"\bexact(=True)?(?= keeps)|(?<=choose for )exact$", "--lossless", message)
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: "--" + found[0].replace("_", "-"), message)
+def usage_error(error: nnr.EncodeError) -> click.UsageError:
+    """The error about options, which it calls as the command line does, or about a rule."""
+    if error.where:  # the rule
+        return click.UsageError(f"--{error}")
+    called = {"dependent_quantization": "dq", "exact": "lossless"}
+    return click.UsageError(error.named(lambda name: f"--{called.get(name, name).replace('_', '-')}"))
