@@ -15,7 +15,7 @@ E = TypeVar("E", bound="NnrError")
 
 
 class UnitLabel(str):
-    """A unit of a bitstream, as ``unit 17 (NNR_NDU 'conv1')``.
+    """Name of a unit of a bitstream, as ``unit 17 (NNR_NDU 'conv1')``.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class NnrError(Exception):
     option : str
         The field of ``EncoderConfig`` or ``Limits``, or the argument; empty when there is none.
     hint : str
-        What to do about it; empty when the message says it.
+        What to do about it, which ``str()`` puts after the message; empty when there is none.
     unit : str
         The unit, as ``unit 17 (NNR_NDU 'conv1')``; a :class:`UnitLabel` when its number is known, empty when there is
         none.
@@ -79,11 +79,14 @@ class NnrError(Exception):
         self.tensor, self.option, self.hint, self.unit, self.where = tensor, option, hint, unit, where
 
     def __str__(self) -> str:
-        text = f"{self.message} ({self.clause})" if self.clause else self.message
-        return ": ".join(filter(None, (self.where, self._place(), text)))
+        return ": ".join(filter(None, (self.where, self._place(), self.text(self.clause))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__)
+
+    def text(self, clause: str) -> str:
+        """Return the message with a clause, unless that is empty, and the hint."""
+        return f"{self.message}{f' ({clause})' if clause else ''}{f'; {self.hint}' if self.hint else ''}"
 
     def _place(self) -> str:
         return self.unit
@@ -96,7 +99,7 @@ class NnrError(Exception):
     def converted(self, kind: type[E]) -> E:
         """Return an error of another class with the text and the identity of this one."""
         error = kind(str(self))
-        error.rule, error.tensor, error.option, error.hint = self.rule, self.tensor, self.option, self.hint
+        error.rule, error.tensor, error.option = self.rule, self.tensor, self.option
         return error
 
 
@@ -193,7 +196,7 @@ class UnsupportedError(NnrError, ValueError):
 
 
 class Option(str):
-    """An option in the message of an :class:`EncodeError`, as ``exact`` or ``exact=True``.
+    """Name of an option in the message of an :class:`EncodeError`, as ``exact`` or ``exact=True``.
 
     Attributes
     ----------
@@ -229,7 +232,7 @@ class EncodeError(NnrError, ValueError):
         self.parts = parts
 
     def named(self, name: Callable[[str], str]) -> str:
-        """The message with what ``name`` returns for each option, such as the option of a command line."""
+        """Return the message with ``name(option)`` for each option, such as that of a command line."""
         return "".join(name(part.name) if isinstance(part, Option) else part for part in self.parts)
 
 

@@ -131,8 +131,9 @@ class Limits:
         limit: int = getattr(self, name)
         if value > limit:
             raise LimitError(
-                f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted",
+                f"{what}: {value:,} is more than {name}={limit:,}",
                 option=name,
+                hint="raise the limit if the source is trusted",
                 unit=unit,
             )
 

@@ -224,7 +224,7 @@ def _outputs() -> Iterator[Topic]:
 def _prose(cls: type | ModuleType) -> list[str]:
     """The lines of a docstring, without what only its markup needs."""
     text = re.sub(r":\w+:`~?([^`]*)`|``", r"\1", inspect.cleandoc(cls.__doc__ or ""))
-    return [line for line in text.splitlines() if line and line != "Parameters" and line.strip("-")]
+    return [line for line in text.splitlines() if line and line not in ("Parameters", "Attributes") and line.strip("-")]
 
 
 def of_kind() -> dict[str, list[str]]:

@@ -147,6 +147,14 @@ def test_an_error_of_a_bitstream_has_rule_clause_unit_and_element() -> None:
     assert (error.unit, error.unit.number) == ("unit 2 (NNR_MPS)", 2)
 
 
+def test_an_error_of_a_limit_names_it_and_says_what_to_do() -> None:
+    with pytest.raises(nnr.LimitError) as caught:
+        nnr.Limits(max_units=2).check("max_units", 3, "units of the bitstream", "unit 2")
+    error = caught.value
+    assert (error.rule, error.option) == (Rule.LIMITS, "max_units")
+    assert str(error) == f"unit 2: units of the bitstream: 3 is more than max_units=2; {error.hint}"
+
+
 def test_an_error_that_becomes_another_keeps_its_identity() -> None:
     error = nnr.ElementError("too much", rule=Rule.INTEGER_RANGE, tensor="w", path="scan_order")
     found = error.converted(EncodeError)

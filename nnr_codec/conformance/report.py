@@ -124,7 +124,7 @@ class Findings:
         if seen:
             seen.refused = True
             bit = self._bit(seen, element) if element and bit < 0 else bit
-        message = error.message if error.clause in ("", rule.clause) else f"{error.message} ({error.clause})"
+        message = error.text("" if error.clause == rule.clause else error.clause)
         if (rule.id, message if index is None else index) in self._told:
             return
         found = Violation(rule.id, rule.clause, message, index, label, element, bit)
