@@ -131,7 +131,7 @@ def configured(preset: str, rules: Iterable[nnr.Rule], given: Mapping[str, Any])
 
 
 def usage_error(error: nnr.EncodeError) -> click.UsageError:
-    """The error about options, which it calls as the command line does, or about a rule."""
+    """Return the error for the command line, with its names of the options."""
     if error.where:  # the rule
         return click.UsageError(f"--{error}")
     called = {"dependent_quantization": "dq", "exact": "lossless"}

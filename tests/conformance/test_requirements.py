@@ -84,8 +84,9 @@ PACKAGE = ROOT / "nnr_codec"
 NO_RULES = {"bitstream/aggregate.py", "bitstream/performance.py", "decoder/lineage.py", "syntax/deepcabac.py"}
 #: Errors about the caller's request in other modules.
 REQUESTS = ("an NNR_PT_RAW_FLOAT payload has no bins", "bins are told of tensors of at most")
-ERRORS = {"BitstreamError", "ElementError", "TruncatedError", "PayloadError", "MissingReferenceError"} | {
-    "UnsupportedError"
+ERRORS = {
+    *("BitstreamError", "ElementError", "TruncatedError", "PayloadError"),
+    *("MissingReferenceError", "UnsupportedError"),
 }
 
 
