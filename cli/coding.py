@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -127,11 +126,13 @@ def configured(preset: str, rules: Sequence[nnr.Rule], given: Mapping[str, Any])
     try:
         return nnr.EncoderConfig.preset(preset, rules=rules, **{name: v for name, v in given.items() if v is not None})
     except nnr.EncodeError as error:
-        message = str(error)
-        raise click.UsageError(f"--{message}" if message.startswith("rule ") else as_options(message, given)) from None
+        raise usage_error(error) from None
 
 
-def as_options(message: str, names: Iterable[str]) -> str:
-    """What is wrong with fields of the configuration, in the words of the command line."""
-    message = re.sub(r"\bexact(=True)?(?= keeps)|(?<=choose for )exact$", "--lossless", message)
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: "--" + found[0].replace("_", "-"), message)
+def usage_error(error: nnr.EncodeError) -> click.UsageError:
+    """Return the error for the command line, with its names of the options."""
+    if error.where:  # the rule
+        return click.UsageError(f"--{error}")
+    return click.UsageError(
+        error.named(lambda name: "--lossless" if name == "exact" else f"--{name.replace('_', '-')}")
+    )

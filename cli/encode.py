@@ -299,7 +299,7 @@ def check_steps(config: nnr.EncoderConfig) -> None:
         try:
             tool_of(step)
         except nnr.EncodeError as error:
-            raise click.UsageError(coding.as_options(str(error), ["reduce"])) from None
+            raise coding.usage_error(error) from None
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:

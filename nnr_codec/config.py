@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol, TypedDict, Unpack
 
 from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
-from .errors import EncodeError
+from .errors import EncodeError, Option
 from .reduction import Step, steps_of
 
 #: The step of lossy tensors is 2 to this power unless the caller says otherwise.
@@ -342,7 +342,7 @@ class EncoderConfig(TensorOptions):
         """
         check_options(cls.preset, options, ConfigOptions.__annotations__)
         if name not in PRESETS:
-            raise EncodeError(f"preset {name!r}: there are {', '.join(PRESETS)}")
+            raise EncodeError(Option("preset"), f" {name!r}: there are {', '.join(PRESETS)}")
         preset = PRESETS[name]
         if options.get("exact") or any(options.get(goal) is not None for goal in MODEL_GOALS):
             preset = {option: value for option, value in preset.items() if option not in TENSOR_GOALS}
@@ -352,64 +352,65 @@ class EncoderConfig(TensorOptions):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rules, Iterable):
-            raise EncodeError(f"rules are Rule objects, not {self.rules!r}")
+            raise EncodeError(Option("rules"), f" are Rule objects, not {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))
         object.__setattr__(self, "reduce", steps_of(self.reduce))
         _check_whole("effort", self.effort)
         if not 1 <= self.effort <= 9:
-            raise EncodeError(f"effort {self.effort} is outside 1..9")
+            raise EncodeError(Option("effort"), f" {self.effort} is outside 1..9")
         _check_whole("profile", self.profile)
         _check_whole("qp_density", self.qp_density)
         if self.profile not in (0, 1):
-            raise EncodeError(f"profile {self.profile}: there are 0 and 1")
+            raise EncodeError(Option("profile"), f" {self.profile}: there are 0 and 1")
         if not 0 <= self.qp_density <= 7:
-            raise EncodeError(f"qp_density {self.qp_density} is outside 0..7")
+            raise EncodeError(Option("qp_density"), f" {self.qp_density} is outside 0..7")
         for name in ("deflate_topology", "indexed_references", "side_info", "fold_batchnorm"):
             if not isinstance(getattr(self, name), bool):
-                raise EncodeError(f"{name} is true or false, not {getattr(self, name)!r}")
+                raise EncodeError(Option(name), f" is true or false, not {getattr(self, name)!r}")
         for name in ("block", "local_scaling", "temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre"):
             if not isinstance(getattr(self, name), bool | None):
-                raise EncodeError(f"{name} is true, false or None, not {getattr(self, name)!r}")
+                raise EncodeError(Option(name), f" is true, false or None, not {getattr(self, name)!r}")
         _check_whole("compressed_parameter_types", self.compressed_parameter_types)
         if self.compressed_parameter_types & ~BLOCK_TYPES:
             raise EncodeError(
-                f"compressed_parameter_types {self.compressed_parameter_types} is not a sum of 2, 4 and 8"
+                Option("compressed_parameter_types"), f" {self.compressed_parameter_types} is not a sum of 2, 4 and 8"
             )
         if self.topology not in TOPOLOGY:
-            raise EncodeError(f"topology is {' or '.join(TOPOLOGY)}, not {self.topology!r}")
+            raise EncodeError(Option("topology"), f" is {' or '.join(TOPOLOGY)}, not {self.topology!r}")
         self._check_folding()
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
-            raise EncodeError(f"max_unit_size {self.max_unit_size} is no number of bytes")
+            raise EncodeError(Option("max_unit_size"), f" {self.max_unit_size} is no number of bytes")
         if self.performance is not None and not hasattr(self.performance, "elements"):
-            raise EncodeError(f"performance is a Performance, not {self.performance!r}")
+            raise EncodeError(Option("performance"), f" is a Performance, not {self.performance!r}")
         _check_whole("target_size", self.target_size, optional=True)
         if self.target_size is not None and self.target_size < 1:
-            raise EncodeError(f"target_size {self.target_size} is no number of bytes")
+            raise EncodeError(Option("target_size"), f" {self.target_size} is no number of bytes")
         _check_real("target_ratio", self.target_ratio)
         if self.target_ratio is not None and self.target_ratio <= 0:
-            raise EncodeError(f"target_ratio {self.target_ratio} is not above 0")
+            raise EncodeError(Option("target_ratio"), f" {self.target_ratio} is not above 0")
         if self.target_ratio is not None and self.target_ratio > 1:
             ratio = float(self.target_ratio)
-            raise EncodeError(f"target_ratio {ratio:g} is above 1; use {ratio / 100:g} for {ratio:g} %")
+            raise EncodeError(Option("target_ratio"), f" {ratio:g} is above 1; use {ratio / 100:g} for {ratio:g} %")
         _check_goals({name: getattr(self, name) for name in MODEL_GOALS}, self.exact)
         for name in ("sensitivity", "hessians"):
             if not isinstance(getattr(self, name), Mapping | None):
-                raise EncodeError(f"{name} is a mapping of names of tensors, not {getattr(self, name)!r}")
+                raise EncodeError(Option(name), f" is a mapping of names of tensors, not {getattr(self, name)!r}")
         defaults = TensorOptions(**_tensor_fields(self))
         self._check(defaults)
         for rule in self.rules:
             if not isinstance(rule, Rule):
-                raise EncodeError(f"rules are Rule objects, not {rule!r}")
+                raise EncodeError(Option("rules"), f" are Rule objects, not {rule!r}")
             try:
                 self._check_replaced(defaults, rule.options)
             except EncodeError as error:
-                raise EncodeError(f"rule {rule.pattern!r}: {error}") from None
+                error.within(f"rule {rule.pattern!r}")
+                raise
         if not isinstance(self.overrides, Mapping):
-            raise EncodeError(f"overrides is a mapping of names of tensors, not {self.overrides!r}")
+            raise EncodeError(Option("overrides"), f" is a mapping of names of tensors, not {self.overrides!r}")
         for name, options in self.overrides.items():
             if not isinstance(options, Mapping):
-                raise EncodeError(f"overrides of {name!r} are a mapping of options, not {options!r}")
+                raise EncodeError(Option("overrides"), f" of {name!r} are a mapping of options, not {options!r}")
             self._check_replaced(defaults, Rule(name, **options).options)
         self._check_fixed_point()
         self._check_unused()
@@ -419,31 +420,38 @@ class EncoderConfig(TensorOptions):
         if self.fixed_point is None:
             return
         if not isinstance(self.fixed_point, str) or self.fixed_point not in FIXED_POINT:
-            raise EncodeError(f"fixed_point is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
+            raise EncodeError(Option("fixed_point"), f" is {' or '.join(FIXED_POINT)}, not {self.fixed_point!r}")
         for step in self.steps:
             if step.tool == "scale":
                 name = "scale" if step in self.reduction else "local_scaling"
-                raise EncodeError(f"fixed_point decides on all steps, which leaves nothing to choose for {name}")
-        self._check_permitted("fixed_point decides on all steps", _DECIDING)
+                raise EncodeError(
+                    Option("fixed_point"), " decides on all steps, which leaves nothing to choose for ", Option(name)
+                )
+        self._check_permitted((Option("fixed_point"), " decides on all steps"), _DECIDING)
 
-    def _check_permitted(self, what: str, permitted: Mapping[str, tuple[Any, ...]]) -> None:
+    def _check_permitted(self, what: tuple[str, ...], permitted: Mapping[str, tuple[Any, ...]]) -> None:
         """Raise EncodeError for an option, in rules and overrides too, with another value than those permitted."""
         for options in self._all_options:
             for name, values in permitted.items():
                 if options.get(name) not in values:
-                    raise EncodeError(f"{what}, which leaves nothing to choose for {name}")
+                    raise EncodeError(*what, ", which leaves nothing to choose for ", Option(name))
 
     def _check_unused(self) -> None:
         """Check that no option is without effect on any model, as others leave it nothing to decide."""
         rules, goals = self._all_options[1:], {name for options in self._all_options for name in _goals(options)}
         if self.exact and all(options.get("exact", True) for options in rules):
-            self._check_permitted("exact=True keeps every bit", _LOSSY)
+            self._check_permitted((_EXACT, " keeps every bit"), _LOSSY)
         if self.max_error is not None and goals == {"max_error"}:
-            self._check_permitted("max_error quantizes to the nearest multiple", _OPTIMISED)
+            self._check_permitted((Option("max_error"), " quantizes to the nearest multiple"), _OPTIMISED)
         if self.profile == 0 and any(options.get("row_skipping") for options in self._all_options):
-            raise EncodeError("row_skipping needs profile 1; profile 0 has no skipped rows")
+            raise EncodeError(Option("row_skipping"), " needs ", Option("profile"), " 1; profile 0 has no skipped rows")
         if goals and "qp" not in goals and self.qp_density not in (EncoderConfig.qp_density, 7):
-            raise EncodeError(f"qp_density {self.qp_density} has no effect, as {min(goals)} uses 7; leave it out")
+            raise EncodeError(
+                Option("qp_density"),
+                f" {self.qp_density} has no effect, as ",
+                Option(min(goals)),
+                " uses 7; leave it out",
+            )
 
     @property
     def _all_options(self) -> list[Mapping[str, Any]]:
@@ -454,7 +462,7 @@ class EncoderConfig(TensorOptions):
         """Check what changes tensors before they are coded."""
         steps = {step.tool for step in self.reduction}
         if steps and self.exact:
-            raise EncodeError("exact=True keeps every bit, which leaves nothing to choose for reduce")
+            raise EncodeError(_EXACT, " keeps every bit, which leaves nothing to choose for ", Option("reduce"))
         for name, tool, types in (
             ("fold_batchnorm", "fold", NNR_CPT_LS | NNR_CPT_BI),
             ("local_scaling", "scale", NNR_CPT_LS),
@@ -462,13 +470,17 @@ class EncoderConfig(TensorOptions):
             if getattr(self, name) is False and tool not in steps:
                 continue
             if getattr(self, name) is not False and tool in steps:
-                raise EncodeError(f"{name} is the step {tool} of reduce, which would be done twice")
+                raise EncodeError(
+                    Option(name), f" is the step {tool} of ", Option("reduce"), ", which would be done twice"
+                )
             if self.exact:
-                raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {name}")
+                raise EncodeError(_EXACT, " keeps every bit, which leaves nothing to choose for ", Option(name))
             if types & ~self.compressed_parameter_types:
                 raise EncodeError(
-                    f"{name} takes blocks with all of {types}, but compressed_parameter_types is "
-                    f"{self.compressed_parameter_types}"
+                    Option(name),
+                    f" takes blocks with all of {types}, but ",
+                    Option("compressed_parameter_types"),
+                    f" is {self.compressed_parameter_types}",
                 )
 
     @property
@@ -499,23 +511,28 @@ class EncoderConfig(TensorOptions):
         for name in ("dependent_quantization", "exact", "row_skipping", "choose_shift_parameters", *_FLAGS):
             value = getattr(options, name)
             if not isinstance(value, bool) and (name in _FLAGS or value is not None):
-                raise EncodeError(f"{name} is true or false, not {value!r}")
+                raise EncodeError(Option(name), f" is true or false, not {value!r}")
         real = {"quality": (0, 100), "snr": (0, 3000), "max_error": (0, 1e300), "rate": (0, 16)}
         for name, (low, high) in real.items():
             value = getattr(options, name)
             _check_real(name, value)
             if value is not None and not low <= value <= high:
-                raise EncodeError(f"{name} {value} is outside {low}..{high}")
+                raise EncodeError(Option(name), f" {value} is outside {low}..{high}")
         if options.max_error == 0:
-            raise EncodeError("max_error is above 0; exact keeps every bit")
+            raise EncodeError(Option("max_error"), " is above 0; ", Option("exact"), " keeps every bit")
         least, most = -126 << self.qp_density, (128 << self.qp_density) - 1  # normal numbers of float32 (7.3.6)
         if options.qp is not None and not least <= options.qp <= most:
-            raise EncodeError(f"qp {options.qp} is outside {least}..{most} of qp_density {self.qp_density}")
+            raise EncodeError(
+                Option("qp"),
+                f" {options.qp} is outside {least}..{most} of ",
+                Option("qp_density"),
+                f" {self.qp_density}",
+            )
         whole = {"scan_order": (0, 4), "cabac_unary_length_minus1": (0, 255), "codebook": (0, 65536)}
         for name, (least, most) in whole.items():
             value = getattr(options, name)
             if value is not None and not least <= value <= most:
-                raise EncodeError(f"{name} {value} is outside {least}..{most}")
+                raise EncodeError(Option(name), f" {value} is outside {least}..{most}")
 
     @cached_property
     def _for_all(self) -> TensorOptions:
@@ -606,16 +623,19 @@ _OPTIMISED: dict[str, tuple[Any, ...]] = {
 _LOSSY: dict[str, tuple[Any, ...]] = {**_OPTIMISED, "qp": (None,), "codebook": (None, 0), "block": (None, False)}
 
 
+_EXACT = Option("exact", "=True")
+
+
 def _check_whole(name: str, value: object, optional: bool = False) -> None:
     if type(value) is bool or not (isinstance(value, Integral) or (optional and value is None)):
-        raise EncodeError(f"{name} is a whole number, not {value!r}")
+        raise EncodeError(Option(name), f" is a whole number, not {value!r}")
 
 
 def _check_real(name: str, value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
-        raise EncodeError(f"{name} is a finite number, not {value!r}")
+        raise EncodeError(Option(name), f" is a finite number, not {value!r}")
 
 
 def _is_finite(value: Real) -> bool:
@@ -629,9 +649,9 @@ def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:
     """Raise EncodeError for goals that exclude each other, or what else is asked for."""
     given = _goals(goals)
     if len(given) > 1:
-        raise EncodeError(f"{given[0]} and {given[1]} exclude each other: there is one goal")
+        raise EncodeError(Option(given[0]), " and ", Option(given[1]), " exclude each other: there is one goal")
     if exact and given not in ([], ["qp"]):  # which is for tensors that a rule does not keep
-        raise EncodeError(f"exact=True keeps every bit, which leaves nothing to choose for {given[0]}")
+        raise EncodeError(_EXACT, " keeps every bit, which leaves nothing to choose for ", Option(given[0]))
 
 
 def _goals(options: Mapping[str, Any]) -> list[str]:

@@ -1,59 +1,152 @@
 """Every exception that leaves nnr_codec.
 
 All derive from :class:`NnrError` and from the builtin that fits, so ``except ValueError`` works as well.
-A message says what is wrong, where (unit, syntax element, bit) and by which clause of ISO/IEC 15938-17:2024.
+Programs identify an error by its class and attributes; the text of a message may change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from .rules import Rule
+
+E = TypeVar("E", bound="NnrError")
+
+
+class UnitLabel(str):
+    """Name of a unit of a bitstream, as ``unit 17 (NNR_NDU 'conv1')``.
+
+    Attributes
+    ----------
+    number : int
+        The number of the unit, from 0.
+    """
+
+    number: int
+
+    def __new__(cls, text: str, number: int) -> UnitLabel:
+        label = str.__new__(cls, text)
+        label.number = number
+        return label
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnitLabel, (str(self), self.number)
 
 
 class NnrError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes
+    ----------
+    message : str
+        What is wrong, without the place.
+    rule : Rule or None
+        The rule of ISO/IEC 15938-17:2024 that a bitstream breaks, if it is known.
+    clause : str
+        The clause that ``str()`` cites after the message; empty when it cites none. The clause of the rule is
+        ``rule.clause``.
+    tensor : str
+        The name of the tensor; empty when there is none.
+    option : str
+        The field of ``EncoderConfig`` or ``Limits``, or the argument; empty when there is none.
+    hint : str
+        What to do about it, which ``str()`` puts after the message; empty when there is none.
+    unit : str
+        The unit, as ``unit 17 (NNR_NDU 'conv1')``; a :class:`UnitLabel` when its number is known, empty when there is
+        none.
+    where : str
+        The file, shard or tensor, which ``str()`` puts before the message; see :meth:`within`.
+    """
+
+    #: The rule of all errors of the class.
+    _rule: ClassVar[Rule | None] = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: Rule | None = None,
+        clause: str = "",
+        tensor: str = "",
+        option: str = "",
+        hint: str = "",
+        unit: str = "",
+        where: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message, self.rule, self.clause = message, rule or self._rule, clause
+        self.tensor, self.option, self.hint, self.unit, self.where = tensor, option, hint, unit, where
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.where, self._place(), self.text(self.clause))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+    def text(self, clause: str) -> str:
+        """Return the message with a clause, unless that is empty, and the hint."""
+        return f"{self.message}{f' ({clause})' if clause else ''}{f'; {self.hint}' if self.hint else ''}"
+
+    def _place(self) -> str:
+        return self.unit
+
+    def within(self, what: str, tensor: str = "") -> None:
+        """Put a file, shard or tensor before the place of the error."""
+        self.where = f"{what}: {self.where}" if self.where else what
+        self.tensor = self.tensor or tensor
+
+    def converted(self, kind: type[E]) -> E:
+        """Return an error of another class with the text and the identity of this one."""
+        error = kind(str(self))
+        error.rule, error.tensor, error.option = self.rule, self.tensor, self.option
+        return error
+
+
+def _restore(cls: type[NnrError], args: tuple[Any, ...], state: dict[str, Any]) -> NnrError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def locate(error: NnrError, unit: str) -> None:
-    """Say in an error which unit it is about; a BitstreamError that knows already stays as it is."""
-    if isinstance(error, BitstreamError):
-        error.unit = error.unit or unit
-    else:
-        error.args = (f"{unit}: {error}",)
+    """Set the unit that an error is about, unless the error has one."""
+    error.unit = error.unit or unit
 
 
 class BitstreamError(NnrError, ValueError):
     """A malformed bitstream.
 
-    Parameters
+    Attributes
     ----------
-    message : str
-        What is wrong.
-    unit : str
-        The unit, as ``unit 17 (NNR_NDU 'conv1')``; empty when not known (yet).
     path : str
         The syntax element, as ``nnr_compressed_data_unit_header.scan_order``; empty when not known.
     bit : int
         Bit position relative to the start of the unit; -1 when not known.
     """
 
-    def __init__(self, message: str, *, unit: str = "", path: str = "", bit: int = -1) -> None:
-        super().__init__(message)
-        self.message, self.unit, self.path, self.bit = message, unit, path, bit
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: Rule | None = None,
+        clause: str = "",
+        tensor: str = "",
+        option: str = "",
+        hint: str = "",
+        unit: str = "",
+        where: str = "",
+        path: str = "",
+        bit: int = -1,
+    ) -> None:
+        super().__init__(
+            message, rule=rule, clause=clause, tensor=tensor, option=option, hint=hint, unit=unit, where=where
+        )
+        self.path, self.bit = path, bit
 
-    def __str__(self) -> str:
-        place = ", ".join(filter(None, (self.unit, f"bit {self.bit}" if self.bit >= 0 else "", self.path)))
-        return f"{place}: {self.message}" if place else self.message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.message, self.__dict__)
-
-
-def _restore(cls: type[BitstreamError], message: str, state: dict[str, Any]) -> BitstreamError:
-    error = cls.__new__(cls, message)
-    error.args = (message,)
-    error.__dict__.update(state)
-    return error
+    def _place(self) -> str:
+        return ", ".join(filter(None, (self.unit, f"bit {self.bit}" if self.bit >= 0 else "", self.path)))
 
 
 class TruncatedError(BitstreamError):
@@ -74,7 +167,9 @@ class IncompleteError(TruncatedError):
     def __init__(self, named: int, missing: Sequence[str]) -> None:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         names = ", ".join(map(repr, missing[:3]))
-        super().__init__(f"incomplete: {named - len(missing)} of {named} tensors; {names}{more} missing")
+        super().__init__(
+            f"incomplete: {named - len(missing)} of {named} tensors; {names}{more} missing", rule=Rule.COMPLETE
+        )
         self.named, self.missing = named, tuple(missing)
 
 
@@ -89,6 +184,8 @@ class PayloadError(BitstreamError):
 class LimitError(BitstreamError):
     """A bitstream or model asks for more than the caller's :class:`~nnr_codec.Limits` permit."""
 
+    _rule = Rule.LIMITS
+
 
 class MissingReferenceError(NnrError, LookupError):
     """Something outside the unit is needed and absent: a parent update, a topology, a reference list."""
@@ -98,8 +195,45 @@ class UnsupportedError(NnrError, ValueError):
     """Legal, but outside what this version decodes, such as a reserved profile."""
 
 
+class Option(str):
+    """Name of an option in the message of an :class:`EncodeError`, as ``exact`` or ``exact=True``.
+
+    Attributes
+    ----------
+    name : str
+        The field of ``EncoderConfig``, or the argument.
+    """
+
+    name: str
+
+    def __new__(cls, name: str, value: str = "") -> Option:
+        option = str.__new__(cls, name + value)
+        option.name = name
+        return option
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Option, (self.name, str(self)[len(self.name) :])
+
+
 class EncodeError(NnrError, ValueError):
-    """A wish that the syntax cannot express, or a tensor that cannot be coded as asked."""
+    """A wish that the syntax cannot express, or a tensor that cannot be coded as asked.
+
+    Parameters
+    ----------
+    *parts : str
+        The parts of the message. Its first :class:`Option` is the attribute ``option``.
+    clause, tensor, where : str
+        Attributes of :class:`NnrError`.
+    """
+
+    def __init__(self, *parts: str, clause: str = "", tensor: str = "", where: str = "") -> None:
+        option = next((part.name for part in parts if isinstance(part, Option)), "")
+        super().__init__("".join(parts), clause=clause, tensor=tensor, option=option, where=where)
+        self.parts = parts
+
+    def named(self, name: Callable[[str], str]) -> str:
+        """Return the message with ``name(option)`` for each option, such as that of a command line."""
+        return "".join(name(part.name) if isinstance(part, Option) else part for part in self.parts)
 
 
 class WriteError(EncodeError):
@@ -123,7 +257,21 @@ class LossWarning(EncodeWarning):
 
 
 class FormatError(NnrError, ValueError):
-    """A model file that is malformed or cannot be represented."""
+    """A model file that is malformed or cannot be represented.
+
+    Attributes
+    ----------
+    line, column : int
+        The place in a text, both from 1; 0 when there is none. ``clause`` is then one of NNEF 1.0.
+    """
+
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if not self.line:
+            return super().__str__()
+        return f"{self.where}:{self.line}:{self.column}: {self.message} (NNEF 1.0, {self.clause})"
 
 
 class MissingDependencyError(FormatError, ImportError):

@@ -126,12 +126,15 @@ class Limits:
             max_archive_bytes=n,
         )
 
-    def check(self, name: str, value: int, what: str) -> None:
-        """Raise LimitError when ``value`` (of ``what``) exceeds the limit called ``name``."""
+    def check(self, name: str, value: int, what: str, unit: str = "") -> None:
+        """Raise LimitError when ``value`` (of ``what``, in a unit) exceeds the limit called ``name``."""
         limit: int = getattr(self, name)
         if value > limit:
             raise LimitError(
-                f"{what}: {value:,} is more than {name}={limit:,}; raise the limit if the source is trusted"
+                f"{what}: {value:,} is more than {name}={limit:,}",
+                option=name,
+                hint="raise the limit if the source is trusted",
+                unit=unit,
             )
 
     def check_expected(
@@ -144,10 +147,10 @@ class Limits:
         if self.expected is None:
             return
         if name not in self.expected:
-            raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected")
+            raise LimitError(f"tensor {name!r} is not one of the {len(self.expected)} that are expected", tensor=name)
         if shape is not None and not self._fits(self.expected[name], shape, dtype, is_bits):
             wanted, kind = self.expected[name]
-            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}")
+            raise LimitError(f"tensor {name!r} is {dtype} {shape}; expected is {kind} {wanted}", tensor=name)
 
     def _fits(self, wanted: tuple[tuple[int, ...], str], shape: tuple[int, ...], dtype: str, is_bits: bool) -> bool:
         if not self.expected_kinds:
@@ -199,7 +202,7 @@ class Budget:
         """
         limits, elements = self.limits, prod(shape)
         if not elements and prod(filter(None, shape)) * itemsize > limits.NONE:  # numpy counts a 0 as 1
-            raise FormatError(f"{what}: shape {shape} is larger than any array")
+            raise FormatError(f"shape {shape} is larger than any array", where=what)
         if len(shape) > limits.max_dims:  # each of these is asked for each tensor
             self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
         if elements > limits.max_tensor_elements:

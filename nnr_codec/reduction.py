@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .errors import EncodeError
+from .errors import EncodeError, Option
 
 Value = str | int | float | bool
 
@@ -52,7 +52,7 @@ def steps_of(given: object) -> tuple[Step, ...]:
     if isinstance(given, Step):
         return (given,)
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise EncodeError(f"reduce is a text or a list of steps, not {given!r}")
+        raise EncodeError(Option("reduce"), f" is a text or a list of steps, not {given!r}")
     return tuple(step for one in given for step in ((one,) if isinstance(one, Step) else steps_of(_text(one))))
 
 
@@ -69,7 +69,8 @@ def _parsed(text: str) -> Iterable[Step]:
         found = _STEP.match(text, start)
         if not found or text[found.end() : found.end() + 1] not in ("", ","):
             raise EncodeError(
-                f"reduce: {text[start:].strip()!r} is not steps and commas, such as sparsify(ratio=0.6), fold"
+                Option("reduce"),
+                f": {text[start:].strip()!r} is not steps and commas, such as sparsify(ratio=0.6), fold",
             )
         yield Step(found[1], **_options(found[1], found[2] or ""))
         if found.end() == len(text):
@@ -82,9 +83,11 @@ def _options(tool: str, text: str) -> dict[str, Value]:
     for part in text.split(",") if text.strip() else ():
         found = _OPTION.fullmatch(part)
         if not found:
-            raise EncodeError(f"reduce: {tool}: {part.strip()!r} is not an option and its value, such as ratio=0.6")
+            raise EncodeError(
+                Option("reduce"), f": {tool}: {part.strip()!r} is not an option and its value, such as ratio=0.6"
+            )
         if found[1] in options:
-            raise EncodeError(f"reduce: {tool} has its {found[1]} twice")
+            raise EncodeError(Option("reduce"), f": {tool} has its {found[1]} twice")
         options[found[1]] = found[2]
     return options
 

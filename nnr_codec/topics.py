@@ -17,12 +17,12 @@ from .bitstream.summary import UnitInfo
 from .conformance.digest import TensorDigest
 from .conformance.errata import ERRATA
 from .conformance.report import Report, Violation
-from .conformance.requirements import REQUIREMENTS
 from .decoder.bins import ELEMENTS, TensorBin
 from .decoder.tools import Tool
 from .errors import NnrError
 from .formats.nnef.rules import RULES, ModelFinding, ModelReport
 from .limits import Limits
+from .rules import Rule
 from .sideinfo import record
 from .sideinfo.record import (
     DisplacementCode,
@@ -122,7 +122,7 @@ def _structures() -> Iterator[Topic]:
 
 
 def _elements() -> Iterator[Topic]:
-    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in REQUIREMENTS.values()]
+    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in Rule]
     places: dict[str, list[str]] = defaultdict(list)
     clauses: dict[str, str] = {}
     for table in syntax_tables().values():
@@ -177,7 +177,7 @@ def _constants() -> Iterator[Topic]:
 
 
 def _requirements() -> Iterator[Topic]:
-    for rule in REQUIREMENTS.values():
+    for rule in Rule:
         yield Topic(rule.id, "requirement", rule.clause, rule.text, (f"severity: {rule.severity}",))
     for model_rule in RULES.values():
         details = (f"severity: {model_rule.severity}", "a rule of NNEF 1.0.3, for models")
@@ -232,7 +232,7 @@ def _outputs() -> Iterator[Topic]:
 def _prose(cls: type | ModuleType) -> list[str]:
     """The lines of a docstring, without what only its markup needs."""
     text = re.sub(r":\w+:`~?([^`]*)`|``", r"\1", inspect.cleandoc(cls.__doc__ or ""))
-    return [line for line in text.splitlines() if line and line != "Parameters" and line.strip("-")]
+    return [line for line in text.splitlines() if line and line not in ("Parameters", "Attributes") and line.strip("-")]
 
 
 def of_kind() -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "nnr_codec"
 #: The layer of each module or subpackage of nnr_codec; a new one needs a place here. The package itself is "api".
 LAYERS = {
     "errors": 0,
+    "rules": 0,
     "constants": 0,
     "child": 0,
     "wanted": 0,
@@ -53,6 +54,7 @@ LAYERS = {
 
 #: Who may import whom in the same layer.
 SIDEWAYS = {
+    "errors": {"rules"},
     "dtypes": {"errors"},
     "syntax": {"limits"},
     "cabac_ext": {"limits"},

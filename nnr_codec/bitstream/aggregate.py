@@ -179,7 +179,7 @@ def _check_alone(unit: Unit, reader: UnitReader) -> None:
             if inner.header.nnr_unit_type == NNR_NDU:
                 reader.session.names(inner.ndu)
     except MissingReferenceError as error:
-        raise MissingReferenceError(f"{unit.label()} does not stand alone: {error}") from None
+        raise MissingReferenceError(f"{unit.label()} does not stand alone: {error}", rule=error.rule) from None
     if parts.are_missing(reader.session):
         raise UnsupportedError(f"{unit.label()} does not stand alone: it ends in the middle of a tensor")
 

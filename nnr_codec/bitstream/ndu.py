@@ -141,7 +141,9 @@ def code_levels(
         raise
     except FloatingPointError:
         raise EncodeError("raw parameters are float32, and values exceed its range (7.3.4)") from None
-    except (NnrError, ValueError, AttributeError) as error:  # of the header: out of range, or a missing element
+    except NnrError as error:
+        raise error.converted(EncodeError) from error
+    except (ValueError, AttributeError) as error:  # of the header: out of range, or a missing element
         raise EncodeError(str(error)) from error
 
 

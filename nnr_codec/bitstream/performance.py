@@ -17,6 +17,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 from ..errors import ElementError, WriteError
+from ..rules import Rule
 from ..syntax import Session, Structure
 from ..syntax.structures import (
     DecompositionPerformanceMap,
@@ -52,7 +53,8 @@ class _ClassMask:
         if self.class_bitmask >> classes or len(marked) != len(self.class_accuracies):
             raise ElementError(
                 f"class bit mask {self.class_bitmask:#b} does not mark {len(self.class_accuracies)} of {classes} "
-                "classes (6.4.4.3)"
+                "classes",
+                clause="6.4.4.3",
             )
         return dict(zip(marked, self.class_accuracies, strict=True))
 
@@ -122,7 +124,7 @@ class _Map:
         """The map in a structure; ElementError when it counts 0 rows (6.4.4.3) or its lists are not as it counts."""
         count = getattr(structure, cls._count)
         if count < 1:
-            raise ElementError(f"{cls._count} is 0, but shall be non-zero (6.4.4.3)")
+            raise ElementError(f"{cls._count} is 0, but shall be non-zero", clause="6.4.4.3", rule=Rule.MAP_COUNTS)
         columns = {member.name: _column(structure, member, count - 1) for member in fields(cls._row)}
         return cls(tuple(cls._row(**{name: column[k] for name, column in columns.items()}) for k in range(count - 1)))
 
@@ -153,7 +155,7 @@ def _column(structure: Structure, member: Field[Any], rows: int) -> list[Any]:
         sizes = [len(value) for value in values]
     wanted = [max(count - about["surplus"], 0) for count in counts]
     if len(wanted) != rows or sizes != wanted:
-        raise ElementError(f"{name} does not have the entries that {structure.table_name}() counts (6.3.4.3)")
+        raise ElementError(f"{name} does not have the entries that {structure.table_name}() counts", clause="6.3.4.3")
     if not about["count"]:
         return values
     return [tuple(value) if count >= about["surplus"] else None for count, value in zip(counts, values, strict=True)]

@@ -14,8 +14,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
-from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, WriteError, locate
+from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, UnitLabel, WriteError, locate
 from ..limits import Budget, Limits
+from ..rules import Rule
 from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
@@ -104,9 +105,9 @@ class Unit:
         """The header of a compressed data unit."""
         return self.header.detail  # type: ignore[return-value]
 
-    def label(self, names: list[str] | None = None) -> str:
-        """What messages call the unit."""
-        return f"unit {self.index} ({self.type_name}{f' {names[0]!r}' if names else ''})"
+    def label(self, names: list[str] | None = None) -> UnitLabel:
+        """Return the name of the unit for messages."""
+        return UnitLabel(f"unit {self.index} ({self.type_name}{f' {names[0]!r}' if names else ''})", self.index)
 
 
 @lru_cache
@@ -136,16 +137,18 @@ class _Aggregate:
         """Raise ElementError when the aggregate's list says anything else about its next unit (6.4.3.8)."""
         if not self.header.entry_points_present_flag or self.seen >= len(self.header.nnr_unit_type):
             return
-        for name, is_ in (
-            ("nnr_unit_type", unit.header.nnr_unit_type),
-            ("nnr_unit_entry_point", unit.offset - self.unit.offset),
+        for name, is_, rule in (
+            ("nnr_unit_type", unit.header.nnr_unit_type, Rule.AGGREGATE_UNIT_TYPE),
+            ("nnr_unit_entry_point", unit.offset - self.unit.offset, Rule.AGGREGATE_ENTRY_POINT),
         ):
             says = getattr(self.header, name)[self.seen]
             if says != is_:
                 raise ElementError(
-                    f"the list of the aggregate says {says}, the unit has {is_} (6.4.3.8)",
+                    f"the list of the aggregate says {says}, the unit has {is_}",
+                    clause="6.4.3.8",
                     unit=self.unit.label(),
                     path=f"nnr_aggregate_unit_header.{name}[{self.seen}]",
+                    rule=rule,
                 )
 
 
@@ -198,7 +201,9 @@ class UnitReader:
             if self._aggregates:
                 self._leave()
         if self._aggregates and self._aggregates[0].end > self.source.size:  # not known when it began to arrive
-            raise TruncatedError("the bitstream ends inside an aggregate", unit=self._aggregates[0].unit.label())
+            raise TruncatedError(
+                "the bitstream ends inside an aggregate", unit=self._aggregates[0].unit.label(), rule=Rule.UNIT_SIZE
+            )
         if self.position >= self.source.size:
             return None
         try:
@@ -212,7 +217,7 @@ class UnitReader:
             self._aggregates[-1].seen += 1
         self.index += 1
         if unit.header.nnr_unit_type == NNR_AGG:
-            self.limits.check("max_agg_depth", len(self._aggregates) + 1, f"{unit.label()}: depth of aggregates")
+            self.limits.check("max_agg_depth", len(self._aggregates) + 1, "depth of aggregates", unit.label())
             self._aggregates.append(_Aggregate(unit))
             self.position += unit.payload_offset
         else:
@@ -226,9 +231,11 @@ class UnitReader:
             aggregate = self._aggregates.pop()
             if aggregate.seen != aggregate.header.num_of_nnr_units_minus2 + 2:
                 raise ElementError(
-                    f"an aggregate does not hold num_of_nnr_units_minus2 + 2 units, but {aggregate.seen} (6.4.4.8)",
+                    f"an aggregate does not hold num_of_nnr_units_minus2 + 2 units, but {aggregate.seen}",
+                    clause="6.4.4.8",
                     unit=aggregate.unit.label(),
                     path="nnr_aggregate_unit_header.num_of_nnr_units_minus2",
+                    rule=Rule.AGGREGATE_COUNT,
                 )
             if self.session.lps_depth > len(self._aggregates):
                 self.session.end_aggregate()
@@ -245,22 +252,33 @@ class UnitReader:
             size = reader.read(NnrUnitSize, "nnr_unit_size()")
             length = size.nnr_unit_size
             if length < reader.io.pos // 8 + 1:
-                raise ElementError(f"nnr_unit_size is {length}, less than its own header", path="nnr_unit_size", bit=0)
+                raise ElementError(
+                    f"nnr_unit_size is {length}, less than its own header",
+                    path="nnr_unit_size",
+                    bit=0,
+                    rule=Rule.UNIT_SIZE,
+                )
             if length > end - position:
                 raise TruncatedError(
-                    f"the unit is {length} bytes long, {end - position} are left", path="nnr_unit_size", bit=0
+                    f"the unit is {length} bytes long, {end - position} are left",
+                    path="nnr_unit_size",
+                    bit=0,
+                    rule=Rule.UNIT_SIZE,
                 )
             if length > limits.max_unit_bytes:
                 limits.check("max_unit_bytes", length, "nnr_unit_size")
             return self._content(start[:length], size, header_type, reader)
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
-                raise ElementError("this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)") from None
+                raise ElementError(
+                    "this is no NNR bitstream: it does not start with an NNR_STR", clause="6.2.3", rule=Rule.START_UNIT
+                ) from None
             locate(error, self._label(header_type))
             raise
 
-    def _label(self, header_type: int) -> str:
-        return f"unit {self.index}" + (f" ({unit_type_name(header_type)})" if header_type >= 0 else "")
+    def _label(self, header_type: int) -> UnitLabel:
+        kind = f" ({unit_type_name(header_type)})" if header_type >= 0 else ""
+        return UnitLabel(f"unit {self.index}{kind}", self.index)
 
     def _content(self, start: memoryview, size: NnrUnitSize, header_type: int, reader: Reader) -> Unit:
         """The unit whose first bytes are ``start``; as much of it is fetched as its structures need.
@@ -297,7 +315,9 @@ class UnitReader:
             content = reader.read(cls)
             if reader.io.pos != reader.io.end:
                 raise ElementError(
-                    f"{(reader.io.end - reader.io.pos) // 8} bytes follow the end of the payload", bit=reader.io.pos
+                    f"{(reader.io.end - reader.io.pos) // 8} bytes follow the end of the payload",
+                    bit=reader.io.pos,
+                    rule=Rule.UNIT_SIZE,
                 )
         elif header.nnr_unit_type == NNR_AGG:
             content = _NO_BYTES

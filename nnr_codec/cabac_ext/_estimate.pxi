@@ -44,7 +44,7 @@ cdef class Counter:
         """Look at the tensor."""
         run(&self.c, &self.job.t)
         if self.job.t.error:
-            raise EncodeError(MESSAGES[self.job.t.error])
+            raise not_coded(self.job.t.error)
         with nogil:
             count_bins(&self.c, &self.job.t)
 

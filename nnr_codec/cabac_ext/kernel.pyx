@@ -12,6 +12,7 @@ from ._engine cimport *
 import numpy as np
 
 from ..errors import ElementError, EncodeError, PayloadError
+from ..rules import Rule
 from ..wanted import ask
 
 include "_syntax.pxi"
@@ -22,12 +23,25 @@ cdef int64_t STEP = 1 << 20  # parameters between two looks at pending signals, 
 cdef int64_t GROUP = 1 << 17  # parameters that are worth a task of their own
 cdef int64_t MOST = (1 << 56) - 1  # parameters of a tensor
 
-MESSAGES = {
-    OVERRUN: "the payload ends before its last parameter (10.2)",
-    INVALID_OFFSET: "IvlOffset has a value that no encoder produces (10.3)",
-    LEVEL_RANGE: "a level exceeds 32 bits (7.3.2)",
-    NO_MEMORY: "out of memory",
+#: Message, rule and clause of each error code.
+ERRORS = {
+    OVERRUN: ("the payload ends before its last parameter", Rule.PAYLOAD_COMPLETE, "10.2"),
+    INVALID_OFFSET: ("IvlOffset has a value that no encoder produces", Rule.INTERVAL_OFFSET, "10.3"),
+    LEVEL_RANGE: ("a level exceeds 32 bits", Rule.INTEGER_RANGE, "7.3.2"),
+    NO_MEMORY: ("out of memory", None, ""),
 }
+
+
+cdef malformed(int error, int64_t bit):
+    """The error of a payload for an error code."""
+    message, rule, clause = ERRORS[error]
+    return PayloadError(message, rule=rule, clause=clause, bit=bit)
+
+
+cdef not_coded(int error):
+    """The error of an encoder for an error code."""
+    message, _, clause = ERRORS[error]
+    return MemoryError(message) if error == NO_MEMORY else EncodeError(message, clause=clause)
 
 
 cdef class TensorSyntax:
@@ -265,7 +279,7 @@ cdef class PayloadDecoder:
 
     def __init__(self, data, *, first_edition=False):
         if not len(data):
-            raise PayloadError(MESSAGES[OVERRUN], bit=0)
+            raise malformed(OVERRUN, 0)
         self.data = data
         self.first_edition = first_edition
         init_decoder(&self.c, &self.data[0], self.data.shape[0])
@@ -273,7 +287,7 @@ cdef class PayloadDecoder:
 
     cdef _check(self, int error):
         if error:
-            raise PayloadError(MESSAGES[error], bit=min(self.bit, 8 * self.data.shape[0]))
+            raise malformed(error, min(self.bit, 8 * self.data.shape[0]))
 
     @property
     def bit(self):
@@ -330,16 +344,19 @@ cdef class PayloadDecoder:
     def terminate(self):
         cdef int64_t end
         if not decode_terminate(&self.c):
-            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=min(self.bit, 8 * self.data.shape[0]))
+            bit = min(self.bit, 8 * self.data.shape[0])
+            raise PayloadError("terminating_one_bit is 0", clause="10.2.1.2", rule=Rule.TERMINATING_BIT, bit=bit)
         end = consumed(&self.c)
         if end > 8 * self.data.shape[0]:
             self._check(OVERRUN)
         if not self.data[(end - 1) >> 3] >> (-end & 7) & 1:
-            raise PayloadError("the last bit read into IvlOffset is 0, not 1 (10.3.4.3.5)", bit=end - 1)
+            message = "the last bit read into IvlOffset is 0, not 1"
+            raise PayloadError(message, clause="10.3.4.3.5", rule=Rule.TERMINATING_BIT, bit=end - 1)
         if end & 7 and self.data[end >> 3] & (0xff >> (end & 7)):
-            raise PayloadError("nesting_zero_bit is 1 (10.2.1.2)", bit=end)
+            raise PayloadError("nesting_zero_bit is 1", clause="10.2.1.2", rule=Rule.NESTING_ZERO_BIT, bit=end)
         if (end + 7) >> 3 != self.data.shape[0]:
-            raise PayloadError(f"{self.data.shape[0] - ((end + 7) >> 3)} bytes follow the end of the payload", bit=end)
+            rest = self.data.shape[0] - ((end + 7) >> 3)
+            raise PayloadError(f"{rest} bytes follow the end of the payload", rule=Rule.UNIT_SIZE, bit=end)
 
 
 cdef class LevelReader:
@@ -374,7 +391,8 @@ cdef class LevelReader:
         listed = t.listed[row // t.block - 1]
         if not 0 <= listed.total <= 8 * self.decoder.data.shape[0] - self.base:
             path = list_element(BIT_OFFSET, self.job.syntax.entry_point_offset + row // t.block - 1)
-            raise ElementError("the entry point lies outside the payload (6.4.3.7)", path=path)
+            message = "the entry point lies outside the payload"
+            raise ElementError(message, clause="6.4.3.7", rule=Rule.ENTRY_POINTS, path=path)
         decoder.data, decoder.first_edition = self.decoder.data, self.decoder.first_edition
         decoder.c.start, decoder.c.end = self.decoder.c.start, self.decoder.c.end
         seek(&decoder.c, self.base + listed.total, listed.cabac_offset)
@@ -407,7 +425,9 @@ cdef contradiction(Tensor *t, int64_t entry_point_offset):
         what = f"stateId is {listed.dq_state} here, {t.met.dq_state}"
     else:
         what = f"BitOffsetList[{j}] is {listed.bits} here, {t.met.bits}"
-    return ElementError(f"{what} at the entry point in the payload (6.4.3.7)", path=list_element(t.error, j))
+    path = list_element(t.error, j)
+    message = f"{what} at the entry point in the payload"
+    return ElementError(message, clause="6.4.3.7", rule=Rule.ENTRY_POINTS, path=path)
 
 
 cdef class PayloadTracer:
@@ -417,7 +437,7 @@ cdef class PayloadTracer:
 
     def __init__(self, data, *, first_edition=False):
         if not len(data):
-            raise PayloadError(MESSAGES[OVERRUN], bit=0)
+            raise malformed(OVERRUN, 0)
         self.data = data
         self.first_edition = first_edition
         init_decoder(&self.c.d, &self.data[0], self.data.shape[0])
@@ -434,14 +454,15 @@ cdef class PayloadTracer:
         self.c.base = job.t.contexts
         run(&self.c, &job.t)
         if job.t.error:
-            raise PayloadError(MESSAGES[job.t.error], bit=self._bit())
+            raise malformed(job.t.error, self._bit())
         return np.asarray(job.levels).reshape(syntax.dims), job.side()
 
     def terminate(self):
         cdef int b = decode_terminate(&self.c.d)
         trace(&self.c, -2, b, NULL)
         if not b:
-            raise PayloadError("terminating_one_bit is 0 (10.2.1.2)", bit=self._bit())
+            bit = self._bit()
+            raise PayloadError("terminating_one_bit is 0", clause="10.2.1.2", rule=Rule.TERMINATING_BIT, bit=bit)
 
     cdef int64_t _bit(self):
         return min(consumed(&self.c.d), <int64_t>(8 * self.data.shape[0]))
@@ -532,10 +553,8 @@ cdef class PayloadEncoder:
             self._block_rows(&job.t, BlockRows(job))
         else:
             run(&self.c, &job.t)
-        if job.t.error == LEVEL_RANGE:
-            raise EncodeError(MESSAGES[LEVEL_RANGE])
         if job.t.error:
-            raise MemoryError(MESSAGES[job.t.error])
+            raise not_coded(job.t.error)
         return levels, side or job.side()
 
     cdef _block_rows(self, Tensor *t, BlockRows rows):
@@ -571,7 +590,7 @@ cdef class PayloadEncoder:
         nnr_put_bytes(&self.c)
         encode_terminate(&self.c)
         if self.c.failed:
-            raise MemoryError(MESSAGES[NO_MEMORY])
+            raise not_coded(NO_MEMORY)
 
     def getvalue(self):
         return self.c.out[:self.c.n]

@@ -23,7 +23,7 @@ from ..compare import compare_tensors
 from ..decoder.index import NnrFile
 from ..decoder.state import UpdateState
 from ..dtypes import STORED_TYPES
-from ..errors import LimitError, MissingDependencyError, NnrError
+from ..errors import LimitError, MissingDependencyError, NnrError, UnitLabel
 from ..model import Array, Topology
 from .cases import Case, LevelDigest, Stream, typed
 from .digest import TensorDigest, differences
@@ -139,8 +139,7 @@ def _refused(case: Case, error: NnrError | RefusedError, lenient: bool) -> Verdi
     if isinstance(error, NnrError) and not lenient:
         if not isinstance(error, cls):
             return Verdict(Outcome.FAIL, f"refused with {_told(error)}; {cls.__name__} is expected{_broken(case)}")
-        named = re.search(r"\bunit (\d+)\b", str(error))
-        if (int(named[1]) if named else None) != unit:
+        if (error.unit.number if isinstance(error.unit, UnitLabel) else None) != unit:
             place = "the bitstream as a whole" if unit is None else f"unit {unit}"
             return Verdict(Outcome.FAIL, f"refused, but not for {place}{_broken(case)}: {_told(error)}")
     return Verdict(Outcome.PASS, f"refused: {_told(error)}")

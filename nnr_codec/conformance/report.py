@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..bitstream.units import UnitReader
 from ..constants import NNR_LPS, NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
-from ..errors import BitstreamError, NnrError
+from ..errors import BitstreamError, NnrError, UnitLabel
 from ..limits import Limits
+from ..rules import Rule
 from ..syntax import Descriptor
 from .digest import TensorDigest
-from .requirements import REQUIREMENTS, Finding, Requirement, Seen, refused
+from .requirements import Finding, Seen
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Findings:
         self._told: set[tuple[str, int | str]] = set()  # rules and units, or messages about the bitstream as a whole
         self._bits: tuple[Seen | None, dict[str, int]] = (None, {})  # of the elements of one unit
 
-    def add(self, rule: Requirement, findings: Iterator[Finding], seen: Seen | None) -> None:
+    def add(self, rule: Rule, findings: Iterator[Finding], seen: Seen | None) -> None:
         """Add what a check of a rule found."""
         for finding in findings:
             about = finding.seen or seen
@@ -115,19 +115,16 @@ class Findings:
 
         ``extension`` tells that nothing but side information is in the way.
         """
-        rule, message, element, bit = refused(error), str(error), "", -1
+        rule = error.rule or Rule.DECODABLE
         if extension and rule.severity != "limit":
-            rule = REQUIREMENTS["side-information"]
-        place = message
-        if isinstance(error, BitstreamError):
-            message, element, bit, place = error.message, error.path, error.bit, error.unit
-        named = re.match(r"unit (\d+) \(\w+( .+?)?\)", place)
-        if named and int(named[1]) != index:
-            index, label = int(named[1]), place if isinstance(error, BitstreamError) else named[0]
+            rule = Rule.SIDE_INFORMATION
+        element, bit = (error.path, error.bit) if isinstance(error, BitstreamError) else ("", -1)
+        if isinstance(error.unit, UnitLabel) and error.unit.number != index:
+            index, label = error.unit.number, error.unit
         if seen:
             seen.refused = True
             bit = self._bit(seen, element) if element and bit < 0 else bit
-        message = re.sub(r"^(unit \d+ \(\w+( .+?)?\): )+", "", message).removesuffix(f" ({rule.clause})")
+        message = error.text("" if error.clause == rule.clause else error.clause)
         if (rule.id, message if index is None else index) in self._told:
             return
         found = Violation(rule.id, rule.clause, message, index, label, element, bit)
@@ -136,7 +133,7 @@ class Findings:
         else:
             self._tell(rule, found)
 
-    def _tell(self, rule: Requirement, found: Violation) -> None:
+    def _tell(self, rule: Rule, found: Violation) -> None:
         self._told.add((rule.id, found.message if found.unit is None else found.unit))
         (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
 

@@ -16,10 +16,11 @@ from ..decoder.state import UpdateState
 from ..errors import LimitError, NnrError
 from ..limits import Budget, Limits
 from ..model import Topology
+from ..rules import Rule
 from ..syntax import BitReader, Reader, Session
 from ..syntax.structures import NnrUnitSize
 from .report import Findings, Report
-from .requirements import REQUIREMENTS, Finding, History, Member, Seen
+from .requirements import Finding, History, Member, Seen
 from .verifier import BitstreamVerifier
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class _Verifier:
     def enter(self, seen: Seen, end: int) -> bool:
         """Go into an aggregate, unless that is too deep."""
         try:
-            self.limits.check("max_agg_depth", len(self.open) + 1, f"{seen.unit.label()}: depth of aggregates")
+            self.limits.check("max_agg_depth", len(self.open) + 1, "depth of aggregates")
         except LimitError as error:
             self.findings.refuse(error, seen.unit.index, seen.unit.label(), seen)
             return False
@@ -171,7 +172,7 @@ class _Verifier:
             self.findings.report.notes.append(f"{unit.label()} begins another bitstream")
         else:
             finding = Finding("another bitstream begins", "nnr_unit_type")
-            self.findings.add(REQUIREMENTS["one-bitstream"], iter([finding]), Seen(unit, self.session))
+            self.findings.add(Rule.ONE_BITSTREAM, iter([finding]), Seen(unit, self.session))
 
 
 def unit_size(data: memoryview) -> int:

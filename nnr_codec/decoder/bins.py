@@ -16,6 +16,7 @@ from ..bitstream.payload import SCANNED, Part, quantization, tensor_syntax
 from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, MissingReferenceError, UnsupportedError
+from ..rules import Rule
 from ..syntax.deepcabac import ArithmeticDecoder, Bin, QuantTensorSyntax, index_to_xy, quant_tensor, terminate
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .parents import Reference, refer
@@ -104,9 +105,9 @@ def trace_bins(
     """
     header = task.header
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
-        raise UnsupportedError(f"{task.label}: an NNR_PT_RAW_FLOAT payload has no bins (6.3.4.7)")
+        raise UnsupportedError("an NNR_PT_RAW_FLOAT payload has no bins", clause="6.3.4.7", unit=task.label)
     if any(prod(part.dims) > MAX_PARAMETERS for part in task.parts):
-        raise UnsupportedError(f"{task.label}: bins are told of tensors of at most {MAX_PARAMETERS:,} parameters")
+        raise UnsupportedError(f"bins are told of tensors of at most {MAX_PARAMETERS:,} parameters", unit=task.label)
     with located(task):
         reference = refer(header, task.names[0], False, (state or UpdateState()).fork())
         syntaxes = plain_syntaxes(task, first_edition, reference)
@@ -185,7 +186,9 @@ def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | No
         co_loc = temporal.levels[k : k + 1] if temporal else ()
         any_sig = history.any_sig[k : k + 1] if history else ()
         if any(array.shape != part.dims for array in (*co_loc, *any_sig)):
-            raise MissingReferenceError(f"the updates before {task.names[0]!r} have not its shape (10.3.4.2.2)")
+            raise MissingReferenceError(
+                f"the updates before {task.names[0]!r} have not its shape", clause="10.3.4.2.2", rule=Rule.UPDATE_SHAPE
+            )
         found.append(
             QuantTensorSyntax(
                 part.dims,

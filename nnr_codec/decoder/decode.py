@@ -38,6 +38,7 @@ from ..errors import (
 )
 from ..limits import Budget
 from ..model import Topology
+from ..rules import Rule
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
@@ -116,7 +117,7 @@ class BitstreamParser:
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
         self.restoration = Restoration(SideInfo(), dtype, self.limits)
-        self._has_record = False
+        self._record = ""  # the label of the unit with side information
         self._unread = ""  # why the record is not understood
         self.pruning = Pruning()
         self.ignored: list[str] = []
@@ -170,8 +171,10 @@ class BitstreamParser:
         carries = session.mps is not None and session.mps.topology_carriage_flag
         if carries and not self._has_topology and not self._given:
             raise TruncatedError(
-                "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1 (6.4.4.3)",
+                "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1",
+                clause="6.4.4.3",
                 unit=self._mps,
+                rule=Rule.TOPOLOGY_CARRIAGE,
             )
         if session.mps_parent_signalling_enabled_flag or UPDATE in self.restoration.side.metadata:
             return
@@ -206,15 +209,24 @@ class BitstreamParser:
         if kind == NNR_STR:
             if self.started:
                 raise ElementError(
-                    "a second NNR_STR: one bitstream is expected, unless allow_trailing says otherwise (7.1)",
+                    "a second NNR_STR: one bitstream is expected, unless allow_trailing says otherwise",
+                    clause="7.1",
                     unit=unit.label(),
+                    rule=Rule.ONE_BITSTREAM,
                 )
             self.started = True
             self._start(unit)
         elif not self.started:
-            raise ElementError("a bitstream starts with an NNR_STR (6.2.3)", unit=unit.label())
+            raise ElementError(
+                "a bitstream starts with an NNR_STR", clause="6.2.3", unit=unit.label(), rule=Rule.START_UNIT
+            )
         elif kind == NNR_MPS and self.reader.session.has_mps:
-            raise ElementError("a second NNR_MPS; there is a single one in a bitstream (6.2.3)", unit=unit.label())
+            raise ElementError(
+                "a second NNR_MPS; there is a single one in a bitstream",
+                clause="6.2.3",
+                unit=unit.label(),
+                rule=Rule.SINGLE_MPS,
+            )
         try:
             if self._g and kind not in (NNR_NDU, NNR_AGG):  # an aggregate may begin with H (errata N14)
                 raise _h_expected(self._g)
@@ -245,20 +257,26 @@ class BitstreamParser:
     def finish(self) -> None:
         """Raise ElementError when something that has begun is not complete at the end of the bitstream."""
         if not self.started:
-            raise ElementError("the bitstream has no unit (6.2.3)")
+            raise ElementError("the bitstream has no unit", clause="6.2.3", rule=Rule.START_UNIT)
         if not self.reader.session.has_mps:
-            raise ElementError("the bitstream is incomplete, it has no NNR_MPS (6.2.3)")
+            raise ElementError("the bitstream is incomplete, it has no NNR_MPS", clause="6.2.3", rule=Rule.SINGLE_MPS)
         if self._partial:
             raise ElementError(
-                f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end (6.4.3.1)"
+                f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end",
+                clause="6.4.3.1",
+                rule=Rule.PARTIAL_SEQUENCE,
             )
         if self._g:
-            raise ElementError(f"the bitstream ends before H of {self._g.names[0]!r} (6.4.3.7)")
+            raise ElementError(
+                f"the bitstream ends before H of {self._g.names[0]!r}", clause="6.4.3.7", rule=Rule.DECOMPOSITION_PAIR
+            )
 
     def _start(self, unit: Unit) -> None:
         profile = cast(NnrStartUnitHeader, unit.header.detail).general_profile_idc
         if profile > 1:
-            raise UnsupportedError(f"{unit.label()}: general_profile_idc {profile} is not defined (6.4.3.2)")
+            raise UnsupportedError(
+                f"general_profile_idc {profile} is not defined", clause="6.4.3.2", unit=unit.label(), rule=Rule.PROFILE
+            )
 
     def plan_pruning(self) -> None:
         """Find out what pruning information does, once all tensors are known; see Pruning.plan."""
@@ -271,7 +289,7 @@ class BitstreamParser:
     def check_understood(self) -> None:
         """Raise UnsupportedError when the side information is of an unknown version, so that the model is not known."""
         if self._unread:
-            raise UnsupportedError(self._unread)
+            raise UnsupportedError(self._unread, rule=Rule.SIDE_INFORMATION, unit=self._record)
 
     def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
         """Return what makes the tensors of the model; raise what :meth:`check_understood` raises."""
@@ -283,7 +301,11 @@ class BitstreamParser:
         payload = cast(NnrTopologyUnitPayload, unit.payload)
         if header.topology_storage_format == NNR_TPL_PRUN:
             if self.info:
-                raise ElementError("pruning information comes after tensors that it may be about (6.2.3)")
+                raise ElementError(
+                    "pruning information comes after tensors that it may be about",
+                    clause="6.2.3",
+                    rule=Rule.TOPOLOGY_FIRST,
+                )
             self.pruning.add(payload.pruning, self.reader.session)
         elif side_information(unit):
             self._side_info(unit, header, payload.topology_data)
@@ -293,21 +315,23 @@ class BitstreamParser:
 
     def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> None:
         """Take in a record; one of another version is kept in mind."""
-        if self._has_record:
-            raise ElementError("a second record of side information")
+        if self._record:
+            raise ElementError("a second record of side information", rule=Rule.SIDE_INFORMATION)
         if self.names or self._partial:
-            raise ElementError("side information comes after tensors that it may be about")
-        self._has_record = True
+            raise ElementError("side information comes after tensors that it may be about", rule=Rule.SIDE_INFORMATION)
+        self._record = unit.label()
         if header.topology_compression_format == NNR_DFL:
             data = inflate(data, self.budget, "max_side_info_bytes", "bytes of side information")
         elif data.endswith(b"\0"):
             data = data[:-1]
         else:
-            raise ElementError("side information that is not deflated ends with a zero byte")
+            raise ElementError(
+                "side information that is not deflated ends with a zero byte", rule=Rule.SIDE_INFORMATION
+            )
         try:
             side = SideInfo.parse(data, self.reader.budget)
         except UnsupportedError as error:  # what the units hold can be told none the less
-            self._unread = f"{unit.label()}: {error}"
+            self._unread = error.message
             self.ignored.append(f"unit {unit.index} ({error})")
             return
         assert side is not None
@@ -323,7 +347,7 @@ class BitstreamParser:
     # ------------------------------------------------------------------------------------------ compressed data units
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
-            raise ElementError("an NNR_NDU before the NNR_MPS (6.2.3)")
+            raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Rule.MPS_FIRST)
         joined = self._joined(unit)
         if joined is None:
             return ()
@@ -336,7 +360,9 @@ class BitstreamParser:
             return ()
         self._g = None
         if g and (difference := _difference(g, task)):
-            raise ElementError(f"G and H of {g.names[0]!r} differ in {difference} (6.4.3.7)")
+            raise ElementError(
+                f"G and H of {g.names[0]!r} differ in {difference}", clause="6.4.3.7", rule=Rule.DECOMPOSITION_PAIR
+            )
         tasks = (g, task) if g else (task,)
         infos = describe(tasks)
         for info in infos:
@@ -358,7 +384,9 @@ class BitstreamParser:
         if counter != partial.counter - 1 or unit.ndu != partial.header:
             raise ElementError(
                 f"partial_data_counter is {counter}, or another tensor's: part {partial.counter - 1} of "
-                f"{self.reader.session.names(partial.header)[0]!r} is expected (6.4.3.1)"
+                f"{self.reader.session.names(partial.header)[0]!r} is expected",
+                clause="6.4.3.1",
+                rule=Rule.PARTIAL_SEQUENCE,
             )
         self.budget.charge("max_pending_bytes", len(span), "parts of a tensor")
         partial.counter = counter
@@ -381,24 +409,38 @@ class BitstreamParser:
             self._add_key(key, unit, names)
         kind, dims = header.nnr_compressed_data_unit_payload_type, session.tensor_dimensions(header)
         if kind > NNR_PT_BLOCK:
-            raise ElementError(f"payload type {kind} is reserved (Table 16)", unit=unit.label(names))
+            raise ElementError(
+                f"payload type {kind} is reserved (Table 16)", unit=unit.label(names), rule=Rule.PAYLOAD_TYPE
+            )
         if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):
-            raise ElementError(f"tensor_dimensions {dims} hold nothing that is coded (7.3)", unit=unit.label(names))
+            raise ElementError(
+                f"tensor_dimensions {dims} hold nothing that is coded",
+                clause="7.3",
+                unit=unit.label(names),
+                rule=Rule.TENSOR_DIMENSIONS,
+            )
         if header.first_tensor_dimension_shift >= max(len(dims), 1):
             raise ElementError(
                 f"first_tensor_dimension_shift {header.first_tensor_dimension_shift} is not less than the number of "
-                f"dimensions {len(dims)} (6.4.3.7)",
+                f"dimensions {len(dims)}",
+                clause="6.4.3.7",
                 unit=unit.label(names),
+                rule=Rule.FIRST_DIMENSION_SHIFT,
             )
         types = header.compressed_parameter_types
         if types & NNR_CPT_DC and kind not in (NNR_PT_FLOAT, NNR_PT_BLOCK):
-            why = "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed (7.3.5)"
-            raise ElementError(why, unit=unit.label(names))
+            why = "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed"
+            raise ElementError(why, clause="7.3.5", unit=unit.label(names), rule=Rule.DECOMPOSITION_PAYLOAD)
         if types & NNR_CPT_DC and kind == NNR_PT_FLOAT and len(names) > 1:
-            raise ElementError("a decomposed tensor has one topology element (7.3.1)", unit=unit.label(names))
+            raise ElementError(
+                "a decomposed tensor has one topology element",
+                clause="7.3.1",
+                unit=unit.label(names),
+                rule=Rule.DECOMPOSITION_PAYLOAD,
+            )
         if kind == NNR_PT_BLOCK and not types:
             why = "a block has no parameters beside its weight (Table 9, errata N7)"
-            raise ElementError(why, unit=unit.label(names))
+            raise ElementError(why, unit=unit.label(names), rule=Rule.BLOCK_PARAMETERS)
         self._snapshot = session.snapshot(self._snapshot)
         tensors = parts(header, session)
         outputs = self.declared.outputs(header, tensors, self.pruning.dimensions) if kind == NNR_PT_BLOCK else None
@@ -429,20 +471,22 @@ class BitstreamParser:
     def _add_key(self, key: tuple[int, int], unit: Unit, names: list[str]) -> None:
         """Note that there is a parameter of this key."""
         if key in self._keys and not (self._g and key == node_key(self._g.header)):
-            why = f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)"
-            raise ElementError(why, unit=unit.label(names))
+            why = f"device_id and parameter_id {key} occur twice in one bitstream"
+            raise ElementError(why, clause="6.4.3.7", unit=unit.label(names), rule=Rule.UNIQUE_PARAMETERS)
         self._keys.add(key)
 
     def _add_name(self, name: str) -> None:
         """Note that there is a tensor of this name."""
         if name in self.names:
-            raise ElementError(f"{name!r} occurs twice; topology element ids are unique (6.2.3)")
+            raise ElementError(
+                f"{name!r} occurs twice; topology element ids are unique", clause="6.2.3", rule=Rule.UNIQUE_IDS
+            )
         self.names.add(name)
 
 
 def _h_expected(g: NduTask) -> ElementError:
     """The error for a unit after G that is not its H."""
-    return ElementError(f"H of {g.names[0]!r} is expected after G (6.4.3.7)")
+    return ElementError(f"H of {g.names[0]!r} is expected after G", clause="6.4.3.7", rule=Rule.DECOMPOSITION_PAIR)
 
 
 def _difference(g: NduTask, h: NduTask) -> str:

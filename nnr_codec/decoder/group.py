@@ -14,6 +14,7 @@ from ..constants import NNR_PT_FLOAT, NNR_PT_INT
 from ..errors import MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array
+from ..rules import Rule
 from ..tensor.quant import add_update
 from .info import TensorInfo
 from .parents import Reference, refer
@@ -276,7 +277,9 @@ def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArra
     if not cache:
         return residual
     if cache[0].shape != residual.shape or cache[0].dtype.kind != residual.dtype.kind:
-        raise MissingReferenceError(f"the update before {task.names[0]!r} has another shape or type (9.2.4)")
+        raise MissingReferenceError(
+            f"the update before {task.names[0]!r} has another shape or type", clause="9.2.4", rule=Rule.UPDATE_SHAPE
+        )
     return add_update(residual, cache[0], task.data_format)
 
 
@@ -314,7 +317,9 @@ class _Memory:
             any_sig = old  # raw parameters have no levels, and history goes on (errata D4)
         elif old:
             if [a.shape for a in old] != [a.shape for a in any_sig]:
-                raise MissingReferenceError("the updates of one parameter differ in shape (10.2.1.5)")
+                raise MissingReferenceError(
+                    "the updates of one parameter differ in shape", clause="10.2.1.5", rule=Rule.UPDATE_SHAPE
+                )
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
         # Nor do raw parameters touch WeightUpdateCache (7.3.4).
         updates = tuple(self.updates) or (cache.updates if cache else ())

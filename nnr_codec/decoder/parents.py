@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID
 from ..errors import MissingReferenceError
+from ..rules import Rule
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .state import Device, Key, Node, UpdateState
 
@@ -86,7 +87,9 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
         if own and depth <= own.put_node_depth and max(depth, own.put_node_depth) > 1:
             raise MissingReferenceError(
                 f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}, and is repeated or out of "
-                f"order: update {own.put_node_depth} was decoded (6.4.3.7)"
+                f"order: update {own.put_node_depth} was decoded",
+                clause="6.4.3.7",
+                rule=Rule.UPDATE_ORDER,
             )
     elif external:
         if not state.keep_digests:
@@ -101,7 +104,9 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
     co_loc = own if own and 0 < own.put_node_depth == depth - 1 else None
     if header.temporal_context_modeling_flag and depth > 1 and not co_loc:
         raise MissingReferenceError(
-            f"{name!r} has temporal contexts of update {depth - 1} of {_told(key)}, but {_known(own)} (10.3.4.2.2)"
+            f"{name!r} has temporal contexts of update {depth - 1} of {_told(key)}, but {_known(own)}",
+            clause="10.3.4.2.2",
+            rule=Rule.REQUIRED_INFORMATION,
         )
     return Reference(
         key,
@@ -122,7 +127,9 @@ def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int
         whose = f" and device_id {device}" if device != ids[0] else ""
         raise MissingReferenceError(
             f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}; its parent has "
-            f"put_node_depth {depth - 1}{whose}, but {_known(parent)} (6.4.3.7)"
+            f"put_node_depth {depth - 1}{whose}, but {_known(parent)}",
+            clause="6.4.3.7",
+            rule=Rule.PARENT_DEPTH if parent else Rule.REQUIRED_INFORMATION,
         )
     return device
 
@@ -143,7 +150,9 @@ def _check_digest(
     if depth > 1:
         raise MissingReferenceError(
             f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}; its parent has {element} "
-            f"{digest.hex()}, but none is known (6.4.3.7)"
+            f"{digest.hex()}, but none is known",
+            clause="6.4.3.7",
+            rule=Rule.REQUIRED_INFORMATION,
         )
     return ()
 
@@ -162,7 +171,9 @@ def _find(
     found = [(key, node) for key, node in state.find(digest) if node.name == name]
     if len(found) > 1 and any(node.any_sig or node.updates for _, node in found):
         raise MissingReferenceError(
-            f"{name!r} has a parent of {element} {digest.hex()}, and so have {len(found)} devices (6.4.3.7)"
+            f"{name!r} has a parent of {element} {digest.hex()}, and so have {len(found)} devices",
+            clause="6.4.3.7",
+            rule=Rule.REQUIRED_INFORMATION,
         )
     if found:
         return found[0]
@@ -170,7 +181,8 @@ def _find(
         raise _unknown(name, element, digest)
     if header.temporal_context_modeling_flag or residual:
         raise MissingReferenceError(
-            f"{name!r} needs a parent that only a hash of its payload names, {element} {digest.hex()}; it is not known"
+            f"{name!r} needs a parent that only a hash of its payload names, {element} {digest.hex()}; it is not known",
+            rule=Rule.REQUIRED_INFORMATION,
         )
     return None
 
@@ -185,7 +197,9 @@ def parent_digest(header: NnrCompressedDataUnitHeader) -> tuple[str, bytes]:
 
 def _unknown(name: str, element: str, digest: bytes) -> MissingReferenceError:
     return MissingReferenceError(
-        f"{name!r} has a parent of another {element} than the last payload of its parameter, {digest.hex()} (6.4.3.7)"
+        f"{name!r} has a parent of another {element} than the last payload of its parameter, {digest.hex()}",
+        clause="6.4.3.7",
+        rule=Rule.PARENT_HASH,
     )
 
 

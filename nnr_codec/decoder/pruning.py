@@ -31,6 +31,7 @@ from bitarray import bitarray
 
 from ..constants import NNR_TPL_DICT
 from ..errors import ElementError
+from ..rules import Rule
 from ..syntax import Session
 from ..syntax.structures import NnrPruningTopologyContainer
 
@@ -72,17 +73,21 @@ class Pruning:
         reference list.
         """
         if container.nnr_rep_type > NNR_TPL_DICT:
-            raise ElementError(f"nnr_rep_type {container.nnr_rep_type} is reserved (Table 13)")
+            raise ElementError(
+                f"nnr_rep_type {container.nnr_rep_type} is reserved (Table 13)", rule=Rule.REPRESENTATION_TYPE
+            )
         if container.prune_flag and container.nnr_rep_type == NNR_TPL_DICT:
             new = session.new_dimensions(container)
             if not new:
-                raise ElementError("count_ids is 0, but shall be greater (6.4.4.5)")
+                raise ElementError("count_ids is 0, but shall be greater", clause="6.4.4.5", rule=Rule.PRUNE_COUNTS)
             self.dimensions |= new
         for element in ("prune_mask", "sparse_mask"):
             if element in container:
                 bits: bitarray = getattr(container, element).bit_mask_value
                 if not bits:
-                    raise ElementError(f"count_bits of {element} is 0, but shall be greater (6.4.4.5)")
+                    raise ElementError(
+                        f"count_bits of {element} is 0, but shall be greater", clause="6.4.4.5", rule=Rule.PRUNE_COUNTS
+                    )
                 self._add_mask((element, container.order_flag, len(bits)), bits)
 
     def _add_mask(self, key: tuple[str, int, int], bits: bitarray) -> None:
@@ -99,7 +104,11 @@ class Pruning:
         coded = [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
         new = self.dimensions.get(name, coded)
         if coded != new:
-            raise ElementError(f"tensor_dimensions of {name!r} are {coded}, pruning made them {new} (6.4.4.5)")
+            raise ElementError(
+                f"tensor_dimensions of {name!r} are {coded}, pruning made them {new}",
+                clause="6.4.4.5",
+                rule=Rule.PRUNE_DIMENSIONS,
+            )
         return coded
 
     def plan(self, tensors: Iterable[tuple[str, Sequence[int], int]]) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..constants import NNR_PT_BLOCK
 from ..errors import ElementError
 from ..model import Array
+from ..rules import Rule
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import cast_floats
 from ..tensor.reduction import local_scaling, product
@@ -78,7 +79,7 @@ def reconstruct(
             if is_scaled:
                 weight = local_scaling(weight, by_role["ls"].values)
         if not np.isfinite(weight).all():
-            raise ElementError("a recomposed value is not finite (7.3.5)")
+            raise ElementError("a recomposed value is not finite", clause="7.3.5", rule=Rule.FLOAT_RANGE)
         weight = cast_floats(weight, main.values.dtype)
     is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
     if is_block or "g" in by_role:  # other tensors come shifted
@@ -103,7 +104,11 @@ def split(tensor: npt.NDArray[A], header: NnrCompressedDataUnitHeader, names: Se
     axis = header.concatentation_axis_index if header.split_index else 0
     pieces = tensor_split(tensor, header.split_index, axis) if tensor.ndim else [tensor]
     if len(pieces) != len(names):
-        raise ElementError(f"{len(names)} topology elements share a tensor of {len(pieces)} pieces (7.3.1)")
+        raise ElementError(
+            f"{len(names)} topology elements share a tensor of {len(pieces)} pieces",
+            clause="7.3.1",
+            rule=Rule.SPLIT_MAPPING,
+        )
     return [
         shift_axes(piece, header.shift_index[k], header.shift_value[k]) if header.number_of_shifts[k] else piece
         for k, piece in enumerate(pieces)

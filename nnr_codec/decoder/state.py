@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..errors import ElementError
 from ..limits import Limits
+from ..rules import Rule
 from .lineage import Lineage, Position
 
 if TYPE_CHECKING:
@@ -209,7 +210,11 @@ class UpdateState:
         """
         device, parameter = key
         if parameter in self._written.get(device, ()):
-            raise ElementError(f"device_id and parameter_id {key} occur twice in one bitstream (6.4.3.7)")
+            raise ElementError(
+                f"device_id and parameter_id {key} occur twice in one bitstream",
+                clause="6.4.3.7",
+                rule=Rule.UNIQUE_PARAMETERS,
+            )
         for each in used:
             self._use(each)
         sender = self._write(device, limits)

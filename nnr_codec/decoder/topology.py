@@ -14,6 +14,7 @@ from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from ..dtypes import STORED_TYPES
 from ..errors import FormatError
 from ..model import Wiring
+from ..rules import Rule
 from ..syntax.structures import NnrCompressedDataUnitHeader
 
 Shape = tuple[int, ...]
@@ -136,7 +137,9 @@ class TopologyInfo:
             if names
         ]
         if found:
-            raise FormatError(f"the topology given does not fit the bitstream: {'; '.join(found)}")
+            raise FormatError(
+                f"the topology given does not fit the bitstream: {'; '.join(found)}", rule=Rule.TOPOLOGY_FIT
+            )
 
 
 def _extents(shape: Sequence[int]) -> list[int]:

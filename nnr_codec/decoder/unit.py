@@ -17,6 +17,7 @@ from ..bitstream.payload import Levels, Part, code_qp_value, entry_points, tenso
 from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
+from ..rules import Rule
 from ..tensor.quant import cast_floats
 from ..tensor.shape import dimension_shift
 from .reconstruct import Rec
@@ -161,7 +162,9 @@ class UnitDecoder:
         for arrays in (co_loc, any_sig):
             if arrays and [array.shape for array in arrays] != [part.dims for part in task.parts]:
                 raise MissingReferenceError(
-                    f"the updates before {task.names[0]!r} have not its shape {task.parts[-1].dims} (10.3.4.2.2)"
+                    f"the updates before {task.names[0]!r} have not its shape {task.parts[-1].dims}",
+                    clause="10.3.4.2.2",
+                    rule=Rule.UPDATE_SHAPE,
                 )
         self._found: list[Rec | BitstreamError | _Target] = []
 
@@ -260,7 +263,11 @@ class UnitDecoder:
     def _raw_float(self) -> None:
         task, payload = self._task, self._task.payload
         if len(payload) != 4 * prod(task.dims):
-            raise PayloadError(f"{len(payload)} bytes of raw_float32_parameter are not {task.dims} (6.3.4.7)")
+            raise PayloadError(
+                f"{len(payload)} bytes of raw_float32_parameter are not {task.dims}",
+                clause="6.3.4.7",
+                rule=Rule.RAW_SIZE,
+            )
         values = cast_floats(np.frombuffer(payload, "<f4").reshape(task.dims), task.dtype)
         part = task.parts[0]
         self._found = [Rec(part.name, part.role, dimension_shift(values, task.header.first_tensor_dimension_shift))]

@@ -180,7 +180,7 @@ def blocks_of(
             if name not in model.tensors:
                 raise EncodeError(f"the block of {block.weight!r} names {name!r}, which is no tensor of the model")
             if name in block_of or names.count(name) > 1:
-                raise EncodeError(f"tensor {name!r} is in a block twice, or in two blocks")
+                raise EncodeError(f"tensor {name!r} is in a block twice, or in two blocks", tensor=name)
         if block.axis and block.g is not None:
             raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
         shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
@@ -226,7 +226,7 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
         if block.axis and config.profile == 0:
             reason = "has its dimensions in another order, which profile 0 does not express"
         if reason and (decomposed or known.needs_scale):
-            raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)")
+            raise EncodeError(f"tensor {plan.name!r} {reason}, but a block has to hold it (7.3.5)", tensor=plan.name)
         if reason:
             return None
     dims = _dims(block, first.dims, last.dims)
@@ -262,7 +262,7 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
 def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
     """The plan of a tensor in a block, and its values."""
     if not facts.array.size:
-        raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)")
+        raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)", tensor=facts.name)
     return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
@@ -277,7 +277,7 @@ def _product(
     if code or DTYPES[g.data_format] != stored.dtype:
         record = TensorRecord(stored.name, code=code)
         if not config.side_info:
-            raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information")
+            raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information", tensor=block.weight)
     size = prod(dims) * stored.itemsize
     return TensorPlan(block.weight, dims, NNR_PT_FLOAT, g.data_format, g.options, size, record=record)
 
@@ -307,7 +307,7 @@ def _fitted(
                 continue
             reason = fit
         if kind == NNR_CPT_LS and known.needs_scale:
-            raise EncodeError(f"tensor {name!r} {reason}, but a block has to hold it (7.3.5)")
+            raise EncodeError(f"tensor {name!r} {reason}, but a block has to hold it (7.3.5)", tensor=name)
         return {}
     return fitted
 

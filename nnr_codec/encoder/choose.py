@@ -93,7 +93,8 @@ def _difference(subject: Subject) -> TensorPlan:
     if plan is None:
         most = "float32" if subject.stored.kind == "f" else "int32"
         raise EncodeError(
-            f"the update of tensor {subject.name!r} is not what {most} holds: give it whole (7.3.2, 7.3.4)"
+            f"the update of tensor {subject.name!r} is not what {most} holds: give it whole (7.3.2, 7.3.4)",
+            tensor=subject.name,
         )
     return plan
 

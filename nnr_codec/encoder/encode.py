@@ -227,7 +227,7 @@ def _encoded(
     except EncodeError:
         raise
     except ValueError as error:
-        raise EncodeError(f"tensor {plan.name!r} has changed since it was planned: {error}") from None
+        raise EncodeError(f"tensor {plan.name!r} has changed since it was planned: {error}", tensor=plan.name) from None
 
 
 def encode_unit(
@@ -287,7 +287,9 @@ def _units_of(
     """The units of :func:`encode_unit` that have this header, and that of other bits."""
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
         if link and link.is_residual:
-            raise EncodeError(f"tensor {plan.name!r} has no step, without which there are no residuals (7.3.4)")
+            raise EncodeError(
+                f"tensor {plan.name!r} has no step, without which there are no residuals (7.3.4)", tensor=plan.name
+            )
         unit = _measured(plan.tensors["weight"], arrays.pop("weight"), None, None, losses)[0]
         if statistics is not None:
             statistics[plan.tensors["weight"].name] = tensor_statistics(plan.tensors["weight"], header, unit)

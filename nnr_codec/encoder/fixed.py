@@ -69,7 +69,10 @@ def fixed_plan(subject: Subject, in_block: bool = False) -> TensorPlan:
     fraction, bits = FIXED_POINT[name]
     form = FixedPoint(fraction, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     if not all(map(isfinite, subject.bounds)):
-        raise EncodeError(f"tensor {subject.name!r} has values that are not finite, for which {name} has no numbers")
+        raise EncodeError(
+            f"tensor {subject.name!r} has values that are not finite, for which {name} has no numbers",
+            tensor=subject.name,
+        )
     qp = -fraction << subject.config.qp_density
     plan = subject.plan(NNR_PT_FLOAT, qp=qp, step=2.0**-fraction, fixed=form, saturated=_saturated(subject, form))
     plan = replace(plan, record=None if subject.array.ndim else TensorRecord("float32", ()))

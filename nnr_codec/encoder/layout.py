@@ -253,7 +253,7 @@ class _Layout:
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
         """A tensor that is another one."""
         if not self.config.side_info:
-            raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says")
+            raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
         (array,) = self.read((name,))
         plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))

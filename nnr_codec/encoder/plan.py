@@ -338,10 +338,14 @@ def subject(
     Raises EncodeError for dimensions or a type that cannot be coded.
     """
     if array.ndim > READABLE.max_dims:
-        raise EncodeError(f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits")
+        raise EncodeError(
+            f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits", tensor=name
+        )
     stored = stored_type(array.dtype)
     if stored is None:
-        raise EncodeError(f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded")
+        raise EncodeError(
+            f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded", tensor=name
+        )
     options = config.for_tensor(name)
     known = importance(name, array.shape, config) if config.sensitivity or config.hessians else None
     if axis:
@@ -381,13 +385,15 @@ def check_name(name: str) -> None:
     if not isinstance(name, str):
         raise EncodeError(f"tensor {name!r}: a name is a string")
     if "\0" in name:
-        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)")
+        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)", tensor=name)
     try:
         fits = fits_name(name)
     except UnicodeEncodeError:
-        raise EncodeError(f"tensor {name!r}: a name is Unicode text") from None
+        raise EncodeError(f"tensor {name!r}: a name is Unicode text", tensor=name) from None
     if not fits:
-        raise EncodeError(f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length")
+        raise EncodeError(
+            f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length", tensor=name
+        )
 
 
 def fits_name(name: str) -> bool:

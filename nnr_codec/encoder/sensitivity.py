@@ -111,7 +111,7 @@ class Importance:
         try:
             return surgeon.factorize(moments, DAMPING)
         except ValueError as error:
-            raise EncodeError(f"the second moments of {self.name!r} are {error}") from None
+            raise EncodeError(f"the second moments of {self.name!r} are {error}", tensor=self.name) from None
 
 
 def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:

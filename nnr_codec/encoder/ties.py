@@ -26,7 +26,7 @@ def ties(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> 
             continue  # the record has no way to refer to an empty name
         array, other = np.asarray(model.tensors[name]), np.asarray(model.tensors[target])
         if not _same(array, other):
-            raise EncodeError(f"tensor {name!r} is said to be tied to {target!r}, but is another")
+            raise EncodeError(f"tensor {name!r} is said to be tied to {target!r}, but is another", tensor=name)
         if array.size:
             tied[name] = target
     if type(model.tensors) is dict and config.side_info:
@@ -53,7 +53,7 @@ def _target(name: str, model: Model) -> str:
         if target not in model.aliases:
             return target
         target = model.aliases[target]
-    raise EncodeError(f"tensor {name!r} is said to be tied to tensors that are tied to each other")
+    raise EncodeError(f"tensor {name!r} is said to be tied to tensors that are tied to each other", tensor=name)
 
 
 def _changed_by_block(name: str, block_of: Mapping[str, Block]) -> bool:

@@ -17,7 +17,7 @@ from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import UpdateState
 from ..decoder.update import Update
 from ..dtypes import bit_patterns, stored_type
-from ..errors import EncodeError, FormatError, MissingReferenceError, locate
+from ..errors import EncodeError, FormatError, MissingReferenceError
 from ..limits import Limits
 from ..model import Array, Model, Topology
 from .difference import add, fits
@@ -56,7 +56,7 @@ def identity(model: Model | Mapping[str, Array] | Source) -> str:
         try:
             entries.append(TensorDigest.of(name, np.asarray(tensor)))
         except FormatError as error:
-            locate(error, f"tensor {name!r}")
+            error.within(f"tensor {name!r}", tensor=name)
             raise
     return f"sha256:{model_digest(entries)}"
 
@@ -187,7 +187,9 @@ def _checked(base: Model, wanted: str | None, check: bool) -> Model:
 def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:
     """Raise FormatError unless a tensor of the base may have a difference of this shape."""
     if name not in base.tensors:
-        raise FormatError(f"the update has a difference of tensor {name!r}, which is no tensor of the base")
+        raise FormatError(
+            f"the update has a difference of tensor {name!r}, which is no tensor of the base", tensor=name
+        )
     _, known = formats.described(base, name)
     if not fits(shape, known):
         raise FormatError(f"the update has a difference of shape {shape} of tensor {name!r}, whose shape is {known}")
@@ -218,7 +220,7 @@ def _sum(name: str, base: Array, array: Array, bits: bool) -> Array:
     try:
         return add(before, array, "bits" if bits and _are_bits(before, array) else "difference")
     except FormatError as error:
-        locate(error, f"tensor {name!r}")
+        error.within(f"tensor {name!r}", tensor=name)
         raise
 
 

@@ -120,7 +120,9 @@ def encode_update(
     if settings.fold_batchnorm:
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
     if missing := [name for name in before.tensors if name not in after.tensors]:
-        raise EncodeError(f"tensor {missing[0]!r} of the base is missing; an update cannot take it away")
+        raise EncodeError(
+            f"tensor {missing[0]!r} of the base is missing; an update cannot take it away", tensor=missing[0]
+        )
     warn_unmatched(settings, after.tensors)
     warn_not_update(settings)
     exact = {name for name in after.tensors if lossless or settings.for_tensor(name).exact}
@@ -516,14 +518,16 @@ def _codable(name: str, array: Array) -> Array:
     stored = stored_type(array.dtype)
     array = array.reshape(array.shape or 1)
     if stored is None or (stored.kind != "f" and stored.kind not in "iu"):
-        raise EncodeError(f"tensor {name!r} has type {array.dtype}, in which there are no differences: give it whole")
+        raise EncodeError(
+            f"tensor {name!r} has type {array.dtype}, in which there are no differences: give it whole", tensor=name
+        )
     if stored.kind == "f":
         array = native(array if stored.name in ("float32", "float64") else array.astype(np.float32))
         if not np.isfinite(array).all():
-            raise EncodeError(f"the update of tensor {name!r} is not finite: give it whole")
+            raise EncodeError(f"the update of tensor {name!r} is not finite: give it whole", tensor=name)
         return array
     if not _in_int32(array):
-        raise EncodeError(f"the update of tensor {name!r} exceeds 32 bits: give it whole")
+        raise EncodeError(f"the update of tensor {name!r} exceeds 32 bits: give it whole", tensor=name)
     return array.astype(np.int32)
 
 

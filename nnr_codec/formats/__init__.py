@@ -353,7 +353,7 @@ def _named(source: Path | BinaryIO) -> Iterator[str]:
         error.unit = error.unit or what
         raise
     except FormatError as error:
-        error.args = (f"{what}: {error}",)
+        error.within(what)
         raise
     except MemoryError:
         raise LimitError("there is not enough memory for the model", unit=what) from None

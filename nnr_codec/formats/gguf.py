@@ -314,7 +314,7 @@ def _infos(reader: _Reader, count: int) -> Iterator[tuple[str, tuple[tuple[int, 
         name = reader.name("tensor")
         dims = reader.u32()
         if dims > _MAX_DIMS:
-            raise FormatError(f"tensor {name[:80]!a}: {dims:,} dimensions")
+            raise FormatError(f"tensor {name[:80]!a}: {dims:,} dimensions", tensor=name)
         shape = tuple(reader.u64() for _ in range(dims))[::-1]
         yield name, (shape, *struct.unpack("<IQ", reader.take(12)))
 
@@ -336,7 +336,7 @@ def _entry(
     try:
         _ = stored.dtype
     except MissingDependencyError as error:
-        error.args = (f"{what}: {error}",)
+        error.within(what)
         raise
     if type != _Q8_0:
         return Entry(stored.name, shape, start + offset, elements * stored.itemsize)
@@ -350,7 +350,7 @@ def _check_places(entries: dict[str, Entry], size: int) -> None:
     at = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start < at:
-            raise FormatError(f"tensor {name[:80]!a}: its bytes overlap with another tensor's")
+            raise FormatError(f"tensor {name[:80]!a}: its bytes overlap with another tensor's", tensor=name)
         at = entry.start + entry.nbytes
         if at > size:
-            raise FormatError(f"tensor {name[:80]!a}: the file has {size:,} bytes; {at:,} are needed")
+            raise FormatError(f"tensor {name[:80]!a}: the file has {size:,} bytes; {at:,} are needed", tensor=name)

@@ -219,9 +219,9 @@ def _member(name: str) -> zipfile.ZipInfo:
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise FormatError(f"tensor {name!a}: the name is not Unicode text") from error
+        raise FormatError(f"tensor {name!a}: the name is not Unicode text", tensor=name) from error
     if "\0" in name or size > _MAX_NAME:
-        raise FormatError(f"tensor {name[:80]!a}: the name cannot be that of a member of a zip archive")
+        raise FormatError(f"tensor {name[:80]!a}: the name cannot be that of a member of a zip archive", tensor=name)
     info = zipfile.ZipInfo()
     # Set afterwards, since the constructor takes the system's separators for slashes.
     info.filename = name + _SUFFIX

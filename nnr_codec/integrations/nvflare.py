@@ -267,7 +267,7 @@ class NNRDecode(_NNRFilter):
         for name, info in file.info.items():
             shape = declared[name][1] if name in declared else info.shape
             if info.parameters != prod(shape):
-                raise FormatError(f"tensor {name!r} of shape {info.shape} cannot have shape {shape}")
+                raise FormatError(f"tensor {name!r} of shape {info.shape} cannot have shape {shape}", tensor=name)
             shapes[name] = shape
         if both := values.keys() & shapes.keys():
             raise FormatError(f"{min(both)!r} is a tensor and a value")
@@ -285,7 +285,7 @@ class NNRDecode(_NNRFilter):
         if self.finite:
             for name, value in {**content, **values}.items():
                 if isinstance(value, float | np.ndarray) and not np.isfinite(value).all():
-                    raise FormatError(f"tensor {name!r} is not finite")
+                    raise FormatError(f"tensor {name!r} is not finite", tensor=name)
         if is_torch:
             content = {name: _to_torch(array) for name, array in content.items()}
         return {**content, **values}
@@ -360,9 +360,9 @@ def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], 
             dtype, extents = entry
             stored, shape = STORED_TYPES[dtype], tuple(extents)
         except (TypeError, ValueError, KeyError):
-            raise FormatError(f"tensor {name!r}: {entry!r:.80} is no type and shape") from None
+            raise FormatError(f"tensor {name!r}: {entry!r:.80} is no type and shape", tensor=name) from None
         if not all(type(extent) is int and extent >= 0 for extent in shape):
-            raise FormatError(f"tensor {name!r}: {shape!r:.80} is no shape")
+            raise FormatError(f"tensor {name!r}: {shape!r:.80} is no shape", tensor=name)
         budget.tensor(shape, stored.itemsize, f"tensor {name!r}")
         declared[name] = stored.dtype, shape
     return declared
@@ -373,9 +373,9 @@ def _check_sent(shapes: Schema, is_torch: bool, sent: Sent) -> None:
     schema, _, were_torch = sent
     for name, shape in shapes.items():
         if name not in schema:
-            raise LimitError(f"tensor {name!r} is not one of the {len(schema)} that were sent")
+            raise LimitError(f"tensor {name!r} is not one of the {len(schema)} that were sent", tensor=name)
         if shape != schema[name]:
-            raise LimitError(f"tensor {name!r} has shape {shape}; what was sent has {schema[name]}")
+            raise LimitError(f"tensor {name!r} has shape {shape}; what was sent has {schema[name]}", tensor=name)
     if is_torch != were_torch:
         raise LimitError(f"these are tensors of {'PyTorch' if is_torch else 'numpy'}; what was sent were not")
 
@@ -406,7 +406,7 @@ def _from_torch(name: str, tensor: Any) -> Array:
     """A PyTorch tensor as an array, with the same memory where that is possible."""
     stored = STORED_TYPES.get(str(tensor.dtype).rpartition(".")[2])
     if stored is None:
-        raise EncodeError(f"tensor {name!r} has type {tensor.dtype}")
+        raise EncodeError(f"tensor {name!r} has type {tensor.dtype}", tensor=name)
     tensor = tensor.detach().cpu()
     if stored.is_numpys:
         array: Array = tensor.numpy()

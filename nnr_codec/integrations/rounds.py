@@ -174,7 +174,7 @@ def check_finite(name: str, tensor: Array, base: Array) -> None:
         return
     bad = ~np.isfinite(tensor)
     if bad.any() and bool((bad & np.isfinite(base)).any()):
-        raise FormatError(f"tensor {name!r} has values that are not finite")
+        raise FormatError(f"tensor {name!r} has values that are not finite", tensor=name)
 
 
 def limits_for(models: Iterable[Tensors]) -> Limits:
@@ -210,11 +210,11 @@ def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: i
     for name, before in base.items():
         after = as_type(new[name], before.dtype)
         if after.shape != before.shape:
-            raise EncodeError(f"tensor {name!r} of shape {before.shape} came back in shape {after.shape}")
+            raise EncodeError(f"tensor {name!r} of shape {before.shape} came back in shape {after.shape}", tensor=name)
         try:
             check_finite(name, after, before)
         except FormatError as error:
-            raise EncodeError(str(error)) from None
+            raise error.converted(EncodeError) from None
         kind, array = difference(before, after)
         (whole if kind == "whole" else update)[name] = array
     return encoder.encode(update, whole=whole, jobs=jobs)
@@ -251,7 +251,8 @@ def decode_reply(payload: bytes, base: Tensors, decoder: UpdateDecoder) -> tuple
         tensor = np.asarray(found[name])
         if tensor.shape != before.shape or tensor.dtype != before.dtype:
             raise LimitError(
-                f"tensor {name!r} is {tensor.dtype} {tensor.shape}; expected is {before.dtype} {before.shape}"
+                f"tensor {name!r} is {tensor.dtype} {tensor.shape}; expected is {before.dtype} {before.shape}",
+                tensor=name,
             )
         check_finite(name, tensor, before)
         tensors[name] = tensor

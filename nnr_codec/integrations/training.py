@@ -288,7 +288,7 @@ class LocalScaling(_Made):
         if config.steps:
             raise EncodeError("steps of reduction come before scales: do them, and train these without")
         if kept := [name for name in layers if config.for_tensor(name).exact]:
-            raise EncodeError(f"tensor {kept[0]!r} is to be exact, but its levels are to have scales")
+            raise EncodeError(f"tensor {kept[0]!r} is to be exact, but its levels are to have scales", tensor=kept[0])
         self._levels, self.config = _quantized(self._unscaled(layers), config)
         self._trained = {name: layer.weight.requires_grad for name, layer in layers.items()}
         self.scales: list[Any] = []
@@ -433,7 +433,9 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
     for block in model.blocks:
         known = report.tensors[block.weight].statistics
         if known is None or not known.step:
-            raise EncodeError(f"tensor {block.weight!r} is not quantized, but its levels are to have scales")
+            raise EncodeError(
+                f"tensor {block.weight!r} is not quantized, but its levels are to have scales", tensor=block.weight
+            )
         same[block.weight] = {
             "qp": known.qp,
             "fine_vectors": False,

@@ -12,6 +12,7 @@ from operator import index
 from bitarray import bitarray
 
 from ..errors import ElementError, LimitError, TruncatedError
+from ..rules import Rule
 from .bitbase import BitSink, BitSource
 
 _FLT = {32: "<f", 64: "<d"}
@@ -53,7 +54,9 @@ class BitReader(BitSource):
     def need(self, n: int) -> None:
         """Raise TruncatedError unless ``n`` more bits are there."""
         if n > self.end - self.pos:
-            raise TruncatedError(f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos)
+            raise TruncatedError(
+                f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos, rule=Rule.UNIT_SIZE
+            )
 
     def peek(self, n: int) -> int:
         """The next ``n`` bits, which must be there, without moving on."""
@@ -103,7 +106,7 @@ class BitReader(BitSource):
     def st(self, n: int = 0) -> str:
         """Read st(v), a null-terminated UTF-8 string at a byte boundary."""
         if self.pos & 7:
-            raise ElementError("st(v) begins inside a byte", bit=self.pos)
+            raise ElementError("st(v) begins inside a byte", bit=self.pos, rule=Rule.STRING)
         start, longest = self.pos >> 3, self.limits.max_name_bytes
         text, length = b"", -1
         while length < 0:
@@ -112,20 +115,20 @@ class BitReader(BitSource):
             if not more and len(text) > longest:
                 raise LimitError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
             if not more:
-                raise TruncatedError("the string has no terminating zero", bit=self.pos)
+                raise TruncatedError("the string has no terminating zero", bit=self.pos, rule=Rule.STRING)
             text += more
             length = text.find(0)
         try:
             value = text[:length].decode()
         except UnicodeDecodeError as error:
-            raise ElementError(f"the string is not UTF-8 ({error.reason})", bit=self.pos) from None
+            raise ElementError(f"the string is not UTF-8 ({error.reason})", bit=self.pos, rule=Rule.STRING) from None
         self.pos += 8 * (length + 1)
         return value
 
     def bs(self, n: int = 0) -> bytes:
         """Read bs(v): all bytes up to the end of the unit."""
         if self.pos & 7:
-            raise ElementError("bs(v) begins inside a byte", bit=self.pos)
+            raise ElementError("bs(v) begins inside a byte", bit=self.pos, rule=Rule.STRING)
         start, self.pos = self.pos >> 3, self.end
         return bytes(self.data[start : self.end >> 3])
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, datacl
 from bitarray import bitarray
 
 from ..errors import BitstreamError, ElementError, WriteError
+from ..rules import Rule
 from .bitio import BitCounter, BitReader, BitWriter
 from .compiled import Compiled, make_reader, make_writer
 
@@ -402,7 +403,12 @@ class Reader(Coder):
         n = 8 - (start & 7)
         value = self.io.u(n)
         if value != 1 << (n - 1):
-            raise ElementError(f"byte_alignment() is {value:0{n}b}, not a one and then zeros (6.3.5)", bit=start)
+            raise ElementError(
+                f"byte_alignment() is {value:0{n}b}, not a one and then zeros",
+                clause="6.3.5",
+                bit=start,
+                rule=Rule.BYTE_ALIGNMENT,
+            )
         if self.trace:
             self._emit(self.trace, "byte_alignment()", Descriptor("f", n), start, value)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_QCB, NNR_QSU, NNR_STR, TOPOLOGY_FORMATS
 from ..errors import ElementError, MissingReferenceError
+from ..rules import Rule
 from .structures import NnrLayerParameterSetUnitPayload, NnrModelParameterSetUnitPayload, NnrTopologyUnitPayload
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Session:
             return key
         if key >= len(self.reference_list):
             raise MissingReferenceError(
-                f"{element} {key} is not in the reference list of {len(self.reference_list)} (6.4.3.7)"
+                f"{element} {key} is not in the reference list of {len(self.reference_list)}",
+                clause="6.4.3.7",
+                rule=Rule.REFERENCE_INDEX,
             )
         return self.reference_list[key]
 
@@ -99,7 +102,8 @@ class Session:
         for j, key in enumerate(keys):
             name, dims = self._name(key, "element_id_index"), t.dim[j] if j < len(t.dim) else []
             if not dims or not all(dims) or new.get(name, self.pruned_dimensions.get(name, dims)) != dims:
-                raise ElementError(f"{name!r} cannot have the new dimensions {dims} (6.4.4.5)")
+                rule = Rule.PRUNE_DIMENSIONS if all(dims) and dims else Rule.PRUNE_COUNTS
+                raise ElementError(f"{name!r} cannot have the new dimensions {dims}", clause="6.4.4.5", rule=rule)
             new[name] = dims
         return new
 
@@ -121,7 +125,8 @@ class Session:
         shape = self.declared(name, self) if self.declared else None
         if shape is None:
             raise MissingReferenceError(
-                f"the dimensions of {name!r} are not in the bitstream and no topology gives them"
+                f"the dimensions of {name!r} are not in the bitstream and no topology gives them",
+                rule=Rule.DIMENSIONS_KNOWN,
             )
         shift = t.first_tensor_dimension_shift
         return [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
@@ -138,8 +143,10 @@ class Session:
         rank, rows, size = t.decomposition_rank, t.g_number_of_rows, prod(dims)
         if not rank or not rows or size % rows:
             raise ElementError(
-                f"tensor_dimensions {dims} cannot be G of {rows} rows times H of {rank} rows (6.4.3.7)",
+                f"tensor_dimensions {dims} cannot be G of {rows} rows times H of {rank} rows",
+                clause="6.4.3.7",
                 path="nnr_compressed_data_unit_header.g_number_of_rows",
+                rule=Rule.DECOMPOSITION_DIMENSIONS,
             )
         g, h = [rows, rank], [rank, size // rows]
         if t.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK:
@@ -153,7 +160,10 @@ class Session:
             return 0
         if scan > 4:
             raise ElementError(
-                f"scan_order is {scan}, allowed are 0..4 (6.4.3.7)", path="nnr_compressed_data_unit_header.scan_order"
+                f"scan_order is {scan}, allowed are 0..4",
+                clause="6.4.3.7",
+                path="nnr_compressed_data_unit_header.scan_order",
+                rule=Rule.SCAN_ORDER,
             )
         return sum(((dims[0] + (4 << scan) - 1) >> (2 + scan)) - 1 for dims in self.coded_dimensions(t))
 

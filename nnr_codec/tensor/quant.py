@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..cabac_ext import kernel
 from ..constants import DecompressedDataFormat
 from ..errors import ElementError, PayloadError
+from ..rules import Rule
 
 Levels = npt.NDArray[np.int32]
 
@@ -57,7 +58,7 @@ def codebook_values(
     right = accumulate(codebook_delta_right, lambda value, delta: value + delta + 1, initial=codebook_zero_value)
     values = [*reversed(list(left)), *list(right)[1:]]
     if not -(1 << 31) <= values[0] <= values[-1] < 1 << 31:
-        raise ElementError("a codebook entry exceeds 32 bits (6.4.3.7)")
+        raise ElementError("a codebook entry exceeds 32 bits", clause="6.4.3.7", rule=Rule.CODEBOOK_VALUES)
     return np.array(values, np.int32)
 
 
@@ -65,7 +66,11 @@ def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
     """Codebook[QuantParam + CbZeroOffset], 7.3.6; PayloadError when an index is outside the codebook (errata E4)."""
     low, high = int(levels.min()) + zero, int(levels.max()) + zero
     if low < 0 or high >= len(values):
-        raise PayloadError(f"index {low if low < 0 else high} is outside the codebook of {len(values)} entries (7.3.6)")
+        raise PayloadError(
+            f"index {low if low < 0 else high} is outside the codebook of {len(values)} entries",
+            clause="7.3.6",
+            rule=Rule.CODEBOOK_INDEX,
+        )
     found: Levels = values[levels + np.int32(zero)]
     return found
 
@@ -76,7 +81,11 @@ def integers(
     """RecParam of TENSOR_INT, 7.3.2; PayloadError when a level exceeds the format's bit depth."""
     bound = 1 << (data_format.bit_depth - 1)
     if data_format.bit_depth < 8 * levels.itemsize and (int(levels.min()) < -bound or int(levels.max()) >= bound):
-        raise PayloadError(f"a level exceeds the {data_format.bit_depth} bits of {data_format.name} (7.3.2)")
+        raise PayloadError(
+            f"a level exceeds the {data_format.bit_depth} bits of {data_format.name}",
+            clause="7.3.2",
+            rule=Rule.INTEGER_RANGE,
+        )
     return levels.astype(DTYPES[data_format], copy=False)
 
 
@@ -102,13 +111,17 @@ def scale(
     dtype = DTYPES[data_format]
     low, high = _normal_range(dtype)
     if not low <= step <= high:
-        raise ElementError(f"the step {step:g} is not a normal number of {dtype} (7.3.6)")
+        raise ElementError(
+            f"the step {step:g} is not a normal number of {dtype}", clause="7.3.6", rule=Rule.FLOAT_RANGE
+        )
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
     if not suits_all(step, dtype) and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
         # Rounding decides only near the largest number.
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
-                raise ElementError(f"level {largest} times the step {step:g} exceeds {dtype} (7.3.3)")
+                raise ElementError(
+                    f"level {largest} times the step {step:g} exceeds {dtype}", clause="7.3.3", rule=Rule.FLOAT_RANGE
+                )
     if out is None:
         out = np.empty(levels.shape, dtype)
     if dtype == np.float32 and out.flags.c_contiguous and levels.flags.c_contiguous:
@@ -140,7 +153,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
     with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
     if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
-        raise ElementError(f"a value exceeds {dtype} (7.3.3)")
+        raise ElementError(f"a value exceeds {dtype}", clause="7.3.3", rule=Rule.FLOAT_RANGE)
     return cast
 
 
@@ -153,5 +166,5 @@ def add_update(
     with np.errstate(over="ignore"):
         total = residual.astype(np.float64) + cache
     if not np.isfinite(total).all():
-        raise ElementError(f"an update exceeds {residual.dtype} (7.3.3)")
+        raise ElementError(f"an update exceeds {residual.dtype}", clause="7.3.3", rule=Rule.FLOAT_RANGE)
     return cast_floats(total, residual.dtype)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ElementError
+from ..rules import Rule
 
 A = TypeVar("A", bound=np.generic)
 
@@ -25,10 +26,18 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
     Raises ElementError when the axis or an index lies outside the tensor, or the indices do not increase.
     """
     if axis >= tensor.ndim:
-        raise ElementError(f"concatentation_axis_index is {axis}, the tensor has {tensor.ndim} dimensions (6.4.3.7)")
+        raise ElementError(
+            f"concatentation_axis_index is {axis}, the tensor has {tensor.ndim} dimensions",
+            clause="6.4.3.7",
+            rule=Rule.SPLIT_MAPPING,
+        )
     edges = [0, *split_index, tensor.shape[axis]]
     if any(low >= high for low, high in pairwise(edges)):
-        raise ElementError(f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order (6.4.3.7)")
+        raise ElementError(
+            f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order",
+            clause="6.4.3.7",
+            rule=Rule.SPLIT_MAPPING,
+        )
     return np.split(tensor, split_index, axis)
 
 
@@ -36,6 +45,10 @@ def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: 
     """The shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A view."""
     for axis, value in zip(shift_index, shift_value, strict=True):
         if not value <= axis < tensor.ndim:
-            raise ElementError(f"axis {axis} of {tensor.ndim} cannot be shifted left by {value} (6.4.3.7)")
+            raise ElementError(
+                f"axis {axis} of {tensor.ndim} cannot be shifted left by {value}",
+                clause="6.4.3.7",
+                rule=Rule.SPLIT_MAPPING,
+            )
         tensor = np.moveaxis(tensor, axis, axis - value)
     return tensor

@@ -106,7 +106,7 @@ def every_error() -> list[type[nnr.NnrError]]:
     return kinds
 
 
-@pins("errors.py", "def __reduce__(self)", "def _reduce(self)")
+@pins("errors.py", "return _restore, (type(self), self.args, self.__dict__)", "return type(self), self.args")
 @pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
 def test_t46_errors_survive_pickling(kind: type[nnr.NnrError]) -> None:
     """With their notes and fields, or a pool of processes would hang on them."""

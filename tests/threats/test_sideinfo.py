@@ -381,7 +381,7 @@ def recorded(stream: Bitstream, data: bytes = TEXT, compression: int = 0) -> byt
     return stream.topology(data if compression else data + b"\0", storage=128, compression=compression).data
 
 
-@pins(DECODE, "if self._has_record:")
+@pins(DECODE, "if self._record:")
 def test_two_records() -> None:
     """Each within the limits, and the second one about tensors of the first."""
     stream = start()

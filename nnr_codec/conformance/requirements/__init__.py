@@ -1,9 +1,8 @@
-"""Every rule of ISO/IEC 15938-17:2024 that a program can check of a bitstream, each with its name, clause and check."""
+"""Checks of the rules of :mod:`nnr_codec.rules`."""
 
 from __future__ import annotations
 
-from . import composition as _composition  # these register their rules
-from . import decoding as _decoding
+from . import composition as _composition  # these register their checks
 from . import nnef as _nnef
 from . import parameters as _parameters
 from . import tensors as _tensors
@@ -17,9 +16,7 @@ from .registry import (
     Finding,
     History,
     Member,
-    Requirement,
     Seen,
-    refused,
 )
 
 __all__ = [
@@ -31,9 +28,7 @@ __all__ = [
     "Finding",
     "History",
     "Member",
-    "Requirement",
     "Seen",
     "notes_on",
-    "refused",
 ]
-del _composition, _decoding, _nnef, _parameters, _tensors
+del _composition, _nnef, _parameters, _tensors

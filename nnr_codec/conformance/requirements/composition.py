@@ -13,107 +13,13 @@ from ...decoder.group import Group
 from ...decoder.state import UpdateState
 from ...errors import LimitError, MissingReferenceError, NnrError
 from ...limits import Budget
+from ...rules import Rule
 from ...syntax import Session, Structure
 from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader, NnrQuantizationUnitHeader
-from .registry import Checked, Finding, Seen, at_end, each_unit, requirement
-
-requirement(
-    "string",
-    "6.1.3",
-    "A string is UTF-8 and ends with a zero byte within its unit.",
-    "string is not UTF-8",
-    "string has no terminating zero",
-    "begins inside a byte",
-)
-RESERVED_ZERO = requirement("reserved-zero", "6.1.4", "Reserved bits are 0.")
-requirement("byte-alignment", "6.3.5", "Alignment is a one and then zeros.", r"byte_alignment\(\) is")
-UNIT_SIZE = requirement(
-    "unit-size",
-    "6.4.2",
-    "nnr_unit_size counts the bytes of size, header and payload, neither more nor less, and the unit lies within what "
-    "holds it.",
-    "nnr_unit_size is",
-    "the unit is .* bytes long",
-    "follow the end of the payload",
-    "more bits are needed",
-    "ends inside an aggregate",
-    "the file has become shorter",
-    "ends inside a unit",
-)
-requirement(
-    "start-unit",
-    "6.2.3",
-    "The first unit of a bitstream is an NNR_STR.",
-    r"start with an NNR_STR",
-    r"starts with an NNR_STR",
-    "the bitstream (has no unit|is empty)",
-)
-requirement(
-    "one-bitstream",
-    "7.1",
-    "There is one bitstream where one is expected: an NNR_STR begins the next one.",
-    "a second NNR_STR",
-)
-requirement("single-mps", "6.2.3", "A bitstream has a single NNR_MPS.", "a second NNR_MPS", "has no NNR_MPS")
-requirement("mps-first", "6.2.3", "The NNR_MPS comes before all NNR_NDU.", "NNR_NDU before the NNR_MPS")
-requirement(
-    "unique-ids", "6.2.3", "A topology element is coded once in a bitstream.", "topology element ids are unique"
-)
-TOPOLOGY_FIRST = requirement(
-    "topology-first",
-    "6.2.3",
-    "NNR_TPL units come before the NNR_NDU that refer to them.",
-    "comes after tensors",
-)
-QUANTIZATION_FIRST = requirement(
-    "quantization-first", "6.2.3", "NNR_QNT units come before the NNR_NDU that refer to them."
-)
-UNIT_TYPE = requirement("unit-type", "6.4.3.1", "No unit has a reserved nnr_unit_type (7 to 31).")
-PARTIAL_FLAGS = requirement(
-    "partial-flags", "6.4.3.1", "A unit that is not independently decodable has a partial_data_counter above 0."
-)
-PARTIAL_FLAG_EQUAL = requirement(
-    "partial-flag-equal", "6.4.3.1", "independently_decodable_flag is equal in all units of one topology element."
-)
-requirement(
-    "partial-sequence",
-    "6.4.3.1",
-    "The parts of a tensor follow one another, with equal headers, and count down to 1.",
-    "partial_data_counter is",
-    "parts of a tensor are missing",
-)
-LPS_SELF_CONTAINED = requirement(
-    "lps-self-contained",
-    "6.4.3.4",
-    "The tensors under a self-contained NNR_LPS can be reconstructed from their units alone.",
-)
-AGGREGATE_TYPE = requirement("aggregate-type", "6.4.3.8", "No aggregate has a reserved type (2 to 127).")
-AGGREGATE_SELF_CONTAINED = requirement(
-    "aggregate-self-contained",
-    "6.4.3.8",
-    "A self-contained aggregate decodes to the same tensors after no more than NNR_STR and NNR_MPS. An NNR_LPS before "
-    "it stays active inside (6.2.3, 6.3.3.8), and no tensor inside takes its step from it.",
-)
-AGGREGATE_COUNT = requirement(
-    "aggregate-count", "6.4.4.8", "An aggregate holds num_of_nnr_units_minus2 + 2 units.", "an aggregate does not hold"
-)
-AGGREGATE_UNIT_TYPE = requirement(
-    "aggregate-unit-type", "6.4.3.8", "The types that an aggregate lists are those of its units."
-)
-AGGREGATE_ENTRY_POINT = requirement(
-    "aggregate-entry-point",
-    "6.4.3.8",
-    "The entry points that an aggregate lists are where its units begin, and lie inside it.",
-)
-QUANT_BITDEPTH = requirement(
-    "quant-bitdepth",
-    "6.4.3.8",
-    "quant_bitdepth is enough for the largest level of the tensor, as a signed integer.",
-    severity="should",
-)
+from .registry import Checked, Finding, Seen, at_end, each_unit
 
 
-@each_unit(RESERVED_ZERO)
+@each_unit(Rule.RESERVED_ZERO)
 def reserved_zero(_: Checked, seen: Seen) -> Iterator[Finding]:
     yield from _reserved(seen.unit.header, "")
     if seen.unit.structure:
@@ -131,27 +37,27 @@ def _reserved(structure: Structure, path: str) -> Iterator[Finding]:
                     yield Finding(f"{name} is {bits}", f"{path}{name}{index}")
 
 
-@each_unit(UNIT_SIZE, NNR_STR)
+@each_unit(Rule.UNIT_SIZE, NNR_STR)
 def start_payload(_: Checked, seen: Seen) -> Iterator[Finding]:
     rest = seen.unit.size.nnr_unit_size - seen.unit.payload_offset
     if rest:
         yield Finding(f"{rest} bytes follow the header of an NNR_STR, whose payload is empty", "nnr_unit_size")
 
 
-@each_unit(UNIT_TYPE)
+@each_unit(Rule.UNIT_TYPE)
 def unit_type(_: Checked, seen: Seen) -> Iterator[Finding]:
     if NNR_AGG < seen.unit.header.nnr_unit_type < 32:
         yield Finding(f"nnr_unit_type {seen.unit.header.nnr_unit_type} is reserved", "nnr_unit_type")
 
 
-@each_unit(PARTIAL_FLAGS)
+@each_unit(Rule.PARTIAL_FLAGS)
 def partial_flags(_: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.header
     if not header.independently_decodable_flag and not header.partial_data_counter:
         yield Finding("the unit is not independently decodable, and is not a part", "independently_decodable_flag")
 
 
-@at_end(PARTIAL_FLAG_EQUAL)
+@at_end(Rule.PARTIAL_FLAG_EQUAL)
 def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
     flags: dict[str, int] = {}
     for seen in checked.of(NNR_NDU):
@@ -162,7 +68,7 @@ def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
                 yield Finding(message, "independently_decodable_flag", seen)
 
 
-@at_end(TOPOLOGY_FIRST)
+@at_end(Rule.TOPOLOGY_FIRST)
 def topology_first(checked: Checked) -> Iterator[Finding]:
     for found in checked.late(NNR_TPL):
         # No tensor refers to a later list; with NNEF, all topology units come first (A.4).
@@ -171,7 +77,7 @@ def topology_first(checked: Checked) -> Iterator[Finding]:
             yield found
 
 
-@at_end(QUANTIZATION_FIRST)
+@at_end(Rule.QUANTIZATION_FIRST)
 def quantization_first(checked: Checked) -> Iterator[Finding]:
     for found in checked.late(NNR_QNT):
         header = cast(NnrQuantizationUnitHeader, cast(Seen, found.seen).unit.header.detail)
@@ -184,7 +90,7 @@ def _aggregates(checked: Checked) -> Iterator[tuple[Seen, NnrAggregateUnitHeader
     return ((seen, cast(NnrAggregateUnitHeader, seen.unit.header.detail)) for seen in checked.of(NNR_AGG))
 
 
-@at_end(AGGREGATE_TYPE)
+@at_end(Rule.AGGREGATE_TYPE)
 def aggregate_type(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         if NNR_AGG_SLF < header.nnr_aggregate_unit_type < 128:
@@ -192,7 +98,7 @@ def aggregate_type(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, _element("nnr_aggregate_unit_type"), seen)
 
 
-@at_end(AGGREGATE_COUNT)
+@at_end(Rule.AGGREGATE_COUNT)
 def aggregate_count(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         declared = header.num_of_nnr_units_minus2 + 2
@@ -201,7 +107,7 @@ def aggregate_count(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, _element("num_of_nnr_units_minus2"), seen)
 
 
-@at_end(AGGREGATE_UNIT_TYPE)
+@at_end(Rule.AGGREGATE_UNIT_TYPE)
 def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_type, seen.members, strict=False)):
@@ -210,7 +116,7 @@ def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
                 yield Finding(message, _element(f"nnr_unit_type[{j}]"), seen)
 
 
-@at_end(AGGREGATE_ENTRY_POINT)
+@at_end(Rule.AGGREGATE_ENTRY_POINT)
 def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_entry_point, seen.members, strict=False)):
@@ -220,7 +126,7 @@ def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
                 yield Finding(message, _element(f"nnr_unit_entry_point[{j}]"), seen)
 
 
-@at_end(QUANT_BITDEPTH)
+@at_end(Rule.QUANT_BITDEPTH)
 def quant_bitdepth(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (depth, member) in enumerate(zip(header.quant_bitdepth, seen.members, strict=False)):
@@ -234,7 +140,7 @@ def _element(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ self-containment
-@at_end(AGGREGATE_SELF_CONTAINED)
+@at_end(Rule.AGGREGATE_SELF_CONTAINED)
 def aggregate_self_contained(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         if header.nnr_aggregate_unit_type == NNR_AGG_SLF and not _is_refused(seen):
@@ -248,7 +154,7 @@ def _is_refused(seen: Seen | None) -> bool:
     return not seen or seen.refused or any(_is_refused(member.seen) for member in seen.members)
 
 
-@at_end(LPS_SELF_CONTAINED)
+@at_end(Rule.LPS_SELF_CONTAINED)
 def lps_self_contained(checked: Checked) -> Iterator[Finding]:
     scopes: dict[int, list[Seen]] = {}
     for seen in checked.of(NNR_TPL, NNR_NDU):
@@ -278,7 +184,9 @@ def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen])
             for task in group.tasks:
                 quantization = checked.seen[task.unit.index].session.quantization
                 if task.is_scaled and task.session.quantization != quantization:
-                    raise MissingReferenceError(f"an NNR_LPS before it gives the step of {task.names[0]!r} (6.2.3)")
+                    raise MissingReferenceError(
+                        f"an NNR_LPS before it gives the step of {task.names[0]!r}", clause="6.2.3"
+                    )
             group.decode(state=state, budget=budget, first_edition=checked.first_edition)
     except LimitError:
         raise

@@ -20,61 +20,18 @@ from ...constants import (
 from ...decoder.topology import TopologyInfo
 from ...errors import FormatError, LimitError, NnrError
 from ...model import Topology
+from ...rules import Rule
 from ...syntax.structures import NnrQuantizationUnitHeader, NnrTopologyUnitHeader, NnrTopologyUnitPayload
-from .registry import Checked, Finding, Seen, at_end, requirement
-
-QUANTIZATION_STRING = requirement(
-    "nnef-quantization-string",
-    "A.4",
-    "NNEF quantization information is one null-terminated string of UTF-8.",
-    "quantization data is not one null-terminated string",
-)
-STRING = requirement(
-    "nnef-string",
-    "A.4",
-    "An NNEF topology is one null-terminated string of UTF-8.",
-    "data is not one null-terminated string",
-)
-GRAPH = requirement("nnef-graph", "A.1", "An NNEF topology follows NNEF 1.0.3.")
-QUANTIZATION = requirement("nnef-quantization", "A.1", "NNEF quantization information follows NNEF 1.0.3.")
-TOPOLOGY_FORMAT = requirement(
-    "nnef-topology-format", "A.4", "The topology_storage_format of an NNEF topology is NNR_TPL_NNEF."
-)
-QUANTIZATION_FORMAT = requirement(
-    "nnef-quantization-format",
-    "A.4",
-    "The quantization_storage_format of NNEF quantization information is NNR_QNT_NNEF.",
-)
-CONSECUTIVE = requirement(
-    "nnef-list-consecutive",
-    "A.4",
-    "A reference list stands in the topology unit that follows that of the NNEF topology.",
-    severity="should",
-)
-REFERENCE_LIST = requirement(
-    "nnef-reference-list", "A.4", "A reference list names variables of the NNEF topology in the bitstream."
-)
-TOPOLOGY_FIRST = requirement(
-    "nnef-topology-first", "A.4", "With an NNEF topology in the bitstream, all NNR_TPL come before all NNR_NDU."
-)
-QUANTIZATION_FIRST = requirement(
-    "nnef-quantization-first", "A.4", "An NNR_QNT with NNEF quantization information comes before all NNR_NDU."
-)
-NAMES = requirement("nnef-names", "A.4", "Tensors are named by the variables of the NNEF topology.")
-SHAPES = requirement(
-    "nnef-shapes",
-    "A.1",
-    "A tensor has the shape that the NNEF topology in the bitstream declares for its variable, extents of 1 aside.",
-)
+from .registry import Checked, Finding, Seen, at_end
 
 
 # ------------------------------------------------------------------------------------------------ texts
-@at_end(STRING)
+@at_end(Rule.NNEF_STRING)
 def string(checked: Checked) -> Iterator[Finding]:
     return _not_utf8(checked, "topology")
 
 
-@at_end(QUANTIZATION_STRING)
+@at_end(Rule.NNEF_QUANTIZATION_STRING)
 def quantization_string(checked: Checked) -> Iterator[Finding]:
     return _not_utf8(checked, "quantization")
 
@@ -95,12 +52,12 @@ def _about(checked: Checked, kind: str, message: str) -> Finding:
     return Finding(message, f"{kind}_data", units[-1]) if units else Finding(message)
 
 
-@at_end(GRAPH)
+@at_end(Rule.NNEF_GRAPH)
 def graph(checked: Checked) -> Iterator[Finding]:
     return _invalid(checked, "topology", "graph.nnef")
 
 
-@at_end(QUANTIZATION)
+@at_end(Rule.NNEF_QUANTIZATION)
 def quantization(checked: Checked) -> Iterator[Finding]:
     return _invalid(checked, "quantization", "graph.quant")
 
@@ -113,7 +70,7 @@ def _invalid(checked: Checked, kind: str, file: str) -> Iterator[Finding]:
                 yield _about(checked, kind, str(found))
 
 
-@at_end(TOPOLOGY_FORMAT)
+@at_end(Rule.NNEF_TOPOLOGY_FORMAT)
 def topology_format(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         value = _topology(seen).topology_storage_format
@@ -122,7 +79,7 @@ def topology_format(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, "nnr_topology_unit_header.topology_storage_format", seen)
 
 
-@at_end(QUANTIZATION_FORMAT)
+@at_end(Rule.NNEF_QUANTIZATION_FORMAT)
 def quantization_format(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_QNT):
         value = _quantization(seen)
@@ -172,18 +129,18 @@ def _is_quantization(text: bytes) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ order
-@at_end(TOPOLOGY_FIRST)
+@at_end(Rule.NNEF_TOPOLOGY_FIRST)
 def topology_first(checked: Checked) -> Iterator[Finding]:
     if checked.graphs:
         yield from checked.late(NNR_TPL)
 
 
-@at_end(QUANTIZATION_FIRST)
+@at_end(Rule.NNEF_QUANTIZATION_FIRST)
 def quantization_first(checked: Checked) -> Iterator[Finding]:
     yield from (found for found in checked.late(NNR_QNT) if found.seen and _quantization(found.seen) == NNR_QNT_NNEF)
 
 
-@at_end(CONSECUTIVE)
+@at_end(Rule.NNEF_LIST_CONSECUTIVE)
 def consecutive(checked: Checked) -> Iterator[Finding]:
     before = None
     for seen in checked.of(NNR_TPL):
@@ -195,7 +152,7 @@ def consecutive(checked: Checked) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------------------------------------ names
-@at_end(REFERENCE_LIST)
+@at_end(Rule.NNEF_REFERENCE_LIST)
 def reference_list(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         for j, name in enumerate(cast(NnrTopologyUnitPayload, seen.unit.structure).topology_elem_id_list):
@@ -203,7 +160,7 @@ def reference_list(checked: Checked) -> Iterator[Finding]:
                 yield Finding(f"{name!r} is no variable of the topology", f"topology_elem_id_list[{j}]", seen)
 
 
-@at_end(NAMES)
+@at_end(Rule.NNEF_NAMES)
 def names(checked: Checked) -> Iterator[Finding]:
     told: set[str] = set()
     for seen in checked.of(NNR_NDU):
@@ -213,7 +170,7 @@ def names(checked: Checked) -> Iterator[Finding]:
                 yield Finding(f"{name!r} is no variable of the topology", "", seen)
 
 
-@at_end(SHAPES)
+@at_end(Rule.NNEF_SHAPES)
 def shapes(checked: Checked) -> Iterator[Finding]:
     if not checked.graphs or checked.wiring is None:
         return

@@ -19,6 +19,7 @@ from ...constants import (
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
+from ...rules import Rule
 from ...syntax.structures import (
     NnrModelParameterSetUnitPayload,
     NnrPruningTopologyContainer,
@@ -26,66 +27,11 @@ from ...syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
-from .decoding import DEFLATE
-from .registry import Checked, Finding, Seen, at_end, each_unit, requirement
-
-TOPOLOGY_FORMAT = requirement("topology-format", "6.4.3.5", "No topology has a reserved storage format (7 to 127).")
-COMPRESSION_FORMAT = requirement(
-    "compression-format",
-    "6.4.3.5",
-    "Topology and quantization data are raw (0) or deflated (1).",
-    "compression format .* is reserved",
-)
-QUANTIZATION_FORMAT = requirement(
-    "quantization-format", "6.4.3.6", "No quantization unit has a reserved storage format (5 to 127)."
-)
-QUANTIZATION_METHODS = requirement(
-    "quantization-methods", "6.4.4.3", "No reserved bit of the quantization method flags is set."
-)
-TOPOLOGY_CARRIAGE = requirement(
-    "topology-carriage",
-    "6.4.4.3",
-    "topology_carriage_flag tells whether NNR_TPL units carry the topology.",
-    "it has no NNR_TPL",
-    severity="should",
-)
-TOPOLOGY_DATA = requirement(
-    "topology-data",
-    "6.4.4.3",
-    "Where tensors are not referred to by index, topology_data of an NNEF topology is not empty.",
-)
-BASE_MODEL_ID = requirement("base-model-id", "6.4.4.3", "A bitstream of residuals (nnr_pre_flag) has a base_model_id.")
-MAP_COUNTS = requirement("map-counts", "6.4.4.3", "The count that begins a performance map is not 0.")
-REPRESENTATION_TYPE = requirement(
-    "representation-type",
-    "6.4.4.5",
-    "Pruning information is a bit mask or a dictionary: nnr_rep_type is 0 or 1.",
-    "nnr_rep_type .* is reserved",
-)
-PRUNE_COUNTS = requirement(
-    "prune-counts",
-    "6.4.4.5",
-    "count_ids, count_dims, dim and count_bits of pruning information are not 0.",
-    r"cannot have the new dimensions \[(.*\b0\b.*)?\]",
-    "is 0, but shall be greater",
-)
-requirement(
-    "prune-dimensions",
-    "6.4.4.5",
-    "A dictionary gives each tensor one set of new dimensions, which its unit repeats if it has any.",
-    "cannot have the new dimensions",
-    "pruning made them",
-)
-requirement(
-    "prune-mask",
-    "8.3.3",
-    "A mask has a bit for each parameter or, for pruning, each output channel of the tensors (errata N1).",
-    "pruning information is not applied",
-)
+from .registry import Checked, Finding, Seen, at_end, each_unit
 
 
 # ------------------------------------------------------------------------------------------------ formats
-@each_unit(TOPOLOGY_FORMAT, NNR_TPL)
+@each_unit(Rule.TOPOLOGY_FORMAT, NNR_TPL)
 def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     value = _topology(seen).topology_storage_format
     if NNR_TPL_REFLIST < value < 128:
@@ -94,7 +40,7 @@ def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
         )
 
 
-@each_unit(QUANTIZATION_FORMAT, NNR_QNT)
+@each_unit(Rule.QUANTIZATION_FORMAT, NNR_QNT)
 def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     value = cast(NnrQuantizationUnitHeader, seen.unit.header.detail).quantization_storage_format
     if NNR_QNT_TEF < value < 128:
@@ -102,7 +48,7 @@ def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"quantization_storage_format {value} is reserved", element)
 
 
-@each_unit(COMPRESSION_FORMAT, NNR_TPL, NNR_QNT)
+@each_unit(Rule.COMPRESSION_FORMAT, NNR_TPL, NNR_QNT)
 def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
     value = getattr(seen.unit.header.detail, f"{kind}_compression_format")
@@ -111,7 +57,7 @@ def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"{kind}_compression_format {value} is reserved", element)
 
 
-@each_unit(DEFLATE, NNR_TPL, NNR_QNT)
+@each_unit(Rule.DEFLATE, NNR_TPL, NNR_QNT)
 def deflate(checked: Checked, seen: Seen) -> Iterator[Finding]:
     """Also where a decoder passes over the data, as it does over a single zero; not where nobody knows what it is."""
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
@@ -133,7 +79,7 @@ def _topology(seen: Seen) -> NnrTopologyUnitHeader:
 
 
 # ------------------------------------------------------------------------------------------------ parameter sets
-@each_unit(QUANTIZATION_METHODS, NNR_MPS, NNR_LPS)
+@each_unit(Rule.QUANTIZATION_METHODS, NNR_MPS, NNR_LPS)
 def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
     element = f"{'mps' if seen.unit.header.nnr_unit_type == NNR_MPS else 'lps'}_quantization_method_flags"
     flags = getattr(seen.unit.structure, element)
@@ -141,14 +87,14 @@ def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"{element} is {flags}; 4 is reserved", element)
 
 
-@each_unit(BASE_MODEL_ID, NNR_MPS)
+@each_unit(Rule.BASE_MODEL_ID, NNR_MPS)
 def base_model_id(_: Checked, seen: Seen) -> Iterator[Finding]:
     mps = cast(NnrModelParameterSetUnitPayload, seen.unit.structure)
     if mps.nnr_pre_flag and not mps.base_model_id_present_flag:
         yield Finding("nnr_pre_flag is 1 and base_model_id_present_flag 0", "base_model_id_present_flag")
 
 
-@each_unit(MAP_COUNTS, NNR_MPS, NNR_LPS)
+@each_unit(Rule.MAP_COUNTS, NNR_MPS, NNR_LPS)
 def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
     for part, count in (
         ("sparsification", "spm_count_thresholds"),
@@ -167,7 +113,7 @@ def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
 _NO_TOPOLOGY = (NNR_TPL_PRUN, NNR_TPL_REFLIST)
 
 
-@at_end(TOPOLOGY_CARRIAGE)
+@at_end(Rule.TOPOLOGY_CARRIAGE)
 def topology_carriage(checked: Checked) -> Iterator[Finding]:
     found = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format not in _NO_TOPOLOGY]
     # A zero says that the topology is kept apart (B.4), but others write it with flag 1; what others keep from 128 on
@@ -184,7 +130,7 @@ def topology_carriage(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, "topology_carriage_flag", seen)
 
 
-@at_end(TOPOLOGY_DATA)
+@at_end(Rule.TOPOLOGY_DATA)
 def topology_data(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         is_nnef = _topology(seen).topology_storage_format == NNR_TPL_NNEF
@@ -198,13 +144,13 @@ def _payload(seen: Seen) -> NnrTopologyUnitPayload:
 
 
 # ------------------------------------------------------------------------------------------------ pruning
-@each_unit(REPRESENTATION_TYPE, NNR_TPL)
+@each_unit(Rule.REPRESENTATION_TYPE, NNR_TPL)
 def representation_type(_: Checked, seen: Seen) -> Iterator[Finding]:
     if "pruning" in _payload(seen) and _payload(seen).pruning.nnr_rep_type > NNR_TPL_DICT:
         yield Finding(f"nnr_rep_type {_payload(seen).pruning.nnr_rep_type} is reserved", "pruning.nnr_rep_type")
 
 
-@each_unit(PRUNE_COUNTS, NNR_TPL)
+@each_unit(Rule.PRUNE_COUNTS, NNR_TPL)
 def prune_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
     if "pruning" not in _payload(seen):
         return

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
-from ...errors import LimitError, NnrError
 from ...formats import readable_wiring
 from ...limits import Limits
 from ...model import Topology, Wiring
+from ...rules import Rule
 
 if TYPE_CHECKING:
     from ...bitstream.units import Unit
@@ -186,51 +185,17 @@ class Checked:
         return self.variables is not None and self.owners.get(name, name).casefold() not in self._folded
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """A rule that a program can check.
-
-    Parameters
-    ----------
-    id : str
-        Its name, which never changes.
-    clause : str
-        Of ISO/IEC 15938-17:2024; empty for what is no rule of the standard.
-    text : str
-        The rule.
-    severity : str
-        ``shall``; ``should`` for what the standard only states or recommends: a warning; ``limit`` for what only keeps
-        a bitstream from being checked; ``extension`` for what this project asks for, and the standard does not.
-    refusals : tuple of str
-        Patterns of the messages with which a decoder refuses what breaks the rule.
-    """
-
-    id: str
-    clause: str
-    text: str
-    severity: str = "shall"
-    refusals: tuple[str, ...] = ()
-
-
 UnitCheck = Callable[[Checked, Seen], Iterator[Finding]]
 TensorCheck = Callable[[Checked, "Group", "list[Rec]"], Iterator[Finding]]
 EndCheck = Callable[[Checked], Iterator[Finding]]
 
-REQUIREMENTS: dict[str, Requirement] = {}
-UNIT_CHECKS: list[tuple[Requirement, tuple[int, ...], UnitCheck]] = []
-TENSOR_CHECKS: list[tuple[Requirement, TensorCheck]] = []
-END_CHECKS: list[tuple[Requirement, EndCheck]] = []
+REQUIREMENTS = {rule.id: rule for rule in Rule}
+UNIT_CHECKS: list[tuple[Rule, tuple[int, ...], UnitCheck]] = []
+TENSOR_CHECKS: list[tuple[Rule, TensorCheck]] = []
+END_CHECKS: list[tuple[Rule, EndCheck]] = []
 
 
-def requirement(id_: str, clause: str, text: str, *refusals: str, severity: str = "shall") -> Requirement:
-    """Register a rule; the decorators below add checks of what the decoder does not refuse."""
-    if id_ in REQUIREMENTS:
-        raise ValueError(f"the requirement {id_} exists")
-    REQUIREMENTS[id_] = Requirement(id_, clause, text, severity, refusals)
-    return REQUIREMENTS[id_]
-
-
-def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck]:
+def each_unit(rule: Rule, *types: int) -> Callable[[UnitCheck], UnitCheck]:
     """Check every unit of these types (of all types if none is given) when its header and structures are read."""
 
     def register(check: UnitCheck) -> UnitCheck:
@@ -240,7 +205,7 @@ def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck
     return register
 
 
-def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
+def each_tensor(rule: Rule) -> Callable[[TensorCheck], TensorCheck]:
     """Check every tensor (the Rec* tensors of a unit, or of a G unit and its H unit) when it is decoded."""
 
     def register(check: TensorCheck) -> TensorCheck:
@@ -250,7 +215,7 @@ def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
     return register
 
 
-def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
+def at_end(rule: Rule) -> Callable[[EndCheck], EndCheck]:
     """Check the bitstream as a whole."""
 
     def register(check: EndCheck) -> EndCheck:
@@ -258,14 +223,3 @@ def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
         return check
 
     return register
-
-
-def refused(error: NnrError) -> Requirement:
-    """The rule that is broken where the decoder raises ``error``: ``decodable`` when none is known for its message."""
-    if isinstance(error, LimitError):
-        return REQUIREMENTS["limits"]
-    message = str(error)
-    return next(
-        (rule for rule in REQUIREMENTS.values() if any(re.search(pattern, message) for pattern in rule.refusals)),
-        REQUIREMENTS["decodable"],
-    )

@@ -20,66 +20,16 @@ from ...constants import (
 )
 from ...decoder.group import Group
 from ...decoder.reconstruct import Rec
-from .registry import Checked, Finding, Seen, each_tensor, each_unit, requirement
+from ...rules import Rule
+from .registry import Checked, Finding, Seen, each_tensor, each_unit
 
 _Ints = npt.NDArray[np.int32]
 _Floats = npt.NDArray[np.float64]
 
 HEADER = "nnr_compressed_data_unit_header"
-PARENT_FLAG = requirement(
-    "parent-flag",
-    "6.4.3.7",
-    "In a bitstream of updates (mps_parent_signalling_enabled_flag) a tensor with put_node_depth above 0 is one "
-    "(parent_node_id_present_flag 1).",
-)
-PARENT_DEPTH = requirement(
-    "parent-depth",
-    "6.4.3.7",
-    "put_node_depth is one more than that of the parent.",
-    "but the last known one has depth",
-)
-requirement(
-    "update-order",
-    "6.4.3.7",
-    "put_node_depth rises from one update of a parameter of one device to the next.",
-    "and is repeated or out of order",
-)
-PARENT_TENSOR = requirement("parent-tensor", "6.4.3.7", "A tensor has the parameter_id of its parent.")
-PARENT_HASH = requirement(
-    "parent-hash",
-    "6.4.3.7",
-    "The hash that names a parent is SHA-256 or SHA-512 of the payload of an earlier tensor.",
-    "has a parent of another",
-)
-PRE_WITHOUT_DQ = requirement(
-    "residual-quantization", "6.4.4.3", "Residuals are not coded with dependent scalar quantization."
-)
-PRE_FIRST = requirement(
-    "residual-first", "6.4.4.3", "There are residuals (nnr_pre_flag) only after at least one update of the model."
-)
-METHOD_USED = requirement(
-    "quantization-method-used",
-    "6.4.4.3",
-    "The quantization method flags in force name the method of each tensor.",
-    severity="should",
-)
-PARAMETER_TYPES = requirement(
-    "parameter-types",
-    "6.4.3.7",
-    "compressed_parameter_types names local scaling, bias and batch norm parameters of blocks alone, as no other unit "
-    "holds any.",
-    severity="should",
-)
-requirement(
-    "entry-points",
-    "6.4.3.7",
-    "The lists of entry points say what a decoder finds there that reads in order: IvlOffset, stateId and bits.",
-    "entry point",
-)
-EXACT = requirement("float-exact", "7.3.3", "Each value is a float of the format without loss of precision.")
 
 
-@each_unit(PARENT_FLAG, NNR_NDU)
+@each_unit(Rule.PARENT_FLAG, NNR_NDU)
 def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.ndu  # tensors of depth 0, and without one, take the place of the base's
     if not seen.session.mps_parent_signalling_enabled_flag or header.parent_node_id_present_flag:
@@ -89,13 +39,13 @@ def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(message, f"{HEADER}.parent_node_id_present_flag")
 
 
-@each_unit(PRE_WITHOUT_DQ, NNR_NDU)
+@each_unit(Rule.RESIDUAL_QUANTIZATION, NNR_NDU)
 def pre_without_dq(_: Checked, seen: Seen) -> Iterator[Finding]:
     if _is_residual(seen) and seen.unit.ndu.dq_flag:
         yield Finding("nnr_pre_flag and dq_flag are 1", f"{HEADER}.dq_flag")
 
 
-@each_unit(PRE_FIRST, NNR_NDU)
+@each_unit(Rule.RESIDUAL_FIRST, NNR_NDU)
 def pre_first(checked: Checked, seen: Seen) -> Iterator[Finding]:
     if _is_residual(seen):
         if "put_node_depth" in seen.unit.ndu and seen.unit.ndu.put_node_depth <= 1:
@@ -111,7 +61,7 @@ def _is_residual(seen: Seen) -> bool:
     return bool(seen.session.nnr_pre_flag and predictable and header.parent_node_id_present_flag)
 
 
-@each_unit(METHOD_USED, NNR_NDU)
+@each_unit(Rule.QUANTIZATION_METHOD_USED, NNR_NDU)
 def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
     mps, lps = seen.session.mps, seen.session.lps
     if seen.unit.ndu.nnr_compressed_data_unit_payload_type != NNR_PT_FLOAT or not mps:
@@ -123,7 +73,7 @@ def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(message, f"{HEADER}.codebook_present_flag")
 
 
-@each_unit(PARAMETER_TYPES, NNR_NDU)
+@each_unit(Rule.PARAMETER_TYPES, NNR_NDU)
 def parameter_types(_: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.ndu
     others = header.compressed_parameter_types & ~NNR_CPT_DC
@@ -139,7 +89,7 @@ def _is_named(seen: Seen) -> bool:
     return bool(header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID)
 
 
-@each_unit(PARENT_DEPTH, NNR_NDU)
+@each_unit(Rule.PARENT_DEPTH, NNR_NDU)
 def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
     if not _is_named(seen):
         return
@@ -150,7 +100,7 @@ def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"put_node_depth is {header.put_node_depth}, {known}", f"{HEADER}.put_node_depth")
 
 
-@each_unit(PARENT_TENSOR, NNR_NDU)
+@each_unit(Rule.PARENT_TENSOR, NNR_NDU)
 def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
     if _is_named(seen):
         header = seen.unit.ndu
@@ -160,7 +110,7 @@ def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
             yield Finding(message, f"{HEADER}.parameter_id")
 
 
-@each_unit(PARENT_HASH, NNR_NDU)
+@each_unit(Rule.PARENT_HASH, NNR_NDU)
 def parent_hash(checked: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.ndu
     for name, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
@@ -175,7 +125,7 @@ def parent_hash(checked: Checked, seen: Seen) -> Iterator[Finding]:
 CHUNK = 1 << 20
 
 
-@each_tensor(EXACT)
+@each_tensor(Rule.FLOAT_EXACT)
 def float_exact(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
     for part, rec in zip((part for task in group.tasks for part in task.parts), recs, strict=True):
         if rec.levels is None or rec.values.dtype.kind != "f":

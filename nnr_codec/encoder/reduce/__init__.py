@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...reduction import Step
 from .tool import Reduced, Tool, made
 
@@ -26,7 +26,7 @@ TOOLS = {
 def tool_of(step: Step) -> Tool:
     """The tool of a step with its options; EncodeError for one that does not exist, or other options than it has."""
     if step.tool not in TOOLS:
-        raise EncodeError(f"reduce: there is no step {step.tool!r}; there are {', '.join(TOOLS)}")
+        raise EncodeError(Option("reduce"), f": there is no step {step.tool!r}; there are {', '.join(TOOLS)}")
     module, cls = TOOLS[step.tool]
     return made(getattr(import_module(f".{module}", __package__), cls), step)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array
 from .compressibility import compressible
 from .filters import small_rows
@@ -70,11 +70,15 @@ class Sparsify:
         within("sparsify(threshold)", self.threshold, 0, float(np.finfo(np.float32).max))
         for option, value, known in (("method", self.method, METHODS), ("scope", self.scope, SCOPES)):
             if value not in known:
-                raise EncodeError(f"reduce: sparsify has no {option} {value!r}; there are {', '.join(known)}")
+                raise EncodeError(
+                    Option("reduce"), f": sparsify has no {option} {value!r}; there are {', '.join(known)}"
+                )
         if self.threshold is not None and (self.ratio is not None or self.method not in METHODS[:2]):
-            raise EncodeError("reduce: sparsify takes a threshold in the place of a ratio, and for single parameters")
+            raise EncodeError(
+                Option("reduce"), ": sparsify takes a threshold in the place of a ratio, and for single parameters"
+            )
         if (self.block or self.superblock) and self.method != "micro":
-            raise EncodeError("reduce: blocks and superblocks are for sparsify(method=micro)")
+            raise EncodeError(Option("reduce"), ": blocks and superblocks are for sparsify(method=micro)")
         block, superblock = self._blocks
         if self.superblock:
             divided(block, superblock)
@@ -82,7 +86,7 @@ class Sparsify:
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError without a ratio, or without matrices."""
         if self.ratio is None and self.threshold is None:
-            raise EncodeError("reduce: sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
+            raise EncodeError(Option("reduce"), ": sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
         before = {name: reduced.array(name) for name in reduced.matrices(self.tensors)}
         axes = {block.weight: block.axis for block in (*reduced.wiring.blocks, *reduced.model.blocks)}
         after: dict[str, Array] = {}

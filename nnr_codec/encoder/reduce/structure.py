@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from .zeros import CHUNK
 
 Triple = tuple[int, int, int]
@@ -44,10 +44,12 @@ def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
     """
     parts = text.split("x")
     if len(parts) > 3 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
-        raise EncodeError(f"reduce: {option} {text!r} is not up to three numbers such as 4x1x1")
+        raise EncodeError(Option("reduce"), f": {option} {text!r} is not up to three numbers such as 4x1x1")
     extents = [int(part) for part in parts]
     if not all(1 <= extent <= LARGEST for extent in extents):
-        raise EncodeError(f"reduce: {option} {text} has an extent outside 1..{LARGEST}, which 6.3.4.3 can tell of")
+        raise EncodeError(
+            Option("reduce"), f": {option} {text} has an extent outside 1..{LARGEST}, which 6.3.4.3 can tell of"
+        )
     first, second, third = extents + [0 if whole else 1] * (3 - len(extents))
     return first, second, third
 
@@ -55,9 +57,11 @@ def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
 def divided(block: Triple, superblock: Triple) -> None:
     """Check that blocks divide superblocks; EncodeError if they do not, or have more than 4096 items."""
     if any(whole % part if part else whole for part, whole in zip(block, superblock, strict=True)):
-        raise EncodeError(f"reduce: blocks of {_told(block)} do not divide superblocks of {_told(superblock)}")
+        raise EncodeError(
+            Option("reduce"), f": blocks of {_told(block)} do not divide superblocks of {_told(superblock)}"
+        )
     if prod(block) > ITEMS:
-        raise EncodeError(f"reduce: blocks of {_told(block)} have more than {ITEMS} items")
+        raise EncodeError(Option("reduce"), f": blocks of {_told(block)} have more than {ITEMS} items")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...bitstream.performance import PerformanceMaps
 from ...config import EncoderConfig
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring, described
 from ...reduction import Step
 from ...tensor.reduction import from_displacement, product
@@ -159,7 +159,7 @@ def made(cls: type[Any], step: Step) -> Tool:
     for name, value in step.options:
         if name not in known:
             there = f"; there {'are' if len(known) > 1 else 'is'} {', '.join(known)}" if known else ""
-            raise EncodeError(f"reduce: {step.tool} has no option {name!r}{there}")
+            raise EncodeError(Option("reduce"), f": {step.tool} has no option {name!r}{there}")
         options[name] = _read(value, str(types[name]), f"{step.tool}({name}={value})")
     tool: Tool = cls(**options)
     return tool
@@ -181,9 +181,9 @@ def _read(value: Any, kind: str, what: str) -> Any:
             return number
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         asked = "true or false" if "bool" in kind else "a whole number" if "int" in kind else "a finite number"
-        raise EncodeError(f"reduce: {what} takes {asked}") from None
+        raise EncodeError(Option("reduce"), f": {what} takes {asked}") from None
     if not isinstance(value, str):
-        raise EncodeError(f"reduce: {what} takes a text")
+        raise EncodeError(Option("reduce"), f": {what} takes a text")
     return value
 
 
@@ -191,4 +191,4 @@ def within(name: str, value: float | None, low: float, high: float = inf) -> Non
     """Check an option that may be left out; EncodeError for a value outside of ``low..high``."""
     if value is not None and not low <= value <= high:
         where = f"less than {low:g}" if high == inf else f"outside {low:g}..{high:g}"
-        raise EncodeError(f"reduce: {name} {value} is {where}")
+        raise EncodeError(Option("reduce"), f": {name} {value} is {where}")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ...errors import FormatError
 from .constants import DATA_TYPES, MAX_EXTENT, MAX_RANK, Value, evaluate
@@ -268,9 +266,8 @@ class Invoker(Inference):
         try:
             return evaluate(expression, self.text)
         except FormatError as error:
-            place = located(error)
-            if place and self.findings.admit("variable-constant"):
-                self.findings.add("variable-constant", place.message, self.text.source, place.line, place.column)
+            if error.line and self.findings.admit("variable-constant"):
+                self.findings.add("variable-constant", error.message, self.text.source, error.line, error.column)
             return None
 
     def shape(self, expression: Expression) -> tuple[int, ...] | None:
@@ -291,21 +288,6 @@ class Invoker(Inference):
             self.tell("label", f"label {value[:80]!a} is empty or has other characters", expression)
             return None
         return value
-
-
-class Place(NamedTuple):
-    """Where a reader of a text refuses it, why, and by which clause, if it says so."""
-
-    line: int
-    column: int
-    message: str
-    clause: str
-
-
-def located(error: FormatError) -> Place | None:
-    """What an error of :meth:`lexer.Text.fail` says; None for another one."""
-    found = re.fullmatch(r"[\w.]+:(\d+):(\d+): (.*?)(?: \(NNEF 1\.0, ([\d.]+)\))?", str(error), re.DOTALL)
-    return Place(int(found[1]), int(found[2]), found[3], found[4] or "") if found else None
 
 
 def _integers(value: Expression) -> list[int]:

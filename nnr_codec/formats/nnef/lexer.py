@@ -34,19 +34,23 @@ _TOKEN = re.compile(
 )
 
 
+class VersionError(FormatError):
+    """A document of a version of NNEF that is not supported."""
+
+
 def check_text(data: bytes, source: str) -> None:
     """Raise FormatError unless ``data`` can travel as a null-terminated UTF-8 string (ISO/IEC 15938-17:2024, A.4).
 
     A byte order mark is refused too: no reader of NNEF takes it for a blank (NNEF 1.0, 3.1).
     """
     if data.startswith(codecs.BOM_UTF8):
-        raise FormatError(f"{source}: a byte order mark comes before the text; save it as UTF-8 without one")
+        raise FormatError("a byte order mark comes before the text; save it as UTF-8 without one", where=source)
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{source}: byte {error.start} is not UTF-8") from error
+        raise FormatError(f"byte {error.start} is not UTF-8", where=source) from error
     if (position := data.find(0)) >= 0:
-        raise FormatError(f"{source}: byte {position} is NUL")
+        raise FormatError(f"byte {position} is NUL", where=source)
 
 
 class Text:
@@ -66,10 +70,11 @@ class Text:
         self.data, self.source, self.clause = data, source, clause
         self._last = (0, 1, 1)
 
-    def fail(self, message: str, offset: int, clause: str = "") -> NoReturn:
-        """Raise FormatError with the place of a byte offset."""
-        line, column = self.place(offset)
-        raise FormatError(f"{self.source}:{line}:{column}: {message} (NNEF 1.0, {clause or self.clause})")
+    def fail(self, message: str, offset: int, clause: str = "", kind: type[FormatError] = FormatError) -> NoReturn:
+        """Raise FormatError, or a kind of it, with the place of a byte offset."""
+        error = kind(message, where=self.source, clause=clause or self.clause)
+        error.line, error.column = self.place(offset)
+        raise error
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, in characters, of a byte offset, both from 1; cheap near the last one that was asked for."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ...limits import Limits
 from .constants import MAX_EXTENT
-from .lexer import BUILTINS, KEYWORDS, PRIMITIVES, Lexer, check_text
+from .lexer import BUILTINS, KEYWORDS, PRIMITIVES, Lexer, VersionError, check_text
 from .tree import (
     Argument,
     Array,
@@ -156,7 +156,9 @@ class _Parser(Lexer):
         start = self.expect("version").start
         version = self.expect_kind("number")
         if not re.fullmatch(r"1(\.[0-9]+)?", version.text):
-            self.fail(f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start, "3.2.4")
+            self.fail(
+                f"version {version.text[:20]} of NNEF; this reader knows 1.x", version.start, "3.2.4", VersionError
+            )
         self.expect(";")
         extensions = []
         while self.at("extension"):

@@ -154,16 +154,17 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
     """
     raw = file.read(HEADER_SIZE)
     if len(raw) < HEADER_SIZE:
-        raise FormatError(f"{name}: {len(raw)} bytes are too few for the header of a tensor file")
+        raise FormatError(f"{len(raw)} bytes are too few for the header of a tensor file", where=name)
     try:
         header = _parsed(raw)
     except FormatError as error:
-        raise FormatError(f"{name}: {error}") from None
+        error.within(name)
+        raise
     length = header.length
     if size == HEADER_SIZE + length + 4:
-        raise FormatError(f"{name}: 4 bytes too many, the mark of NNEF writers of 2018 whose header has 132 bytes")
+        raise FormatError("4 bytes too many, the mark of NNEF writers of 2018 whose header has 132 bytes", where=name)
     if size != HEADER_SIZE + length:
-        raise FormatError(f"{name}: {size} bytes; header and items need {HEADER_SIZE + length}")
+        raise FormatError(f"{size} bytes; header and items need {HEADER_SIZE + length}", where=name)
     return header
 
 
@@ -232,7 +233,7 @@ def _unpack(file: BufferedIOBase, part: Array, bits: int, name: str) -> None:
     fill(file, packed, name)
     stream = np.unpackbits(packed)
     if stream[part.size * bits :].any():
-        raise FormatError(f"{name}: the bits after the last item are not 0 (NNEF 1.0.3, 5.2)")
+        raise FormatError("the bits after the last item are not 0 (NNEF 1.0.3, 5.2)", where=name)
     width = 8 * part.dtype.itemsize
     wide = np.zeros((part.size, width), np.uint8)
     wide[:, :bits] = stream[: part.size * bits].reshape(-1, bits)
@@ -278,21 +279,21 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
         A tensor file cannot hold the array; the data type does not fit; ``fields`` are no part of a header.
     """
     if array.ndim > _MAX_RANK or array.size == 0:
-        raise FormatError(f"{name}: shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1")
+        raise FormatError(f"shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1", where=name)
     try:
         header = None if fields is None else _header(array.shape, _digits(fields, array.ndim))
     except FormatError as error:
-        raise FormatError(f"{name}: {error}") from None
+        error.within(name)
+        raise
     if header is None or not header.holds(array.dtype):
         if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             raise lacks_type(name, array.dtype, "nnef")
         header = _written(array.shape, array.dtype.newbyteorder("="), data_type or DATA_TYPES[array.dtype.kind])
     if data_type is not None and header.data_type != data_type:
-        raise FormatError(
-            f"{name}: {_ITEM_TYPES[header.item_type].name} is {header.data_type} data; the variable is {data_type}"
-        )
+        message = f"{_ITEM_TYPES[header.item_type].name} is {header.data_type} data; the variable is {data_type}"
+        raise FormatError(message, where=name)
     if header.length > _MAX_LENGTH:
-        raise FormatError(f"{name}: {header.length:,} bytes; an NNEF tensor file holds at most {_MAX_LENGTH:,}")
+        raise FormatError(f"{header.length:,} bytes; an NNEF tensor file holds at most {_MAX_LENGTH:,}", where=name)
     return header
 
 
@@ -335,7 +336,7 @@ def _pack(part: npt.NDArray[Any], header: Header, name: str) -> memoryview:
     width, signed = 8 * part.dtype.itemsize, int(part.dtype.kind == "i")
     least, most = -(signed << (header.bits - 1)), (1 << (header.bits - signed)) - 1
     if part.min() < least or part.max() > most:
-        raise FormatError(f"{name}: an item does not fit the {header.bits} bits that its header says")
+        raise FormatError(f"an item does not fit the {header.bits} bits that its header says", where=name)
     stream = np.unpackbits(part.astype(part.dtype.newbyteorder(">"), copy=False).view(np.uint8))
     return np.packbits(stream.reshape(-1, width)[:, width - header.bits :]).data
 

@@ -18,9 +18,9 @@ from ...errors import FormatError
 from ...limits import Budget, Limits
 from .check import Checker
 from .container import Container, Stream, open_container
-from .invoke import Declared, Signature, located
+from .invoke import Declared, Signature
 from .labels import GRAPH, QUANT, is_hidden, label_path, label_paths, path_label, present_path
-from .lexer import Text
+from .lexer import Text, VersionError
 from .parser import parse
 from .quant import Quantization, doubtful, identifiers_of, read_quantization
 from .rules import Findings, ModelReport
@@ -106,12 +106,11 @@ class _Validator:
 
     def refused(self, error: FormatError, rule: str, file: str) -> None:
         """Add what a reader of a text refuses."""
-        place = located(error)
-        if place:
-            rule = "version" if place.message.startswith("version ") else rule
-            self.tell(rule, place.message, file, place.line, place.column, place.clause)
-        else:
-            self.tell("text", str(error).removeprefix(f"{file}: "), file)
+        if not error.line:
+            rule = "text"
+        elif isinstance(error, VersionError):
+            rule = "version"
+        self.tell(rule, error.message, file, error.line, error.column, error.clause)
 
     def graph(self) -> tuple[Document | None, Checker | None]:
         data = self.container.texts[GRAPH]
@@ -208,7 +207,7 @@ class _Validator:
                 if header.is_packed:
                     read_data(stream, header, path)
         except FormatError as error:
-            self.tell("data-file", str(error).removeprefix(f"{path}: "), path)
+            self.tell("data-file", error.message, path)
             return None
         if variable.shape is not None and header.shape != variable.shape:
             self.tell("data-shape", f"shape {header.shape}; the graph says {variable.shape}", path)

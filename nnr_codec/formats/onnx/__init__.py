@@ -132,7 +132,7 @@ def _entry(slot: Slot, budget: Budget, file: int = 0) -> Entry:
     try:
         _ = items.stored.dtype
     except MissingDependencyError as error:
-        error.args = (f"{what}: {error}",)
+        error.within(what, tensor=slot.name)
         raise
     return Entry(items.type, items.shape, slot.place.start, slot.place.nbytes, file, items.field)
 
@@ -162,7 +162,7 @@ def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> Lazy
         end = entry.start + entry.nbytes
         if end > sizes[number]:
             where = f"bytes {entry.start:,} to {end:,} of {location[:80]!a}, which has {sizes[number]:,}"
-            raise FormatError(f"tensor {slot.name[:80]!a}: its data are {where}")
+            raise FormatError(f"tensor {slot.name[:80]!a}: its data are {where}", tensor=slot.name)
         entries[slot.name] = entry
     return LazyTensors(files, entries)
 

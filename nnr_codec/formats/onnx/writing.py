@@ -102,7 +102,7 @@ def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None
             elif patch.items.size_of(array) == found.sizes[patch.name]:
                 patch.items.write(file, array)
             else:
-                raise FormatError(f"tensor {patch.name[:80]!a} has changed while it was written")
+                raise FormatError(f"tensor {patch.name[:80]!a} has changed while it was written", tensor=patch.name)
 
 
 def _parts(
@@ -160,6 +160,8 @@ def _fitted(array: Array, slot: Slot) -> Array:
         least, most = wanted.range
         values = array.astype(f"{'i' if STORED_TYPES[array.dtype.name].kind == 'i' else 'u'}8")
         if values.size and not (least <= int(values.min()) and int(values.max()) <= most):
-            raise FormatError(f"tensor {slot.name[:80]!a}: the graph says {wanted.name}, which has no such values")
+            raise FormatError(
+                f"tensor {slot.name[:80]!a}: the graph says {wanted.name}, which has no such values", tensor=slot.name
+            )
         array = values
     return array.astype(wanted.dtype)

@@ -166,12 +166,14 @@ def _check_fit(model: Model, constant: Constant) -> None:
     if shape != constant.shape:
         way = "was it pruned? " if constant.name in model.pruned else ""
         raise FormatError(
-            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}: {way}save it as .safetensors"
+            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}: {way}save it as .safetensors",
+            tensor=constant.name,
         )
     if dtype.name != constant.stored.name:
         raise FormatError(
             f"tensor {constant.name[:80]!a} is {dtype}; the XML says {what}: decode it as it is (without dtype=,"
-            " --dtype), or save it as .safetensors"
+            " --dtype), or save it as .safetensors",
+            tensor=constant.name,
         )
 
 

@@ -111,10 +111,13 @@ def describe(model: Model, network: Network) -> list[Tensor]:
         type_ = type_of(dtype)
         if type_ is None:
             raise FormatError(
-                f"tensor {name!r}: the extension has no type for {dtype}, only for Q7.8, int8 and uint8; leave it out"
+                f"tensor {name!r}: the extension has no type for {dtype}, only for Q7.8, int8 and uint8; leave it out",
+                tensor=name,
             )
         if 0 in shape:
-            raise FormatError(f"tensor {name!r} of shape {shape} has no elements, which vxCreateTensor does not take")
+            raise FormatError(
+                f"tensor {name!r} of shape {shape} has no elements, which vxCreateTensor does not take", tensor=name
+            )
         plain = _OTHERS.sub("_", name)[:NAME_LENGTH]
         file = f"{place:0{digits}}-{plain}{type_.suffix}"
         dims = network.dims.get(name) or tuple(reversed(shape)) or (1,)
@@ -142,7 +145,8 @@ def _levels(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float64]:
         raise FormatError(
             f"tensor {name!r} has values that Q7.8 does not hold exactly, such as {float(wrong):g}: encode the model"
             " with --fixed-point q7.8 (fixed_point='q7.8'), or leave it out; folded batch normalizations are only known"
-            " from NNEF graphs"
+            " from NNEF graphs",
+            tensor=name,
         )
     return levels
 

@@ -140,7 +140,7 @@ def _check_type(name: str, stored: StoredType) -> None:
     try:
         _ = stored.dtype
     except MissingDependencyError as error:
-        error.args = (f"tensor {name[:80]!a}: {error}",)
+        error.within(f"tensor {name[:80]!a}", tensor=name)
         raise
 
 

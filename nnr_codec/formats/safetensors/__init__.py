@@ -134,7 +134,9 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
         entries |= {tensor: entry for tensor, entry in part.items() if tensor in index.weight_map}
     if missing := index.weight_map.keys() - entries.keys():
         tensor = min(missing)
-        raise FormatError(f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, as the index says")
+        raise FormatError(
+            f"tensor {tensor[:80]!a} is not in {index.weight_map[tensor][:80]!a}, as the index says", tensor=tensor
+        )
     strangers = _others(folder, {source.name, *index.names}) + strangers
     return files, entries, shards.describe(index, entries, texts), strangers
 
@@ -230,6 +232,6 @@ def _write_file(model: Model, file: BinaryIO, head: bytes, tensors: Mapping[str,
     for name, tensor in tensors.items():
         array = model.tensors[name]
         if describe(name, array.dtype, array.shape) != tensor:
-            raise FormatError(f"tensor {name[:80]!a} has changed while it was written")
+            raise FormatError(f"tensor {name[:80]!a} has changed while it was written", tensor=name)
         items = bit_patterns(array)
         file.write(items.astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)

@@ -147,7 +147,7 @@ def _entry(name: str, value: object, start: int, number: int, budget: Budget) ->
     try:
         _ = stored.dtype
     except MissingDependencyError as error:
-        error.args = (f"{what}: {error}",)
+        error.within(what)
         raise
     return Entry(stored.name, extents, start + first, end - first, number)
 
@@ -162,7 +162,7 @@ def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start != at:
             what = "overlap with another tensor's" if entry.start < at else "come after a hole"
-            raise FormatError(f"tensor {name[:80]!a}: its bytes, from {entry.start - start} on, {what}")
+            raise FormatError(f"tensor {name[:80]!a}: its bytes, from {entry.start - start} on, {what}", tensor=name)
         at += entry.nbytes
     if at != size:
         raise FormatError(f"the file has {size:,} bytes; header and tensors need {at:,}")
@@ -178,7 +178,7 @@ def describe(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Describ
     if dtype.name not in CODES:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, "safetensors")
     if name == _METADATA or not is_text(name):
-        raise FormatError(f"tensor {name[:80]!a}: safetensors has no tensor of that name")
+        raise FormatError(f"tensor {name[:80]!a}: safetensors has no tensor of that name", tensor=name)
     return CODES[dtype.name], shape
 
 

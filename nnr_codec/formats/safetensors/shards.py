@@ -88,7 +88,9 @@ class Index:
         """Tensors of a shard that the index does not know; FormatError for those that it says are elsewhere."""
         for tensor in entries:
             if (place := self.weight_map.get(tensor, name)) != name:
-                raise FormatError(f"tensor {tensor[:80]!a} is in {name[:80]!a}; the index says {place[:80]!a}")
+                raise FormatError(
+                    f"tensor {tensor[:80]!a} is in {name[:80]!a}; the index says {place[:80]!a}", tensor=tensor
+                )
         return [tensor for tensor in entries if tensor not in self.weight_map]
 
 
@@ -123,7 +125,7 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
-        error.args = (f"shard {name[:80]!a}: {error}",)
+        error.within(f"shard {name[:80]!a}")
         raise
 
 

@@ -54,7 +54,7 @@ def plan(model: Model, *, keeps_all: bool) -> Plan:
         if dtype.name not in TYPES.values():
             raise lacks_type(f"tensor {name[:80]!a}", dtype, _FORMAT)
         if not name or name in strings or not _is_text(name):
-            raise FormatError(f"tensor {name[:80]!a}: that is no name in a checkpoint, or there twice")
+            raise FormatError(f"tensor {name[:80]!a}: that is no name in a checkpoint, or there twice", tensor=name)
     lost = []
     if not keeps_all:
         lost = ["the topology"] * (model.topology is not None) + ["files beside the variables"] * bool(files)

@@ -111,18 +111,18 @@ def stranger_reader(record: Any, base: Tensors) -> Reader:
 def _stranger_tensor(name: str, array: Any, base: Array) -> Array:
     """One tensor; what its header says is checked before anything is allocated."""
     if array.stype != PLAIN:
-        raise FormatError(f"tensor {name!r} is serialized as {array.stype[:64]!r}, not as {PLAIN!r}")
+        raise FormatError(f"tensor {name!r} is serialized as {array.stype[:64]!r}, not as {PLAIN!r}", tensor=name)
     file = BytesIO(array.data)
     numpy_format = np.lib.format
     readers = {(1, 0): numpy_format.read_array_header_1_0, (2, 0): numpy_format.read_array_header_2_0}
     try:
         shape, _, dtype = readers[numpy_format.read_magic(file)](file)
     except (ValueError, KeyError):
-        raise FormatError(f"tensor {name!r} is not in numpy's format") from None
+        raise FormatError(f"tensor {name!r} is not in numpy's format", tensor=name) from None
     if shape != base.shape or dtype.kind not in "fiub":
-        raise FormatError(f"tensor {name!r} is {dtype} {shape}; expected is {base.dtype} {base.shape}")
+        raise FormatError(f"tensor {name!r} is {dtype} {shape}; expected is {base.dtype} {base.shape}", tensor=name)
     if len(array.data) - file.tell() != prod(shape) * dtype.itemsize:
-        raise FormatError(f"tensor {name!r} of shape {shape} has {len(array.data) - file.tell()} bytes")
+        raise FormatError(f"tensor {name!r} of shape {shape} has {len(array.data) - file.tell()} bytes", tensor=name)
     tensor = array.numpy()
     check_finite(name, tensor, base)
     tensor = as_type(tensor, base.dtype)

@@ -1,0 +1,161 @@
+"""Errors are identified by their class and attributes, never by their text."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nnr_codec as nnr
+from nnr_codec.errors import EncodeError, FormatError
+from nnr_codec.formats.nnef.parser import parse
+from nnr_codec.rules import Rule
+
+from .builder import Bitstream
+
+ROOT = Path(__file__).parents[1]
+
+#: Functions that look into, or escape, the texts of other programs: click, the operating system, tract, PyTorch.
+OTHERS = {
+    ("cli/errors.py", "report"),
+    ("cli/errors.py", "_explain"),
+    ("nnr_codec/runtime.py", "main"),
+    ("nnr_codec/formats/pytorch/__init__.py", "_line"),
+}
+
+#: Methods that look for something in a text; `split` only with an argument.
+SEARCHES = {
+    "startswith",
+    "endswith",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "find",
+    "index",
+    "count",
+    "translate",
+} | {
+    *("partition", "rpartition", "split", "rsplit", "strip", "lstrip", "rstrip"),
+    *("search", "match", "fullmatch", "findall", "finditer", "sub", "subn"),
+}
+
+
+def searches(function: ast.AST) -> Iterator[int]:
+    """The lines of a function that look into the text of an error, or replace it."""
+    nodes = list(ast.walk(function))
+    errors = {node.name for node in nodes if isinstance(node, ast.ExceptHandler)}
+    errors |= {node.arg for node in nodes if isinstance(node, ast.arg) and takes_error(node)}
+    texts: set[str] = set()
+
+    def is_error(node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in errors
+
+    def is_text(node: ast.expr) -> bool:
+        parts = list(ast.walk(node))
+        return (
+            any(isinstance(part, ast.Name) and part.id in texts for part in parts)
+            or any(isinstance(part, ast.Attribute) and is_message(part) for part in parts)
+            or any(isinstance(part, ast.Call) and is_str(part) for part in parts)
+        )
+
+    def is_message(node: ast.expr) -> bool:
+        return isinstance(node, ast.Attribute) and node.attr in ("args", "message") and is_error(node.value)
+
+    def is_str(node: ast.Call) -> bool:
+        return isinstance(node.func, ast.Name) and node.func.id in ("str", "repr") and any(map(is_error, node.args))
+
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    for node in assignments:
+        if is_text(node.value):
+            texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    yield from (node.lineno for node in assignments if any(map(is_message, node.targets)))
+    for call in nodes:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in SEARCHES:
+            joins_words = call.func.attr == "split" and not call.args
+            if not joins_words and (is_text(call.func.value) or any(map(is_text, call.args))):
+                yield call.lineno
+        elif isinstance(call, ast.Compare) and any(map(is_text, call.comparators)):
+            yield call.lineno
+
+
+def takes_error(argument: ast.arg) -> bool:
+    """Whether a parameter is annotated as an exception."""
+    names = [part.id for part in ast.walk(argument) if isinstance(part, ast.Name)]
+    return any(name.endswith(("Error", "Exception", "Warning")) for name in names)
+
+
+def test_the_search_finds_what_it_is_for() -> None:
+    for line in (
+        "re.search('unit', str(error))",
+        "str(error).removeprefix('a')",
+        "'a' in error.message",
+        "error.args = ('b',)",
+        "text = f'{1}: ' + str(error); text.startswith('a')",
+    ):
+        source = f"try: pass\nexcept ValueError as error:\n    {line}"
+        assert list(searches(ast.parse(source))), line
+    assert not list(searches(ast.parse("try: pass\nexcept ValueError as error:\n    print(str(error), error.rule)")))
+
+
+def test_no_code_looks_into_the_text_of_our_errors() -> None:
+    found, seen = [], 0
+    for path in [*(ROOT / "nnr_codec").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                seen += 1
+                name = path.relative_to(ROOT).as_posix()
+                if (name, node.name) not in OTHERS:
+                    found += [f"{name}:{line} in {node.name}" for line in searches(node)]
+    assert seen > 3000
+    assert found == []
+
+
+def test_an_error_of_options_names_them_as_the_caller_does() -> None:
+    try:
+        nnr.EncoderConfig(exact=True, snr=30)
+    except EncodeError as error:
+        found = pickle.loads(pickle.dumps(error))
+    assert (found.option, found.where) == ("exact", "")
+    assert str(found) == "exact=True keeps every bit, which leaves nothing to choose for snr"
+    assert found.named(str.upper) == "EXACT keeps every bit, which leaves nothing to choose for SNR"
+
+
+def test_an_error_of_a_rule_says_which_and_keeps_the_option() -> None:
+    with pytest.raises(EncodeError) as caught:
+        nnr.EncoderConfig(rules=[nnr.Rule("a*", rate=99)])
+    assert (caught.value.option, caught.value.where) == ("rate", "rule 'a*'")
+
+
+def test_an_error_of_a_text_has_line_column_and_clause() -> None:
+    with pytest.raises(FormatError) as caught:
+        parse(b"version 1.0;\ngraph g(x) -> (y) {\n  y = ;\n}", nnr.Limits())
+    error = caught.value
+    assert (error.where, error.line, error.column, error.clause) == ("graph.nnef", 3, 7, "3.2")
+    assert str(error) == f"graph.nnef:3:7: {error.message} (NNEF 1.0, 3.2)"
+    error.within("model.tgz")
+    assert str(error) == f"model.tgz: graph.nnef:3:7: {error.message} (NNEF 1.0, 3.2)"
+
+
+def test_an_error_of_a_bitstream_has_rule_clause_unit_and_element() -> None:
+    with pytest.raises(nnr.ElementError) as caught:
+        nnr.decode(Bitstream().str_(1).mps().mps().data)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.rule, error.clause) == (Rule.SINGLE_MPS, "6.2.3")
+    assert (error.unit, error.unit.number) == ("unit 2 (NNR_MPS)", 2)
+
+
+def test_an_error_of_a_limit_names_it_and_says_what_to_do() -> None:
+    with pytest.raises(nnr.LimitError) as caught:
+        nnr.Limits(max_units=2).check("max_units", 3, "units of the bitstream", "unit 2")
+    error = caught.value
+    assert (error.rule, error.option) == (Rule.LIMITS, "max_units")
+    assert str(error) == f"unit 2: units of the bitstream: 3 is more than max_units=2; {error.hint}"
+
+
+def test_an_error_that_becomes_another_keeps_its_identity() -> None:
+    error = nnr.ElementError("too much", rule=Rule.INTEGER_RANGE, tensor="w", path="scan_order")
+    found = error.converted(EncodeError)
+    assert (str(found), found.rule, found.tensor) == ("scan_order: too much", Rule.INTEGER_RANGE, "w")
