@@ -24,6 +24,7 @@ from nnr_codec.syntax.structures import NnrUnitHeader
 from nnr_codec.tensor.quant import step_size
 
 from ..builder import Bitstream, ndu, update_ndu
+from ..vectors.few import for_each
 from .violations import GRAPH, VECTORS, base, raw, start
 
 CASES = load_cases(VECTORS)
@@ -73,11 +74,12 @@ def broken(*found: nnr.Report) -> set[str]:
     return {violation.requirement for report in found for violation in report.violations}
 
 
-def of(*results: str) -> list[object]:
-    return [pytest.param(case, id=case.id) for case in CASES if case.result in results]
+def of(*results: str) -> dict[str, Case]:
+    """Return the cases with one of these results, by folder and id; those of other implementations as well."""
+    return {f"{case.group}/{case.id}": case for case in CASES if case.result in results}
 
 
-@pytest.mark.parametrize("case", of("valid"))
+@for_each(of("valid"), "medium")
 def test_valid_vectors_break_nothing(case: Case) -> None:
     found = reports(case)
     assert broken(*found) == NNCODEC.get(case.id, set())
@@ -90,7 +92,7 @@ def assert_digests(streams: Sequence[Stream], found: Sequence[nnr.Report]) -> No
             assert sorted(report.tensors, key=str) == sorted(stream.tensors, key=str)
 
 
-@pytest.mark.parametrize("case", of("invalid"))
+@for_each(of("invalid"), "medium")
 def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
     *before, last = reports(case)
     assert not broken(*before)
@@ -103,7 +105,7 @@ def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
         assert told[0].requirement in ("side-information", "complete")
 
 
-@pytest.mark.parametrize("case", of("acceptable"))
+@for_each(of("acceptable"), "medium")
 def test_acceptable_vectors(case: Case) -> None:
     found = reports(case)
     assert broken(*found) == set(case.requirements)
