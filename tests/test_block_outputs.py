@@ -20,7 +20,7 @@ from .shared import SHARED, needs_shared
 from .vectors.pruning import container
 from .vectors.pruning import pruned as pruning_unit
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 Floats = npt.NDArray[np.float64]
 

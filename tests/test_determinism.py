@@ -23,6 +23,8 @@ from nnr_codec import workers
 
 from .encodes import CASES, DIGESTS, digests
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parents[1]
 EXPECTED = json.loads(DIGESTS.read_text(encoding="utf-8"))
 

@@ -23,6 +23,8 @@ from nnr_codec.model import Array
 from .arrays import KINDS, LAYOUTS, SHAPES, arrays, assert_identical, from_patterns, in_memory, made, models, specials
 from .hostile_record import lossless_model
 
+pytestmark = pytest.mark.medium
+
 #: topology_storage_format of the side-information record (docs/side-information.md).
 RECORD = 128
 LOSSLESS: dict[str, Any] = {"exact": True}

@@ -29,6 +29,8 @@ from nnr_codec.wanted import Wanted
 
 from .formats.support import dat, graph_text, regular, tar_bytes, write_folder
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(11)
 
 
@@ -270,6 +272,7 @@ def test_of_options_only_those_of_the_tensors_are_sent() -> None:
     assert max(executor.sent) < 2.2 * many["w0"].nbytes
 
 
+@pytest.mark.slow
 def test_small_tensors_are_sent_together(tmp_path: Path) -> None:
     many = {f"b{k}": np.full(64, k, "f4") for k in range(1000)}
     many |= {f"w{k}": RNG.normal(0, 0.1, (300, 300)).astype("f4") for k in range(3)}
@@ -496,6 +499,7 @@ def test_a_process_that_dies(start: Any, deadly: Callable[..., Mapping[str, Arra
     assert not (tmp_path / "x.nnr").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.clients
 @pytest.mark.filterwarnings("ignore")
 def test_dask_tries_again(deadly: Callable[..., Mapping[str, Array]], tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from .hostile_flips import Flipper, FlipTally
 from .soon import soon
 from .syntax.samples import AnyTopology, draw_from
 
+pytestmark = pytest.mark.medium
+
 SUBJECTS = {subject.id: subject for subject in subjects("valid", "acceptable")}
 
 #: One stream for each tool: payload types, scan orders, codebooks, blocks, updates, both editions.

@@ -36,6 +36,8 @@ from .hostile_record import (
 )
 from .soon import soon
 
+pytestmark = pytest.mark.medium
+
 
 def tried(name: str, inputs: Iterable[tuple[str, bytes]], parts: int = 4) -> Counter[str]:
     """Read every input in one of ``parts`` of all ways in turn; AssertionError names the one that ends badly."""

@@ -30,6 +30,8 @@ from nnr_codec.syntax.structures import IntegerCodebook
 
 from .test_executors import Away, Losing, tensors
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(3)
 OPTIONS: list[dict[str, Any]] = [
     {},

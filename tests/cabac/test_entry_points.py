@@ -20,6 +20,8 @@ from nnr_codec.syntax.deepcabac import QuantTensorSyntax
 from tests.cabac.pairs import Decoded, Pair, kernel_syntax, oracle_decode, oracle_encode, relaxed, tensors
 from tests.cabac.test_kernel_equals_oracle import make
 
+pytestmark = pytest.mark.medium
+
 Lists = npt.NDArray[np.int64]
 PATH = "nnr_compressed_data_unit_header."
 

@@ -40,6 +40,8 @@ from tests.cabac.pairs import (
 )
 from tests.shared import needs_shared
 
+pytestmark = pytest.mark.medium
+
 
 def compare(*block: Pair) -> bytes:
     """One payload through everything."""

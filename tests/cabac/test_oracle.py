@@ -28,6 +28,8 @@ from nnr_codec.syntax.deepcabac import (
     terminate,
 )
 
+pytestmark = pytest.mark.medium
+
 
 def encode(*tensors: tuple[QuantTensorSyntax, QuantTensor]) -> tuple[bytes, list[QuantTensor], list[Bin]]:
     """One payload with these tensors, what was coded, and its bins."""

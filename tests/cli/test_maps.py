@@ -16,6 +16,8 @@ from nnr_codec.bitstream.performance import SparsificationRow
 
 from .support import DIGITS, call, process, weights
 
+pytestmark = pytest.mark.medium
+
 Capture = pytest.CaptureFixture[str]
 
 #: Prints the share of zeros in a model's weights, twice that for one class, and nothing for another one.

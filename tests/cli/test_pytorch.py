@@ -16,7 +16,7 @@ from ..formats.torch_support import pytorch as torch_or_skip
 from ..threats.test_pytorch import Call
 from .support import SUMMARY, call, process
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.medium, pytest.mark.torch]
 
 Capture = pytest.CaptureFixture[str]
 

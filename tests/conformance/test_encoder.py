@@ -28,6 +28,8 @@ from ..encodes import CASES, layers
 from .asked import ASKED, BITSTREAM, CONTEXTS, GOALS, MODEL_ONLY, OTHERS, TENSOR, Asked
 from .levels import Seen, check
 
+pytestmark = pytest.mark.medium
+
 EXAMPLES = {"models": 60, "networks": 40, "retrained": 15, "aggregates": 15, "senders": 30, "differences": 30}
 
 

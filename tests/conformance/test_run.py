@@ -22,6 +22,8 @@ from ..vectors.make import ROOT
 from ..vectors.stream import Stream
 from .support import command, described, write_case
 
+pytestmark = pytest.mark.medium
+
 W = np.array([[1.5, -2, 0]], np.float32)
 DATA = nnr.encode({"w": W})
 TRUNCATED = {"class": "TruncatedError", "unit": 2}
@@ -230,6 +232,7 @@ def test_requirements_are_named(tmp_path: Path) -> None:
     assert outcomes(tmp_path, lenient=True)["A"][0] == Outcome.XPASS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="what a case takes is known on Linux")
 def test_peaks_of_memory(tmp_path: Path) -> None:
     """Each case has its own: a large one leaves nothing to those after it."""
@@ -315,6 +318,7 @@ def test_limits_are_the_decoders_own_affair(tmp_path: Path) -> None:
     assert (outcome, detail) == (Outcome.PASS, "decoded; limits are the decoder's own affair")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited where its use is known")
 def test_memory(tmp_path: Path) -> None:
     """Of a command, and of this library: a tensor of 64 MiB in 16 MiB; a new process has all memory again."""

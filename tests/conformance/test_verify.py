@@ -27,6 +27,8 @@ from ..builder import Bitstream, ndu, update_ndu
 from ..vectors.few import for_each
 from .violations import GRAPH, VECTORS, base, raw, start
 
+pytestmark = pytest.mark.medium
+
 CASES = load_cases(VECTORS)
 
 #: Invalid vectors that break a rule twice, or two rules: two entry points, a part that says to be none, a record that

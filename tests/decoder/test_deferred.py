@@ -28,6 +28,8 @@ from ..builder import Bitstream, ndu
 from ..vectors.few import Case, cases, for_each
 from .test_parallel import ways
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(3)
 
 

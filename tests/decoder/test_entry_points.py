@@ -221,6 +221,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return counts
 
 
+@pytest.mark.medium
 @settings(relaxed, max_examples=100)
 @given(st.data())
 def test_rows_of_any_tensor(data: st.DataObject) -> None:

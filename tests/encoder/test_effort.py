@@ -283,6 +283,7 @@ def test_values_far_apart_are_kept(values: list[float]) -> None:
     assert np.abs(got - array).max() <= 1e-3 * np.sqrt((array**2).mean())
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.clients
 @pytest.mark.parametrize("name", ["resnet20_cifar10", "digits_cnn"])

@@ -24,6 +24,8 @@ from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
 from ..builder import step_size
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(12)
 MATRIX = RNG.normal(0, 0.3, (40, 30)).astype("f4")
 

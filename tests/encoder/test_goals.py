@@ -21,6 +21,8 @@ from nnr_codec.tensor.quant import step_size
 
 from ..shared import SHARED, needs_shared
 
+pytestmark = pytest.mark.medium
+
 Floats = npt.NDArray[np.float32]
 
 

@@ -24,6 +24,8 @@ from ..hostile import STRICT
 from ..soon import soon
 from .support import content, described
 
+pytestmark = pytest.mark.medium
+
 LIKE = {"w": np.zeros((6, 8), "f4"), "b": np.zeros(7, "f4"), "n": np.zeros((3, 2), "i4")}
 
 

@@ -24,6 +24,8 @@ from nnr_codec.constants import ICNN_NDU_ID, NnrUnitType
 
 from .support import content, described, packed
 
+pytestmark = pytest.mark.medium
+
 LIKE = {
     "w": np.zeros((4, 6), "f4"),
     "u": np.zeros((3, 2, 2), "f4"),

@@ -16,6 +16,8 @@ from nnr_codec.model import Array
 
 from ..arrays import KINDS, NAMES, SHAPES, arrays, assert_identical, from_patterns, made, patterns, specials
 
+pytestmark = pytest.mark.medium
+
 Models = dict[str, Array]
 SMALL = tuple(shape for shape in SHAPES if np.prod(shape, dtype=int) <= 600)
 

@@ -243,6 +243,7 @@ def need(*packages: str) -> None:
             pytest.skip(f"the package {package} (extra {package!r}) is not installed")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("suffix", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
 def test_from_each_to_each(

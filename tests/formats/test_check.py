@@ -20,6 +20,8 @@ from nnr_codec.formats.nnef.rules import MOST, RULES, Findings, ModelReport
 
 from ..shared import SHARED, needs_shared
 
+pytestmark = pytest.mark.medium
+
 _EXTENSIONS = "extension KHR_enable_fragment_definitions;\nextension KHR_enable_operator_expressions;\n"
 _VENDOR = "extension acme_operations;\n"
 

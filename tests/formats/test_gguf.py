@@ -28,6 +28,8 @@ from nnr_codec.model import Array, Model
 from ..cli.support import call
 from .support import Pipe, assert_same
 
+pytestmark = pytest.mark.medium
+
 F32, F16, Q4_0, Q8_0, I8, I16, I32, I64, F64, BF16 = 0, 1, 2, 8, 24, 25, 26, 27, 28, 30
 TYPES: dict[int, Any] = {
     F32: np.float32,

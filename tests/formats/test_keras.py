@@ -32,7 +32,7 @@ from .support import Pipe, assert_same, nnef_model
 
 h5py = pytest.importorskip("h5py", reason="the package h5py (extra 'keras') is not installed")
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "keras"
 FILES = ["tiny.keras", "tiny.h5", "tiny.weights.h5", "text.keras"]

@@ -600,6 +600,7 @@ def networks(draw: st.DrawFn) -> Net:
     return net.op("MatMul", "e m", "y")
 
 
+@pytest.mark.medium
 @pytest.mark.clients
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(networks(), st.integers(0, 99), st.sampled_from([0.2, 0.5, 1.0]))

@@ -20,7 +20,7 @@ from .irs import DTYPES, pair
 
 ov = pytest.importorskip("openvino", reason="the package openvino (extra 'clients') is not installed")
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 Floats = npt.NDArray[np.float32]
 

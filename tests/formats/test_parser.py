@@ -40,6 +40,8 @@ from nnr_codec.limits import Limits
 
 from ..shared import SHARED, needs_shared
 
+pytestmark = pytest.mark.medium
+
 _HEAD = "version 1.0;\ngraph g(x) -> (y)\n{\n"
 
 

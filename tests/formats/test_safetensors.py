@@ -353,6 +353,7 @@ _BASE = written(
 _TOKENS = [*(bytes([c]) for c in b'019-.{}[],:"\\\xff'), b"F64", b"null", b"1e9"]
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=400)
 @given(st.data())
 def test_any_mutation_gives_a_model_or_an_error(data: st.DataObject) -> None:

@@ -136,6 +136,7 @@ _DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2",
 _SHAPES = st.lists(st.integers(1, 4), max_size=4)
 
 
+@pytest.mark.medium
 @settings(max_examples=40)
 @given(
     tensors=st.dictionaries(_NAMES, st.tuples(_DTYPES, _SHAPES, st.binary(max_size=4)), max_size=5),

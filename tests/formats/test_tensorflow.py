@@ -29,6 +29,8 @@ from nnr_codec.model import Array, Model, Topology, Wiring
 
 from .support import assert_same, tree
 
+pytestmark = pytest.mark.medium
+
 DATA = Path(__file__).resolve().parents[1] / "data" / "keras"
 SAVED = DATA / "scaled.savedmodel"
 PLAIN = DATA / "plain.index"

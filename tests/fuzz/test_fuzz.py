@@ -28,6 +28,7 @@ from . import mutate, results, seeds, trial
 from .campaign import Campaign, mutator_of, part
 
 pytestmark = [
+    pytest.mark.medium,
     pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is taken from /proc"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # of fork
 ]
@@ -48,6 +49,7 @@ def small() -> Campaign:
 
 
 # ------------------------------------------------------------------------------------------------ seeds and mutants
+@pytest.mark.slow
 def test_seeds(mutator: mutate.Mutator, record_property: Callable[[str, object], None]) -> None:
     corpus = mutator.seeds
     assert len(corpus) >= 300
@@ -216,6 +218,7 @@ def test_a_mistake_of_the_campaign_is_no_finding(monkeypatch: pytest.MonkeyPatch
 
 
 # ------------------------------------------------------------------------------------------------ results
+@pytest.mark.slow
 def test_a_campaign_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from ..engines import Job, Result
 from ..formats.test_nnef_channels import EXAMPLE, RULES, graph, support
 from ..shared import SHARED, needs_shared
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 MODELS = (SHARED or Path()) / "models"
 NETWORKS = [

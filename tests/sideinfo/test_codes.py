@@ -648,6 +648,7 @@ def words_of(draw: st.DrawFn, items: Array) -> Array:
     return np.resize(raw, size).view(items.dtype) if raw.size else np.zeros(size, items.dtype)
 
 
+@pytest.mark.medium
 @settings(max_examples=500)
 @given(mutated())
 def test_hostile_units_and_records(case: tuple[TensorRecord, Array, Array | None, tuple[int, ...]]) -> None:

@@ -32,6 +32,8 @@ from nnr_codec.sideinfo.record import (
     TensorRecord,
 )
 
+pytestmark = pytest.mark.medium
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "side-information.md"
 
 

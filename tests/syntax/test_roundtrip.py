@@ -18,6 +18,8 @@ from nnr_codec.syntax.structures import NnrStartUnitHeader, NnrUnitHeader
 
 from .samples import PER_TABLE, count, samples, write
 
+pytestmark = pytest.mark.medium
+
 
 class Recorder:
     """A trace that keeps the coded elements, without the structures around them."""

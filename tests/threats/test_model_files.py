@@ -41,6 +41,8 @@ from .checks import pins
 from .support import memory
 from .watch import Seen, content, read_watched, untouched
 
+pytestmark = pytest.mark.medium
+
 BESIDE, LABELS, SKRIPTND, NPZ = (f"formats/{name}.py" for name in ("beside", "nnef/labels", "skriptnd", "npz"))
 KERAS, PYTORCH, ONNX, HEADER = (
     f"formats/{name}.py" for name in ("keras/archive", "pytorch/__init__", "onnx/tensor", "safetensors/header")

@@ -157,6 +157,7 @@ NET.op("Gemm", f"v {NET.weight('g', 5, 12)}", "w", transB=1).op("MatMul", f"w {N
 SHELL = formats.load(NET.data(), format="onnx").topology
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=400)
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4))
 def test_any_bytes(changes: list[tuple[int, int]]) -> None:
