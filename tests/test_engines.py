@@ -177,7 +177,7 @@ EVERY_KIND = pytest.mark.parametrize(
     "kind",
     [
         "own",
-        pytest.param("shared", marks=needs_shared),
+        pytest.param("shared", marks=[needs_shared, pytest.mark.slow]),
         pytest.param("large", marks=[needs_shared, pytest.mark.slow]),
     ],
 )

@@ -158,13 +158,26 @@ ENGINES: dict[str, Callable[[], Any]] = {
     "processes": lambda: ProcessPoolExecutor(2, get_context("spawn")),
     "one process": lambda: ProcessPoolExecutor(1, get_context("spawn")),
 }
+#: Those that are tried by default.
+FEW = {"in any order", "pickling", "processes"}
 OTHERS = [
-    pytest.param(loky_executor, id="loky", marks=pytest.mark.clients),
-    pytest.param(dask_executor, id="dask", marks=[pytest.mark.clients, pytest.mark.filterwarnings("ignore")]),
+    pytest.param(loky_executor, id="loky", marks=[pytest.mark.slow, pytest.mark.clients]),
+    pytest.param(
+        dask_executor, id="dask", marks=[pytest.mark.slow, pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
+    ),
 ]
 
 
-@pytest.mark.parametrize("engine", [*[pytest.param(start, id=name) for name, start in ENGINES.items()], *OTHERS])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        *(
+            pytest.param(start, id=name, marks=() if name in FEW else pytest.mark.slow)
+            for name, start in ENGINES.items()
+        ),
+        *OTHERS,
+    ],
+)
 def test_the_same_bytes(engine: Callable[[], Any], model: Path, tmp_path: Path) -> None:
     bitstream = model.with_suffix(".nnr")
     one = bitstream.read_bytes()

@@ -26,6 +26,7 @@ from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model
 
 from ..cli.support import call
+from ..shared import examples
 from .support import Pipe, assert_same
 
 pytestmark = pytest.mark.medium
@@ -286,7 +287,7 @@ def test_every_truncation_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.data())
 def test_any_mutation_gives_a_model_or_an_error(draw: st.DataObject) -> None:
     infos = [info("w", [32], Q8_0, 0), info("v", [2, 2], F32, 64)]

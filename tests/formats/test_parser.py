@@ -38,7 +38,7 @@ from nnr_codec.formats.nnef.tree import (
 )
 from nnr_codec.limits import Limits
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
 
 pytestmark = pytest.mark.medium
 
@@ -510,7 +510,7 @@ _WORDS = st.sampled_from(
 _BLANKS = st.sampled_from(["", "", "", " ", "\n", "\t\f", " # a = variable(\n"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data())
 def test_variables_at_once(data: st.DataObject) -> None:
     """Assignments of variables that are matched as a whole give what the grammar gives: nodes, offsets and errors."""

@@ -167,7 +167,9 @@ def faults() -> dict[str, tuple[Callable[[], object], str]]:
     }
 
 
-@pytest.mark.parametrize("name", faults())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "exception" else pytest.mark.slow) for name in faults()]
+)
 def test_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     campaign, numbers = small(), range(80)
     fault, words = faults()[name]

@@ -26,9 +26,9 @@ MODELS = (SHARED or Path()) / "models"
 NETWORKS = [
     EXAMPLE,
     pytest.param(MODELS / "digits_cnn.nnef", marks=needs_shared),
-    pytest.param(MODELS / "digits_cnn.nnef_tools.nnef", marks=needs_shared),
-    pytest.param(MODELS / "digits_f32.tflite.nnef", marks=needs_shared),
-    pytest.param(MODELS / "resnet20_cifar10.nnef", marks=needs_shared),
+    pytest.param(MODELS / "digits_cnn.nnef_tools.nnef", marks=[needs_shared, pytest.mark.slow]),
+    pytest.param(MODELS / "digits_f32.tflite.nnef", marks=[needs_shared, pytest.mark.slow]),
+    pytest.param(MODELS / "resnet20_cifar10.nnef", marks=[needs_shared, pytest.mark.slow]),
     pytest.param(MODELS / "resnet56_cifar10.nnef", marks=[needs_shared, pytest.mark.slow]),
     pytest.param(MODELS / "squeezenet1_0_deepcompression.nnef", marks=[needs_shared, pytest.mark.slow]),
 ]
@@ -76,7 +76,7 @@ def test_networks(path: Path, engine: str, tmp_path: Path) -> None:
         assert_alike(whole, smaller)
 
 
-@pytest.mark.parametrize("engine", ["tract", "nnef"])
+@pytest.mark.parametrize("engine", ["tract", pytest.param("nnef", marks=pytest.mark.slow)])
 def test_operations(engine: str, tmp_path: Path) -> None:
     """Of each rule with channels that can be removed, if the engine can run the graph as it is."""
     engines.needs(engine)
