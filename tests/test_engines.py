@@ -181,7 +181,9 @@ EVERY_KIND = pytest.mark.parametrize(
         pytest.param("large", marks=[needs_shared, pytest.mark.slow]),
     ],
 )
-EVERY_ENGINE = pytest.mark.parametrize("engine", ["tract", "nnef", pytest.param("nnef_tools", marks=pytest.mark.torch)])
+EVERY_ENGINE = pytest.mark.parametrize(
+    "engine", ["tract", "nnef", pytest.param("nnef_tools", marks=[pytest.mark.slow, pytest.mark.torch])]
+)
 CONTAINERS = {"tract": ["tar", "tgz", "nnef"], "nnef": ["nnef"], "nnef_tools": ["nnef"]}
 
 

@@ -279,6 +279,7 @@ def test_ties_without_a_record(exact: bool | None) -> None:
     assert not records(data)
 
 
+@pytest.mark.slow
 def test_every_code_is_tried_here() -> None:
     """The arrays of this file lead to all codes of the record, and to the exact ones that need none."""
     kinds: set[str] = set()

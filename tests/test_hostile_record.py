@@ -59,6 +59,7 @@ def test_the_lossless_bitstream_has_all_codes() -> None:
     assert canonical(json.loads(record(data))) == record(data)
 
 
+@pytest.mark.slow
 def test_lossless_bitstreams_truncated_and_flipped() -> None:
     data = lossless()
     headers = header_bytes(data)

@@ -233,6 +233,7 @@ def test_the_folder_is_small() -> None:
     assert max(sizes) <= 256 << 10 and sum(sizes) <= 5_000_000
 
 
+@pytest.mark.medium
 def test_every_case_file_follows_the_schema() -> None:
     on_disk = json.loads((ROOT / schema.FILE).read_text("utf-8"))
     assert on_disk == schema.SCHEMA

@@ -286,6 +286,7 @@ def extended(*extensions: str, mode: str) -> dict[str, tuple[Outcome, str, str]]
     return {result.case.id: (result.outcome, result.detail, result.case.result) for result in found}
 
 
+@pytest.mark.slow
 def test_a_decoder_that_does_not_know_side_information() -> None:
     """It gives the tensors of the units, of bitstreams with a broken record as well; or it refuses private units."""
     assert extended(mode="plain") == dict.fromkeys(EXTENDED, (Outcome.PASS, "", "acceptable"))
@@ -293,6 +294,7 @@ def test_a_decoder_that_does_not_know_side_information() -> None:
     assert [refusing[name][0] for name in EXTENDED] == ["FAIL"] * 4 + ["PASS"] * 3
 
 
+@pytest.mark.slow
 def test_a_decoder_that_knows_side_information() -> None:
     found = extended("side-information", mode="patterns")
     assert [found[name][0] for name in EXTENDED] == [Outcome.PASS] * len(EXTENDED)

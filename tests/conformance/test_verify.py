@@ -487,6 +487,7 @@ def test_files_and_open_files(tmp_path: Path) -> None:
         nnr.verify(tmp_path / "none.nnr")
 
 
+@pytest.mark.slow
 def test_agrees_with_the_decoder_about_mutants() -> None:
     """Nothing but a report comes out, and what the decoder refuses has a violation."""
     seeds = [case.streams[-1].path.read_bytes() for case in CASES if case.group not in ("nncodec-v1", "nncodec-v2")]

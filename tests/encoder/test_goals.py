@@ -520,6 +520,7 @@ def test_targets_where_a_tensor_becomes_exact(target_size: int) -> None:
     assert 0.99 * target_size <= len(nnr.encode(model, target_size=target_size)) <= target_size
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.parametrize("name", ["resnet20_cifar10", "squeezenet1_0_deepcompression"])
 def test_real_models(name: str) -> None:

@@ -159,6 +159,7 @@ def test_agreement(
     assert ratio > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"fold_batchnorm": True}, {"fold_batchnorm": True, "local_scaling": True}], ids=str
 )

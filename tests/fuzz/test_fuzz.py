@@ -61,6 +61,7 @@ def test_seeds(mutator: mutate.Mutator, record_property: Callable[[str, object],
     )
 
 
+@pytest.mark.slow
 def test_seeds_take_every_branch_of_the_tables(tmp_path: Path) -> None:
     pytest.importorskip("coverage")
     data, report, file = tmp_path / "coverage", tmp_path / "report.json", tables.__file__

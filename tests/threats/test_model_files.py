@@ -152,6 +152,7 @@ class _Payload:
         return os.system, ("true",)
 
 
+@pytest.mark.slow
 def test_the_watch_sees_what_it_is_for(sandbox: Path) -> None:
     folder = cell(sandbox, "x")
     (folder / "pickle").write_bytes(pickle.dumps({"w": _Payload()}))
@@ -612,6 +613,7 @@ class _Code:
         return self._reduced
 
 
+@pytest.mark.slow
 @pins(PYTORCH, "map_location=location, weights_only=True", "map_location=location, weights_only=False")
 def test_t39_pickles_of_pytorch(sandbox: Path) -> None:
     """Of the zip format and the old one, with every opcode by which a pickle asks for something to be run."""
