@@ -62,6 +62,7 @@ def test_random_structures(name: str, record_property: Callable[[str, object], N
     record_property("figure: their bits, counted and each traced once", total)
 
 
+@pytest.mark.slow  # which has all samples
 @pytest.mark.parametrize("name", TABLES)
 def test_samples_differ(name: str) -> None:
     """The tests must not go over the same few structures again and again, nor leave an element at one value."""
