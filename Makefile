@@ -1,7 +1,7 @@
 # What a contributor needs; `make check` is what every change has to pass. PYTHON names the interpreter.
 PYTHON ?= python3
 
-.PHONY: help install build check lint types fmt docs test test-all sanitize fuzz bench clean
+.PHONY: help install build check lint types fmt docs fast test test-all sanitize fuzz bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -12,7 +12,7 @@ install: ## install in place, with all that development needs
 build: ## rebuild the extension after a change to nnr_codec/cabac_ext
 	$(PYTHON) -m pip install -q --no-build-isolation --no-deps -e .
 
-check: lint types test ## lint, types and the fast tests
+check: lint types fast ## lint, types and the fast tests
 
 lint:
 	$(PYTHON) -m ruff check
@@ -34,7 +34,10 @@ docs: ## write the pages of docs that come from the source
 	$(PYTHON) -m tools.coverage > docs/coverage.md
 	$(PYTHON) -m nnr_codec.conformance.errata > docs/errata.md
 
-test: ## the fast tests
+fast: ## the tests without the marks medium and slow
+	$(PYTHON) -m pytest -q -m 'not slow and not medium'
+
+test: ## the tests without the mark slow
 	$(PYTHON) -m pytest
 
 test-all: ## all tests; NNR_PEER names a Python with NNCodec, for those against it

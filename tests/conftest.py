@@ -28,9 +28,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 #: States of random number generators, as the modules of tests made them, by module.
 SEEDS = pytest.StashKey[dict[str, Any]]()
 
-# A busy machine is no defect of the code.
-hypothesis.settings.register_profile("nnr_codec", deadline=None)
-hypothesis.settings.load_profile("nnr_codec")
+# A busy machine is no defect of the code. Without the slow tests, a property is tried with a fifth of its examples.
+hypothesis.settings.register_profile("full", deadline=None)
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,10 +45,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Stop at once where every test would fail for the same reason."""
     config.stash[SEEDS] = {}
+    hypothesis.settings.load_profile("fast" if "not slow" in config.option.markexpr else "full")
     if find_spec("nnr_codec.cabac_ext.kernel") is None:
         raise pytest.UsageError(
             f"{Path(nnr_codec.__file__).parent} has no compiled extension: pip install -e '.[dev,clients]' builds it"
         )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run the tests of single files in this process, since workers take longer to start."""
+    return 0 if all(".py" in argument for argument in config.args) else None
 
 
 def pytest_report_header() -> list[str]:

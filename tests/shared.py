@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _FOLDER = Path(os.environ.get("NNR_SHARED") or Path(__file__).resolve().parents[2] / "shared")
@@ -14,6 +15,11 @@ SHARED: Path | None = _FOLDER if _FOLDER.is_dir() else None
 
 #: Marks a test that reads `SHARED`.
 needs_shared = pytest.mark.skipif(SHARED is None, reason=f"no reference material at {_FOLDER} (set NNR_SHARED)")
+
+
+def examples(number: int) -> int:
+    """Return how many examples a property is tried with: ``number`` with the slow tests, else a fifth of it."""
+    return number * hypothesis.settings().max_examples // 100
 
 
 def standard_text() -> str:

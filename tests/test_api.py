@@ -25,6 +25,8 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.bitstream.summary import UnitInfo
 
+pytestmark = pytest.mark.medium
+
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
 
 

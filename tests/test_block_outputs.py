@@ -20,7 +20,7 @@ from .shared import SHARED, needs_shared
 from .vectors.pruning import container
 from .vectors.pruning import pruned as pruning_unit
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,6 +59,7 @@ def outputs(folders: Sequence[Path], scratch: Path) -> Iterator[list[Floats]]:
         yield [result.outputs[0].astype(np.float64) for result in results]
 
 
+@pytest.mark.slow
 @EVERY_MODEL
 def test_outputs_with_tools_of_blocks(source: Path, has_norms: bool, tmp_path: Path) -> None:
     """At fine steps all are equal but for rounding; at the default steps they are near."""

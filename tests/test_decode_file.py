@@ -23,7 +23,7 @@ from .formats.support import graph_text, tree
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
 TARGETS = ["m.nnef", "m.tar", "m.tgz", "m.npz", "m.safetensors"]
 
-pytestmark = pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")]
 
 
 def content(path: Path) -> dict[str, bytes] | bytes:

@@ -23,6 +23,8 @@ from nnr_codec import workers
 
 from .encodes import CASES, DIGESTS, digests
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parents[1]
 EXPECTED = json.loads(DIGESTS.read_text(encoding="utf-8"))
 
@@ -65,7 +67,7 @@ def test_executors(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         check(digests(executor=executor))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))])
 def test_processes_of_all_kinds(seed: int) -> None:
     """Seeds of hashes; 1 to 8 threads of ours, 1 to 4 of what multiplies matrices; with and without vector code."""
     libraries = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

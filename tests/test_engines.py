@@ -23,7 +23,7 @@ from .engines import Array, Job, Result
 from .formats.support import SYNTHETIC
 from .shared import SHARED, needs_shared
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.nnef"
 LARGE = ("resnet56_cifar10", "squeezenet1_0_deepcompression")
@@ -177,11 +177,13 @@ EVERY_KIND = pytest.mark.parametrize(
     "kind",
     [
         "own",
-        pytest.param("shared", marks=needs_shared),
+        pytest.param("shared", marks=[needs_shared, pytest.mark.slow]),
         pytest.param("large", marks=[needs_shared, pytest.mark.slow]),
     ],
 )
-EVERY_ENGINE = pytest.mark.parametrize("engine", ["tract", "nnef", pytest.param("nnef_tools", marks=pytest.mark.torch)])
+EVERY_ENGINE = pytest.mark.parametrize(
+    "engine", ["tract", "nnef", pytest.param("nnef_tools", marks=[pytest.mark.slow, pytest.mark.torch])]
+)
 CONTAINERS = {"tract": ["tar", "tgz", "nnef"], "nnef": ["nnef"], "nnef_tools": ["nnef"]}
 
 
@@ -228,6 +230,7 @@ def similarity(one: Array, other: Array) -> float:
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.torch
 def test_quantized_tensors(stages: Callable[[str], Stages]) -> None:
@@ -250,6 +253,7 @@ def test_quantized_tensors(stages: Callable[[str], Stages]) -> None:
         assert min(similarity(array, trained[array.shape]) for array in weights) > 0.99
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.torch
 def test_quantized_network(stages: Callable[[str], Stages]) -> None:

@@ -22,6 +22,9 @@ from nnr_codec.model import Array
 
 from .arrays import KINDS, LAYOUTS, SHAPES, arrays, assert_identical, from_patterns, in_memory, made, models, specials
 from .hostile_record import lossless_model
+from .shared import examples
+
+pytestmark = pytest.mark.medium
 
 #: topology_storage_format of the side-information record (docs/side-information.md).
 RECORD = 128
@@ -118,16 +121,22 @@ OPTIONS = st.fixed_dictionaries(
 
 # ------------------------------------------------------------------------------------------------ lossless: identity
 @given(model=models(), options=OPTIONS, way=st.sampled_from(list(WAYS)))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_lossless_is_the_identity(model: dict[str, Array], options: dict[str, Any], way: str) -> None:
     data = nnr.encode(model, **LOSSLESS, **options)
     assert_same(WAYS[way](data), model, way)
     assert nnr.encode(model, **LOSSLESS, **options) == data
 
 
-@pytest.mark.parametrize("type_name", STORED_TYPES)
-def test_lossless_for_each_kind_and_shape(type_name: str) -> None:
-    """All kinds of content in all shapes, as one model."""
+@pytest.mark.parametrize(
+    "type_name",
+    [
+        pytest.param(name, marks=() if name in ("float32", "bfloat16", "int8", "bool") else pytest.mark.slow)
+        for name in STORED_TYPES
+    ],
+)
+def test_each_kind_and_shape(type_name: str) -> None:
+    """All kinds of content in all shapes, as one model: lossless, and as by default."""
     model = {
         f"{kind} {k}": in_memory(made(kind, shape, type_name, k), LAYOUTS[k % len(LAYOUTS)])
         for kind in KINDS
@@ -136,11 +145,14 @@ def test_lossless_for_each_kind_and_shape(type_name: str) -> None:
     data = nnr.encode(model, **LOSSLESS)
     assert_same(nnr.decode(data).tensors, model)
     assert_same(by_stream(data, 100_000), model)
+    got = nnr.decode(nnr.encode(model))
+    for name, array in model.items():
+        assert_near(got[name], array, name)
 
 
 @pytest.mark.slow
 @given(model=models(), options=OPTIONS)
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_lossless_in_all_ways(model: dict[str, Array], options: dict[str, Any]) -> None:
     data = nnr.encode(model, **LOSSLESS, **options)
     for way, decode in WAYS.items():
@@ -148,7 +160,7 @@ def test_lossless_in_all_ways(model: dict[str, Array], options: dict[str, Any]) 
 
 
 @given(model=models(), options=OPTIONS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_lossless_bitstreams_are_legal(model: dict[str, Array], options: dict[str, Any]) -> None:
     """No rule of the standard is broken, and a decoder that ignores the record gets tensors of Table 15."""
     data = nnr.encode(model, **LOSSLESS, **options)
@@ -165,7 +177,7 @@ def test_the_preset_is_lossless(array: Array) -> None:
 
 
 @given(array=arrays(), seed=st.integers(0, 99))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_rule_makes_one_tensor_lossless(array: Array, seed: int) -> None:
     lossy = made("normal", (40, 50), "float32", seed)
     got = nnr.decode(nnr.encode({"a": lossy, "b": array}, rules=[nnr.Rule("b", exact=True)]))
@@ -195,7 +207,7 @@ def assert_near(got: Array, want: Array, what: object = "") -> None:
 
 
 @given(model=models(), options=OPTIONS, way=st.sampled_from(list(WAYS)))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_the_default_keeps_types_and_shapes(model: dict[str, Array], options: dict[str, Any], way: str) -> None:
     data = nnr.encode(model, **options)
     got = WAYS[way](data)
@@ -205,17 +217,9 @@ def test_the_default_keeps_types_and_shapes(model: dict[str, Array], options: di
     assert nnr.encode(model, **options) == data
 
 
-@pytest.mark.parametrize("type_name", STORED_TYPES)
-def test_the_default_for_each_kind_and_shape(type_name: str) -> None:
-    model = {f"{kind} {k}": made(kind, shape, type_name, k) for kind in KINDS for k, shape in enumerate(SHAPES)}
-    got = nnr.decode(nnr.encode(model))
-    for name, array in model.items():
-        assert_near(got[name], array, name)
-
-
 # --------------------------------------------------------------------------------- who can read it: record or no record
 @given(model=models(("float32", "int32")), options=OPTIONS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_plain_models_have_no_record(model: dict[str, Array], options: dict[str, Any]) -> None:
     """float32 and int32 of at least one dimension, not empty, each on its own: only what the standard has."""
     plain = {name: array.copy() for name, array in model.items() if array.shape and array.size}
@@ -226,7 +230,7 @@ def test_plain_models_have_no_record(model: dict[str, Array], options: dict[str,
 
 
 @given(model=models(OWN), options=OPTIONS, exact=st.sampled_from([None, True]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_without_a_record_it_is_the_same_or_refused(
     model: dict[str, Array], options: dict[str, Any], exact: bool | None
 ) -> None:
@@ -275,6 +279,7 @@ def test_ties_without_a_record(exact: bool | None) -> None:
     assert not records(data)
 
 
+@pytest.mark.slow
 def test_every_code_is_tried_here() -> None:
     """The arrays of this file lead to all codes of the record, and to the exact ones that need none."""
     kinds: set[str] = set()
@@ -401,7 +406,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
 @given(metadata=st.dictionaries(TEXT, TEXT, max_size=4), source=st.sampled_from(["", "npz", "safetensors"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @example(metadata={"": ""}, source="")
 @example(metadata={"\0": "\0\x7f\u2028\U0001f600"}, source="safetensors")
 @example(metadata={"format": "pt", "long": "x" * 100_000}, source="safetensors")
@@ -417,7 +422,7 @@ def test_metadata_comes_back(metadata: dict[str, str], source: str) -> None:
 @given(
     names=st.lists(st.text(max_size=6), min_size=1, max_size=4, unique=True), type_name=st.sampled_from(["f4", "bool"])
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_name_comes_back_or_is_refused(names: list[str], type_name: str) -> None:
     model = {name: made("normal", (8, 9), np.dtype(type_name).name, k) for k, name in enumerate(names)}
     try:
@@ -613,7 +618,7 @@ def test_the_order_of_layout_in_memory_does_not_matter() -> None:
 
 
 @given(model=models(FLOATS, most=2))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_decoding_to_another_type(model: dict[str, Array]) -> None:
     """float32 and float16 of what would be decoded; a finite value that does not fit is an error."""
     data = nnr.encode(model, **LOSSLESS)
@@ -635,7 +640,7 @@ def test_decoding_to_another_type(model: dict[str, Array]) -> None:
 
 
 @given(model=models(most=3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_is_expected_is_what_was_encoded(model: dict[str, Array]) -> None:
     data = nnr.encode(model, **LOSSLESS)
     assert_same(nnr.decode(data, limits=Limits(expected=model)).tensors, model)

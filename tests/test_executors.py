@@ -29,6 +29,8 @@ from nnr_codec.wanted import Wanted
 
 from .formats.support import dat, graph_text, regular, tar_bytes, write_folder
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(11)
 
 
@@ -156,13 +158,26 @@ ENGINES: dict[str, Callable[[], Any]] = {
     "processes": lambda: ProcessPoolExecutor(2, get_context("spawn")),
     "one process": lambda: ProcessPoolExecutor(1, get_context("spawn")),
 }
+#: Those that are tried by default.
+FEW = {"in any order", "pickling", "processes"}
 OTHERS = [
-    pytest.param(loky_executor, id="loky", marks=pytest.mark.clients),
-    pytest.param(dask_executor, id="dask", marks=[pytest.mark.clients, pytest.mark.filterwarnings("ignore")]),
+    pytest.param(loky_executor, id="loky", marks=[pytest.mark.slow, pytest.mark.clients]),
+    pytest.param(
+        dask_executor, id="dask", marks=[pytest.mark.slow, pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
+    ),
 ]
 
 
-@pytest.mark.parametrize("engine", [*[pytest.param(start, id=name) for name, start in ENGINES.items()], *OTHERS])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        *(
+            pytest.param(start, id=name, marks=() if name in FEW else pytest.mark.slow)
+            for name, start in ENGINES.items()
+        ),
+        *OTHERS,
+    ],
+)
 def test_the_same_bytes(engine: Callable[[], Any], model: Path, tmp_path: Path) -> None:
     bitstream = model.with_suffix(".nnr")
     one = bitstream.read_bytes()
@@ -270,6 +285,7 @@ def test_of_options_only_those_of_the_tensors_are_sent() -> None:
     assert max(executor.sent) < 2.2 * many["w0"].nbytes
 
 
+@pytest.mark.slow
 def test_small_tensors_are_sent_together(tmp_path: Path) -> None:
     many = {f"b{k}": np.full(64, k, "f4") for k in range(1000)}
     many |= {f"w{k}": RNG.normal(0, 0.1, (300, 300)).astype("f4") for k in range(3)}
@@ -496,6 +512,7 @@ def test_a_process_that_dies(start: Any, deadly: Callable[..., Mapping[str, Arra
     assert not (tmp_path / "x.nnr").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.clients
 @pytest.mark.filterwarnings("ignore")
 def test_dask_tries_again(deadly: Callable[..., Mapping[str, Array]], tmp_path: Path) -> None:

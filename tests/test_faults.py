@@ -23,6 +23,8 @@ import nnr_codec as nnr
 from .cli.support import COMMAND
 from .faults import CLEARING, JOBS, WRITING, Case, at, cases
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -71,6 +73,7 @@ def failing(case: Case, kind: Callable[[], BaseException], names: set[str], *, a
         number += 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_unclosed")
 @pytest.mark.parametrize("name", JOBS)
 def test_a_disk_that_is_full(prepared: dict[str, Case], name: str) -> None:
@@ -78,6 +81,7 @@ def test_a_disk_that_is_full(prepared: dict[str, Case], name: str) -> None:
     assert failing(prepared[name], lambda: OSError(errno.ENOSPC, "No space left on device"), WRITING) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_unclosed")
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("after", [False, True])
@@ -97,6 +101,7 @@ def room(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_unclosed")
 @pytest.mark.parametrize("name", JOBS)
 def test_the_system_has_no_room(prepared: dict[str, Case], name: str) -> None:
@@ -117,6 +122,7 @@ def test_the_system_has_no_room(prepared: dict[str, Case], name: str) -> None:
     assert refused
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """At every third call by which files change; the next process clears up. ``python -m tests.faults`` takes all."""
     done = subprocess.run(

@@ -31,8 +31,11 @@ from .builder import Bitstream
 from .hostile import STRICT, Subject, flips, header_bytes, outcome, subjects, trial, truncations
 from .hostile_cuts import WHOLE, CutTally, Cutter
 from .hostile_flips import Flipper, FlipTally
+from .shared import examples
 from .soon import soon
 from .syntax.samples import AnyTopology, draw_from
+
+pytestmark = pytest.mark.medium
 
 SUBJECTS = {subject.id: subject for subject in subjects("valid", "acceptable")}
 
@@ -59,7 +62,13 @@ FEW = [
 
 
 def each(names: Iterable[str]) -> list[object]:
-    return [pytest.param(SUBJECTS[name], id=name) for name in names]
+    """Parameters of these names; all but every fourth one are slow."""
+    return [pytest.param(SUBJECTS[name], id=name, marks=slow_but(k % 4)) for k, name in enumerate(names)]
+
+
+def slow_but(number: int) -> pytest.MarkDecorator | tuple[()]:
+    """The mark of a parameter of that number, of which the first one alone is not slow."""
+    return pytest.mark.slow if number else ()
 
 
 def check(subject: Subject, every_byte: bool) -> None:
@@ -105,7 +114,7 @@ def spread(positions: Sequence[int], most: int) -> Sequence[int]:
     return positions[:: -(-len(positions) // most) or 1]
 
 
-@pytest.mark.parametrize("number", range(SHARES))
+@pytest.mark.parametrize("number", [pytest.param(number, marks=slow_but(number)) for number in range(SHARES)])
 def test_cuts_of_every_vector(number: int) -> None:
     """Between units, and at some places within them; ``python -m tests.hostile_full`` cuts everywhere."""
     tally = CutTally()
@@ -118,7 +127,7 @@ def test_cuts_of_every_vector(number: int) -> None:
     assert tally.outcomes["TruncatedError"]
 
 
-@pytest.mark.parametrize("number", range(SHARES))
+@pytest.mark.parametrize("number", [pytest.param(number, marks=slow_but(number)) for number in range(SHARES)])
 def test_flips_in_every_vector(number: int) -> None:
     """Some bits of the headers; ``python -m tests.hostile_full`` inverts all."""
     tally = FlipTally()
@@ -163,6 +172,7 @@ def test_the_command_says_that_a_bitstream_is_incomplete(
 
 
 # ------------------------------------------------------------------------------------------------ readers
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nncodec-v2/mixed_int_float", "nncodec-levels/block_bnf", "nncodec-levels/codebook"])
 def test_memory_while_a_damaged_header_is_decoded(name: str) -> None:
     """What is asked for, not only what is touched: within twice the limit of one bitstream."""
@@ -217,13 +227,13 @@ def test_the_start_is_two_units() -> None:
 
 
 @given(data=st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_random_bytes(data: bytes) -> None:
     decoded(data)
 
 
 @given(kind=st.integers(0, 63), flags=st.integers(0, 3), content=st.binary(max_size=200), profile=st.integers(0, 1))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_random_units(kind: int, flags: int, content: bytes, profile: int) -> None:
     """A well-framed unit of any type with any content after a good beginning."""
     unit = (len(content) + 3).to_bytes(2, "big") + bytes([kind << 2 | flags]) + content
@@ -233,7 +243,7 @@ def test_random_units(kind: int, flags: int, content: bytes, profile: int) -> No
 @given(
     payload_type=st.integers(0, 3), flags=st.integers(0, 7), content=st.binary(max_size=200), name=st.binary(max_size=3)
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_random_compressed_data_units(payload_type: int, flags: int, content: bytes, name: bytes) -> None:
     """Past the name, where the flags and counts are."""
     body = bytes([payload_type << 3 | flags]) + (b"" if flags & 4 else name + b"\0") + content
@@ -303,7 +313,7 @@ def refused_or_decoded(data: bytes) -> None:
         nnr.decode(data, limits=STRICT, topology_dimensions=EveryTopology())
 
 
-@pytest.mark.parametrize("first", range(0, 2000, 250))
+@pytest.mark.parametrize("first", [pytest.param(first, marks=slow_but(first)) for first in range(0, 2000, 250)])
 def test_random_headers(first: int) -> None:
     """Combinations that no encoder thinks of."""
     for seed in range(first, first + 250):
@@ -317,7 +327,7 @@ def test_random_headers(first: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_mutated_streams(data: st.DataObject) -> None:
     """Several changes at once: bytes overwritten, removed, doubled, joined to another stream."""
     subject = SUBJECTS[data.draw(st.sampled_from(FEW))]

@@ -36,6 +36,8 @@ from .hostile_record import (
 )
 from .soon import soon
 
+pytestmark = pytest.mark.medium
+
 
 def tried(name: str, inputs: Iterable[tuple[str, bytes]], parts: int = 4) -> Counter[str]:
     """Read every input in one of ``parts`` of all ways in turn; AssertionError names the one that ends badly."""
@@ -57,6 +59,7 @@ def test_the_lossless_bitstream_has_all_codes() -> None:
     assert canonical(json.loads(record(data))) == record(data)
 
 
+@pytest.mark.slow
 def test_lossless_bitstreams_truncated_and_flipped() -> None:
     data = lossless()
     headers = header_bytes(data)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "nnr_codec"
 

@@ -236,6 +236,7 @@ def test_scores_that_are_none(score: object, message: str) -> None:
         nnr.measure(MODEL, lambda model: score, {"sparsification": (0.1,)})  # type: ignore[arg-type,return-value]
 
 
+@pytest.mark.medium
 @given(st.lists(st.none() | st.floats(0, 1), max_size=300))
 def test_classes_come_back_or_are_refused(classes: list[float | None]) -> None:
     model = nnr.Model(dict(MODEL))
@@ -279,6 +280,7 @@ def test_numbers_that_are_none_are_passed_over() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ a network
+@pytest.mark.medium
 def test_maps_of_a_network() -> None:
     """All kinds, for the network that the examples have; its accuracy is by how much its weights are like they were."""
     original = nnr.load(DIGITS)

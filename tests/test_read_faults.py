@@ -102,6 +102,7 @@ def test_errors_of_the_system(name: str, number: int) -> None:
         assert caught.value is error, at
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", SOURCES)
 def test_files_that_end_early(name: str) -> None:
     """As they do when somebody cuts them: never another exception, and never other tensors."""

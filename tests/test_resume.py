@@ -28,7 +28,10 @@ from nnr_codec.model import Array
 from nnr_codec.parts import Parts, freeze, parts_of, thaw
 from nnr_codec.syntax.structures import IntegerCodebook
 
+from .shared import examples
 from .test_executors import Away, Losing, tensors
+
+pytestmark = pytest.mark.medium
 
 RNG = np.random.default_rng(3)
 OPTIONS: list[dict[str, Any]] = [
@@ -443,7 +446,7 @@ def test_nothing_else_comes_out() -> None:
             thaw(aligned(data))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_any_bytes_end_in_a_value_or_an_error(data: st.DataObject) -> None:
     value = {"a": [1, 2.5, None, "text"], "b": (np.arange(5), b"x"), "c": EncoderConfig(), "d": frozenset("ab")}

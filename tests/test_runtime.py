@@ -51,6 +51,7 @@ class TestTract:
         np.testing.assert_allclose(outputs["sum"], 3 * A, rtol=1e-6)
         np.testing.assert_allclose(outputs["scaled"], A * np.concatenate([W, W]), rtol=1e-6)
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(
         ("inputs", "what"),
         [

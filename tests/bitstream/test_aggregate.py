@@ -312,6 +312,7 @@ def test_a_malformed_bitstream() -> None:
         extract(b"not a bitstream", 0)
 
 
+@pytest.mark.medium
 @given(st.data())
 def test_every_self_contained_part_decodes_to_what_the_whole_decodes_to(data: st.DataObject) -> None:
     """Random trees of aggregates, parameter sets and tensors."""

@@ -16,10 +16,10 @@ from nnr_codec.syntax.structures import NnrAggregateUnitHeader
 
 from ..builder import Bitstream, ndu
 from ..interop import BY_ID
-from ..test_vectors import Case, each
+from ..vectors.few import Case, cases, for_each
 
 
-@pytest.mark.parametrize("case", each("valid", "acceptable"))
+@for_each(cases("valid", "acceptable"), "medium")
 def test_vectors_come_back(case: Case) -> None:
     options: dict[str, Any] = {"topology_dimensions": case.topology_dimensions, "topology": case.topology}
     for stream in case.streams:

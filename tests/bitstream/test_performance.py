@@ -29,6 +29,8 @@ from nnr_codec.syntax.structures import (
 
 from ..builder import Bitstream
 
+pytestmark = pytest.mark.medium
+
 KINDS: Any = [p.SparsificationMap, p.PruningMap, p.UnificationMap, p.DecompositionMap]
 
 ROW = p.SparsificationRow(0.5, 0.25, 0.75, class_bitmask=0b1001, class_accuracies=(0.5, 1.0))

@@ -21,6 +21,7 @@ from nnr_codec.decoder.texts import session_for
 from nnr_codec.syntax import BitReader
 
 from ..builder import Bitstream, ndu
+from ..vectors.few import for_each
 
 ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 STREAMS = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.nn[rc]"))}
@@ -58,7 +59,7 @@ def is_invalid(path: Path) -> bool:
     return facts(path).get("result") == "invalid"
 
 
-@pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
+@for_each(STREAMS, "medium")
 def test_nodes_cover_each_bit_once(path: Path) -> None:
     data = path.read_bytes()
     roots, error = read(path)
@@ -76,7 +77,7 @@ def test_nodes_cover_each_bit_once(path: Path) -> None:
     assert position == 8 * len(data) or error
 
 
-@pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
+@for_each(STREAMS, "medium")
 def test_raw_bits_are_those_of_the_bitstream(path: Path) -> None:
     bits = BitReader(path.read_bytes())
     for root in read(path)[0]:
@@ -88,7 +89,7 @@ def test_raw_bits_are_those_of_the_bitstream(path: Path) -> None:
                 assert leaf.raw == ""
 
 
-@pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
+@for_each(STREAMS, "medium")
 def test_json(path: Path) -> None:
     for root in read(path)[0]:
         parsed = json.loads(json.dumps(root.to_dict(), allow_nan=False))
@@ -104,11 +105,16 @@ def count(node: dict[str, Any]) -> int:
     return 1 + sum(map(count, node["children"]))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in STREAMS if name.startswith(("syntax", "block")) or name.endswith(("00.nnr", "dq.nnc"))]
+@for_each(
+    {
+        name: path
+        for name, path in STREAMS.items()
+        if name.startswith(("syntax", "block")) or name.endswith(("00.nnr", "dq.nnc"))
+    },
+    "medium",
 )
-def test_each_bit_has_an_element(name: str) -> None:
-    for root in read(STREAMS[name])[0]:
+def test_each_bit_has_an_element(path: Path) -> None:
+    for root in read(path)[0]:
         expected = {bit: leaf for leaf in leaves(root) for bit in range(leaf.offset, leaf.offset + min(leaf.bits, 200))}
         for bit, leaf in expected.items():
             path = root.at(bit)

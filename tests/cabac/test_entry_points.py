@@ -20,6 +20,10 @@ from nnr_codec.syntax.deepcabac import QuantTensorSyntax
 from tests.cabac.pairs import Decoded, Pair, kernel_syntax, oracle_decode, oracle_encode, relaxed, tensors
 from tests.cabac.test_kernel_equals_oracle import make
 
+from ..shared import examples
+
+pytestmark = pytest.mark.medium
+
 Lists = npt.NDArray[np.int64]
 PATH = "nnr_compressed_data_unit_header."
 
@@ -81,7 +85,7 @@ def take(reader: LevelReader, n: int) -> list[int]:
 
 
 # ------------------------------------------------------------------------------------------------ in pieces, in order
-@settings(relaxed, max_examples=200)
+@settings(relaxed, max_examples=examples(200))
 @given(tensors((1, 2, 10)), st.randoms(use_true_random=False))
 def test_pieces_in_order(pair: Pair, random: Random) -> None:
     """Any number of levels without a block scan, any number of rows of blocks with one."""
@@ -115,7 +119,7 @@ def check_every_entry_point(one: Case, random: Random, offset: int = 0) -> None:
     assert take(head, height * one.s.tensor_2d_width) == one.expected.params[0]  # forks have not moved it
 
 
-@settings(relaxed, max_examples=200)
+@settings(relaxed, max_examples=examples(200))
 @given(tensors((1, 2, 10)).filter(lambda pair: kernel_syntax(pair[0]).entry_points), st.randoms(use_true_random=False))
 def test_any_tensor(pair: Pair, random: Random) -> None:
     check_every_entry_point(case(pair), random, offset=random.randint(0, 3))
@@ -257,7 +261,7 @@ def test_the_end_of_the_payload_is_a_place() -> None:
     assert refusal(lambda: one.head(lists).fork(8))[0] is ElementError
 
 
-@settings(relaxed, max_examples=100)
+@settings(relaxed, max_examples=examples(100))
 @given(st.data())
 def test_random_lists_give_levels_or_errors(data: st.DataObject) -> None:
     one = case(make(data.draw(st.integers(0, 9)), QuantTensorSyntax((33, 5), dq_flag=1, scan_order=1)))

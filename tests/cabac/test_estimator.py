@@ -49,6 +49,8 @@ from tests.cabac.pairs import (
     tensors,
 )
 
+from ..shared import examples
+
 ONE_BIT = 1 << 15
 
 
@@ -170,7 +172,7 @@ def set_costs(s: QuantTensorSyntax, t: QuantTensor) -> dict[int, list[int]]:
 
 
 # ------------------------------------------------------------------------------------------------ estimator
-@settings(relaxed, max_examples=150)
+@settings(relaxed, max_examples=examples(150))
 @given(tensors((1, 2, 10, 11)))
 def test_estimator_equals_the_plain_one(tensor: Pair) -> None:
     assert kernel_estimate(tensor) == plain_estimate(tensor)
@@ -260,7 +262,7 @@ MANY_PASSES = sparse(
 
 @example(TWO_AWAY)
 @example(MANY_PASSES)
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=examples(60))
 @given(tensors((1, 2, 10)))
 def test_choice_equals_an_exhaustive_search(tensor: Pair) -> None:
     """Over what contexts may gain; of many that gain little, ids are replaced one by one."""
@@ -286,7 +288,7 @@ def test_choice_equals_an_exhaustive_search(tensor: Pair) -> None:
         assert total_cost(s, t, costs, ids) >= least
 
 
-@settings(relaxed, max_examples=100)
+@settings(relaxed, max_examples=examples(100))
 @given(tensors((1, 2, 10)))
 def test_choice_never_costs_more(tensor: Pair) -> None:
     s, t = tensor

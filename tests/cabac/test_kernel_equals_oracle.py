@@ -39,6 +39,10 @@ from tests.cabac.pairs import (
     tensors,
 )
 
+from ..shared import examples
+
+pytestmark = pytest.mark.medium
+
 
 def compare(*block: Pair) -> bytes:
     """One payload through everything."""
@@ -52,26 +56,26 @@ def compare(*block: Pair) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------ everything
-@settings(relaxed, max_examples=300)
+@settings(relaxed, max_examples=examples(300))
 @given(tensors())
 def test_one_tensor(tensor: Pair) -> None:
     compare(tensor)
 
 
-@settings(relaxed, max_examples=80)
+@settings(relaxed, max_examples=examples(80))
 @given(st.lists(tensors((1, 2, 10)), min_size=2, max_size=4))
 def test_several_tensors_in_a_payload(block: list[Pair]) -> None:
     compare(*block)
 
 
 @pytest.mark.slow
-@settings(relaxed, max_examples=1000)
+@settings(relaxed, max_examples=examples(1000))
 @given(st.lists(tensors(), min_size=1, max_size=3))
 def test_everything_at_length(block: list[Pair]) -> None:
     compare(*block)
 
 
-@settings(relaxed, max_examples=200)
+@settings(relaxed, max_examples=examples(200))
 @given(tensors(), st.floats(2.0**-40, 2.0**20), st.integers(0, 9))
 def test_levels_times_a_step(tensor: Pair, step: float, missing: int) -> None:
     """In one call as in several; payloads may be cut short."""

@@ -47,6 +47,8 @@ from tests.cabac.pairs import (
 )
 from tests.soon import soon
 
+from ..shared import examples
+
 
 def case(s: QuantTensorSyntax, seed: int = 1, width: int = 5) -> Pair:
     """A tensor of small levels."""
@@ -141,14 +143,14 @@ def test_bytes_inserted_and_removed(name: str) -> None:
         agreed(payload[:position] + payload[position + 1 :], s)
 
 
-@settings(relaxed, max_examples=200)
+@settings(relaxed, max_examples=examples(200))
 @given(tensors((1, 2, 10)), st.binary(max_size=80))
 def test_any_bytes(tensor: Pair, payload: bytes) -> None:
     agreed(payload, tensor[0])
 
 
 @pytest.mark.slow
-@settings(relaxed, max_examples=2000)
+@settings(relaxed, max_examples=examples(2000))
 @given(tensors((1, 2, 10)), st.integers(0, 2**32))
 def test_any_flip(tensor: Pair, seed: int) -> None:
     payload, random = bytearray(kernel_encode(tensor)), Random(seed)

@@ -53,6 +53,7 @@ def check(levels: Levels, side: TensorSide | None = None, **options: Any) -> byt
     return payload
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("unary_length", [1, 2, 3, 10, 256])
 @pytest.mark.parametrize("scale", [0.1, 0.7, 4, 30, 1e3, 1e8])
 @pytest.mark.parametrize("dq_flag", [0, 1])
@@ -142,6 +143,7 @@ def test_twice_a_level_is_out_of_range() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ rows of blocks
+@pytest.mark.medium
 @pytest.mark.parametrize("scan_order", [1, 2, 4])
 @pytest.mark.parametrize("dq_flag", [0, 1])
 @pytest.mark.parametrize("scale", [0.05, 3, 1e5])

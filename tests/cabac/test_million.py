@@ -31,6 +31,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.medium
 def test_the_first_ones(record_property: Callable[[str, object], None]) -> None:
     seen = million.batch(0, 0, COUNT)
     assert seen["payloads"] == COUNT

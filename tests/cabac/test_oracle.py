@@ -28,6 +28,10 @@ from nnr_codec.syntax.deepcabac import (
     terminate,
 )
 
+from ..shared import examples
+
+pytestmark = pytest.mark.medium
+
 
 def encode(*tensors: tuple[QuantTensorSyntax, QuantTensor]) -> tuple[bytes, list[QuantTensor], list[Bin]]:
     """One payload with these tensors, what was coded, and its bins."""
@@ -635,7 +639,7 @@ def tensors(draw: st.DrawFn) -> tuple[QuantTensorSyntax, QuantTensor]:
     return s, t
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(tensors(), min_size=1, max_size=3))
 def test_round_trip(block: list[tuple[QuantTensorSyntax, QuantTensor]]) -> None:
     payload, coded, bins = encode(*block)
@@ -650,7 +654,7 @@ def test_round_trip(block: list[tuple[QuantTensorSyntax, QuantTensor]]) -> None:
     assert again == payload
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tensors(), st.binary(max_size=60))
 def test_any_bytes_decode_or_are_refused(tensor: tuple[QuantTensorSyntax, QuantTensor], data: bytes) -> None:
     s, _ = tensor

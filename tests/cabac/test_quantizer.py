@@ -27,6 +27,8 @@ from nnr_codec.cabac_ext.kernel import (
 from nnr_codec.cabac_ext.quantizer import glance, grid, loss, loss_of_levels, power, survey, trellis, uniform
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB, index_to_xy
 
+from ..shared import examples
+
 Array = npt.NDArray[Any]
 Levels = npt.NDArray[np.int32]
 each_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -128,7 +130,7 @@ def test_dependent_is_optimal(dtype: Any) -> None:
                 assert got == pytest.approx(best, abs=n * 2**-14)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=3))
 def test_dependent_is_optimal_anywhere(q: list[float]) -> None:
     got = squared_error(np.array(q), 1.0, quantize(dependent, np.array(q), 1.0))

@@ -174,6 +174,7 @@ def counted(levels: Levels, dq_flag: int) -> Counts:
     return kinds, Counter(((1 if v > 0 else -1), min(abs(v), 512)) for v in levels.tolist() if v)
 
 
+@pytest.mark.medium
 @each_quantizer
 @pytest.mark.parametrize("unary", [1, 11])
 def test_textbook(dq_flag: int, unary: int) -> None:

@@ -64,6 +64,7 @@ def test_what_comes_of_options(
     assert {name: back[name].shape for name in back} == {name: array.shape for name, array in TENSORS.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("arguments", [["--block"], ["--fold-batchnorm"], ["--fold-batchnorm", "--local-scaling"]])
 def test_outputs_are_the_same(folder: str, capsys: Capture, arguments: list[str]) -> None:
     """What folding and scaling do is nothing to the network; what quantization does is as much as without them."""

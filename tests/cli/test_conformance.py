@@ -21,6 +21,8 @@ from nnr_codec.conformance.vectors import Result as CaseResult
 from ..conformance.support import command, write_case
 from .support import Result, call
 
+pytestmark = pytest.mark.medium
+
 Capture = pytest.CaptureFixture[str]
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -203,6 +203,7 @@ class TestRun:
             np.savez("images.npz", x=test["images"][:40])
         return Path("images.npz")
 
+    @pytest.mark.medium
     def test_agreement(self, images: Path, capsys: Capture) -> None:
         nnr.encode_file(DIGITS, "m.nnr")
         result = call(capsys, "diff", DIGITS, "m.nnr", "--run", images, "--tolerance", 0.01)
@@ -223,6 +224,7 @@ class TestRun:
         assert call(capsys, "diff", DIGITS, DIGITS, "--run", "none.npz").code == 5
         assert call(capsys, "diff", images, images, "--run", images).code == 4
 
+    @pytest.mark.medium
     def test_what_cannot_be_compared(self, images: Path, capsys: Capture) -> None:
         """The message says which model does not run, and nothing of the engine's insides."""
         model = nnr.load(DIGITS)

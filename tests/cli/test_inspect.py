@@ -316,6 +316,7 @@ def test_offset_in_an_aggregate(capsys: Capture) -> None:
     assert call(capsys, "inspect", path, "--offset", 8 * 19 + 16, "--element", "scan_order", "--json").out == "[]\n"
 
 
+@pytest.mark.medium
 def test_long_bitstreams_take_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told of a unit is not kept, and tables are printed in pieces."""
     data = nnr.encode({"w": weights()}) + 3000 * b"\x00\x03\x82"

@@ -16,6 +16,8 @@ from nnr_codec.bitstream.performance import SparsificationRow
 
 from .support import DIGITS, call, process, weights
 
+pytestmark = pytest.mark.medium
+
 Capture = pytest.CaptureFixture[str]
 
 #: Prints the share of zeros in a model's weights, twice that for one class, and nothing for another one.
@@ -78,6 +80,7 @@ def test_a_command_measures(mapped: Path) -> None:
         assert Path(name).name == "model.npz" and Path(name).is_absolute() and not Path(name).exists()
 
 
+@pytest.mark.slow
 def test_the_real_command(npz: Path) -> None:
     arguments = ["--map", "sparsification=0.1", "--map", "unification", "--evaluate", command(), "-v"]
     done = process("encode", npz, "-o", "mapped.nnr", *arguments)

@@ -22,6 +22,8 @@ import nnr_codec as nnr
 
 from .support import COMMAND, DIGITS, SUMMARY, process, weights
 
+pytestmark = pytest.mark.medium
+
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
 full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 

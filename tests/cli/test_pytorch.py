@@ -16,6 +16,8 @@ from ..formats.torch_support import pytorch as torch_or_skip
 from ..threats.test_pytorch import Call
 from .support import SUMMARY, call, process
 
+pytestmark = pytest.mark.medium
+
 Capture = pytest.CaptureFixture[str]
 
 

@@ -11,6 +11,8 @@ from nnr_cli.main import run
 
 import nnr_codec as nnr
 
+pytestmark = pytest.mark.medium
+
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.nnef"
 
 

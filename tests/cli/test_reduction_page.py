@@ -20,6 +20,8 @@ from nnr_codec.encoder.reduce import TOOLS
 from ..formats.onnx_nets import Net
 from .support import DIGITS, call
 
+pytestmark = pytest.mark.medium
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reduction.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", "## (top)\n" + TEXT, re.MULTILINE | re.DOTALL))

@@ -32,6 +32,7 @@ def killed(folder: str, parts: int, *arguments: object) -> None:
     assert running.returncode == -signal.SIGKILL
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_the_same_command_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

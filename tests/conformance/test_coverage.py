@@ -32,6 +32,7 @@ def matrix() -> Matrix:
     return Matrix(load_cases(VECTORS))
 
 
+@pytest.mark.medium
 def test_there_are_no_gaps() -> None:
     assert not matrix().gaps()
 
@@ -41,6 +42,7 @@ def test_the_page_is_not_stale() -> None:
     assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == page(matrix())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("only", "gap"),
     [

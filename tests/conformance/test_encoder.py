@@ -25,8 +25,11 @@ from nnr_codec import workers
 from nnr_codec.syntax import deepcabac
 
 from ..encodes import CASES, layers
+from ..shared import examples
 from .asked import ASKED, BITSTREAM, CONTEXTS, GOALS, MODEL_ONLY, OTHERS, TENSOR, Asked
 from .levels import Seen, check
+
+pytestmark = pytest.mark.medium
 
 EXAMPLES = {"models": 60, "networks": 40, "retrained": 15, "aggregates": 15, "senders": 30, "differences": 30}
 
@@ -112,7 +115,7 @@ def test_all_options_are_asked_for() -> None:
 
 @pytest.mark.parametrize("what", ASKED)
 def test_what_is_written_conforms(what: str, record_property: Callable[[str, object], None]) -> None:
-    seen = run(what, EXAMPLES[what])
+    seen = run(what, examples(EXAMPLES[what]))
     assert seen["refused"] <= 0.75 * seen["examples"]
     record_property("figure: encodings that were verified", seen["bitstreams"])
     record_property("figure: their tensors, read by the plain implementation", seen["tensors"])

@@ -22,6 +22,8 @@ from ..vectors.make import ROOT
 from ..vectors.stream import Stream
 from .support import command, described, write_case
 
+pytestmark = pytest.mark.medium
+
 W = np.array([[1.5, -2, 0]], np.float32)
 DATA = nnr.encode({"w": W})
 TRUNCATED = {"class": "TruncatedError", "unit": 2}
@@ -230,6 +232,7 @@ def test_requirements_are_named(tmp_path: Path) -> None:
     assert outcomes(tmp_path, lenient=True)["A"][0] == Outcome.XPASS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="what a case takes is known on Linux")
 def test_peaks_of_memory(tmp_path: Path) -> None:
     """Each case has its own: a large one leaves nothing to those after it."""
@@ -283,6 +286,7 @@ def extended(*extensions: str, mode: str) -> dict[str, tuple[Outcome, str, str]]
     return {result.case.id: (result.outcome, result.detail, result.case.result) for result in found}
 
 
+@pytest.mark.slow
 def test_a_decoder_that_does_not_know_side_information() -> None:
     """It gives the tensors of the units, of bitstreams with a broken record as well; or it refuses private units."""
     assert extended(mode="plain") == dict.fromkeys(EXTENDED, (Outcome.PASS, "", "acceptable"))
@@ -290,6 +294,7 @@ def test_a_decoder_that_does_not_know_side_information() -> None:
     assert [refusing[name][0] for name in EXTENDED] == ["FAIL"] * 4 + ["PASS"] * 3
 
 
+@pytest.mark.slow
 def test_a_decoder_that_knows_side_information() -> None:
     found = extended("side-information", mode="patterns")
     assert [found[name][0] for name in EXTENDED] == [Outcome.PASS] * len(EXTENDED)
@@ -315,6 +320,7 @@ def test_limits_are_the_decoders_own_affair(tmp_path: Path) -> None:
     assert (outcome, detail) == (Outcome.PASS, "decoded; limits are the decoder's own affair")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited where its use is known")
 def test_memory(tmp_path: Path) -> None:
     """Of a command, and of this library: a tensor of 64 MiB in 16 MiB; a new process has all memory again."""

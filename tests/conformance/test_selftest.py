@@ -67,6 +67,7 @@ def test_a_core_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         nnr.selftest()
 
 
+@pytest.mark.medium
 def test_without_ml_dtypes() -> None:
     """Its types are skipped, and that is fine."""
     program = (

@@ -24,7 +24,10 @@ from nnr_codec.syntax.structures import NnrUnitHeader
 from nnr_codec.tensor.quant import step_size
 
 from ..builder import Bitstream, ndu, update_ndu
+from ..vectors.few import for_each
 from .violations import GRAPH, VECTORS, base, raw, start
+
+pytestmark = pytest.mark.medium
 
 CASES = load_cases(VECTORS)
 
@@ -73,11 +76,12 @@ def broken(*found: nnr.Report) -> set[str]:
     return {violation.requirement for report in found for violation in report.violations}
 
 
-def of(*results: str) -> list[object]:
-    return [pytest.param(case, id=case.id) for case in CASES if case.result in results]
+def of(*results: str) -> dict[str, Case]:
+    """Return the cases with one of these results, by folder and id; those of other implementations as well."""
+    return {f"{case.group}/{case.id}": case for case in CASES if case.result in results}
 
 
-@pytest.mark.parametrize("case", of("valid"))
+@for_each(of("valid"), "medium")
 def test_valid_vectors_break_nothing(case: Case) -> None:
     found = reports(case)
     assert broken(*found) == NNCODEC.get(case.id, set())
@@ -90,7 +94,7 @@ def assert_digests(streams: Sequence[Stream], found: Sequence[nnr.Report]) -> No
             assert sorted(report.tensors, key=str) == sorted(stream.tensors, key=str)
 
 
-@pytest.mark.parametrize("case", of("invalid"))
+@for_each(of("invalid"), "medium")
 def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
     *before, last = reports(case)
     assert not broken(*before)
@@ -103,7 +107,7 @@ def test_invalid_vectors_break_a_rule_that_has_a_name(case: Case) -> None:
         assert told[0].requirement in ("side-information", "complete")
 
 
-@pytest.mark.parametrize("case", of("acceptable"))
+@for_each(of("acceptable"), "medium")
 def test_acceptable_vectors(case: Case) -> None:
     found = reports(case)
     assert broken(*found) == set(case.requirements)
@@ -483,6 +487,7 @@ def test_files_and_open_files(tmp_path: Path) -> None:
         nnr.verify(tmp_path / "none.nnr")
 
 
+@pytest.mark.slow
 def test_agrees_with_the_decoder_about_mutants() -> None:
     """Nothing but a report comes out, and what the decoder refuses has a violation."""
     seeds = [case.streams[-1].path.read_bytes() for case in CASES if case.group not in ("nncodec-v1", "nncodec-v2")]

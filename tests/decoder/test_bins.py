@@ -21,6 +21,7 @@ from nnr_codec.decoder.task import NduTask
 
 from ..builder import Bitstream, ndu
 from ..cabac.pairs import BASE, BYPASS, TERMINATE
+from ..vectors.few import for_each
 
 ROOT = Path(__file__).resolve().parents[2] / "bitstream_vectors"
 STREAMS = {
@@ -47,7 +48,7 @@ def bins_of(task: NduTask, first_edition: bool = False) -> list[TensorBin]:
     return found
 
 
-@pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
+@for_each(STREAMS, "slow")
 def test_bins_are_those_of_the_kernel(path: Path) -> None:
     for task, first_edition in tasks(path):
         found = bins_of(task, first_edition)
@@ -68,9 +69,9 @@ def test_bins_are_those_of_the_kernel(path: Path) -> None:
         assert np.array_equal(np.column_stack([context, rest]), expected)
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMS if name.startswith("block") or "rowskip" in name])
-def test_heads_are_what_the_bins_say(name: str) -> None:
-    for task, first_edition in tasks(STREAMS[name]):
+@for_each({name: STREAMS[name] for name in STREAMS if name.startswith("block") or "rowskip" in name}, "slow")
+def test_heads_are_what_the_bins_say(path: Path) -> None:
+    for task, first_edition in tasks(path):
         found = bins_of(task, first_edition)
         for part, elements in heads(task, first_edition):
             for element in elements:

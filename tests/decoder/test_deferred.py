@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -26,9 +25,11 @@ from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Block, Model
 
 from ..builder import Bitstream, ndu
+from ..vectors.few import Case, cases, for_each
 from .test_parallel import ways
 
-VECTORS = sorted((Path(__file__).resolve().parents[2] / "bitstream_vectors").glob("[!i]*/*/stream.nnr"))
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(3)
 
 
@@ -108,10 +109,10 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 # ------------------------------------------------------------------------------------------------ equality
 @pytest.mark.filterwarnings("ignore::nnr_codec.decoder.pruning.PruningWarning")
 @pytest.mark.usefixtures("_room")
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.parent.name) for path in VECTORS])
-def test_vectors(path: Path) -> None:
+@for_each(cases("valid", "acceptable", "invalid"), "slow")
+def test_vectors(case: Case) -> None:
     """Also those that are refused: the first error is that of the first tensor."""
-    data = path.read_bytes()
+    data = case.streams[-1].path.read_bytes()
     want = outcome(lambda: facts(nnr.decode(data, limits=Limits.strict())))
     assert outcome(lambda: deferred(data)) == want
     shuffled = outcome(lambda: deferred(data, order=1))

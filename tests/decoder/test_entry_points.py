@@ -23,6 +23,7 @@ from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
 from ..builder import Bitstream, codebook, ndu, update_ndu
 from ..cabac.pairs import relaxed
+from ..shared import examples
 
 HEADER = "nnr_compressed_data_unit_header."
 
@@ -221,7 +222,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return counts
 
 
-@settings(relaxed, max_examples=100)
+@pytest.mark.medium
+@settings(relaxed, max_examples=examples(100))
 @given(st.data())
 def test_rows_of_any_tensor(data: st.DataObject) -> None:
     """As numpy takes them from the whole tensor."""

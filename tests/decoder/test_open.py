@@ -155,6 +155,7 @@ def test_a_stream_that_does_not_block() -> None:
         nnr.open(Socket())  # type: ignore[arg-type]
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["path", "unbuffered", "buffered"])

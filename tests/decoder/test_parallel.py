@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,8 @@ from nnr_codec.model import Array
 
 from ..builder import Bitstream, ndu, update_ndu
 from ..interop import ALL, Stream
+from ..vectors.few import Case, cases, for_each
 from .support import contents
-
-VECTORS = sorted((Path(__file__).resolve().parents[2] / "bitstream_vectors").glob("[!i]*/*/stream.nnr"))
 
 
 class Sorted(ThreadPoolExecutor):
@@ -108,10 +106,10 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
 
 
 @pytest.mark.usefixtures("_segments")
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.parent.name) for path in VECTORS])
-def test_vectors(path: Path) -> None:
+@for_each(cases("valid", "acceptable", "invalid"), "slow")
+def test_vectors(case: Case) -> None:
     """Also those that are refused, and what is left half-way."""
-    data = path.read_bytes()
+    data = case.streams[-1].path.read_bytes()
     state = UpdateState()
     one = outcome(lambda: decode(data, state))
     raw = outcome(lambda: decode(data, UpdateState(), raw=True))
@@ -123,7 +121,7 @@ def test_vectors(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_segments")
-@pytest.mark.parametrize("stream", [pytest.param(stream, id=stream.id) for stream in ALL])
+@for_each({stream.id: stream for stream in ALL}, "slow")
 def test_interop(stream: Stream) -> None:
     state = UpdateState()
     for path in stream.before:

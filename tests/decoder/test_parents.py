@@ -30,6 +30,7 @@ from nnr_codec.syntax.structures import (
 )
 
 from ..builder import Bitstream, ndu, update_ndu
+from ..shared import examples
 from .support import contents
 
 DIMS = [3, 4]
@@ -512,7 +513,7 @@ def test_decoders_share_what_they_begin_with() -> None:
     other.decode(update(2, 5))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("pplrwbu"), st.integers(0, 3), st.integers(0, 3)), max_size=40))
 def test_what_is_kept_is_counted(steps: list[tuple[str, int, int]]) -> None:
     """Whatever is put, replaced and forgotten; forks before stay as they were."""

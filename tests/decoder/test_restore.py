@@ -657,6 +657,7 @@ def test_what_the_metadata_call_an_update_may_lack_tensors_in_every_way() -> Non
 FOREIGN = (b"anything", b"{}", b'{"nnr_codex":1}', b"", b"\0")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("data", FOREIGN)
 @pytest.mark.parametrize("deflated", [False, True])
 def test_units_of_others_are_passed_over(data: bytes, deflated: bool) -> None:

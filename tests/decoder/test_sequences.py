@@ -580,6 +580,7 @@ class _Random:
         stream.ndu(header, *levels, qp=self.pick([0, -20, 31 * 4, -128]))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(6))
 def test_any_sequence_decodes_or_is_refused(seed: int) -> None:
     """Only NnrError comes out, nothing warns, and a bitstream that fails leaves the state as it was."""

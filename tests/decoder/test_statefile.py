@@ -159,6 +159,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
     nnr.UpdateState.load(bytes(data))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(5))
 def test_hostile_files(seed: int, tmp_path: Path) -> None:
     """Whatever a digest is right for: it loads, to a state that decoding can use, or is refused."""

@@ -53,6 +53,7 @@ def same(one: Model, other: Model) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ max_unit_size
+@pytest.mark.medium
 @given(max_unit_size=st.integers(1, 2000), scan_order=st.integers(0, 1), indexed=st.booleans())
 def test_any_max_unit_size(max_unit_size: int, scan_order: int, indexed: bool) -> None:
     options: dict[str, Any] = {"rules": RULES, "scan_order": scan_order, "indexed_references": indexed}

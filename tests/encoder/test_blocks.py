@@ -88,6 +88,7 @@ def test_every_combination(
     assert np.abs(got["layer.weight"] - product(model)).max() <= 2.01 * step_size(-40) + scaled
 
 
+@pytest.mark.medium
 @given(
     exponents=st.lists(st.integers(-12, 12), min_size=6, max_size=6),
     dq=st.booleans(),

@@ -23,7 +23,7 @@ from nnr_codec.model import Array
 from nnr_codec.runtime import run_model
 from nnr_codec.tensor.quant import codebook_values
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
 from .test_encoder import headers
 
 RNG = np.random.default_rng(8)
@@ -211,7 +211,7 @@ def test_a_codebook_suits_what_is_there() -> None:
     assert len(nnr.encode({"w": values}, effort=7, qp=-28)) < 0.8 * len(nnr.encode({"w": values}, effort=6, qp=-28))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     hnp.arrays("f4", hnp.array_shapes(min_dims=2, max_dims=3, max_side=9), elements=st.floats(-3, 3, width=32)),
     st.sampled_from([None, 1, 2, 5, 100]),
@@ -283,6 +283,7 @@ def test_values_far_apart_are_kept(values: list[float]) -> None:
     assert np.abs(got - array).max() <= 1e-3 * np.sqrt((array**2).mean())
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.clients
 @pytest.mark.parametrize("name", ["resnet20_cifar10", "digits_cnn"])

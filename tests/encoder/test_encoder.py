@@ -23,6 +23,9 @@ from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
 from ..builder import step_size
+from ..shared import examples
+
+pytestmark = pytest.mark.medium
 
 RNG = np.random.default_rng(12)
 MATRIX = RNG.normal(0, 0.3, (40, 30)).astype("f4")
@@ -581,7 +584,7 @@ NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
     scan_order=st.integers(0, 4),
     row_skipping=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_model_comes_back_within_its_error(
     model: dict[str, Any], profile: int, qp: int, dq: bool, scan_order: int, row_skipping: bool
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_codebook_is_flagged() -> None:
     assert parameters.payload.mps_quantization_method_flags == NNR_QSU  # type: ignore[union-attr]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("density", range(8))
 @pytest.mark.parametrize("odd", [1, 3, 5, 7, 9, 31, 255, 257])
 def test_steps_of_every_density(density: int, odd: int) -> None:
@@ -227,6 +228,7 @@ def test_a_grid_on_which_a_product_is_rounded_up_to_a_power_of_two() -> None:
     assert split(TensorRecord("float16", code=code), row)[0].tolist() == integers
 
 
+@pytest.mark.medium
 def test_a_palette_of_nearly_as_many_values_as_decoders_read() -> None:
     array = rng().normal(size=60_000).astype("f4")[rng().integers(0, 60_000, 1_000_000)]
     data = nnr.encode({"w": array}, exact=True)
@@ -426,6 +428,7 @@ def test_presets() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ real networks
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.parametrize(
     ("name", "most"),

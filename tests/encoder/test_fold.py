@@ -209,6 +209,7 @@ def test_folding_needs_no_record() -> None:
     assert nnr.encode(MODEL, fold_batchnorm=True, side_info=False) == nnr.encode(MODEL, fold_batchnorm=True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "options",
     [

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.model import Array, Model, Topology
 
+from ..shared import examples
+
 _DTYPES = st.sampled_from(["f4", "f4", "f4", "f8", "f2"])
 #: Calls that use the variable w, and where the outputs stand in it, which has so many dimensions.
 _OPERATIONS = {
@@ -105,7 +107,7 @@ def _same(got: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
         assert got[name].tobytes() == array.tobytes(), name
 
 
-@settings(max_examples=70)
+@settings(max_examples=examples(70))
 @given(_models(), _TOOLS, _OPTIONS, _EXACT)
 def test_what_comes_out(model: Model, tools: list[str], options: dict[str, Any], exact: str | None) -> None:
     options |= dict.fromkeys(tools, True)

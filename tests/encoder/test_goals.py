@@ -21,6 +21,8 @@ from nnr_codec.tensor.quant import step_size
 
 from ..shared import SHARED, needs_shared
 
+pytestmark = pytest.mark.medium
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -517,6 +519,7 @@ def test_targets_where_a_tensor_becomes_exact(target_size: int) -> None:
     assert 0.99 * target_size <= len(nnr.encode(model, target_size=target_size)) <= target_size
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.parametrize("name", ["resnet20_cifar10", "squeezenet1_0_deepcompression"])
 def test_real_models(name: str) -> None:

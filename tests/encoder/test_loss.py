@@ -68,6 +68,7 @@ def test_levels_are_resolved_piece_by_piece(size: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ reports
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize(
     "options",

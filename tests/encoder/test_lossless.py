@@ -15,6 +15,8 @@ from nnr_codec.model import Array, Model, source_size
 from ..encodes import layers, normal
 from ..shared import SHARED, needs_shared
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(7)
 #: Matrices of 64 values each that are on no grid, most of them 0, and biases.
 CLUSTERED: dict[str, Array] = {

@@ -61,6 +61,7 @@ def _every_tensor_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_module, "SMALL", 0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, {"exact": True}, {"indexed_references": True, "scan_order": 1}])
 @pytest.mark.parametrize("model", [tensors, blocks])
 def test_the_same_bytes(model: Any, options: dict[str, Any]) -> None:
@@ -76,6 +77,7 @@ def test_processes() -> None:
         assert nnr.encode(source, exact=True, executor=pool) == nnr.encode(source, exact=True)
 
 
+@pytest.mark.medium
 def test_the_record_is_shared_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """What later tensors may take of it depends on those before."""
     source = {f"w{k}": RNG.integers(0, 200, 5000).astype("f4") / 3 for k in range(8)}

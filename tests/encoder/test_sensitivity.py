@@ -185,6 +185,7 @@ def test_numbers_of_other_types(dtype: str) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.medium
 @needs_shared
 def test_the_digits_network_takes_four_fifths_at_equal_outputs() -> None:
     command = [sys.executable, "-m", "benchmarks.data_aware", "--only", "digits"]

@@ -98,6 +98,7 @@ def test_every_option_has_a_value() -> None:
     assert OPTIONS.keys() == {option.name for option in fields(nnr.EncoderConfig)}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("first", OPTIONS)
 def test_no_option_is_silently_ignored_next_to_another(first: str) -> None:
     default, names = encoded()[0], list(OPTIONS)

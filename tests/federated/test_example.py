@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sklearn", reason="needs the extra examples")
-pytest.importorskip("matplotlib", reason="needs the extra examples")
-
 TRAIN = Path(__file__).parents[2] / "examples" / "federated" / "train.py"
 
 
 @pytest.mark.slow
 def test_clients_send_less_at_the_same_accuracy(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="needs the extra examples")
+    pytest.importorskip("matplotlib", reason="needs the extra examples")
     command = [sys.executable, str(TRAIN), "--rounds", "8", "--plot", str(tmp_path / "plots")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.splitlines()
     rows = [line.split() for line in lines if line.strip()[:1].isdigit() and "%" in line]

@@ -21,8 +21,11 @@ from nnr_codec.model import Array
 
 from ..builder import Bitstream, update_ndu
 from ..hostile import STRICT
+from ..shared import examples
 from ..soon import soon
 from .support import content, described
+
+pytestmark = pytest.mark.medium
 
 LIKE = {"w": np.zeros((6, 8), "f4"), "b": np.zeros(7, "f4"), "n": np.zeros((3, 2), "i4")}
 
@@ -136,7 +139,7 @@ def decoded_or_refused(decoder: nnr.UpdateDecoder, data: bytes) -> nnr.Update | 
     return update
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.integers(0, len(OPTIONS) - 1))
 def test_damaged_rounds(data: st.DataObject, kind: int) -> None:
     """A decoder that knows the model gives nothing else than it; a good bitstream decodes after all of them."""
@@ -156,7 +159,7 @@ def fits(update: nnr.Update) -> None:
     assert set(update) in (set(LIKE), update.whole)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.integers(0, len(OPTIONS) - 1))
 def test_damaged_rounds_of_any_model(data: st.DataObject, kind: int) -> None:
     """Without a schema: whatever is accepted can go on, be saved and loaded."""
@@ -170,7 +173,7 @@ def test_damaged_rounds_of_any_model(data: st.DataObject, kind: int) -> None:
             assert content(loaded) == content(decoder.state)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.integers(0, 1), st.booleans())
 def test_damaged_updates_of_a_model(data: st.DataObject, kind: int, check: bool) -> None:
     """Applied to the base: an error, or the base's tensors in their types, and perhaps more."""

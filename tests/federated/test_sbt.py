@@ -15,6 +15,8 @@ from nnr_codec.constants import NNR_MPS, NNR_NDU
 from nnr_codec.errors import EncodeError, MissingReferenceError
 from nnr_codec.model import Array
 
+pytestmark = pytest.mark.medium
+
 Update = dict[str, Array]
 FL = nnr.EncoderConfig.preset("fl")
 

@@ -22,7 +22,10 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.constants import ICNN_NDU_ID, NnrUnitType
 
+from ..shared import examples
 from .support import content, described, packed
+
+pytestmark = pytest.mark.medium
 
 LIKE = {
     "w": np.zeros((4, 6), "f4"),
@@ -297,7 +300,7 @@ class World:
         assert tuple(self.decoder.state.lineages[device]) == self.account.lineages[device]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     options=st.builds(dict.__or__, OPTIONS, LEVELS),
     asks=st.booleans(),

@@ -18,6 +18,7 @@ from nnr_codec.federated.feedback import ErrorFeedback
 from nnr_codec.model import Array
 
 from ..arrays import arrays, assert_identical, in_memory, made, models, patterns
+from ..shared import examples
 
 FLOATS = tuple(name for name, stored in STORED_TYPES.items() if stored.kind == "f")
 RATIOS = st.sampled_from([0.0, 0.1, 0.5, 0.9, 0.99, 1.0]) | st.floats(0, 1)
@@ -189,7 +190,7 @@ def test_what_is_left_out_comes_later() -> None:
 
 
 @given(st.lists(st.tuples(models(), models()), min_size=1, max_size=4))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_any_tensors_whatever_is_decoded(rounds: list[tuple[dict[str, Array], dict[str, Array]]]) -> None:
     feedback = ErrorFeedback()
     for update, decoded in rounds:

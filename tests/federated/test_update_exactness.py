@@ -15,6 +15,9 @@ from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.model import Array
 
 from ..arrays import KINDS, NAMES, SHAPES, arrays, assert_identical, from_patterns, made, patterns, specials
+from ..shared import examples
+
+pytestmark = pytest.mark.medium
 
 Models = dict[str, Array]
 SMALL = tuple(shape for shape in SHAPES if np.prod(shape, dtype=int) <= 600)
@@ -53,7 +56,7 @@ def assert_equal(got: Models, want: Models) -> None:
         assert_identical(got[name], array, name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pairs())
 def test_lossless_is_bit_for_bit(pair: tuple[Models, Models]) -> None:
     """Any tensors; neither model is written to."""
@@ -67,7 +70,7 @@ def test_lossless_is_bit_for_bit(pair: tuple[Models, Models]) -> None:
     assert nnr.encode_update(base, new, lossless=True, jobs=2) == data
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pairs(), st.sampled_from([{}, {"qp": -20}, {"quality": 20.0}, {"dependent_quantization": False}, {"effort": 1}]))
 def test_any_tensor_comes_back(pair: tuple[Models, Models], options: dict[str, Any]) -> None:
     """Integers and what is not finite exactly, all else in its type and shape; what is the same keeps its bits."""
@@ -86,7 +89,7 @@ def test_any_tensor_comes_back(pair: tuple[Models, Models], options: dict[str, A
                 assert (np.isfinite(got[name]) == np.isfinite(array)).all(), name
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(pairs(), st.sampled_from([1e-3, 0.05, 2.0]))
 def test_the_largest_error_of_a_difference(pair: tuple[Models, Models], bound: float) -> None:
     """What ``max_error`` says of the difference holds of the new tensor, up to the rounding of both."""

@@ -18,7 +18,9 @@ from nnr_codec.formats.nnef.lexer import Text
 from nnr_codec.formats.nnef.parser import parse
 from nnr_codec.formats.nnef.rules import MOST, RULES, Findings, ModelReport
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
+
+pytestmark = pytest.mark.medium
 
 _EXTENSIONS = "extension KHR_enable_fragment_definitions;\nextension KHR_enable_operator_expressions;\n"
 _VENDOR = "extension acme_operations;\n"
@@ -326,7 +328,7 @@ _WORDS = st.sampled_from(
 _NAMES = st.sampled_from(["copy", "add", "conv", "split", "variable", "external", "update", "select", "axes", "<?>"])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.lists(_WORDS | _NAMES, max_size=30), st.lists(_WORDS | _NAMES, max_size=12))
 def test_any_document_has_findings_and_no_errors(graph: list[str], body: list[str]) -> None:
     text = document(

@@ -368,6 +368,7 @@ def test_directories_with_other_things(tmp_path: Path) -> None:
         formats.load(folder)
 
 
+@pytest.mark.medium
 def test_directories_deeper_than_recursion(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", minimal())
     # Built and taken down from the top: what cleans up after tests may recurse.

@@ -23,6 +23,8 @@ from nnr_codec.model import Block, Topology
 
 from ..cli.support import Result, call, process
 
+pytestmark = pytest.mark.medium
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
 TENSORS = {"w": np.array([[1.5, -2.0], [0.25, 8.0]], np.float32), "b": np.array([3.0, 4.0], np.float32)}
 JSON = '{"weights": {"w": [[1.5, -2.0], [0.25, 8.0]], "b": [3.0, 4.0]}}'

@@ -231,6 +231,7 @@ def test_limits() -> None:
     assert len(parse(body, limits=Limits(max_names=20, max_name_bytes=3)).variables) == 20
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "body",
     [

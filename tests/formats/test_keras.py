@@ -28,11 +28,12 @@ from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array, Model, Topology
 
 from ..cli.support import process
+from ..shared import examples
 from .support import Pipe, assert_same, nnef_model
 
 h5py = pytest.importorskip("h5py", reason="the package h5py (extra 'keras') is not installed")
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "keras"
 FILES = ["tiny.keras", "tiny.h5", "tiny.weights.h5", "text.keras"]
@@ -383,7 +384,7 @@ def tensors(draw: st.DrawFn) -> dict[str, Array]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tensors())
 def test_any_tensors(found: dict[str, Array]) -> None:
     data = written(Model(found))
@@ -396,7 +397,7 @@ def test_any_tensors(found: dict[str, Array]) -> None:
         assert_same({name: datasets(file)[name] for name in found}, native)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_any_dataset_of_h5pys(data: st.DataObject) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=9))
@@ -426,7 +427,7 @@ def attribute_values(draw: st.DrawFn) -> Any:
     return [kind, shape, bytes(items[: count * int(kind[2:])]).hex()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["", "a", "a/b", "w", "x/y", "..", "é", "é/ü"]),

@@ -199,6 +199,7 @@ _LABELS = st.text(st.characters(codec="utf-8"), max_size=40) | st.from_regex(
 )
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(_LABELS)
 def test_no_label_escapes(label: str) -> None:

@@ -20,7 +20,7 @@ from nnr_codec.formats.nnef import LazyTensors
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model, Topology
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
 from .support import (
     SYNTHETIC,
     assert_same,
@@ -113,7 +113,7 @@ _TENSORS = st.dictionaries(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50))
 @given(_TENSORS, st.sampled_from(["m.nnef", "m.tar", "m.tgz"]))
 def test_any_model_survives(tmp_path: Path, tensors: dict[str, Array], name: str) -> None:
     model = nnef_model({label: array for label, array in tensors.items() if label != "graph"})

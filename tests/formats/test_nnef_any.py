@@ -20,6 +20,7 @@ from nnr_codec.config import PRESETS
 from nnr_codec.errors import EncodeError, FormatError
 from nnr_codec.formats.nnef.labels import label_paths
 
+from ..shared import examples
 from .support import head, regular, tar_bytes, tree, write_folder
 
 Files = dict[str, bytes]
@@ -105,7 +106,7 @@ def unpacked(source: Path | io.BytesIO) -> Files:
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(models(), st.sampled_from(_CONTAINERS), st.sampled_from(_CONTAINERS))
 def test_any_model_comes_back_byte_for_byte(files: Files, one: str, other: str) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -142,7 +143,7 @@ _PRESETS = st.sampled_from([None, None, *PRESETS])
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(models(usual=True), _OPTIONS, _GOALS, _PRESETS)
 def test_any_options_keep_types_and_shapes(
     files: Files, options: dict[str, Any], goal: dict[str, Any], preset: str | None

@@ -17,6 +17,8 @@ from .. import engines
 from ..engines import Job
 from .onnx_nets import masked, removals, without
 
+pytestmark = pytest.mark.medium
+
 KINDS = ["conv"] * 4 + ["bare", "norm", "unary", "binary", "binary", "vector", "concat", "places", "depth", "deconv"]
 KINDS += ["separable", "pool", "gate", "pad", "last", "fragment", "shared", "scaled"]
 HEAD = """version 1.0; extension KHR_enable_fragment_definitions, KHR_enable_operator_expressions;

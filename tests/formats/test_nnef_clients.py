@@ -21,7 +21,7 @@ from .support import SYNTHETIC, dat, nnef_model, tree, write_folder
 
 nnef = pytest.importorskip("nnef", reason="the package nnef (extra 'clients') is not installed")
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 _DTYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"]
 _MODELS = sorted(SHARED.glob("models/*.nnef")) if SHARED else []

@@ -26,6 +26,7 @@ from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model, Topology
 
 from ..cli.support import call
+from ..shared import examples
 from .support import Pipe, assert_same
 from .test_npz import _DTYPES, npy
 
@@ -148,7 +149,7 @@ def test_every_truncation_is_refused() -> None:
             load(data[:size])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_any_mutation_gives_a_model_or_an_error(draw: st.DataObject) -> None:
     data = bytearray(npy(np.arange(6, dtype=np.float32).reshape(2, 3)))

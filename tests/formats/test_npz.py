@@ -24,7 +24,7 @@ from nnr_codec.errors import FormatError, LimitError, NnrError
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model, Topology
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
 from .support import assert_same
 
 
@@ -281,7 +281,7 @@ def test_every_truncation_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_damaged_archives_give_a_model_or_an_error(draw: st.DataObject) -> None:
     tensors: dict[str, Any] = {"a": np.arange(3, dtype=np.float32), "b": np.zeros((2, 2), np.int8)}
@@ -296,7 +296,7 @@ def test_damaged_archives_give_a_model_or_an_error(draw: st.DataObject) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_files_are_read_as_streams_are(draw: st.DataObject, tmp_path: Path) -> None:
     """Members of files that are stored plainly are read without zipfile: the same arrays, or an error as well."""

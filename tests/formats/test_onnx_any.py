@@ -16,6 +16,8 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.model import Array
 
+from ..shared import examples
+
 pytestmark = pytest.mark.clients
 
 onnx = pytest.importorskip("onnx")
@@ -143,7 +145,7 @@ def tensors_of(graph: Any) -> list[Any]:
     return [*graph.initializer, *(proto for each in inner for proto in each)]
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(models(), st.booleans())
 def test_any_model(model: Any, exact: bool) -> None:
     data = model.SerializeToString()
@@ -163,7 +165,7 @@ def test_any_model(model: Any, exact: bool) -> None:
             assert numpy_helper.to_array(proto).tobytes() == outer[proto.name].tobytes()
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(models(), st.lists(st.sampled_from(["a.bin", "b/c.bin"]), min_size=1, max_size=4), st.integers(0, 20))
 def test_any_model_with_data_in_several_files(model: Any, places: Sequence[str], size: int) -> None:
     """What comes back has one such file; the package reads the same tensors of it."""

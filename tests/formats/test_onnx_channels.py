@@ -15,7 +15,7 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.model import Model, Topology
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
 from . import onnx_files as made
 from .onnx_nets import Net, check_removal, declared, outputs
 
@@ -600,8 +600,9 @@ def networks(draw: st.DrawFn) -> Net:
     return net.op("MatMul", "e m", "y")
 
 
+@pytest.mark.medium
 @pytest.mark.clients
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(networks(), st.integers(0, 99), st.sampled_from([0.2, 0.5, 1.0]))
 def test_any_network_without_channels(tmp_path: Path, net: Net, seed: int, share: float) -> None:
     x = np.random.default_rng(seed).standard_normal((2, 3, 6, 6)).astype(np.float32)

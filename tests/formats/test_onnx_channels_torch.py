@@ -118,6 +118,7 @@ def networks() -> dict[str, tuple[Any, int]]:
     }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("name", networks())
 def test_exported(name: str, is_dynamic: bool, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("tools", TOOLS)
 @pytest.mark.parametrize("name", ["resnet20_cifar10", pytest.param("resnet56_cifar10", marks=SLOW)])
 def test_blocks(name: str, tools: str, tmp_path: Path, record_property: Record) -> None:

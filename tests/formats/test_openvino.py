@@ -25,6 +25,7 @@ from nnr_codec.formats.openvino import ir as xml
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Portable, Topology
 
+from ..shared import examples
 from .irs import BITS, DTYPES, around, const, ir, pair, put
 
 RNG = np.random.default_rng(18)
@@ -228,7 +229,7 @@ def test_holes_are_bounded(tmp_path: Path) -> None:
 _ITEMS = st.tuples(st.sampled_from([*BITS]), st.lists(st.integers(0, 4), max_size=3), st.integers(0, 70), st.binary())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(items=st.lists(_ITEMS, max_size=6), tail=st.integers(0, 9))
 def test_any_constants(
     items: list[tuple[str, list[int], int, bytes]], tail: int, tmp_path_factory: pytest.TempPathFactory

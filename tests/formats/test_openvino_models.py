@@ -20,7 +20,7 @@ from .irs import DTYPES, pair
 
 ov = pytest.importorskip("openvino", reason="the package openvino (extra 'clients') is not installed")
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 Floats = npt.NDArray[np.float32]
 
@@ -111,6 +111,7 @@ def test_what_is_no_matrix_of_weights(name: str) -> None:
     assert list(decoded) == list(source)
 
 
+@pytest.mark.slow
 @needs_shared
 def test_half_precision(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """As OpenVINO's converter saves models: weights of float16, each with a conversion behind it."""

@@ -19,6 +19,8 @@ from nnr_codec.model import Array, Model, Topology
 from . import openvx
 from .openvx import Levels, compiled, compiles, levels, run, written
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(78)
 
 

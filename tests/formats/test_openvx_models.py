@@ -21,6 +21,8 @@ from ..cli.support import DIGITS
 from ..shared import SHARED, needs_shared
 from .openvx import COMPILER, Levels, compiled, compiles, convolution, levels, linear, max_pool, run, written
 
+pytestmark = pytest.mark.medium
+
 MODELS = SHARED / "models" if SHARED else Path()
 
 

@@ -103,6 +103,7 @@ def test_what_somebody_made_meanwhile_stays(tmp_path: Path, made: str) -> None:
     assert tree(tmp_path) == {made: b"theirs"}
 
 
+@pytest.mark.medium
 @ERRORS
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(3))

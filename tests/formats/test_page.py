@@ -82,6 +82,7 @@ def provide(name: str, folder: Path) -> None:
         writer.close()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("section", [name for name in SECTIONS if "```sh" in SECTIONS[name]])
 def test_commands(section: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.partition("#")[0] for text in examples(section, "sh") for line in text.splitlines()]

@@ -42,7 +42,9 @@ from nnr_codec.formats.nnef.tree import (
 )
 from nnr_codec.limits import Limits
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
+
+pytestmark = pytest.mark.medium
 
 _HEAD = "version 1.0;\ngraph g(x) -> (y)\n{\n"
 
@@ -518,7 +520,7 @@ _WORDS = st.sampled_from(
 _BLANKS = st.sampled_from(["", "", "", " ", "\n", "\t\f", " # a = variable(\n"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data())
 def test_variables_at_once(data: st.DataObject) -> None:
     """Assignments of variables that are matched as a whole give what the grammar gives.

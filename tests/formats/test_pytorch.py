@@ -83,6 +83,7 @@ def checkpoint(torch: Any) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------ reading and writing
+@pytest.mark.medium
 @BOTH
 def test_all_of_a_checkpoint_comes_back(torch: Any, legacy: bool) -> None:
     content = checkpoint(torch)
@@ -489,6 +490,7 @@ def contents(torch: Any) -> st.SearchStrategy[Any]:
     )
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(st.data())
 def test_any_content(data: st.DataObject) -> None:

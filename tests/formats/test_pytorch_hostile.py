@@ -26,6 +26,8 @@ from ..threats.test_pytorch import Call
 from .torch_support import archive_of, integer, mapping, rebuilt, refused, saved, storage, tensor, text
 from .torch_support import pytorch as torch_or_skip
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module", name="torch")
 def fixture_torch() -> Any:

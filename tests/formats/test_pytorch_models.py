@@ -20,7 +20,7 @@ from ..test_agreement import pictures
 from .torch_support import pytorch as torch_or_skip
 from .torch_support import same
 
-pytestmark = [pytest.mark.torch, needs_shared]
+pytestmark = [pytest.mark.medium, pytest.mark.torch, needs_shared]
 
 MODELS = (SHARED or Path()) / "models"
 NAMES = ["digits_cnn", "digits_cnn_named", "resnet20_cifar10", pytest.param("resnet56_cifar10", marks=pytest.mark.slow)]
@@ -136,6 +136,7 @@ def test_lossless(case: Case, tmp_path: Path) -> None:
     assert np.array_equal(case.scores(restored), case.outputs(case.network))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"fold_batchnorm": True}, {"fold_batchnorm": True, "local_scaling": True}], ids=str
 )
@@ -158,6 +159,7 @@ def test_agreement(
     assert ratio > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"fold_batchnorm": True}, {"fold_batchnorm": True, "local_scaling": True}], ids=str
 )

@@ -113,6 +113,7 @@ def test_the_blocks_of_a_network(torch: Any) -> None:
 FINE = {"qp": -72}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -104,6 +104,7 @@ def test_what_decides_stands_in_the_table() -> None:
         assert place.topology == getattr(module, "TOPOLOGY", None)
 
 
+@pytest.mark.medium
 def test_a_name_or_a_topology_imports_nothing_in_vain(tmp_path: Path) -> None:
     """Small models take little longer than a start."""
     digits = ROOT / "examples" / "digits" / "digits.nnef"

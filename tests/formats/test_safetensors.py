@@ -25,6 +25,7 @@ from nnr_codec.formats.safetensors import LazyTensors, header
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model
 
+from ..shared import examples
 from .support import Pipe, assert_same, nnef_model
 
 TYPES: dict[str, Any] = {
@@ -353,7 +354,8 @@ _BASE = written(
 _TOKENS = [*(bytes([c]) for c in b'019-.{}[],:"\\\xff'), b"F64", b"null", b"1e9"]
 
 
-@settings(deadline=None, max_examples=400)
+@pytest.mark.medium
+@settings(deadline=None, max_examples=examples(400))
 @given(st.data())
 def test_any_mutation_gives_a_model_or_an_error(data: st.DataObject) -> None:
     changed = bytearray(_BASE)

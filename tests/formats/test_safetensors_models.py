@@ -41,6 +41,7 @@ def library() -> Any:
     return pytest.importorskip("safetensors.numpy", reason="the package safetensors (extra 'clients') is not installed")
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.parametrize("name", NAMES)
 def test_files_come_back_byte_for_byte(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +53,7 @@ def test_files_come_back_byte_for_byte(name: str, tmp_path: Path, capsys: pytest
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.parametrize("name", NAMES)
 def test_real_weights_in_shards(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

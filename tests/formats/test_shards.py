@@ -26,6 +26,7 @@ from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model
 
 from ..cli.support import call
+from ..shared import examples
 from .support import assert_same
 
 INDEX = "model.safetensors.index.json"
@@ -253,7 +254,7 @@ def test_limits_are_of_all_shards_together(limit: dict[str, int], tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_any_mutation_gives_a_model_or_an_error(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     index = checkpoint(tmp_path_factory.mktemp("mutation") / "m")

@@ -20,7 +20,7 @@ from nnr_codec.formats import skriptnd
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
-from ..shared import SHARED, needs_shared
+from ..shared import SHARED, examples, needs_shared
 from .support import assert_same, dat, graph_text, head, tree, write_folder
 
 RNG = np.random.default_rng(2)
@@ -136,7 +136,8 @@ _DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2",
 _SHAPES = st.lists(st.integers(1, 4), max_size=4)
 
 
-@settings(max_examples=40)
+@pytest.mark.medium
+@settings(max_examples=examples(40))
 @given(
     tensors=st.dictionaries(_NAMES, st.tuples(_DTYPES, _SHAPES, st.binary(max_size=4)), max_size=5),
     modules=st.dictionaries(_NAMES, st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff")), max_size=3),

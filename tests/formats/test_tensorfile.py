@@ -113,22 +113,21 @@ def extremes(bits: int, signed: bool, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("item_type", "signed"), [(1, False), (2, False), (3, True), (4, True), (0x10, False)])
-@pytest.mark.parametrize("bits", range(1, 65))
-def test_integers_of_every_width(item_type: int, signed: bool, bits: int) -> None:
-    values = extremes(bits, signed, 13)
-    width = next(width for width in (8, 16, 32, 64) if width >= bits)
-    # Items of whole integers are in the byte order of the file; all others are a stream of bits.
-    items = (
-        packed(values, bits) if bits < width else np.array(values, f"<{'i' if signed else 'u'}{width // 8}").tobytes()
-    )
-    data = head(item_type, bits, (13,)) + items
-    array = read(data)
-    assert array.dtype == np.dtype(f"{'i' if signed else 'u'}{width // 8}")
-    assert array.tolist() == values
-    header = read_header(io.BytesIO(data), len(data), "x.dat")
-    assert dat(array, header.data_type, header.fields.hex()) == data
-    assert header.is_written is (bits == width and item_type != 0x10)
-    assert header.is_quantized is (item_type in (2, 3))
+def test_integers_of_every_width(item_type: int, signed: bool) -> None:
+    for bits in range(1, 65):
+        values = extremes(bits, signed, 13)
+        width = next(width for width in (8, 16, 32, 64) if width >= bits)
+        dtype = np.dtype(f"<{'i' if signed else 'u'}{width // 8}")
+        # Items of whole integers are in the byte order of the file; all others are a stream of bits.
+        items = packed(values, bits) if bits < width else np.array(values, dtype).tobytes()
+        data = head(item_type, bits, (13,)) + items
+        array = read(data)
+        assert array.dtype == dtype
+        assert array.tolist() == values, bits
+        header = read_header(io.BytesIO(data), len(data), "x.dat")
+        assert dat(array, header.data_type, header.fields.hex()) == data, bits
+        assert header.is_written is (bits == width and item_type != 0x10), bits
+        assert header.is_quantized is (item_type in (2, 3)), bits
 
 
 @pytest.mark.parametrize("parameters", [b"\1", b"\0\0\x80\x3f", b"\0\0\0\x80"])

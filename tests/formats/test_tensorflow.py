@@ -29,7 +29,10 @@ from nnr_codec.formats.tensorflow.writing import field, field32
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model, Topology, Wiring
 
+from ..shared import examples
 from .support import assert_same, tree
+
+pytestmark = pytest.mark.medium
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "keras"
 SAVED = DATA / "scaled.savedmodel"
@@ -365,7 +368,7 @@ def test_malformed_strings(metadata: dict[str, str]) -> None:
 _NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.dictionaries(_NAMES, hnp.arrays(st.sampled_from(["?", "i1", "<i4", ">f4", "f8"]), hnp.array_shapes(min_side=0)))
 )

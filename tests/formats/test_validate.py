@@ -20,6 +20,8 @@ from ..shared import SHARED, needs_shared
 from .support import SYNTHETIC, dat, graph_text, minimal, regular, tar_bytes, write_folder
 from .test_check import BROKEN
 
+pytestmark = pytest.mark.medium
+
 _WEIGHT = np.array([[1.5, -2.0]], np.float32)
 _ENTRY = b'"v0": min_max_linear_quantize(min = 0.0, max = 1.0, bits = 8, signed = false, symmetric = false);\n'
 _VARIABLE = b"v0 = variable<scalar>(shape = [1, 2], label = 'a/w');"

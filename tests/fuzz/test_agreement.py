@@ -21,6 +21,7 @@ from .agreement import agree
 from .seeds import Seed
 
 
+@pytest.mark.medium
 def test_ways_agree_on_seeds(record_property: Callable[[str, object], None]) -> None:
     corpus = [seed for seed in seeds.corpus() if not seed.name.startswith("nncodec")]
     chosen = random.Random(15938).sample(corpus, 250)

@@ -28,6 +28,7 @@ from . import mutate, results, seeds, trial
 from .campaign import Campaign, mutator_of, part
 
 pytestmark = [
+    pytest.mark.medium,
     pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is taken from /proc"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # of fork
 ]
@@ -48,6 +49,7 @@ def small() -> Campaign:
 
 
 # ------------------------------------------------------------------------------------------------ seeds and mutants
+@pytest.mark.slow
 def test_seeds(mutator: mutate.Mutator, record_property: Callable[[str, object], None]) -> None:
     corpus = mutator.seeds
     assert len(corpus) >= 300
@@ -59,6 +61,7 @@ def test_seeds(mutator: mutate.Mutator, record_property: Callable[[str, object],
     )
 
 
+@pytest.mark.slow
 def test_seeds_take_every_branch_of_the_tables(tmp_path: Path) -> None:
     pytest.importorskip("coverage")
     data, report, file = tmp_path / "coverage", tmp_path / "report.json", tables.__file__
@@ -165,7 +168,9 @@ def faults() -> dict[str, tuple[Callable[[], object], str]]:
     }
 
 
-@pytest.mark.parametrize("name", faults())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "exception" else pytest.mark.slow) for name in faults()]
+)
 def test_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     campaign, numbers = small(), range(80)
     fault, words = faults()[name]
@@ -216,6 +221,7 @@ def test_a_mistake_of_the_campaign_is_no_finding(monkeypatch: pytest.MonkeyPatch
 
 
 # ------------------------------------------------------------------------------------------------ results
+@pytest.mark.slow
 def test_a_campaign_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

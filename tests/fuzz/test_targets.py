@@ -39,6 +39,7 @@ def inputs(name: str) -> Iterator[bytes]:
         yield mutant(rnd.choice(seeds), rnd)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", targets.NAMES)
 def test_target(name: str, record_property: Callable[[str, object], None]) -> None:
     target, count = targets.load(name).target, 0

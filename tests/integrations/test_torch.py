@@ -127,6 +127,7 @@ def test_what_cannot_be_done(torch: Any) -> None:
         sensitivity(torch.nn.LSTM(2, 2), [torch.randn(3, 1, 2)])
 
 
+@pytest.mark.medium
 @pytest.mark.torch
 def test_the_encoder_takes_it(torch: Any) -> None:
     nn = torch.nn

@@ -23,6 +23,8 @@ from nnr_codec.encoder.reduce.tool import Reduced
 from nnr_codec.model import Array, Block, Model, Topology, Wiring
 from nnr_codec.tensor.reduction import displacement, from_displacement
 
+pytestmark = pytest.mark.medium
+
 RNG = np.random.default_rng(11)
 FORMS = ["block", "units"]
 

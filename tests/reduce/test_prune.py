@@ -248,6 +248,7 @@ def container(data: bytes) -> NnrPruningTopologyContainer | None:
     return pruning[0] if pruning else None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("fold", [False, True])
 def test_what_is_written_is_what_is_read(indexed: bool, fold: bool, tmp_path: Path) -> None:
@@ -357,6 +358,7 @@ def test_a_pruned_model_is_encoded_again() -> None:
         assert {name: again[name].shape for name in again} == {name: once[name].shape for name in once}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", [EXAMPLE, pytest.param(ONNX, marks=needs_shared)], ids=["nnef", "onnx"])
 @pytest.mark.parametrize(
     "options",

@@ -20,15 +20,15 @@ from ..engines import Job, Result
 from ..formats.test_nnef_channels import EXAMPLE, RULES, graph, support
 from ..shared import SHARED, needs_shared
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.medium, pytest.mark.clients]
 
 MODELS = (SHARED or Path()) / "models"
 NETWORKS = [
     EXAMPLE,
-    pytest.param(MODELS / "digits_cnn.nnef", marks=needs_shared),
-    pytest.param(MODELS / "digits_cnn.nnef_tools.nnef", marks=needs_shared),
-    pytest.param(MODELS / "digits_f32.tflite.nnef", marks=needs_shared),
-    pytest.param(MODELS / "resnet20_cifar10.nnef", marks=needs_shared),
+    pytest.param(MODELS / "digits_cnn.nnef", marks=[needs_shared, pytest.mark.slow]),
+    pytest.param(MODELS / "digits_cnn.nnef_tools.nnef", marks=[needs_shared, pytest.mark.slow]),
+    pytest.param(MODELS / "digits_f32.tflite.nnef", marks=[needs_shared, pytest.mark.slow]),
+    pytest.param(MODELS / "resnet20_cifar10.nnef", marks=[needs_shared, pytest.mark.slow]),
     pytest.param(MODELS / "resnet56_cifar10.nnef", marks=[needs_shared, pytest.mark.slow]),
     pytest.param(MODELS / "squeezenet1_0_deepcompression.nnef", marks=[needs_shared, pytest.mark.slow]),
 ]
@@ -64,7 +64,9 @@ def assert_alike(one: Result, other: Result) -> None:
         assert np.abs(before.astype("f8") - after).max() <= TOLERANCE * max(np.abs(before).max(), 1e-30)
 
 
-@pytest.mark.parametrize("engine", ["tract", "nnef", pytest.param("nnef_tools", marks=pytest.mark.torch)])
+@pytest.mark.parametrize(
+    "engine", ["tract", "nnef", pytest.param("nnef_tools", marks=[pytest.mark.slow, pytest.mark.torch])]
+)
 @pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.name)
 def test_networks(path: Path, engine: str, tmp_path: Path) -> None:
     engines.needs(engine)
@@ -76,7 +78,7 @@ def test_networks(path: Path, engine: str, tmp_path: Path) -> None:
         assert_alike(whole, smaller)
 
 
-@pytest.mark.parametrize("engine", ["tract", "nnef"])
+@pytest.mark.parametrize("engine", ["tract", pytest.param("nnef", marks=pytest.mark.slow)])
 def test_operations(engine: str, tmp_path: Path) -> None:
     """Of each rule with channels that can be removed, if the engine can run the graph as it is."""
     engines.needs(engine)

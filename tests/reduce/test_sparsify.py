@@ -383,6 +383,7 @@ def test_each_superblock_gets_the_ratio() -> None:
     assert error(before, free) < error(before, {"w": got})
 
 
+@pytest.mark.medium
 @given(models(FLOATS), st.floats(0, 1), st.sampled_from([("2x1x1", "4x4"), ("1x3x2", "2x6x4"), ("2x2x3", "2x4x6")]))
 def test_superblocks_one_by_one(tensors: dict[str, Array], ratio: float, sizes: tuple[str, str]) -> None:
     """Of each superblock the blocks of least root mean square, until the ratio is 0, and no block more."""

@@ -69,6 +69,7 @@ def test_a_text_of_steps() -> None:
     )
 
 
+@pytest.mark.medium
 @given(
     st.lists(st.builds(lambda tool, options: Step(tool, **options), names, st.dictionaries(names, values, max_size=3)))
 )

@@ -98,6 +98,7 @@ def has_blocks(shape: tuple[int, ...], block: str) -> bool:
     return any(any(size > 1 and extent > 1 for size, extent in zip(one, whole, strict=True)) for one in each)
 
 
+@pytest.mark.medium
 @given(tensors, st.sampled_from([(2, 2, 2), (1, 2, 1), (3, 1, 2)]), st.floats(0, 1))
 def test_the_blocks_with_the_least_error_come_first(array: Floats, block: tuple[int, int, int], ratio: float) -> None:
     text = "x".join(map(str, block))

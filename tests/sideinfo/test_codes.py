@@ -20,6 +20,8 @@ from nnr_codec.errors import ElementError
 from nnr_codec.sideinfo.codes import join, join_patterns, split
 from nnr_codec.sideinfo.record import DeltaCode, FloatCode, GridCode, IntegerCode, PaletteCode, RawCode, TensorRecord
 
+from ..shared import examples
+
 Array = npt.NDArray[Any]
 FLOATS = [stored for stored in STORED_TYPES.values() if stored.kind == "f"]
 INTEGERS = [stored for stored in STORED_TYPES.values() if stored.kind != "f"]
@@ -648,7 +650,8 @@ def words_of(draw: st.DrawFn, items: Array) -> Array:
     return np.resize(raw, size).view(items.dtype) if raw.size else np.zeros(size, items.dtype)
 
 
-@settings(max_examples=500)
+@pytest.mark.medium
+@settings(max_examples=examples(500))
 @given(mutated())
 def test_hostile_units_and_records(case: tuple[TensorRecord, Array, Array | None, tuple[int, ...]]) -> None:
     record, unit, bits, shape = case

@@ -32,6 +32,10 @@ from nnr_codec.sideinfo.record import (
     TensorRecord,
 )
 
+from ..shared import examples
+
+pytestmark = pytest.mark.medium
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "side-information.md"
 
 
@@ -745,7 +749,7 @@ def result(data: bytes, limits: Limits | None = None) -> SideInfo | None:
     return side
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(sides())
 def test_any_record_comes_back(side: SideInfo) -> None:
     data = side.to_bytes()
@@ -754,7 +758,7 @@ def test_any_record_comes_back(side: SideInfo) -> None:
     assert parse(data) == side
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(sides(), st.data())
 def test_any_change_of_bytes(side: SideInfo, data: st.DataObject) -> None:
     changed = bytearray(side.to_bytes())
@@ -804,7 +808,7 @@ MEMBERS = [
 MEMBERS += ["holes", "unsigned", "zeros", "rows", "base", "low", "values", "offset", "scale", "axis", "w", ""]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(sides().filter(lambda side: side.tensors), st.data())
 def test_any_change_of_values(side: SideInfo, data: st.DataObject) -> None:
     """Canonical texts that say anything: every check of the values is reached."""

@@ -11,6 +11,7 @@ import nnr_codec as nnr
 from .. import lossless
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("first", range(0, 100, 50))
 def test_units_with_the_names_of_tensors_hold_them(first: int) -> None:
     for seed in range(first, first + 50):
@@ -19,6 +20,7 @@ def test_units_with_the_names_of_tensors_hold_them(first: int) -> None:
         assert lossless.wrong(decoded, lossless.all_numbers(model.tensors)) == [], seed
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("first", range(0, 100, 50))
 def test_units_with_the_names_of_tensors_hold_their_differences(first: int) -> None:
     for seed in range(first, first + 50):

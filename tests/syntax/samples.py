@@ -31,10 +31,12 @@ from nnr_codec.syntax import (
 )
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
+from ..shared import examples
+
 S = TypeVar("S", bound=Structure)
 
 #: How many structures of each table the tests use.
-PER_TABLE = int(os.environ.get("NNR_STRUCTURES", "200"))
+PER_TABLE = int(os.environ.get("NNR_STRUCTURES", examples(200)))
 
 #: Elements that a table loops over, or from which it computes how often: these stay small.
 COUNTS = re.compile(

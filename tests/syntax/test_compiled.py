@@ -28,6 +28,8 @@ from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader, NnrStartUni
 
 from .samples import samples, write
 
+pytestmark = pytest.mark.medium
+
 LIMITS = (Limits(), Limits(max_eg_bits=8, max_names=5, max_codebook=10, max_dims=3, max_name_bytes=6))
 
 

@@ -93,6 +93,7 @@ def test_truncation_names_element_and_bit() -> None:
         assert str(caught.value).startswith(f"bit {bit}, {path}: ")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TABLES)
 def test_every_truncation_is_reported(name: str) -> None:
     """Except where all that is missing is bs(v), which ends with the data."""
@@ -108,6 +109,7 @@ def test_every_truncation_is_reported(name: str) -> None:
             assert 0 <= caught.value.bit <= 8 * length
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", TABLES)
 def test_damaged_structures_raise_nothing_else(name: str) -> None:
     for seed in range(30):

@@ -18,6 +18,8 @@ from nnr_codec.syntax.structures import NnrStartUnitHeader, NnrUnitHeader
 
 from .samples import PER_TABLE, count, samples, write
 
+pytestmark = pytest.mark.medium
+
 
 class Recorder:
     """A trace that keeps the coded elements, without the structures around them."""
@@ -60,6 +62,7 @@ def test_random_structures(name: str, record_property: Callable[[str, object], N
     record_property("figure: their bits, counted and each traced once", total)
 
 
+@pytest.mark.slow  # which has all samples
 @pytest.mark.parametrize("name", TABLES)
 def test_samples_differ(name: str) -> None:
     """The tests must not go over the same few structures again and again, nor leave an element at one value."""
@@ -93,12 +96,12 @@ def test_samples_take_every_branch(tmp_path: Path, record_property: Callable[[st
     root = Path(__file__).parents[2]
     run = [sys.executable, "-m", "coverage"]
     test = f"{Path(__file__).relative_to(root).as_posix()}::test_random_structures"
-    measured = [*run, "run", "--branch", f"--include={tables.__file__}", f"--data-file={data}", "-m", "pytest", "-q"]
+    measured = [*run, "run", "--branch", f"--include={tables.__file__}", f"--data-file={data}", "-m", "pytest"]
     # the settings of a run that this one may be part of are not for the inner one
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST", "NNR_S"))}
     environment["PYTHONSAFEPATH"] = "1"  # or the folder of the sources would come before what is installed
     for command in (
-        [*measured, "-p", "no:cacheprovider", test],
+        [*measured, "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", test],
         [*run, "json", "-q", f"--data-file={data}", f"--include={tables.__file__}", "-o", str(report)],
     ):
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)

@@ -14,6 +14,8 @@ from nnr_codec.model import Topology, Wiring
 from .checks import pins
 from .support import memory
 
+pytestmark = pytest.mark.medium
+
 PARSER, LEXER, CONSTANTS = "formats/nnef/parser.py", "formats/nnef/lexer.py", "formats/nnef/constants.py"
 DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "formats/nnef/blocks.py"
 

@@ -42,6 +42,8 @@ from .checks import pins
 from .support import memory
 from .watch import Seen, content, read_watched, untouched
 
+pytestmark = pytest.mark.medium
+
 BESIDE, LABELS, SKRIPTND, NPZ = (f"formats/{name}.py" for name in ("beside", "nnef/labels", "skriptnd", "npz"))
 KERAS, ONNX, HEADER = (f"formats/{name}.py" for name in ("keras/archive", "onnx/tensor", "safetensors/header"))
 LEADS_OUT = "if folder not in found.parents and own.parent != found.parent:"
@@ -149,6 +151,7 @@ class _Payload:
         return os.system, ("true",)
 
 
+@pytest.mark.slow
 def test_the_watch_sees_what_it_is_for(sandbox: Path) -> None:
     folder = cell(sandbox, "x")
     (folder / "pickle").write_bytes(pickle.dumps({"w": _Payload()}))
@@ -605,6 +608,7 @@ class _Code:
         return self._reduced
 
 
+@pytest.mark.slow
 def test_t39_pickles_of_pytorch(sandbox: Path) -> None:
     """Of the zip format and the old one, with every opcode by which a pickle asks for something to be run."""
     torch = pytest.importorskip("torch", reason="the package torch (extra 'torch') is not installed")

@@ -27,6 +27,7 @@ def chain(first: str, more: str, count: int) -> str:
     return f"v0 = {first}; " + " ".join(f"v{k + 1} = {more.format(f'v{k}')};" for k in range(count))
 
 
+@pytest.mark.medium
 @pins(TRACKS, "if self._steps > _MAX_STEPS:")
 @pytest.mark.parametrize(
     ("body", "extra"),

@@ -19,6 +19,7 @@ from nnr_codec.model import Channels, Model, Topology
 
 from ..formats.onnx_files import field, model, node
 from ..formats.onnx_nets import Net, declared, told
+from ..shared import examples
 from .checks import pins
 from .support import memory
 
@@ -157,7 +158,8 @@ NET.op("Gemm", f"v {NET.weight('g', 5, 12)}", "w", transB=1).op("MatMul", f"w {N
 SHELL = formats.load(NET.data(), format="onnx").topology
 
 
-@settings(deadline=None, max_examples=400)
+@pytest.mark.medium
+@settings(deadline=None, max_examples=examples(400))
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4))
 def test_any_bytes(changes: list[tuple[int, int]]) -> None:
     """Other bytes anywhere: channels, or an error that says so."""

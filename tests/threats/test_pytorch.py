@@ -393,6 +393,7 @@ def test_t39_two_pickles() -> None:
         opened(file.getvalue())
 
 
+@pytest.mark.medium
 @pins(ARCHIVE, 'limits.check("max_topology_bytes", length, "bytes of the archive\'s directory")', "pass")
 @pytest.mark.parametrize("wide", [False, True])
 def test_t39_a_directory_of_many(wide: bool) -> None:

@@ -15,6 +15,8 @@ from nnr_codec.limits import Budget
 from ..builder import codebook, ndu
 from .support import STRICT, memory, start, unit
 
+pytestmark = pytest.mark.medium
+
 
 def stream_decoder(data: bytes, **options: Any) -> None:
     """Feed a StreamDecoder."""

@@ -23,7 +23,16 @@ import pytest
 SECONDS, BYTES = 15, 6 << 30
 #: What tests import beside the package, where it is there.
 HEAVY = ("numpy", "hypothesis", "ml_dtypes", "h5py", "onnx", "google.protobuf", "safetensors", "torch")
-OPTIONS = ("-q", "-x", "--noconftest", "--assert=plain", "-p", "no:cacheprovider")
+OPTIONS = (
+    "-q",
+    "-x",
+    "--noconftest",
+    "--assert=plain",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "addopts=--import-mode=importlib",
+)
 
 
 def main() -> None:
