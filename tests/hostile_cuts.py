@@ -77,7 +77,7 @@ class Cutter:
             self.pairs += [units] if len(units) > 1 else []
         self.is_update = bool(parser.reader.session.mps_parent_signalling_enabled_flag)
         self.has_mask = parser.pruning.has_masks
-        self.wired = bool(parser.wires.names)
+        self.wired = bool(parser.declared.names)
         infos, parts = parser.restoration.infos(parser.info), parser.restoration.parts
         record = next((_end(unit) for unit in subject.units if side_information(unit)), 0)
         self.ends = {name: max((ends[part] for part in parts(name)), default=record) for name in infos}

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from nnr_codec.conformance.coverage import Matrix
 
 import nnr_codec as nnr
 from nnr_codec import errors
 from nnr_codec.conformance.cases import Case, Stream, load_cases
 from nnr_codec.conformance.digest import TensorDigest
 from nnr_codec.model import Array
+from tools.coverage import Matrix
 
 from .arrays import assert_identical
 from .vectors import manifest, schema
