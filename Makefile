@@ -24,7 +24,7 @@ types:
 		nnr_codec.cabac_ext.kernel nnr_codec.cabac_ext.quantizer nnr_codec.cabac_ext.bits \
 		nnr_codec.cabac_ext.surgeon
 
-fmt: ## format, and mend what ruff can mend
+fmt: ## format, and fix what ruff can fix
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format
 

@@ -1,4 +1,4 @@
-"""The packages. All else is in pyproject.toml, where a found package has the name of its folder, unlike nnr_cli."""
+"""List of packages: nnr_cli is in the folder cli, which pyproject.toml cannot combine with discovery."""
 
 from setuptools import find_packages, setup
 

@@ -42,8 +42,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "fixed_point": click.option(
         "--fixed-point",
         type=click.Choice(["q7.8"]),
-        help="Floats become the nearest multiples of 1/256 within -128..127.996, of 16 bits each (docs/formats.md); "
-        "what lies beyond is that limit, and a warning tells of it.",
+        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/formats.md). Out-of-range values "
+        "saturate, with a warning.",
     ),
     "dependent_quantization": click.option(
         "--dependent-quantization/--no-dependent-quantization",
@@ -68,8 +68,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "side_info": click.option(
         "--side-info/--no-side-info",
         default=None,
-        help="Allow side information (default), which other decoders skip: types, shapes and metadata unknown to NNR; "
-        "or reject a model that needs it.",
+        help="Store types, shapes and metadata that NNR cannot represent as side information (default), which other "
+        "decoders skip. --no-side-info rejects a model that needs it.",
     ),
     "indexed_references": click.option(
         "--indexed-references",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import formats
 from .bitstream.source import open_source
 from .bitstream.units import Unit, UnitReader
 from .compare import TensorDifference, compare_tensors
@@ -24,6 +25,7 @@ from .syntax import Descriptor, Session
 
 if TYPE_CHECKING:
     from .bitstream.source import Bitstream
+    from .formats import TopologySource
 
 _CHUNK = 1 << 20
 
@@ -152,7 +154,7 @@ def diff(
     *,
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
-    topology: Topology | None = None,
+    topology: TopologySource | None = None,
 ) -> BitstreamDifference | None:
     """The first difference of two bitstreams: syntax element, or payload, and the first value that comes out otherwise.
 
@@ -165,8 +167,9 @@ def diff(
     BitstreamDifference or None
         None when the bitstreams are the same.
     """
+    given = formats.topology_of(topology, limits=limits)
     sides = [
-        _Side(data, what, limits or Limits(), topology_dimensions, topology)
+        _Side(data, what, limits or Limits(), topology_dimensions, given)
         for data, what in ((a, "the first"), (b, "the second"))
     ]
     for pair in zip_longest(*(side.units() for side in sides)):

@@ -51,7 +51,7 @@ class NnrError(Exception):
     option : str
         The field of ``EncoderConfig`` or ``Limits``, or the argument; empty when there is none.
     hint : str
-        What to do about it, which ``str()`` puts after the message; empty when there is none.
+        The suggested action, which ``str()`` puts after the message; empty when there is none.
     unit : str
         The unit, as ``unit 17 (NNR_NDU 'conv1')``; a :class:`UnitLabel` when its number is known, empty when there is
         none.
@@ -97,7 +97,7 @@ class NnrError(Exception):
         self.tensor = self.tensor or tensor
 
     def converted(self, kind: type[E]) -> E:
-        """Return an error of another class with the text and the identity of this one."""
+        """Return an error of another class with the text, rule, tensor and option of this one."""
         error = kind(str(self))
         error.rule, error.tensor, error.option = self.rule, self.tensor, self.option
         return error
@@ -161,7 +161,7 @@ class IncompleteError(TruncatedError):
     named : int
         How many tensors are named.
     missing : sequence of str
-        Those that are not there, in order.
+        Names of the missing tensors, in order.
     """
 
     def __init__(self, named: int, missing: Sequence[str]) -> None:
@@ -216,7 +216,7 @@ class Option(str):
 
 
 class EncodeError(NnrError, ValueError):
-    """A wish that the syntax cannot express, or a tensor that cannot be coded as asked.
+    """The requested options cannot be represented in NNR syntax, or a tensor cannot be coded with them.
 
     Parameters
     ----------

@@ -7,7 +7,8 @@ Faults are found in the source, by kind:
 ``guard``
     the condition of an ``if`` that raises is false.
 ``arithmetic``
-    in ``syntax``, ``decoder`` and ``encoder``, a comparison includes or excludes equality, or an integer is one larger.
+    in ``syntax``, ``decoder``, ``encoder`` and ``tensor``, a comparison includes or excludes equality, or an integer
+    is one larger.
 ``kernel``
     the same in the compiled extensions, which are built again for each fault.
 
@@ -31,6 +32,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -295,13 +297,16 @@ def main() -> None:
     parser.add_argument("results", nargs="?", type=Path, help="lines of JSON, to which results are added")
     parser.add_argument("--list", action="store_true", help="print the names of the faults")
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=[*KINDS])
+    parser.add_argument("--only", default="*", metavar="GLOB", help="names of faults, such as 'nnr_codec/decoder/*'")
     parser.add_argument("--sample", type=int, default=sys.maxsize, metavar="N", help="how many faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=900, help="CPU time after which no fault is begun")
     parser.add_argument("--survivors", action="store_true", help="try the faults again that no test has detected")
     parser.add_argument("--tests", nargs="+", default=["tests/*/test_*.py"], help="patterns of test files")
     arguments = parser.parse_args()
-    faults = [fault for fault in every_fault() if fault.kind in arguments.kind]
+    faults = [
+        fault for fault in every_fault() if fault.kind in arguments.kind and fnmatchcase(fault.name, arguments.only)
+    ]
     chosen = sample(faults, arguments.sample, arguments.seed)
     if arguments.list or not arguments.results:
         for fault in chosen:

@@ -369,8 +369,12 @@ def record(sections: Iterable[str]) -> dict[str, Any]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """One line for each fact that differs."""
-    a, b = one["facts"], other["facts"]
+    """One line for each fact that differs, of the sections that both records have."""
+    sections = set.intersection(*({name.partition("/")[0] for name in record["facts"]} for record in (one, other)))
+    a, b = (
+        {name: fact for name, fact in record["facts"].items() if name.partition("/")[0] in sections}
+        for record in (one, other)
+    )
     return [
         f"{name}: {a.get(name, 'absent')} != {b.get(name, 'absent')}"
         for name in {**a, **b}
@@ -401,13 +405,13 @@ def main() -> int:
     parser.add_argument(
         "--compare", nargs="+", type=Path, metavar="JSON", help="two records, or one and the current code"
     )
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=[*SECTIONS], help="sections to record")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="a section to record; repeatable")
     arguments = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.compare or ()]
         if len(records) < 2:
-            records.append(record(arguments.only))
+            records.append(record(arguments.only or SECTIONS))
             if arguments.file:
                 arguments.file.write_text(json.dumps(records[-1], indent=1) + "\n", encoding="utf-8")
     lines = differences(*records[:2]) if len(records) == 2 else failures(records[0])

@@ -209,7 +209,9 @@ class BitstreamParser:
         if kind == NNR_STR:
             if self.started:
                 raise ElementError(
-                    "a second NNR_STR: one bitstream is expected, unless allow_trailing says otherwise",
+                    "a second NNR_STR where one bitstream is expected",
+                    option="allow_trailing",
+                    hint="use allow_trailing if another bitstream may follow",
                     clause="7.1",
                     unit=unit.label(),
                     rule=Rule.ONE_BITSTREAM,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps, maps_for
 from ..bitstream.units import UnitReader
 from ..limits import Budget, Limits
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..bitstream.source import Bitstream
+    from ..formats import TopologySource
     from ..parts import Parts
 
 #: Bytes that are hashed at a time.
@@ -60,11 +62,11 @@ class NnrFile(Mapping[str, Array]):
         limits: Limits | None = None,
         topology_dimensions: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "source",
-        topology: Topology | None = None,
+        topology: TopologySource | None = None,
         before: Topology | None = None,
     ) -> None:
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
-        self._parser = BitstreamParser(self._reader, dtype, topology, before)
+        self._parser = BitstreamParser(self._reader, dtype, formats.topology_of(topology, limits=limits), before)
         self._groups: list[Group] | None = []
         self._group_of: dict[str, Group] = {}  # of tensors of units
         self._first_edition: bool | None = None

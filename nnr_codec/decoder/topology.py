@@ -1,4 +1,4 @@
-"""What a topology declares: shapes of tensors, and the tensors of blocks (7.3.5, 8.2.1, errata N5).
+"""Shapes and blocks that a topology declares (7.3.5, 8.2.1, errata N5).
 
 Labels of NNEF are equal that differ in case alone (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
 """
@@ -34,7 +34,7 @@ class Recreated:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the topology makes of the tensors of a block.
+    """Changes to the decoded tensors of a block that the topology requires.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ PLAIN = Outputs()
 
 
 class TopologyInfo:
-    """What a topology declares of tensors, by label; immutable."""
+    """Shapes, types and blocks that a topology declares, by label; immutable."""
 
     def __init__(self, wiring: Wiring) -> None:
         self.names = list(wiring.shapes)
@@ -77,7 +77,7 @@ class TopologyInfo:
         return self._shapes.get(self.known(name))
 
     def known(self, name: str) -> str:
-        """What is equal for names of the same tensor."""
+        """Return the key of a tensor name; NNEF ignores case."""
         return name.casefold() if self._ignores_case else name
 
     def _key(self, *names: str | None) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class TopologyInfo:
     def outputs(
         self, header: NnrCompressedDataUnitHeader, parts: Sequence[Part], pruned: Mapping[str, Sequence[int]]
     ) -> Outputs | None:
-        """What becomes of the tensors of an NNR_PT_BLOCK; None where nothing does but what always does.
+        """Return the changes to the tensors of an NNR_PT_BLOCK, or None if there are none.
 
         ``pruned`` are dimensions that take the place of declared ones.
         """

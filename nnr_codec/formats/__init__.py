@@ -151,12 +151,12 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def readable_wiring(topology: Topology) -> Wiring | None:
-    """The same, but None when the text cannot be read. The last texts are not read again."""
+    """Return what :func:`wiring` returns, or None if the text cannot be read; the last four results are kept."""
     module = of_topology(topology)
     return _wiring_by(cast(Hashable, module), topology) if module else Wiring()
 
 
-@lru_cache(maxsize=4)  # a base model, its update, and both again as somebody checks them
+@lru_cache(maxsize=4)  # base model and update, each also as given by the caller
 def _wiring_by(module: Hashable, topology: Topology) -> Wiring | None:
     try:
         return cast(GraphFormat, module).wiring(topology)

@@ -439,6 +439,15 @@ def test_a_graph_that_is_given_unfolds_as_one_that_is_carried() -> None:
     assert [tensor.name for tensor in report.tensors] == list(expected())
 
 
+def test_a_topology_may_be_given_as_a_path(tmp_path: Path) -> None:
+    data, graph_file = folded(start()).data, tmp_path / "graph.nnef"
+    graph_file.write_bytes(network())
+    with NnrFile(data, topology=graph_file) as file:
+        same(file.decode().tensors, expected())
+    found = nnr.diff(data, folded(start(), data_format=0).data, topology=graph_file)
+    assert found is not None
+
+
 def test_labels_of_other_case_unfold_as_well() -> None:
     got = nnr.decode(folded(start(network()), ("W", "BN/gamma", "bn/BETA")).data)
     assert list(got) == ["W", "BN/gamma", "bn/BETA", "bn/mean", "bn/var", "bn/bias"]

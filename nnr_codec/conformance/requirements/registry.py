@@ -1,4 +1,4 @@
-"""What a requirement is, and how its checks and the decoder's refusals are tied to it."""
+"""Registry of the checks of :mod:`nnr_codec.rules`, and the state that they read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Finding(NamedTuple):
-    """What a check has to say.
+    """One finding of a check.
 
     Parameters
     ----------
