@@ -575,7 +575,7 @@ def test_what_the_pickle_says_need_not_be(torch: Any) -> None:
     good = tensor(4, 0, [2, 2], [2, 1])
     assert nnr.load(archive_of(mapping({"w": good}), {"0": bytes(16)}))["w"].shape == (2, 2)
     for content, storages, match in (
-        (good, {"0": bytes(15)}, "storage 0 has 15 bytes; the pickle says 16"),
+        (good, {"0": bytes(15)}, "storage '0' has 15 bytes; the pickle says 16"),
         (good, {}, "the archive has no storage '0'"),
         (tensor(1 << 60, 0, [2], [1]), {"0": bytes(16)}, "the pickle says"),
         (tensor(4, 1, [2, 2], [2, 1]), {"0": bytes(16)}, "outside"),

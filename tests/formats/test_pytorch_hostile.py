@@ -6,6 +6,7 @@ import builtins
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tarfile
@@ -98,7 +99,7 @@ def test_one_text_in_many_places() -> None:
     """What counts is what it takes in the description, where it may take more."""
     data = archive_of(b"\x80\x02](" + text("\u00e9" * 1000) + b"q\0" + b"h\0" * 99 + b"e.")
     assert len(nnr.load(data, limits=Limits(max_topology_bytes=650_000)).topology.data) > 600_000  # type: ignore[union-attr]
-    refused(data, "bytes of texts in the description", limits=Limits(max_topology_bytes=590_000))
+    refused(data, "bytes of values in the description", limits=Limits(max_topology_bytes=590_000))
 
 
 @pytest.mark.torch
@@ -209,3 +210,61 @@ def test_extents_beside_a_zero_are_those_of_an_array() -> None:
     refused(view, "larger than any array")
     small = archive_of(mapping({"w": tensor(0, 0, (0, 3, 4), (12, 4, 1))}), {"0": b""})
     assert nnr.load(small).tensors["w"].shape == (0, 3, 4)
+
+
+# ------------------------------------------------------------------------------------------------ found by review
+DEVICE = b"\x80\x02ctorch\ndevice\n"
+
+
+@pytest.mark.parametrize("name", [b")q\0" + b"h\0\x86q\0" * 26, b")" + b"\x85" * 100_000], ids=["shared", "deep"])
+def test_the_name_of_a_device_is_a_text_before_it_is_written_out(name: bytes) -> None:
+    refused(archive_of(DEVICE + name + b"K\0\x86R."), "a device has no name")
+
+
+def test_strides_of_extents_of_1_do_not_matter_to_ties() -> None:
+    prime = (1 << 61) - 1  # of whose multiples Python's hashes are equal
+    content = {f"t{k}": tensor(1, 0, [1] * 8, [k * prime] * 8) for k in range(4)}
+    model = nnr.load(archive_of(mapping(content), {"0": b"\0" * 4}))
+    assert dict(model.aliases) == dict.fromkeys(("t1", "t2", "t3"), "t0")
+
+
+@pytest.mark.parametrize(
+    "pickle",
+    [
+        b"\x80\x02}" + text("k" * 4000) + b"](" + tensor(1, 0, [1], [1]) + b"q\0" + b"h\0" * 20_000 + b"es.",
+        b"\x80\x02](" + b"ctorch\nSize\n(" + integer((1 << 63) - 1) * 32 + b"t\x85Rq\0" + b"h\0" * 200_000 + b"e.",
+        b"\x80\x02](\x8a\xff" + b"\x7f" * 255 + b"q\0" + b"h\0" * 200_000 + b"e.",
+    ],
+    ids=["names", "sizes", "integers"],
+)
+def test_what_stands_in_many_places_is_charged_for_each(pickle: bytes) -> None:
+    refused(archive_of(pickle, {"0": b"\0" * 4}), limits=nnr.Limits.strict())
+
+
+def test_bytes_between_the_items_of_a_tensor_are_charged() -> None:
+    size = 1 << 20
+    far = tensor(size, 0, [2], [size - 1])
+    data = archive_of(b"\x80\x02](" + far + b"q\0" + b"h\0" * 100 + b"e.", {"0": bytes(4 * size)})
+    refused(data, "max_total_bytes", limits=nnr.Limits(max_total_bytes=100 << 20))
+    refused(data, "max_tensor_bytes", limits=nnr.Limits(max_tensor_bytes=4 * size - 1))
+
+
+@pytest.mark.parametrize("end", [b"ccollections\nOrderedDict\n" + text("ab") + b"R.", text("storage") + b"Q."])
+def test_arguments_are_tuples(end: bytes) -> None:
+    refused(archive_of(b"\x80\x02" + end), "no tuple")
+
+
+def test_a_storage_has_items_of_one_type() -> None:
+    ints = tensor(1, 0, [1], [1]).replace(b"FloatStorage", b"IntStorage")
+    content = mapping({"a": ints, "b": tensor(1, 0, [1], [1])})
+    refused(archive_of(content, {"0": b"\0" * 4}), "items of two types")
+
+
+def test_empty_tensors_lie_anywhere() -> None:
+    model = nnr.load(archive_of(mapping({"a": tensor(10, 12, [0], [3])}), {"0": bytes(40)}))
+    assert model["a"].shape == (0,)
+
+
+def test_surrogate_pairs_are_refused() -> None:
+    pair = "\ud83d\ude00".encode("utf-8", "surrogatepass")
+    refused(archive_of(b"\x80\x02](X" + struct.pack("<I", len(pair)) + pair + b"e."), "surrogate pair")

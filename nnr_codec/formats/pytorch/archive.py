@@ -56,11 +56,7 @@ class StridedEntry(Entry):
         file.seek(self.start)
         fill(file, items, what)
         if self.stride:
-            # The step of an extent of 1 may be any number.
-            strides = [
-                step * stored.itemsize if extent > 1 else 0
-                for step, extent in zip(self.stride, self.shape, strict=True)
-            ]
+            strides = [step * stored.itemsize for step in self.stride]
             items = np.ascontiguousarray(np.lib.stride_tricks.as_strided(items, self.shape, strides))
         return native(items, self.type, what)
 
@@ -83,7 +79,7 @@ def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> V
     stored = STORED_TYPES[value.type]
     start, size = place(value.key)
     if size != value.nbytes:
-        raise FormatError(f"storage {value.key} has {size:,} bytes; the pickle says {value.nbytes:,}")
+        raise FormatError(f"storage {value.key[:40]!a} has {size:,} bytes; the pickle says {value.nbytes:,}")
     if value.requires_grad and stored.kind != "f":
         raise FormatError(f"{what} is of torch.{value.type} and requires gradients")
     return View.of(
@@ -118,20 +114,20 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     machine = read_pickle(data, version.end, budget)
     content = read_pickle(data, machine.end, budget)
     keys = read_pickle(data, content.end, budget)
-    if version.value != 1001 or type(keys.value) is not Items:
+    if version.value != 1001 or type(keys.value) is not Items or keys.value.kind != "list":
         raise FormatError("the file has no version 1001, or no list of storages")
     places: dict[str, tuple[int, int]] = {}
     at = keys.end
     for key in keys.value:
-        if type(key) is not str or key not in content.itemsizes or key in places:
+        if type(key) is not str or key not in content.storages or key in places:
             raise FormatError("a storage in the file is not one of the pickle, or is there twice")
         file.seek(at)
-        nbytes = int.from_bytes(file.read(8), "little") * content.itemsizes[key]
+        nbytes = int.from_bytes(file.read(8), "little") * content.storages[key][1]
         places[key] = at + 8, nbytes
         at += 8 + nbytes
         if at > size:
             raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file")
-    if missing := content.itemsizes.keys() - places.keys():
+    if missing := content.storages.keys() - places.keys():
         raise FormatError(f"the file has no storage {min(missing)[:40]!a}")
     return content.value, places
 

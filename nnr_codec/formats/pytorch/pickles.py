@@ -27,7 +27,7 @@ _MAX_DIMS = 64
 _MAX_SIZE = (1 << 63) - 1
 #: How many times the values of a container count where it stands again.
 _AGAIN = 10
-_DEVICE = re.compile(r"[a-z]{1,20}(:(0|[1-9][0-9]{0,2}))?")
+_DEVICE = re.compile(r"[a-z]{1,20}(:(0|[1-9][0-9]?|1[01][0-9]|12[0-7]))?")
 _DTYPE = re.compile(
     r"torch\n(bool|b?float16|float(32|64)|float8_(e4m3fn|e5m2|e4m3fnuz|e5m2fnuz|e8m0fnu)|float4_e2m1fn_x2|complex(32|64|128)"
     r"|u?int([1-8]|16|32|64))"
@@ -91,11 +91,11 @@ class Tensor(NamedTuple):
 
 
 class Pickle(NamedTuple):
-    """A pickle that was read: its value, the first byte after it, and by the keys of storages, bytes of their items."""
+    """A pickle that was read: its value, the first byte after it, and type and bytes of the items of each storage."""
 
     value: Any
     end: int
-    itemsizes: dict[str, int]
+    storages: dict[str, tuple[str, int]]
 
 
 class _Function(NamedTuple):
@@ -112,7 +112,7 @@ def _damaged(what: str) -> FormatError:
 def _sizes(values: Any) -> tuple[int, ...]:
     """Check the items of a shape or stride."""
     if type(values) is Leaf and values.kind == "size":
-        values = tuple(values.value)
+        values = values.value
     if type(values) is not tuple or len(values) > _MAX_DIMS:
         raise _damaged(f"a shape or stride is no tuple of up to {_MAX_DIMS} integers")
     for value in values:
@@ -164,12 +164,8 @@ def _check_state(gradients: Any, hooks: Any) -> None:
         raise FormatError("a tensor of the pickle has backward hooks, or does not say whether it requires gradients")
 
 
-def _ordered(pairs: Any = None) -> Items:
+def _ordered(pairs: Any = ()) -> Items:
     """An OrderedDict of nothing, of a dict, or of pairs as Python 2 writes them."""
-    if pairs is None:
-        found = Items()
-        found.kind = "OrderedDict"
-        return found
     if type(pairs) is Items and pairs.kind in PAIRS:
         return Items.of("OrderedDict", pairs)
     return Items.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
@@ -202,14 +198,15 @@ def _complex(real: Any, imaginary: Any) -> complex:
 
 
 def _size(sizes: Any) -> Leaf:
-    return Leaf("size", list(_sizes(tuple(_plain(sizes)))))
+    return Leaf("size", _sizes(sizes))
 
 
 def _device(name: Any, index: Any = None) -> Leaf:
-    text = name if index is None else f"{name}:{index}"
-    if type(name) is not str or type(index) not in (int, type(None)) or not _DEVICE.fullmatch(text):
-        raise _damaged("a device has no name and index")
-    return Leaf("device", text)
+    if type(name) is str and (index is None or type(index) is int):
+        text = name if index is None else f"{name}:{index}"
+        if _DEVICE.fullmatch(text):
+            return Leaf("device", text)
+    raise _damaged("a device has no name and index")
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -291,7 +288,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
     stack: list[Any] = []
     below: list[list[Any]] = []  # what marks separate from the present stack
     memo: dict[int, Any] = {}
-    itemsizes: dict[str, int] = {}
+    storages: dict[str, tuple[str, int]] = {}
     put = -1  # the last key of the memo
     most = left = budget.limits.max_names - budget.spent.get("max_names", 0)
     while left >= 0:
@@ -308,6 +305,8 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 at += 1 if opcode == 0x68 else 4
                 if type(known) is Items:
                     known.is_used = True
+                elif type(known) is Tensor:  # of which each place has a name
+                    left -= _AGAIN - 1
                 stack.append(known)
                 left -= 1
             case 0x4B:  # BININT1
@@ -332,6 +331,8 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 function = stack.pop()
                 if type(function) is not _Function:
                     raise FormatError("the pickle calls an object that is no function")
+                if type(arguments) is not tuple:
+                    raise _damaged("the arguments of a call are no tuple")
                 value = function.make(*arguments)
                 stack.append(value)
                 if type(value) is Items:  # which are copied
@@ -345,8 +346,11 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 stack.append(())
                 left -= 1
             case 0x51:  # BINPERSID
+                if type(stack[-1]) is not tuple:
+                    raise _damaged("a persistent identifier is no tuple")
                 stack[-1] = storage = _storage(*stack[-1])
-                itemsizes.setdefault(storage.key, storage.itemsize)
+                if storages.setdefault(storage.key, storage[1:3]) != storage[1:3]:
+                    raise FormatError(f"storage {storage.key[:40]!a} has items of two types")
             case 0x89 | 0x88:  # NEWFALSE, NEWTRUE
                 stack.append(opcode == 0x88)
                 left -= 1
@@ -426,7 +430,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
     budget.charge("max_names", most - left, "objects of the pickle")
     value = stack.pop()
     _count([value], budget, {}, 0)
-    return Pickle(value, at, itemsizes)
+    return Pickle(value, at, storages)
 
 
 def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -> int:

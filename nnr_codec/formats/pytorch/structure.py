@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from . import tree
 from .pickles import Items, Leaf
 from .tree import Node
 
+#: A character in two halves, which are separate in a str of Python, and one character in JSON.
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _KINDS = {kind: kind.__name__ for kind in (list, tuple, set, dict, OrderedDict, Counter)}
 
 
@@ -61,8 +64,11 @@ class View(NamedTuple):
         last = offset
         for extent, step in zip(shape, stride, strict=True):
             last += (extent - 1) * step
-        start = offset * stored.itemsize
-        stop = start if 0 in shape else (last + 1) * stored.itemsize
+        start, stop = offset * stored.itemsize, (last + 1) * stored.itemsize
+        if 0 in shape:
+            start = stop = 0
+        # The step of an extent of 1 may be any number. It says nothing, and would let the hashes of strides collide.
+        stride = tuple([step if extent > 1 else 0 for extent, step in zip(shape, stride, strict=True)])
         if min((offset, *stride)) < 0 or stop > size:
             raise FormatError(f"{what} has items outside of its storage")
         return cls(storage, stored, shape, stride, start, stop, requires_grad, is_parameter)
@@ -146,6 +152,7 @@ class _Walker:
     def __init__(self, budget: Budget, read: Reader) -> None:
         self.budget, self.read = budget, read
         self.tensors: list[tuple[str, Node, Any, View]] = []
+        self.characters = 0  # of the names of tensors
 
     def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "values of the file")
@@ -202,11 +209,13 @@ class _Walker:
     def leaf(self, value: Any, path: tuple[str, ...]) -> Node:
         kind = type(value)
         if kind is str:
-            self.budget.charge("max_topology_bytes", len(tree.text(value)), "bytes of texts in the description")
-        if value is None or kind in (bool, str):
+            if _PAIR.search(value):
+                raise FormatError(f"{_place(path)}: a text has a surrogate pair, which JSON does not distinguish")
+            return self.charged(value)
+        if value is None or kind is bool:
             return value
         if kind is int:
-            return tree.whole(value)
+            return self.charged(tree.whole(value))
         if kind is float:
             return tree.real(value)
         if kind is complex:
@@ -215,12 +224,25 @@ class _Walker:
         found = self.read(value, what)
         if found is None:
             raise FormatError(f"{what} is of type {_type(value)}, which is not carried")
-        return {found.kind: found.value} if isinstance(found, Leaf) else self.tensor(value, found, path, what)
+        if isinstance(found, Leaf):
+            return self.charged({found.kind: found.value})
+        return self.tensor(value, found, path, what)
+
+    def charged(self, node: Node) -> Node:
+        """Charge what may be long in the description."""
+        if type(node) is not int:
+            self.budget.charge("max_topology_bytes", len(tree.text(node)), "bytes of values in the description")
+        return node
 
     def tensor(self, value: Any, view: View, path: tuple[str, ...], what: str) -> Node:
         limits = self.budget.limits
         limits.check("max_name_bytes", sum(map(len, path)) + len(path), "characters of the name of a tensor")
-        self.budget.tensor(view.shape, view.stored.itemsize, what)
+        elements = self.budget.tensor(view.shape, view.stored.itemsize, what)
+        if not view.is_contiguous:  # all bytes between its first and its last item are read
+            span = view.stop - view.start
+            limits.check("max_tensor_bytes", span, f"{what}: bytes from the first to the last item")
+            more = max(span - elements * view.stored.itemsize, 0)
+            self.budget.charge("max_total_bytes", more, f"{what}: bytes between its items")
         kind = "parameter" if view.is_parameter else "tensor"
         node: Node = {kind: view.shape}
         if view.requires_grad is not tree.TENSORS[kind]:
@@ -229,6 +251,9 @@ class _Walker:
         if not is_name(name):
             raise FormatError(f"{what}: no bitstream has a tensor of that name")
         limits.check("max_name_bytes", len(name.encode()), "bytes of the name of a tensor")
+        self.characters += len(name)
+        if self.characters > tree.MAX_NAMES:
+            raise FormatError(f"the names of the tensors have more than {tree.MAX_NAMES:,} characters")
         self.tensors.append((name, node, value, view))
         return node
 
@@ -346,7 +371,7 @@ def _value(torch: Any, kind: str, value: Any) -> Any:
 
 
 def _place(path: tuple[str, ...]) -> str:
-    return f"{'.'.join(path)[:80]!a}" if path else "the content"
+    return f"{'.'.join([part[:80] for part in path])[:80]!a}" if path else "the content"
 
 
 def _type(value: object) -> str:

@@ -26,7 +26,7 @@ START = f'{{"{KEY}":'.encode()
 MAX_DEPTH = 100
 # Brackets and commas, none of which a value is without.
 _MAX_MARKS = 4_000_000
-_MAX_NAMES = 1 << 26
+MAX_NAMES = 1 << 26
 _MAX_DIMS = 32
 _MAX_SIZE = (1 << 63) - 1
 #: Larger integers are written as hexadecimal digits, since other readers of JSON have floats.
@@ -109,8 +109,8 @@ def parse(data: bytes) -> Description:
     for name, shape in _places(value["tree"], (), 0):
         # A key that is written once may be part of many names.
         size += len(name)
-        if size > _MAX_NAMES:
-            raise FormatError(f"the names of the description have more than {_MAX_NAMES:,} characters")
+        if size > MAX_NAMES:
+            raise FormatError(f"the names of the description have more than {MAX_NAMES:,} characters")
         if name in places:
             raise FormatError(f"two tensors of the description are called {name[:80]!a}")
         places[name] = Place(name, shape)
