@@ -225,7 +225,7 @@ def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> 
     from nnr_codec import Step
 
     if sparsify is not None and prune is not None:
-        raise click.UsageError("--sparsify and --prune exclude each other: no map tells of both")
+        raise click.UsageError("--sparsify and --prune cannot be combined: no map has both")
     if (sparsify is not None or prune is not None) and file.is_update:
         raise click.UsageError("--sparsify and --prune are for whole models, and this is an update")
     if sparsify is not None:

@@ -158,7 +158,7 @@ def encode(
     if sbt is None and sbt_ternary is not None:
         raise click.UsageError("--sbt-ternary goes with --sbt")
     if sbt is not None and config.exact:
-        raise click.UsageError("--lossless keeps every bit, which leaves nothing to choose for --sbt")
+        raise click.UsageError("--lossless keeps every bit, so --sbt has no effect")
     stream = params.open_target(target, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new), (base, new), model_format, limits)

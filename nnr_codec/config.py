@@ -342,7 +342,7 @@ class EncoderConfig(TensorOptions):
         """
         check_options(cls.preset, options, ConfigOptions.__annotations__)
         if name not in PRESETS:
-            raise EncodeError(Option("preset"), f" {name!r}: there are {', '.join(PRESETS)}")
+            raise EncodeError("unknown ", Option("preset"), f" {name!r}; choose from {', '.join(PRESETS)}")
         preset = PRESETS[name]
         if options.get("exact") or any(options.get(goal) is not None for goal in MODEL_GOALS):
             preset = {option: value for option, value in preset.items() if option not in TENSOR_GOALS}
@@ -352,7 +352,7 @@ class EncoderConfig(TensorOptions):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rules, Iterable):
-            raise EncodeError(Option("rules"), f" are Rule objects, not {self.rules!r}")
+            raise EncodeError(Option("rules"), f" must be a sequence of Rule, got {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))
         object.__setattr__(self, "reduce", steps_of(self.reduce))
         _check_whole("effort", self.effort)
@@ -361,7 +361,7 @@ class EncoderConfig(TensorOptions):
         _check_whole("profile", self.profile)
         _check_whole("qp_density", self.qp_density)
         if self.profile not in (0, 1):
-            raise EncodeError(Option("profile"), f" {self.profile}: there are 0 and 1")
+            raise EncodeError(Option("profile"), f" must be 0 or 1, got {self.profile}")
         if not 0 <= self.qp_density <= 7:
             raise EncodeError(Option("qp_density"), f" {self.qp_density} is outside 0..7")
         for name in ("deflate_topology", "indexed_references", "side_info", "fold_batchnorm"):
@@ -380,12 +380,12 @@ class EncoderConfig(TensorOptions):
         self._check_folding()
         _check_whole("max_unit_size", self.max_unit_size, optional=True)
         if self.max_unit_size is not None and self.max_unit_size < 1:
-            raise EncodeError(Option("max_unit_size"), f" {self.max_unit_size} is no number of bytes")
+            raise EncodeError(Option("max_unit_size"), f" must be at least 1 byte, got {self.max_unit_size}")
         if self.performance is not None and not hasattr(self.performance, "elements"):
             raise EncodeError(Option("performance"), f" is a Performance, not {self.performance!r}")
         _check_whole("target_size", self.target_size, optional=True)
         if self.target_size is not None and self.target_size < 1:
-            raise EncodeError(Option("target_size"), f" {self.target_size} is no number of bytes")
+            raise EncodeError(Option("target_size"), f" must be at least 1 byte, got {self.target_size}")
         _check_real("target_ratio", self.target_ratio)
         if self.target_ratio is not None and self.target_ratio <= 0:
             raise EncodeError(Option("target_ratio"), f" {self.target_ratio} is not above 0")
@@ -400,7 +400,7 @@ class EncoderConfig(TensorOptions):
         self._check(defaults)
         for rule in self.rules:
             if not isinstance(rule, Rule):
-                raise EncodeError(Option("rules"), f" are Rule objects, not {rule!r}")
+                raise EncodeError(Option("rules"), f" must be a sequence of Rule, got {rule!r}")
             try:
                 self._check_replaced(defaults, rule.options)
             except EncodeError as error:
@@ -424,9 +424,7 @@ class EncoderConfig(TensorOptions):
         for step in self.steps:
             if step.tool == "scale":
                 name = "scale" if step in self.reduction else "local_scaling"
-                raise EncodeError(
-                    Option("fixed_point"), " decides on all steps, which leaves nothing to choose for ", Option(name)
-                )
+                raise EncodeError(Option("fixed_point"), " decides on all steps, so ", Option(name), " has no effect")
         self._check_permitted((Option("fixed_point"), " decides on all steps"), _DECIDING)
 
     def _check_permitted(self, what: tuple[str, ...], permitted: Mapping[str, tuple[Any, ...]]) -> None:
@@ -434,7 +432,7 @@ class EncoderConfig(TensorOptions):
         for options in self._all_options:
             for name, values in permitted.items():
                 if options.get(name) not in values:
-                    raise EncodeError(*what, ", which leaves nothing to choose for ", Option(name))
+                    raise EncodeError(*what, ", so ", Option(name), " has no effect")
 
     def _check_unused(self) -> None:
         """Check that no option is without effect on any model, as others leave it nothing to decide."""
@@ -462,7 +460,7 @@ class EncoderConfig(TensorOptions):
         """Check what changes tensors before they are coded."""
         steps = {step.tool for step in self.reduction}
         if steps and self.exact:
-            raise EncodeError(_EXACT, " keeps every bit, which leaves nothing to choose for ", Option("reduce"))
+            raise EncodeError(_EXACT, " keeps every bit, so ", Option("reduce"), " has no effect")
         for name, tool, types in (
             ("fold_batchnorm", "fold", NNR_CPT_LS | NNR_CPT_BI),
             ("local_scaling", "scale", NNR_CPT_LS),
@@ -471,16 +469,16 @@ class EncoderConfig(TensorOptions):
                 continue
             if getattr(self, name) is not False and tool in steps:
                 raise EncodeError(
-                    Option(name), f" is the step {tool} of ", Option("reduce"), ", which would be done twice"
+                    Option(name), f" and the step {tool} of ", Option("reduce"), " do the same; use one of them"
                 )
             if self.exact:
-                raise EncodeError(_EXACT, " keeps every bit, which leaves nothing to choose for ", Option(name))
+                raise EncodeError(_EXACT, " keeps every bit, so ", Option(name), " has no effect")
             if types & ~self.compressed_parameter_types:
                 raise EncodeError(
                     Option(name),
-                    f" takes blocks with all of {types}, but ",
+                    f" requires all of {types} in ",
                     Option("compressed_parameter_types"),
-                    f" is {self.compressed_parameter_types}",
+                    f", which is {self.compressed_parameter_types}",
                 )
 
     @property
@@ -519,7 +517,9 @@ class EncoderConfig(TensorOptions):
             if value is not None and not low <= value <= high:
                 raise EncodeError(Option(name), f" {value} is outside {low}..{high}")
         if options.max_error == 0:
-            raise EncodeError(Option("max_error"), " is above 0; ", Option("exact"), " keeps every bit")
+            raise EncodeError(
+                Option("max_error"), " must be above 0, got 0; use ", Option("exact"), " to keep every bit"
+            )
         least, most = -126 << self.qp_density, (128 << self.qp_density) - 1  # normal numbers of float32 (7.3.6)
         if options.qp is not None and not least <= options.qp <= most:
             raise EncodeError(
@@ -646,12 +646,12 @@ def _is_finite(value: Real) -> bool:
 
 
 def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:
-    """Raise EncodeError for goals that exclude each other, or what else is asked for."""
+    """Raise EncodeError for goals that cannot be combined with each other or with exact."""
     given = _goals(goals)
     if len(given) > 1:
-        raise EncodeError(Option(given[0]), " and ", Option(given[1]), " exclude each other: there is one goal")
+        raise EncodeError(Option(given[0]), " and ", Option(given[1]), " cannot be combined; choose one")
     if exact and given not in ([], ["qp"]):  # which is for tensors that a rule does not keep
-        raise EncodeError(_EXACT, " keeps every bit, which leaves nothing to choose for ", Option(given[0]))
+        raise EncodeError(_EXACT, " keeps every bit, so ", Option(given[0]), " has no effect")
 
 
 def _goals(options: Mapping[str, Any]) -> list[str]:

@@ -108,7 +108,7 @@ def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: Enco
         if part is not None and not _is_part(part):
             raise EncodeError(f"{name} is a number within 0..1, not {part!r}")
     if sbt is not None and config.exact:
-        raise EncodeError("exact=True keeps every bit, which leaves nothing to choose for sbt")
+        raise EncodeError("exact=True keeps every bit, so sbt has no effect")
     if sbt is not None:
         return BinaryTernary(float(sbt), TERNARY if sbt_ternary is None else float(sbt_ternary))
     if sbt_ternary is not None:

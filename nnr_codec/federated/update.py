@@ -115,7 +115,7 @@ def encode_update(
     quantization = binary_ternary_of(sbt, sbt_ternary, settings)
     goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
     if lossless and goals:
-        raise EncodeError(f"lossless=True keeps every bit, which leaves nothing to choose for {goals[0]}")
+        raise EncodeError(f"lossless=True keeps every bit, so {goals[0]} has no effect")
     before, after = formats.as_model(base), formats.as_model(new)
     if settings.fold_batchnorm:
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)

@@ -243,7 +243,7 @@ def test_a_point_on_standard_output(mapped: Path) -> None:
         (["--sparsify", "nan"], "the sparsification map has"),
         (["--sparsify", "1e999"], "the sparsification map has"),
         (["--prune", "0.1"], "--prune takes a point of a pruning map, of which the bitstream has none"),
-        (["--prune", "0.1", "--sparsify", "0.1"], "exclude each other"),
+        (["--prune", "0.1", "--sparsify", "0.1"], "cannot be combined"),
         (["--sparsify", "0.1", "--only", "a*"], "take a whole model as it is"),
         (["--sparsify", "0.1", "--dtype", "float16"], "take a whole model as it is"),
         (["--sparsify", "0.1", "--resume"], "take a whole model as it is"),

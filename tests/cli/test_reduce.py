@@ -60,8 +60,8 @@ def test_a_rule_keeps_tensors_out(tmp_path: Path) -> None:
         (["--reduce", "sparsify(ratio=)"], "Error: --reduce: sparsify: 'ratio=' is not an option and its value"),
         (["--reduce", "sparsify(ratio"], "Error: --reduce: 'sparsify(ratio' is not steps and commas, such as"),
         (["--reduce", "fold, sparsify(ratio=1);fold"], "Error: --reduce: 'sparsify(ratio=1);fold' is not steps"),
-        (["--reduce", "fold", "--fold-batchnorm"], "would be done twice"),
-        (["--reduce", "fold", "--lossless"], "nothing to choose for --reduce"),
+        (["--reduce", "fold", "--fold-batchnorm"], "do the same; use one of them"),
+        (["--reduce", "fold", "--lossless"], "so --reduce has no effect"),
     ],
 )
 def test_options_that_mean_nothing(

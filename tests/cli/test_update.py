@@ -112,10 +112,10 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--qp", -40, "--quality", 30], "--qp and --quality exclude each other"),
+        (["--qp", -40, "--quality", 30], "--qp and --quality cannot be combined"),
         (["--lossless", "--preset", "fl"], "--lossless is --preset lossless, not fl"),
-        (["--lossless", "--quality", 30], "--lossless keeps every bit, which leaves nothing to choose for --quality"),
-        (["--lossless", "--fold-batchnorm"], "leaves nothing to choose for --fold-batchnorm"),
+        (["--lossless", "--quality", 30], "--lossless keeps every bit, so --quality has no effect"),
+        (["--lossless", "--fold-batchnorm"], "so --fold-batchnorm has no effect"),
         (["--structured"], "--structured goes with --sparsity"),
         (["--sparsity", 1.5], "1.5 is not in the range"),
         (["--sparsity", "nan"], "--sparsity is a finite number, not nan"),
@@ -126,7 +126,7 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
         (["--sbt", 0.9, "--sbt-ternary", "inf"], "inf is not in the range"),
         (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary is a finite number, not nan"),
         (["--sbt-ternary", 0.5], "--sbt-ternary goes with --sbt"),
-        (["--sbt", 0.9, "--lossless"], "--lossless keeps every bit, which leaves nothing to choose for --sbt"),
+        (["--sbt", 0.9, "--lossless"], "--lossless keeps every bit, so --sbt has no effect"),
         (["--preset", "default"], "'default' is not one of"),
         (["--rule", "a:snr=30", "--rule", "b:qp=1000"], "--rule 'b': qp 1000 is outside"),
         (["--block"], "No such option"),

@@ -421,7 +421,9 @@ def test_presets() -> None:
     assert nnr.EncoderConfig.preset("lossless") == nnr.EncoderConfig(exact=True)
     assert nnr.EncoderConfig.preset("default", qp=-20) == nnr.EncoderConfig(qp=-20)
     assert nnr.EncoderConfig.preset("lossless", exact=None, profile=0) == nnr.EncoderConfig(profile=0)
-    with pytest.raises(nnr.EncodeError, match="preset 'tiny': there are default, small, balanced, fine, lossless"):
+    with pytest.raises(
+        nnr.EncodeError, match="unknown preset 'tiny'; choose from default, small, balanced, fine, lossless"
+    ):
         nnr.EncoderConfig.preset("tiny")
     with pytest.raises(nnr.EncodeError, match="side_info is true or false, not 1"):
         nnr.EncoderConfig(side_info=1)  # type: ignore[arg-type]

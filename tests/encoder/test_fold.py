@@ -403,14 +403,14 @@ def test_what_cannot_be_folded(model: Model, options: dict[str, Any], message: s
     [
         (
             {"fold_batchnorm": True, "exact": True},
-            "exact=True keeps every bit, which leaves nothing to choose for fold",
+            "exact=True keeps every bit, so fold_batchnorm has no effect",
         ),
-        ({"local_scaling": True, "exact": True}, "nothing to choose for local_scaling"),
+        ({"local_scaling": True, "exact": True}, "so local_scaling has no effect"),
         (
             {"fold_batchnorm": True, "compressed_parameter_types": NNR_CPT_LS | NNR_CPT_BN},
-            "fold_batchnorm takes blocks",
+            "fold_batchnorm requires all of",
         ),
-        ({"local_scaling": True, "compressed_parameter_types": NNR_CPT_BN}, "local_scaling takes blocks with all of 2"),
+        ({"local_scaling": True, "compressed_parameter_types": NNR_CPT_BN}, "local_scaling requires all of 2"),
         ({"compressed_parameter_types": 1}, "compressed_parameter_types 1 is not a sum of 2, 4 and 8"),
         ({"compressed_parameter_types": -2}, "is not a sum"),
         ({"compressed_parameter_types": "2"}, "is a whole number"),

@@ -329,7 +329,7 @@ def test_what_is_tied_stays_tied() -> None:
         ({"sbt": 0.9, "sbt_ternary": float("inf")}, "sbt_ternary is a number within 0..1, not inf"),
         ({"sbt": 0.9, "sbt_ternary": [1]}, r"sbt_ternary is a number within 0..1, not \[1\]"),
         ({"sbt_ternary": 0.5}, "sbt_ternary goes with sbt"),
-        ({"sbt": 0.9, "exact": True}, "exact=True keeps every bit, which leaves nothing to choose for sbt"),
+        ({"sbt": 0.9, "exact": True}, "exact=True keeps every bit, so sbt has no effect"),
     ],
 )
 def test_options_that_mean_nothing(options: dict[str, Any], message: str) -> None:
@@ -341,7 +341,7 @@ def test_options_that_mean_nothing(options: dict[str, Any], message: str) -> Non
 
 
 def test_lossless_leaves_nothing_to_choose() -> None:
-    with pytest.raises(EncodeError, match="for sbt"):
+    with pytest.raises(EncodeError, match="so sbt has no effect"):
         nnr.encode_update({"a": np.ones(3)}, {"a": np.zeros(3)}, lossless=True, sbt=0.9)
 
 

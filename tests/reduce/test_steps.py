@@ -151,10 +151,10 @@ def test_options_are_read_by_their_types() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"exact": True, "reduce": "fold"}, "nothing to choose for reduce"),
+        ({"exact": True, "reduce": "fold"}, "so reduce has no effect"),
         ({"fold_batchnorm": True, "reduce": "fold"}, "fold_batchnorm is the step fold"),
         ({"local_scaling": True, "reduce": "scale"}, "local_scaling is the step scale"),
-        ({"fixed_point": "q7.8", "reduce": "scale"}, "nothing to choose for scale"),
+        ({"fixed_point": "q7.8", "reduce": "scale"}, "so scale has no effect"),
         ({"compressed_parameter_types": 4, "reduce": "scale"}, "local_scaling takes blocks"),
         ({"reducible": None}, "reducible is true or false"),
     ],
