@@ -155,7 +155,7 @@ def test_options_are_read_by_their_types() -> None:
         ({"fold_batchnorm": True, "reduce": "fold"}, "fold_batchnorm is the step fold"),
         ({"local_scaling": True, "reduce": "scale"}, "local_scaling is the step scale"),
         ({"fixed_point": "q7.8", "reduce": "scale"}, "so scale has no effect"),
-        ({"compressed_parameter_types": 4, "reduce": "scale"}, "local_scaling takes blocks"),
+        ({"compressed_parameter_types": 4, "reduce": "scale"}, "local_scaling requires all of"),
         ({"reducible": None}, "reducible is true or false"),
     ],
 )
