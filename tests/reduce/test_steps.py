@@ -152,8 +152,8 @@ def test_options_are_read_by_their_types() -> None:
     ("options", "message"),
     [
         ({"exact": True, "reduce": "fold"}, "so reduce has no effect"),
-        ({"fold_batchnorm": True, "reduce": "fold"}, "fold_batchnorm is the step fold"),
-        ({"local_scaling": True, "reduce": "scale"}, "local_scaling is the step scale"),
+        ({"fold_batchnorm": True, "reduce": "fold"}, "fold_batchnorm and the step fold"),
+        ({"local_scaling": True, "reduce": "scale"}, "local_scaling and the step scale"),
         ({"fixed_point": "q7.8", "reduce": "scale"}, "so scale has no effect"),
         ({"compressed_parameter_types": 4, "reduce": "scale"}, "local_scaling requires all of"),
         ({"reducible": None}, "reducible is true or false"),
