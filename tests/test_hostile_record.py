@@ -179,6 +179,7 @@ def test_units_of_coded_tensors_changed() -> None:
     assert outcomes["IncompleteError"]
 
 
+@pytest.mark.slow
 def test_memory_while_a_damaged_record_is_decoded() -> None:
     """What is asked for, not only what is touched: within a few times the limits of one bitstream."""
     data = lossless()

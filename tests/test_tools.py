@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from typing import Any
 
+import pytest
+
 from tools import faults, snapshot
 
 
@@ -52,6 +54,7 @@ def test_faults_of_compiled_code_are_outside_of_comments() -> None:
     assert made == {"k.h::f::kernel-1": "    return a <= 2; /* 3 */", "k.h::f::kernel-2": "    return a < 3; /* 3 */"}
 
 
+@pytest.mark.slow
 def test_each_fault_is_another_module_with_a_name_of_its_own() -> None:
     assert len({fault.name for fault in found()}) == len(found())
     for fault in faults.sample(found(), 200, seed=1):

@@ -90,6 +90,7 @@ def test_what_cannot_be_done(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_a_target_decides_on_amounts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "digits.nnr"
     assert run(["encode", str(DIGITS), "-o", str(target), "--target-size", "6kB", "--reduce", "sparsify"]) == 0

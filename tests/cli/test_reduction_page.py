@@ -56,6 +56,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("section", having("sh"))
+@pytest.mark.slow
 def test_commands(section: str, capsys: pytest.CaptureFixture[str]) -> None:
     if section == MAPS:
         pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

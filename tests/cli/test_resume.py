@@ -34,6 +34,7 @@ def killed(folder: str, parts: int, *arguments: object) -> None:
 
 @pytest.mark.medium
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+@pytest.mark.slow
 def test_the_same_command_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)

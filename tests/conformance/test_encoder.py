@@ -94,6 +94,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.slow
 def test_each_tool_conforms() -> None:
     """Not at random."""
     seen: Seen = Counter()

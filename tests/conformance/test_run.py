@@ -369,6 +369,7 @@ def test_a_decoder_that_talks_without_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ends a group of processes")
+@pytest.mark.slow
 def test_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the decoder has started ends with it, and nothing stays behind."""
     monkeypatch.setenv("CHILD", str(tmp_path / "pid"))

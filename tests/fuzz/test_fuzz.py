@@ -198,6 +198,7 @@ def test_progress_is_told_from_the_first_input_on() -> None:
 
 
 @pytest.mark.parametrize("how", ["ends", "hangs"])
+@pytest.mark.slow
 def test_what_ends_or_blocks_the_process_is_found(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     campaign, numbers = small(), range(60)
     monkeypatch.setattr(campaigns, "STUCK", 0.5)

@@ -152,6 +152,7 @@ def test_t39_a_list_of_lists() -> None:
 
 @pins(PICKLES, "left -= len(value)", "pass")
 @pytest.mark.parametrize("call", ["builtins\nset", "collections\nOrderedDict"])
+@pytest.mark.slow
 def test_t39_a_list_of_which_many_containers_are_made(call: str) -> None:
     """Each call copies the list."""
     items = b"".join(integer(k) + integer(k) + b"\x86" for k in range(10_000))
