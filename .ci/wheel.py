@@ -26,7 +26,7 @@ def missing(wheel: Path, root: Path) -> list[str]:
 
 
 def surplus(wheel: Path) -> set[str]:
-    """Return the folders of a wheel that are no package of ours, such as tools or tests."""
+    """Return the folders of a wheel that are not part of its packages, such as tools or tests."""
     folders = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     return {name for name in folders if not name.endswith(".dist-info")} - {"nnr_codec", "nnr_cli"}
 

@@ -82,7 +82,7 @@ def searches(function: ast.AST) -> Iterator[int]:
 
 
 def takes_error(argument: ast.arg) -> bool:
-    """Whether a parameter is annotated as an exception."""
+    """Return whether a parameter is annotated as an exception."""
     names = [part.id for part in ast.walk(argument) if isinstance(part, ast.Name)]
     return any(name.endswith(("Error", "Exception", "Warning")) for name in names)
 

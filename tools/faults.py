@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
@@ -118,7 +118,7 @@ def in_python(file: str, source: str) -> Iterator[Fault]:
 
 
 def _is_limit(call: ast.expr) -> bool:
-    """Whether an expression is a call of a method of limits or of a budget."""
+    """Return whether an expression calls a method of limits or of a budget."""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     owner = call.func.value
@@ -253,7 +253,7 @@ class Copy:
         return bool(wanted) and code == 0
 
     def first_failure(self, fault: Fault, tests: list[str]) -> str | None:
-        """What detects a fault; empty where nothing does, None where it cannot be built."""
+        """Return the test that detects a fault: empty if none does, None if the fault cannot be built."""
         path = self.folder / fault.file
         source = path.read_text(encoding="utf-8")
         kept = {each: each.read_bytes() for each in path.parent.glob("*.so")} if fault.kind == "kernel" else {}
@@ -322,7 +322,10 @@ def run(faults: list[Fault], results: Path, tests: list[str], seconds: float, su
     """Try faults and add their results to a file."""
     known = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     done = {line["fault"] for line in known if not survivors or line["found_by"] != ""}
-    used: Callable[[], float] = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # noqa: E731
+
+    def used() -> float:
+        return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
     with tempfile.TemporaryDirectory() as folder, open(results, "a", encoding="utf-8") as file:
         copy = Copy(Path(folder))
         faults = [fault for fault in faults if fault.name not in done]

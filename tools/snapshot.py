@@ -141,7 +141,7 @@ def rules(data: bytes, before: Iterable[bytes], expected: Iterable[str], options
 
 
 def attempt(call: Callable[..., str], *arguments: Any, **options: Any) -> str:
-    """What a call returns, or the class of the error that it raises."""
+    """Return the result of a call, or the class of the error that it raises."""
     try:
         return call(*arguments, **options)
     except (nnr.NnrError, OSError) as error:

@@ -178,5 +178,4 @@ def open(  # as in gzip.open
     Parameters and errors are those of :func:`decode`. Of a file that can be sought only headers are read, and the units
     of the tensors that are asked for; TruncatedError where somebody has cut it short meanwhile.
     """
-    given = formats.topology_of(topology, limits=limits)
-    return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=given)
+    return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=topology)

@@ -150,7 +150,7 @@ class BitstreamParser:
 
     @property
     def declared(self) -> TopologyInfo:
-        """What it declares of them."""
+        """Shapes and blocks that the topology declares for the tensors."""
         return self._texts.info(self.reader.session)
 
     def check_fit(self) -> None:

@@ -184,8 +184,8 @@ def topology_of(source: TopologySource | None, *, limits: Limits | None = None) 
     if source is None:
         return None
     if isinstance(source, Topology):
-        if module := of_topology(source):
-            module.wiring(source)
+        if readable_wiring(source) is None and (module := of_topology(source)):
+            module.wiring(source)  # raises the error
         return source
     what, topology = "the model", None
     if isinstance(source, Model):

@@ -384,7 +384,7 @@ class QuantTensorSyntax:
 
     @property
     def row_flags_present(self) -> bool:
-        """Whether the elements before the levels are there, 10.2.1.4; text: not the height (errata A6)."""
+        """Return whether elements precede the levels (10.2.1.4); the text ignores the height (errata A6)."""
         return (
             self.general_profile_idc == 1
             and self.tensor_2d_width > 1

@@ -63,7 +63,7 @@ def reading(*replacement: str) -> ModuleType:
 
 
 def decodes(module: ModuleType, name: str) -> bool:
-    """Whether a stream decodes to the integers that are stored beside it."""
+    """Return whether a stream decodes to the integers that are stored beside it."""
     stored = streams.levels(name)
     try:
         for payload in streams.payloads(name):

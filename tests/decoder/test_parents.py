@@ -1,4 +1,4 @@
-"""What an update continues, and who is remembered: trees, hashes, lineages, senders (6.4.3.7, errata H5, N8, N19)."""
+"""Parents of updates and remembered senders: trees, hashes, lineages (6.4.3.7, errata H5, N8, N19)."""
 
 from __future__ import annotations
 

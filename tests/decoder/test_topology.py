@@ -1,4 +1,4 @@
-"""What an NNEF graph, in the bitstream or given, tells a decoder: dimensions, shapes, and blocks (7.3.5, 8.2.1)."""
+"""Dimensions, shapes and blocks that decoders take from an NNEF graph, carried or given (7.3.5, 8.2.1)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def folded(
 
 
 def by_stream(data: bytes, step: int = 5, **options: Any) -> dict[str, Array]:
-    """What a StreamDecoder gives of small chunks."""
+    """Return the tensors that a StreamDecoder decodes from small chunks."""
     decoder, found = nnr.StreamDecoder(**options), list[tuple[str, Array]]()
     for k in range(0, len(data), step):
         found += decoder.feed(data[k : k + step])
@@ -371,7 +371,7 @@ def test_scaling_of_a_product() -> None:
 
 # ------------------------------------------------------------------------------------------------ folding
 def expected(dtype: str = "f4", epsilon: float = EPSILON) -> dict[str, Any]:
-    """What comes of :func:`folded`."""
+    """Return the tensors that decoding :func:`folded` gives."""
     return {
         "w": WEIGHT.astype(dtype),
         "bn/gamma": np.array([SCALE], dtype),

@@ -145,7 +145,7 @@ def _check_type(name: str, stored: StoredType) -> None:
 
 
 def _found(file: BinaryIO, limits: Limits) -> tuple[Found, bool, list[str]]:
-    """What is in a file, whether items have their highest byte first, and which members of the archive are unread."""
+    """Return the content of a file, whether its items are big-endian, and the archive members that are not read."""
     file.seek(0)
     if file.read(len(LEGACY)) == LEGACY:
         content, places = read_legacy(file, limits)

@@ -99,7 +99,7 @@ class Pickle(NamedTuple):
 
 
 class _Function(NamedTuple):
-    """What stands for a function or class that a pickle may call."""
+    """Stand-in for a function or class that a pickle may call."""
 
     make: Callable[..., Any]
 

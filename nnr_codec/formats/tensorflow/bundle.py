@@ -283,7 +283,7 @@ class Fields:
             raise FormatError(f"{what}: {error}") from None
 
     def has(self, number: int) -> bool:
-        """Whether a field is there."""
+        """Return whether the message has a field."""
         return number in self._found
 
     def number(self, number: int) -> int:
