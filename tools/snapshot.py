@@ -407,6 +407,9 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", choices=SECTIONS, help="a section to record; repeatable")
     arguments = parser.parse_args()
+    for path in arguments.compare or ():
+        if not path.is_file():
+            parser.error(f"{path} is no file")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.compare or ()]
