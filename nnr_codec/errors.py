@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from .rules import Rule
+from .rules import Requirement
 
 E = TypeVar("E", bound="NnrError")
 
@@ -41,7 +41,7 @@ class NnrError(Exception):
     ----------
     message : str
         What is wrong, without the place.
-    rule : Rule or None
+    rule : Requirement or None
         The rule of ISO/IEC 15938-17:2024 that a bitstream breaks, if it is known.
     clause : str
         The clause that ``str()`` cites after the message; empty when it cites none. The clause of the rule is
@@ -60,13 +60,13 @@ class NnrError(Exception):
     """
 
     #: The rule of all errors of the class.
-    _rule: ClassVar[Rule | None] = None
+    _rule: ClassVar[Requirement | None] = None
 
     def __init__(
         self,
         message: str,
         *,
-        rule: Rule | None = None,
+        rule: Requirement | None = None,
         clause: str = "",
         tensor: str = "",
         option: str = "",
@@ -130,7 +130,7 @@ class BitstreamError(NnrError, ValueError):
         self,
         message: str,
         *,
-        rule: Rule | None = None,
+        rule: Requirement | None = None,
         clause: str = "",
         tensor: str = "",
         option: str = "",
@@ -168,7 +168,7 @@ class IncompleteError(TruncatedError):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         names = ", ".join(map(repr, missing[:3]))
         super().__init__(
-            f"incomplete: {named - len(missing)} of {named} tensors; {names}{more} missing", rule=Rule.COMPLETE
+            f"incomplete: {named - len(missing)} of {named} tensors; {names}{more} missing", rule=Requirement.COMPLETE
         )
         self.named, self.missing = named, tuple(missing)
 
@@ -184,7 +184,7 @@ class PayloadError(BitstreamError):
 class LimitError(BitstreamError):
     """A bitstream or model asks for more than the caller's :class:`~nnr_codec.Limits` permit."""
 
-    _rule = Rule.LIMITS
+    _rule = Requirement.LIMITS
 
 
 class MissingReferenceError(NnrError, LookupError):

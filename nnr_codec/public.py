@@ -91,6 +91,7 @@ from .reduction import Step as Step
 from .report.encoded import EncodeReport as EncodeReport
 from .report.reduced import Reduction as Reduction
 from .report.reduced import StepReport as StepReport
+from .rules import Requirement as Requirement
 from .sideinfo.record import SideInfo as SideInfo
 from .syntax import Session as Session
 from .topics import Topic as Topic

@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Rule(Enum):
-    """A requirement on bitstreams; its value is its id, so ``Rule("scan-order")`` looks one up.
+class Requirement(Enum):
+    """A requirement on bitstreams; its value is its id, so ``Requirement("scan-order")`` looks one up.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Rule(Enum):
     text: str
     severity: str
 
-    def __new__(cls, id_: str, clause: str, text: str, severity: str = "shall") -> Rule:
+    def __new__(cls, id_: str, clause: str, text: str, severity: str = "shall") -> Requirement:
         rule = object.__new__(cls)
         rule._value_ = rule.id = id_
         rule.clause, rule.text, rule.severity = clause, text, severity

@@ -22,7 +22,7 @@ from .decoder.tools import Tool
 from .errors import NnrError
 from .formats.nnef.rules import RULES, ModelFinding, ModelReport
 from .limits import Limits
-from .rules import Rule
+from .rules import Requirement
 from .sideinfo import record
 from .sideinfo.record import (
     DisplacementCode,
@@ -122,7 +122,7 @@ def _structures() -> Iterator[Topic]:
 
 
 def _elements() -> Iterator[Topic]:
-    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in Rule]
+    rules = [(rule.id, re.split(r"\W+", rule.text)) for rule in Requirement]
     places: dict[str, list[str]] = defaultdict(list)
     clauses: dict[str, str] = {}
     for table in syntax_tables().values():
@@ -177,7 +177,7 @@ def _constants() -> Iterator[Topic]:
 
 
 def _requirements() -> Iterator[Topic]:
-    for rule in Rule:
+    for rule in Requirement:
         yield Topic(rule.id, "requirement", rule.clause, rule.text, (f"severity: {rule.severity}",))
     for model_rule in RULES.values():
         details = (f"severity: {model_rule.severity}", "a rule of NNEF 1.0.3, for models")

@@ -12,7 +12,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.errors import EncodeError, FormatError
 from nnr_codec.formats.nnef.parser import parse
-from nnr_codec.rules import Rule
+from nnr_codec.rules import Requirement
 
 from .builder import Bitstream
 
@@ -143,7 +143,7 @@ def test_an_error_of_a_bitstream_has_rule_clause_unit_and_element() -> None:
     with pytest.raises(nnr.ElementError) as caught:
         nnr.decode(Bitstream().str_(1).mps().mps().data)
     error = pickle.loads(pickle.dumps(caught.value))
-    assert (error.rule, error.clause) == (Rule.SINGLE_MPS, "6.2.3")
+    assert (error.rule, error.clause) == (Requirement.SINGLE_MPS, "6.2.3")
     assert (error.unit, error.unit.number) == ("unit 2 (NNR_MPS)", 2)
 
 
@@ -151,11 +151,11 @@ def test_an_error_of_a_limit_names_it_and_says_what_to_do() -> None:
     with pytest.raises(nnr.LimitError) as caught:
         nnr.Limits(max_units=2).check("max_units", 3, "units of the bitstream", "unit 2")
     error = caught.value
-    assert (error.rule, error.option) == (Rule.LIMITS, "max_units")
+    assert (error.rule, error.option) == (Requirement.LIMITS, "max_units")
     assert str(error) == f"unit 2: units of the bitstream: 3 is more than max_units=2; {error.hint}"
 
 
 def test_an_error_that_becomes_another_keeps_its_identity() -> None:
-    error = nnr.ElementError("too much", rule=Rule.INTEGER_RANGE, tensor="w", path="scan_order")
+    error = nnr.ElementError("too much", rule=Requirement.INTEGER_RANGE, tensor="w", path="scan_order")
     found = error.converted(EncodeError)
-    assert (str(found), found.rule, found.tensor) == ("scan_order: too much", Rule.INTEGER_RANGE, "w")
+    assert (str(found), found.rule, found.tensor) == ("scan_order: too much", Requirement.INTEGER_RANGE, "w")

@@ -7,8 +7,8 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import errors
 from nnr_codec.conformance.errata import ERRATA
-from nnr_codec.conformance.requirements import REQUIREMENTS
 from nnr_codec.formats.nnef.rules import RULES
+from nnr_codec.rules import Requirement
 from nnr_codec.sideinfo.record import FloatCode, GridCode, IntegerCode, PaletteCode, RawCode
 from nnr_codec.syntax import TABLES
 from nnr_codec.topics import of_kind
@@ -26,7 +26,7 @@ def test_all_kinds_are_complete() -> None:
     }
     assert elements <= set(kinds["element"])
     assert set(TABLES) < set(kinds["structure"])
-    assert set(kinds["requirement"]) == {*REQUIREMENTS, *RULES}
+    assert set(kinds["requirement"]) == {*(rule.id for rule in Requirement), *RULES}
     assert kinds["erratum"] == list(ERRATA)
     assert set(kinds["limit"]) == {"Limits", *nnr.Limits.names()}
     assert set(kinds["error"]) == {
@@ -77,7 +77,7 @@ def test_an_error_a_limit_and_a_requirement() -> None:
     limit = one("max_names", "limit")
     assert "10,000,000 in the preset default" in limit.details
     assert "entries of all lists in headers" in limit.text
-    rule = REQUIREMENTS["scan-order"]
+    rule = Requirement("scan-order")
     assert (one("scan-order", "requirement").clause, one("scan-order", "requirement").text) == (rule.clause, rule.text)
 
 

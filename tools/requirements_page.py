@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from nnr_codec.conformance.requirements import REQUIREMENTS
 from nnr_codec.formats.nnef.rules import RULES
+from nnr_codec.rules import Requirement
 
 from .shalls import A4_SENTENCES, SHALLS
 
@@ -52,7 +52,7 @@ def _lines() -> Iterator[str]:
     yield _HEAD
     yield "| rule | clause | | what holds |"
     yield "|---|---|---|---|"
-    for rule in REQUIREMENTS.values():
+    for rule in Requirement:
         yield f"| `{rule.id}` | {rule.clause} | {rule.severity} | {rule.text} |"
     yield f"\n{_SHALLS}"
     checked = sum(bool(shall.requirements) for shall in SHALLS)

@@ -17,7 +17,7 @@ from ..cabac_ext.kernel import TensorSide, TensorSyntax
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_DC, NNR_CPT_LS, NNR_PT_BLOCK, NNR_PT_INT
 from ..errors import ElementError
 from ..limits import Limits
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Session
 from ..syntax.structures import IntegerCodebook, NnrCompressedDataUnitHeader
 from ..tensor.quant import codebook_values
@@ -95,7 +95,7 @@ def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
             f"{len(names)} topology elements are listed for the {len(listed)} tensors of this block",
             clause="6.4.3.7",
             path="nnr_compressed_data_unit_header.topology_elem_id_list",
-            rule=Rule.BLOCK_ELEMENTS,
+            rule=Requirement.BLOCK_ELEMENTS,
         )
     name = dict(zip(listed, names, strict=True))
     length = tuple(session.tensor_dimensions(header)[:1])  # before the dimension shift (7.3.5)
@@ -194,7 +194,7 @@ def quantization(session: Session) -> tuple[int, int]:
         raise ElementError(
             "no active parameter set has a qp_density, so float levels have no step",
             clause="6.4.4.3",
-            rule=Rule.QUANTIZATION_PARAMETERS,
+            rule=Requirement.QUANTIZATION_PARAMETERS,
         )
     return active
 
@@ -205,6 +205,8 @@ def codebook_array(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.
     limits.check("max_codebook", size, "codebook_size")
     if not 0 <= zero < size:
         raise ElementError(
-            f"CbZeroOffset {zero} is not an entry of a codebook of {size}", clause="6.4.3.7", rule=Rule.CODEBOOK_OFFSET
+            f"CbZeroOffset {zero} is not an entry of a codebook of {size}",
+            clause="6.4.3.7",
+            rule=Requirement.CODEBOOK_OFFSET,
         )
     return codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)

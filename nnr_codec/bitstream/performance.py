@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 from ..errors import ElementError, WriteError
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Session, Structure
 from ..syntax.structures import (
     DecompositionPerformanceMap,
@@ -124,7 +124,9 @@ class _Map:
         """The map in a structure; ElementError when it counts 0 rows (6.4.4.3) or its lists are not as it counts."""
         count = getattr(structure, cls._count)
         if count < 1:
-            raise ElementError(f"{cls._count} is 0, but shall be non-zero", clause="6.4.4.3", rule=Rule.MAP_COUNTS)
+            raise ElementError(
+                f"{cls._count} is 0, but shall be non-zero", clause="6.4.4.3", rule=Requirement.MAP_COUNTS
+            )
         columns = {member.name: _column(structure, member, count - 1) for member in fields(cls._row)}
         return cls(tuple(cls._row(**{name: column[k] for name, column in columns.items()}) for k in range(count - 1)))
 

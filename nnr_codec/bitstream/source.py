@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from ..errors import TruncatedError
 from ..limits import Limits
-from ..rules import Rule
+from ..rules import Requirement
 from ..workers import elsewhere
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class FileSource:
         while left > 0:
             part = self._part(self._start + stop - left, left)
             if not part:
-                raise TruncatedError(f"the file has become shorter than {self.size} bytes", rule=Rule.UNIT_SIZE)
+                raise TruncatedError(f"the file has become shorter than {self.size} bytes", rule=Requirement.UNIT_SIZE)
             parts.append(part)
             left -= len(part)
         return memoryview(b"".join(parts))  # no copy of a single one

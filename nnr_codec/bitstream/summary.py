@@ -29,7 +29,7 @@ from ..constants import (
 )
 from ..errors import TruncatedError
 from ..limits import Limits
-from ..rules import Rule
+from ..rules import Requirement
 from ..sideinfo.record import MAGIC, STORAGE_FORMAT
 from ..syntax import Session
 from ..syntax.structures import (
@@ -89,7 +89,7 @@ def summarise(data: Bitstream, limits: Limits | None = None, session: Session | 
     """Facts about each unit in order; raises BitstreamError where the bitstream is malformed."""
     reader = UnitReader(data, limits, session)
     if not reader.source.size:
-        raise TruncatedError("the bitstream is empty", rule=Rule.START_UNIT)
+        raise TruncatedError("the bitstream is empty", rule=Requirement.START_UNIT)
     for unit in reader:
         names: tuple[str, ...] = ()
         shape: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..constants import NNR_AGG, NNR_NDU, NNR_PT_RAW_FLOAT
 from ..errors import MissingReferenceError, NnrError, TruncatedError
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import TABLES, BitWriter, Descriptor, Session, Structure
 from ..syntax.docs import CLASSES, meaning_of, value_meaning
 from ..syntax.structures import NnrUnitHeader, NnrUnitSize
@@ -55,7 +55,7 @@ def trees(
     events: list[Event] = []
     reader.trace = lambda *event: events.append(event)
     if not reader.source.size:
-        raise TruncatedError("the bitstream is empty", rule=Rule.START_UNIT)
+        raise TruncatedError("the bitstream is empty", rule=Requirement.START_UNIT)
     around: list[UnitNode] = []  # units that are given and not complete yet, each in the one before
     aggregates: list[int] = []  # where they end
     index = 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from ..constants import NNR_AGG, NNR_LPS, NNR_MPS, NNR_QNT, NNR_STR, NNR_TPL, NnrUnitType
 from ..errors import BitstreamError, ElementError, NnrError, TruncatedError, UnitLabel, WriteError, locate
 from ..limits import Budget, Limits
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import BitCounter, BitReader, BitWriter, Reader, Session, Structure, Trace, Writer
 from ..syntax.structures import (
     NnrAggregateUnitHeader,
@@ -138,8 +138,8 @@ class _Aggregate:
         if not self.header.entry_points_present_flag or self.seen >= len(self.header.nnr_unit_type):
             return
         for name, is_, rule in (
-            ("nnr_unit_type", unit.header.nnr_unit_type, Rule.AGGREGATE_UNIT_TYPE),
-            ("nnr_unit_entry_point", unit.offset - self.unit.offset, Rule.AGGREGATE_ENTRY_POINT),
+            ("nnr_unit_type", unit.header.nnr_unit_type, Requirement.AGGREGATE_UNIT_TYPE),
+            ("nnr_unit_entry_point", unit.offset - self.unit.offset, Requirement.AGGREGATE_ENTRY_POINT),
         ):
             says = getattr(self.header, name)[self.seen]
             if says != is_:
@@ -202,7 +202,9 @@ class UnitReader:
                 self._leave()
         if self._aggregates and self._aggregates[0].end > self.source.size:  # not known when it began to arrive
             raise TruncatedError(
-                "the bitstream ends inside an aggregate", unit=self._aggregates[0].unit.label(), rule=Rule.UNIT_SIZE
+                "the bitstream ends inside an aggregate",
+                unit=self._aggregates[0].unit.label(),
+                rule=Requirement.UNIT_SIZE,
             )
         if self.position >= self.source.size:
             return None
@@ -235,7 +237,7 @@ class UnitReader:
                     clause="6.4.4.8",
                     unit=aggregate.unit.label(),
                     path="nnr_aggregate_unit_header.num_of_nnr_units_minus2",
-                    rule=Rule.AGGREGATE_COUNT,
+                    rule=Requirement.AGGREGATE_COUNT,
                 )
             if self.session.lps_depth > len(self._aggregates):
                 self.session.end_aggregate()
@@ -256,14 +258,14 @@ class UnitReader:
                     f"nnr_unit_size is {length}, less than its own header",
                     path="nnr_unit_size",
                     bit=0,
-                    rule=Rule.UNIT_SIZE,
+                    rule=Requirement.UNIT_SIZE,
                 )
             if length > end - position:
                 raise TruncatedError(
                     f"the unit is {length} bytes long, {end - position} are left",
                     path="nnr_unit_size",
                     bit=0,
-                    rule=Rule.UNIT_SIZE,
+                    rule=Requirement.UNIT_SIZE,
                 )
             if length > limits.max_unit_bytes:
                 limits.check("max_unit_bytes", length, "nnr_unit_size")
@@ -271,7 +273,9 @@ class UnitReader:
         except NnrError as error:
             if isinstance(error, BitstreamError) and self.index == 0 and header_type not in (-1, NNR_STR):
                 raise ElementError(
-                    "this is no NNR bitstream: it does not start with an NNR_STR", clause="6.2.3", rule=Rule.START_UNIT
+                    "this is no NNR bitstream: it does not start with an NNR_STR",
+                    clause="6.2.3",
+                    rule=Requirement.START_UNIT,
                 ) from None
             locate(error, self._label(header_type))
             raise
@@ -317,7 +321,7 @@ class UnitReader:
                 raise ElementError(
                     f"{(reader.io.end - reader.io.pos) // 8} bytes follow the end of the payload",
                     bit=reader.io.pos,
-                    rule=Rule.UNIT_SIZE,
+                    rule=Requirement.UNIT_SIZE,
                 )
         elif header.nnr_unit_type == NNR_AGG:
             content = _NO_BYTES

@@ -6,7 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..errors import ElementError
-from ..rules import Rule
+from ..rules import Requirement
 from ..wanted import ask
 
 ctypedef fused unsigned_t:
@@ -118,7 +118,7 @@ cdef read(Stream *s):
     if s.over or s.count >= 8 or s.at != s.end:
         raise ValueError("fields and stream differ in length")
     if s.pending:
-        raise ElementError("the bits after the last field are not 0", rule=Rule.SIDE_INFORMATION)
+        raise ElementError("the bits after the last field are not 0", rule=Requirement.SIDE_INFORMATION)
 
 
 cdef same_length(int64_t patterns, int64_t levels):
@@ -219,7 +219,7 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
         with nogil:
             wrong = _join_floats(&levels[done], &patterns[done], m, f, &s)
         if wrong:
-            raise ElementError("a level is outside the exponents of the type", rule=Rule.SIDE_INFORMATION)
+            raise ElementError("a level is outside the exponents of the type", rule=Requirement.SIDE_INFORMATION)
         PyErr_CheckSignals()
         ask()
     read(&s)
@@ -355,7 +355,7 @@ def join_integers(const int32_t[::1] levels not None, const uint8_t[::1] stream 
         with nogil:
             wrong = _join_integers(&levels[done], &patterns[done], m, least, origin, low, b, &s)
         if wrong:
-            raise ElementError("a value is outside the type", rule=Rule.SIDE_INFORMATION)
+            raise ElementError("a value is outside the type", rule=Requirement.SIDE_INFORMATION)
         PyErr_CheckSignals()
         ask()
     read(&s)

@@ -12,7 +12,7 @@ from ._engine cimport *
 import numpy as np
 
 from ..errors import ElementError, EncodeError, PayloadError
-from ..rules import Rule
+from ..rules import Requirement
 from ..wanted import ask
 
 include "_syntax.pxi"
@@ -25,9 +25,9 @@ cdef int64_t MOST = (1 << 56) - 1  # parameters of a tensor
 
 #: Message, rule and clause of each error code.
 ERRORS = {
-    OVERRUN: ("the payload ends before its last parameter", Rule.PAYLOAD_COMPLETE, "10.2"),
-    INVALID_OFFSET: ("IvlOffset has a value that no encoder produces", Rule.INTERVAL_OFFSET, "10.3"),
-    LEVEL_RANGE: ("a level exceeds 32 bits", Rule.INTEGER_RANGE, "7.3.2"),
+    OVERRUN: ("the payload ends before its last parameter", Requirement.PAYLOAD_COMPLETE, "10.2"),
+    INVALID_OFFSET: ("IvlOffset has a value that no encoder produces", Requirement.INTERVAL_OFFSET, "10.3"),
+    LEVEL_RANGE: ("a level exceeds 32 bits", Requirement.INTEGER_RANGE, "7.3.2"),
     NO_MEMORY: ("out of memory", None, ""),
 }
 
@@ -345,18 +345,18 @@ cdef class PayloadDecoder:
         cdef int64_t end
         if not decode_terminate(&self.c):
             bit = min(self.bit, 8 * self.data.shape[0])
-            raise PayloadError("terminating_one_bit is 0", clause="10.2.1.2", rule=Rule.TERMINATING_BIT, bit=bit)
+            raise PayloadError("terminating_one_bit is 0", clause="10.2.1.2", rule=Requirement.TERMINATING_BIT, bit=bit)
         end = consumed(&self.c)
         if end > 8 * self.data.shape[0]:
             self._check(OVERRUN)
         if not self.data[(end - 1) >> 3] >> (-end & 7) & 1:
             message = "the last bit read into IvlOffset is 0, not 1"
-            raise PayloadError(message, clause="10.3.4.3.5", rule=Rule.TERMINATING_BIT, bit=end - 1)
+            raise PayloadError(message, clause="10.3.4.3.5", rule=Requirement.TERMINATING_BIT, bit=end - 1)
         if end & 7 and self.data[end >> 3] & (0xff >> (end & 7)):
-            raise PayloadError("nesting_zero_bit is 1", clause="10.2.1.2", rule=Rule.NESTING_ZERO_BIT, bit=end)
+            raise PayloadError("nesting_zero_bit is 1", clause="10.2.1.2", rule=Requirement.NESTING_ZERO_BIT, bit=end)
         if (end + 7) >> 3 != self.data.shape[0]:
             rest = self.data.shape[0] - ((end + 7) >> 3)
-            raise PayloadError(f"{rest} bytes follow the end of the payload", rule=Rule.UNIT_SIZE, bit=end)
+            raise PayloadError(f"{rest} bytes follow the end of the payload", rule=Requirement.UNIT_SIZE, bit=end)
 
 
 cdef class LevelReader:
@@ -392,7 +392,7 @@ cdef class LevelReader:
         if not 0 <= listed.total <= 8 * self.decoder.data.shape[0] - self.base:
             path = list_element(BIT_OFFSET, self.job.syntax.entry_point_offset + row // t.block - 1)
             message = "the entry point lies outside the payload"
-            raise ElementError(message, clause="6.4.3.7", rule=Rule.ENTRY_POINTS, path=path)
+            raise ElementError(message, clause="6.4.3.7", rule=Requirement.ENTRY_POINTS, path=path)
         decoder.data, decoder.first_edition = self.decoder.data, self.decoder.first_edition
         decoder.c.start, decoder.c.end = self.decoder.c.start, self.decoder.c.end
         seek(&decoder.c, self.base + listed.total, listed.cabac_offset)
@@ -427,7 +427,7 @@ cdef contradiction(Tensor *t, int64_t entry_point_offset):
         what = f"BitOffsetList[{j}] is {listed.bits} here, {t.met.bits}"
     path = list_element(t.error, j)
     message = f"{what} at the entry point in the payload"
-    return ElementError(message, clause="6.4.3.7", rule=Rule.ENTRY_POINTS, path=path)
+    return ElementError(message, clause="6.4.3.7", rule=Requirement.ENTRY_POINTS, path=path)
 
 
 cdef class PayloadTracer:
@@ -462,7 +462,7 @@ cdef class PayloadTracer:
         trace(&self.c, -2, b, NULL)
         if not b:
             bit = self._bit()
-            raise PayloadError("terminating_one_bit is 0", clause="10.2.1.2", rule=Rule.TERMINATING_BIT, bit=bit)
+            raise PayloadError("terminating_one_bit is 0", clause="10.2.1.2", rule=Requirement.TERMINATING_BIT, bit=bit)
 
     cdef int64_t _bit(self):
         return min(consumed(&self.c.d), <int64_t>(8 * self.data.shape[0]))

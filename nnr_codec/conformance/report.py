@@ -9,7 +9,7 @@ from ..bitstream.units import UnitReader
 from ..constants import NNR_LPS, NNR_MPS, NNR_NDU, NNR_STR, NNR_TPL
 from ..errors import BitstreamError, NnrError, UnitLabel
 from ..limits import Limits
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Descriptor
 from .digest import TensorDigest
 from .requirements import Finding, Seen
@@ -100,7 +100,7 @@ class Findings:
         self._told: set[tuple[str, int | str]] = set()  # rules and units, or messages about the bitstream as a whole
         self._bits: tuple[Seen | None, dict[str, int]] = (None, {})  # of the elements of one unit
 
-    def add(self, rule: Rule, findings: Iterator[Finding], seen: Seen | None) -> None:
+    def add(self, rule: Requirement, findings: Iterator[Finding], seen: Seen | None) -> None:
         """Add what a check of a rule found."""
         for finding in findings:
             about = finding.seen or seen
@@ -115,9 +115,9 @@ class Findings:
 
         ``extension`` tells that nothing but side information is in the way.
         """
-        rule = error.rule or Rule.DECODABLE
+        rule = error.rule or Requirement.DECODABLE
         if extension and rule.severity != "limit":
-            rule = Rule.SIDE_INFORMATION
+            rule = Requirement.SIDE_INFORMATION
         element, bit = (error.path, error.bit) if isinstance(error, BitstreamError) else ("", -1)
         if isinstance(error.unit, UnitLabel) and error.unit.number != index:
             index, label = error.unit.number, error.unit
@@ -133,7 +133,7 @@ class Findings:
         else:
             self._tell(rule, found)
 
-    def _tell(self, rule: Rule, found: Violation) -> None:
+    def _tell(self, rule: Requirement, found: Violation) -> None:
         self._told.add((rule.id, found.message if found.unit is None else found.unit))
         (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
 

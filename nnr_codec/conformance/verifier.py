@@ -20,7 +20,7 @@ from ..decoder.task import NduTask
 from ..errors import ElementError, LimitError, MissingDependencyError, MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Session
 from .digest import TensorDigest
 from .report import Findings
@@ -107,7 +107,7 @@ class BitstreamVerifier:
                 raise ElementError(
                     f"H of {seen.names[0]!r} comes without a G that can be read",
                     clause="6.4.3.7",
-                    rule=Rule.DECOMPOSITION_PAIR,
+                    rule=Requirement.DECOMPOSITION_PAIR,
                 )
             self.groups += groups
             if kind != NNR_TPL:  # of which another one may have been needed
@@ -187,7 +187,7 @@ class BitstreamVerifier:
         except NnrError as error:
             self.findings.refuse(error, None, "")
         if ignored := self.parser.pruning.ignored:
-            self.findings.refuse(ElementError(ignored, rule=Rule.PRUNE_MASK), None, "")
+            self.findings.refuse(ElementError(ignored, rule=Requirement.PRUNE_MASK), None, "")
 
     def restorer(self) -> Restorer | None:
         """What makes the tensors of the model; None where those of the units have to do."""

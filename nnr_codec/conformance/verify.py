@@ -16,7 +16,7 @@ from ..decoder.state import UpdateState
 from ..errors import LimitError, NnrError
 from ..limits import Budget, Limits
 from ..model import Topology
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import BitReader, Reader, Session
 from ..syntax.structures import NnrUnitSize
 from .report import Findings, Report
@@ -172,7 +172,7 @@ class _Verifier:
             self.findings.report.notes.append(f"{unit.label()} begins another bitstream")
         else:
             finding = Finding("another bitstream begins", "nnr_unit_type")
-            self.findings.add(Rule.ONE_BITSTREAM, iter([finding]), Seen(unit, self.session))
+            self.findings.add(Requirement.ONE_BITSTREAM, iter([finding]), Seen(unit, self.session))
 
 
 def unit_size(data: memoryview) -> int:

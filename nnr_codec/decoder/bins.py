@@ -16,7 +16,7 @@ from ..bitstream.payload import SCANNED, Part, quantization, tensor_syntax
 from ..cabac_ext.kernel import PayloadDecoder, TensorSide, TensorSyntax
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, MissingReferenceError, UnsupportedError
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax.deepcabac import ArithmeticDecoder, Bin, QuantTensorSyntax, index_to_xy, quant_tensor, terminate
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .parents import Reference, refer
@@ -187,7 +187,9 @@ def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | No
         any_sig = history.any_sig[k : k + 1] if history else ()
         if any(array.shape != part.dims for array in (*co_loc, *any_sig)):
             raise MissingReferenceError(
-                f"the updates before {task.names[0]!r} have not its shape", clause="10.3.4.2.2", rule=Rule.UPDATE_SHAPE
+                f"the updates before {task.names[0]!r} have not its shape",
+                clause="10.3.4.2.2",
+                rule=Requirement.UPDATE_SHAPE,
             )
         found.append(
             QuantTensorSyntax(

@@ -38,7 +38,7 @@ from ..errors import (
 )
 from ..limits import Budget
 from ..model import Topology
-from ..rules import Rule
+from ..rules import Requirement
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
@@ -174,7 +174,7 @@ class BitstreamParser:
                 "the bitstream is incomplete, it has no NNR_TPL, and topology_carriage_flag is 1",
                 clause="6.4.4.3",
                 unit=self._mps,
-                rule=Rule.TOPOLOGY_CARRIAGE,
+                rule=Requirement.TOPOLOGY_CARRIAGE,
             )
         if session.mps_parent_signalling_enabled_flag or UPDATE in self.restoration.side.metadata:
             return
@@ -214,20 +214,20 @@ class BitstreamParser:
                     hint="use allow_trailing if another bitstream may follow",
                     clause="7.1",
                     unit=unit.label(),
-                    rule=Rule.ONE_BITSTREAM,
+                    rule=Requirement.ONE_BITSTREAM,
                 )
             self.started = True
             self._start(unit)
         elif not self.started:
             raise ElementError(
-                "a bitstream starts with an NNR_STR", clause="6.2.3", unit=unit.label(), rule=Rule.START_UNIT
+                "a bitstream starts with an NNR_STR", clause="6.2.3", unit=unit.label(), rule=Requirement.START_UNIT
             )
         elif kind == NNR_MPS and self.reader.session.has_mps:
             raise ElementError(
                 "a second NNR_MPS; there is a single one in a bitstream",
                 clause="6.2.3",
                 unit=unit.label(),
-                rule=Rule.SINGLE_MPS,
+                rule=Requirement.SINGLE_MPS,
             )
         try:
             if self._g and kind not in (NNR_NDU, NNR_AGG):  # an aggregate may begin with H (errata N14)
@@ -259,25 +259,32 @@ class BitstreamParser:
     def finish(self) -> None:
         """Raise ElementError when something that has begun is not complete at the end of the bitstream."""
         if not self.started:
-            raise ElementError("the bitstream has no unit", clause="6.2.3", rule=Rule.START_UNIT)
+            raise ElementError("the bitstream has no unit", clause="6.2.3", rule=Requirement.START_UNIT)
         if not self.reader.session.has_mps:
-            raise ElementError("the bitstream is incomplete, it has no NNR_MPS", clause="6.2.3", rule=Rule.SINGLE_MPS)
+            raise ElementError(
+                "the bitstream is incomplete, it has no NNR_MPS", clause="6.2.3", rule=Requirement.SINGLE_MPS
+            )
         if self._partial:
             raise ElementError(
                 f"parts of a tensor are missing, {self._partial.counter - 1} of them, at the end",
                 clause="6.4.3.1",
-                rule=Rule.PARTIAL_SEQUENCE,
+                rule=Requirement.PARTIAL_SEQUENCE,
             )
         if self._g:
             raise ElementError(
-                f"the bitstream ends before H of {self._g.names[0]!r}", clause="6.4.3.7", rule=Rule.DECOMPOSITION_PAIR
+                f"the bitstream ends before H of {self._g.names[0]!r}",
+                clause="6.4.3.7",
+                rule=Requirement.DECOMPOSITION_PAIR,
             )
 
     def _start(self, unit: Unit) -> None:
         profile = cast(NnrStartUnitHeader, unit.header.detail).general_profile_idc
         if profile > 1:
             raise UnsupportedError(
-                f"general_profile_idc {profile} is not defined", clause="6.4.3.2", unit=unit.label(), rule=Rule.PROFILE
+                f"general_profile_idc {profile} is not defined",
+                clause="6.4.3.2",
+                unit=unit.label(),
+                rule=Requirement.PROFILE,
             )
 
     def plan_pruning(self) -> None:
@@ -291,7 +298,7 @@ class BitstreamParser:
     def check_understood(self) -> None:
         """Raise UnsupportedError when the side information is of an unknown version, so that the model is not known."""
         if self._unread:
-            raise UnsupportedError(self._unread, rule=Rule.SIDE_INFORMATION, unit=self._record)
+            raise UnsupportedError(self._unread, rule=Requirement.SIDE_INFORMATION, unit=self._record)
 
     def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
         """Return what makes the tensors of the model; raise what :meth:`check_understood` raises."""
@@ -306,7 +313,7 @@ class BitstreamParser:
                 raise ElementError(
                     "pruning information comes after tensors that it may be about",
                     clause="6.2.3",
-                    rule=Rule.TOPOLOGY_FIRST,
+                    rule=Requirement.TOPOLOGY_FIRST,
                 )
             self.pruning.add(payload.pruning, self.reader.session)
         elif side_information(unit):
@@ -318,9 +325,11 @@ class BitstreamParser:
     def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> None:
         """Take in a record; one of another version is kept in mind."""
         if self._record:
-            raise ElementError("a second record of side information", rule=Rule.SIDE_INFORMATION)
+            raise ElementError("a second record of side information", rule=Requirement.SIDE_INFORMATION)
         if self.names or self._partial:
-            raise ElementError("side information comes after tensors that it may be about", rule=Rule.SIDE_INFORMATION)
+            raise ElementError(
+                "side information comes after tensors that it may be about", rule=Requirement.SIDE_INFORMATION
+            )
         self._record = unit.label()
         if header.topology_compression_format == NNR_DFL:
             data = inflate(data, self.budget, "max_side_info_bytes", "bytes of side information")
@@ -328,7 +337,7 @@ class BitstreamParser:
             data = data[:-1]
         else:
             raise ElementError(
-                "side information that is not deflated ends with a zero byte", rule=Rule.SIDE_INFORMATION
+                "side information that is not deflated ends with a zero byte", rule=Requirement.SIDE_INFORMATION
             )
         try:
             side = SideInfo.parse(data, self.reader.budget)
@@ -349,7 +358,7 @@ class BitstreamParser:
     # ------------------------------------------------------------------------------------------ compressed data units
     def _ndu(self, unit: Unit) -> tuple[Group, ...]:
         if not self.reader.session.has_mps:
-            raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Rule.MPS_FIRST)
+            raise ElementError("an NNR_NDU before the NNR_MPS", clause="6.2.3", rule=Requirement.MPS_FIRST)
         joined = self._joined(unit)
         if joined is None:
             return ()
@@ -363,7 +372,9 @@ class BitstreamParser:
         self._g = None
         if g and (difference := _difference(g, task)):
             raise ElementError(
-                f"G and H of {g.names[0]!r} differ in {difference}", clause="6.4.3.7", rule=Rule.DECOMPOSITION_PAIR
+                f"G and H of {g.names[0]!r} differ in {difference}",
+                clause="6.4.3.7",
+                rule=Requirement.DECOMPOSITION_PAIR,
             )
         tasks = (g, task) if g else (task,)
         infos = describe(tasks)
@@ -388,7 +399,7 @@ class BitstreamParser:
                 f"partial_data_counter is {counter}, or another tensor's: part {partial.counter - 1} of "
                 f"{self.reader.session.names(partial.header)[0]!r} is expected",
                 clause="6.4.3.1",
-                rule=Rule.PARTIAL_SEQUENCE,
+                rule=Requirement.PARTIAL_SEQUENCE,
             )
         self.budget.charge("max_pending_bytes", len(span), "parts of a tensor")
         partial.counter = counter
@@ -412,14 +423,14 @@ class BitstreamParser:
         kind, dims = header.nnr_compressed_data_unit_payload_type, session.tensor_dimensions(header)
         if kind > NNR_PT_BLOCK:
             raise ElementError(
-                f"payload type {kind} is reserved (Table 16)", unit=unit.label(names), rule=Rule.PAYLOAD_TYPE
+                f"payload type {kind} is reserved (Table 16)", unit=unit.label(names), rule=Requirement.PAYLOAD_TYPE
             )
         if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):
             raise ElementError(
                 f"tensor_dimensions {dims} hold nothing that is coded",
                 clause="7.3",
                 unit=unit.label(names),
-                rule=Rule.TENSOR_DIMENSIONS,
+                rule=Requirement.TENSOR_DIMENSIONS,
             )
         if header.first_tensor_dimension_shift >= max(len(dims), 1):
             raise ElementError(
@@ -427,22 +438,22 @@ class BitstreamParser:
                 f"dimensions {len(dims)}",
                 clause="6.4.3.7",
                 unit=unit.label(names),
-                rule=Rule.FIRST_DIMENSION_SHIFT,
+                rule=Requirement.FIRST_DIMENSION_SHIFT,
             )
         types = header.compressed_parameter_types
         if types & NNR_CPT_DC and kind not in (NNR_PT_FLOAT, NNR_PT_BLOCK):
             why = "only tensors of NNR_PT_FLOAT and NNR_PT_BLOCK are decomposed"
-            raise ElementError(why, clause="7.3.5", unit=unit.label(names), rule=Rule.DECOMPOSITION_PAYLOAD)
+            raise ElementError(why, clause="7.3.5", unit=unit.label(names), rule=Requirement.DECOMPOSITION_PAYLOAD)
         if types & NNR_CPT_DC and kind == NNR_PT_FLOAT and len(names) > 1:
             raise ElementError(
                 "a decomposed tensor has one topology element",
                 clause="7.3.1",
                 unit=unit.label(names),
-                rule=Rule.DECOMPOSITION_PAYLOAD,
+                rule=Requirement.DECOMPOSITION_PAYLOAD,
             )
         if kind == NNR_PT_BLOCK and not types:
             why = "a block has no parameters beside its weight (Table 9, errata N7)"
-            raise ElementError(why, unit=unit.label(names), rule=Rule.BLOCK_PARAMETERS)
+            raise ElementError(why, unit=unit.label(names), rule=Requirement.BLOCK_PARAMETERS)
         self._snapshot = session.snapshot(self._snapshot)
         tensors = parts(header, session)
         outputs = self.declared.outputs(header, tensors, self.pruning.dimensions) if kind == NNR_PT_BLOCK else None
@@ -474,21 +485,23 @@ class BitstreamParser:
         """Note that there is a parameter of this key."""
         if key in self._keys and not (self._g and key == node_key(self._g.header)):
             why = f"device_id and parameter_id {key} occur twice in one bitstream"
-            raise ElementError(why, clause="6.4.3.7", unit=unit.label(names), rule=Rule.UNIQUE_PARAMETERS)
+            raise ElementError(why, clause="6.4.3.7", unit=unit.label(names), rule=Requirement.UNIQUE_PARAMETERS)
         self._keys.add(key)
 
     def _add_name(self, name: str) -> None:
         """Note that there is a tensor of this name."""
         if name in self.names:
             raise ElementError(
-                f"{name!r} occurs twice; topology element ids are unique", clause="6.2.3", rule=Rule.UNIQUE_IDS
+                f"{name!r} occurs twice; topology element ids are unique", clause="6.2.3", rule=Requirement.UNIQUE_IDS
             )
         self.names.add(name)
 
 
 def _h_expected(g: NduTask) -> ElementError:
     """The error for a unit after G that is not its H."""
-    return ElementError(f"H of {g.names[0]!r} is expected after G", clause="6.4.3.7", rule=Rule.DECOMPOSITION_PAIR)
+    return ElementError(
+        f"H of {g.names[0]!r} is expected after G", clause="6.4.3.7", rule=Requirement.DECOMPOSITION_PAIR
+    )
 
 
 def _difference(g: NduTask, h: NduTask) -> str:

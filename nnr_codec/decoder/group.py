@@ -14,7 +14,7 @@ from ..constants import NNR_PT_FLOAT, NNR_PT_INT
 from ..errors import MissingReferenceError, NnrError
 from ..limits import Budget, Limits
 from ..model import Array
-from ..rules import Rule
+from ..rules import Requirement
 from ..tensor.quant import add_update
 from .info import TensorInfo
 from .parents import Reference, refer
@@ -278,7 +278,9 @@ def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArra
         return residual
     if cache[0].shape != residual.shape or cache[0].dtype.kind != residual.dtype.kind:
         raise MissingReferenceError(
-            f"the update before {task.names[0]!r} has another shape or type", clause="9.2.4", rule=Rule.UPDATE_SHAPE
+            f"the update before {task.names[0]!r} has another shape or type",
+            clause="9.2.4",
+            rule=Requirement.UPDATE_SHAPE,
         )
     return add_update(residual, cache[0], task.data_format)
 
@@ -318,7 +320,7 @@ class _Memory:
         elif old:
             if [a.shape for a in old] != [a.shape for a in any_sig]:
                 raise MissingReferenceError(
-                    "the updates of one parameter differ in shape", clause="10.2.1.5", rule=Rule.UPDATE_SHAPE
+                    "the updates of one parameter differ in shape", clause="10.2.1.5", rule=Requirement.UPDATE_SHAPE
                 )
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
         # Nor do raw parameters touch WeightUpdateCache (7.3.4).

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID
 from ..errors import MissingReferenceError
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .state import Device, Key, Node, UpdateState
 
@@ -89,7 +89,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
                 f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}, and is repeated or out of "
                 f"order: update {own.put_node_depth} was decoded",
                 clause="6.4.3.7",
-                rule=Rule.UPDATE_ORDER,
+                rule=Requirement.UPDATE_ORDER,
             )
     elif external:
         if not state.keep_digests:
@@ -106,7 +106,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
         raise MissingReferenceError(
             f"{name!r} has temporal contexts of update {depth - 1} of {_told(key)}, but {_known(own)}",
             clause="10.3.4.2.2",
-            rule=Rule.REQUIRED_INFORMATION,
+            rule=Requirement.REQUIRED_INFORMATION,
         )
     return Reference(
         key,
@@ -129,7 +129,7 @@ def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int
             f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}; its parent has "
             f"put_node_depth {depth - 1}{whose}, but {_known(parent)}",
             clause="6.4.3.7",
-            rule=Rule.PARENT_DEPTH if parent else Rule.REQUIRED_INFORMATION,
+            rule=Requirement.PARENT_DEPTH if parent else Requirement.REQUIRED_INFORMATION,
         )
     return device
 
@@ -152,7 +152,7 @@ def _check_digest(
             f"{name!r} is update {depth} of device_id {ids[0]}, parameter_id {ids[1]}; its parent has {element} "
             f"{digest.hex()}, but none is known",
             clause="6.4.3.7",
-            rule=Rule.REQUIRED_INFORMATION,
+            rule=Requirement.REQUIRED_INFORMATION,
         )
     return ()
 
@@ -173,7 +173,7 @@ def _find(
         raise MissingReferenceError(
             f"{name!r} has a parent of {element} {digest.hex()}, and so have {len(found)} devices",
             clause="6.4.3.7",
-            rule=Rule.REQUIRED_INFORMATION,
+            rule=Requirement.REQUIRED_INFORMATION,
         )
     if found:
         return found[0]
@@ -182,7 +182,7 @@ def _find(
     if header.temporal_context_modeling_flag or residual:
         raise MissingReferenceError(
             f"{name!r} needs a parent that only a hash of its payload names, {element} {digest.hex()}; it is not known",
-            rule=Rule.REQUIRED_INFORMATION,
+            rule=Requirement.REQUIRED_INFORMATION,
         )
     return None
 
@@ -199,7 +199,7 @@ def _unknown(name: str, element: str, digest: bytes) -> MissingReferenceError:
     return MissingReferenceError(
         f"{name!r} has a parent of another {element} than the last payload of its parameter, {digest.hex()}",
         clause="6.4.3.7",
-        rule=Rule.PARENT_HASH,
+        rule=Requirement.PARENT_HASH,
     )
 
 

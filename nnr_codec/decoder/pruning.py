@@ -31,7 +31,7 @@ from bitarray import bitarray
 
 from ..constants import NNR_TPL_DICT
 from ..errors import ElementError
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Session
 from ..syntax.structures import NnrPruningTopologyContainer
 
@@ -74,19 +74,23 @@ class Pruning:
         """
         if container.nnr_rep_type > NNR_TPL_DICT:
             raise ElementError(
-                f"nnr_rep_type {container.nnr_rep_type} is reserved (Table 13)", rule=Rule.REPRESENTATION_TYPE
+                f"nnr_rep_type {container.nnr_rep_type} is reserved (Table 13)", rule=Requirement.REPRESENTATION_TYPE
             )
         if container.prune_flag and container.nnr_rep_type == NNR_TPL_DICT:
             new = session.new_dimensions(container)
             if not new:
-                raise ElementError("count_ids is 0, but shall be greater", clause="6.4.4.5", rule=Rule.PRUNE_COUNTS)
+                raise ElementError(
+                    "count_ids is 0, but shall be greater", clause="6.4.4.5", rule=Requirement.PRUNE_COUNTS
+                )
             self.dimensions |= new
         for element in ("prune_mask", "sparse_mask"):
             if element in container:
                 bits: bitarray = getattr(container, element).bit_mask_value
                 if not bits:
                     raise ElementError(
-                        f"count_bits of {element} is 0, but shall be greater", clause="6.4.4.5", rule=Rule.PRUNE_COUNTS
+                        f"count_bits of {element} is 0, but shall be greater",
+                        clause="6.4.4.5",
+                        rule=Requirement.PRUNE_COUNTS,
                     )
                 self._add_mask((element, container.order_flag, len(bits)), bits)
 
@@ -107,7 +111,7 @@ class Pruning:
             raise ElementError(
                 f"tensor_dimensions of {name!r} are {coded}, pruning made them {new}",
                 clause="6.4.4.5",
-                rule=Rule.PRUNE_DIMENSIONS,
+                rule=Requirement.PRUNE_DIMENSIONS,
             )
         return coded
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..constants import NNR_PT_BLOCK
 from ..errors import ElementError
 from ..model import Array
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import cast_floats
 from ..tensor.reduction import local_scaling, product
@@ -79,7 +79,7 @@ def reconstruct(
             if is_scaled:
                 weight = local_scaling(weight, by_role["ls"].values)
         if not np.isfinite(weight).all():
-            raise ElementError("a recomposed value is not finite", clause="7.3.5", rule=Rule.FLOAT_RANGE)
+            raise ElementError("a recomposed value is not finite", clause="7.3.5", rule=Requirement.FLOAT_RANGE)
         weight = cast_floats(weight, main.values.dtype)
     is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
     if is_block or "g" in by_role:  # other tensors come shifted
@@ -107,7 +107,7 @@ def split(tensor: npt.NDArray[A], header: NnrCompressedDataUnitHeader, names: Se
         raise ElementError(
             f"{len(names)} topology elements share a tensor of {len(pieces)} pieces",
             clause="7.3.1",
-            rule=Rule.SPLIT_MAPPING,
+            rule=Requirement.SPLIT_MAPPING,
         )
     return [
         shift_axes(piece, header.shift_index[k], header.shift_value[k]) if header.number_of_shifts[k] else piece

@@ -15,7 +15,7 @@ from ..dtypes import STORED_TYPES
 from ..errors import BitstreamError, ElementError, LimitError, locate
 from ..limits import Budget, Limits
 from ..model import Array
-from ..rules import Rule
+from ..rules import Requirement
 from ..sideinfo.codes import join, join_patterns
 from ..sideinfo.narrow import float32_of
 from ..sideinfo.record import DisplacementCode, RawCode, SideInfo, TensorRecord
@@ -104,19 +104,21 @@ class Restoration:
             self._check_expected(name, info.shape, info.type)
         elif record.index is not None:
             why = f"tied to {record.same_as!r}" if record.same_as else "empty"
-            raise ElementError(f"{name!r} has a unit, and is {why} by the side information", rule=Rule.SIDE_INFORMATION)
+            raise ElementError(
+                f"{name!r} has a unit, and is {why} by the side information", rule=Requirement.SIDE_INFORMATION
+            )
         elif info.name == (parts := self.parts(name))[0]:
             _check_unit(record, info)
             self._check_expected(name, _shape(record, info), record.type)
         elif info.name not in parts:
             raise ElementError(
                 f"{name!r} has a unit, and is made of {record.unit!r} by the side information",
-                rule=Rule.SIDE_INFORMATION,
+                rule=Requirement.SIDE_INFORMATION,
             )
         elif (info.payload_type, info.type, len(info.shape)) != (NNR_PT_RAW_FLOAT, "float32", 1):
             raise ElementError(
                 f"{info.name!r}, the bits of {name!r}, are not float32 words of NNR_PT_RAW_FLOAT",
-                rule=Rule.SIDE_INFORMATION,
+                rule=Requirement.SIDE_INFORMATION,
             )
 
     def _check_expected(self, name: str, shape: tuple[int, ...], type_: str) -> None:
@@ -189,7 +191,7 @@ def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
     if not fits or info.parameters != count:
         raise ElementError(
             f"the unit of {info.name!r} has {info.parameters:,} {info.type}; side information wants {count:,} {wanted}",
-            rule=Rule.SIDE_INFORMATION,
+            rule=Requirement.SIDE_INFORMATION,
         )
 
 
@@ -284,7 +286,7 @@ class Restorer:
             found = from_displacement(unit.reshape(rows, -1), corner)
         if not np.isfinite(found).all():
             raise ElementError(
-                "a value that side information makes of a displacement is not finite", rule=Rule.SIDE_INFORMATION
+                "a value that side information makes of a displacement is not finite", rule=Requirement.SIDE_INFORMATION
             )
         return found.reshape(shape)
 

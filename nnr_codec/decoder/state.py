@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..errors import ElementError
 from ..limits import Limits
-from ..rules import Rule
+from ..rules import Requirement
 from .lineage import Lineage, Position
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class UpdateState:
             raise ElementError(
                 f"device_id and parameter_id {key} occur twice in one bitstream",
                 clause="6.4.3.7",
-                rule=Rule.UNIQUE_PARAMETERS,
+                rule=Requirement.UNIQUE_PARAMETERS,
             )
         for each in used:
             self._use(each)

@@ -14,7 +14,7 @@ from ..constants import NNR_MPS
 from ..errors import NnrError, TruncatedError
 from ..limits import Budget, Limits
 from ..model import Array, Topology
-from ..rules import Rule
+from ..rules import Requirement
 from ..sideinfo.record import SideInfo
 from ..syntax import Session
 from ..syntax.structures import NnrModelParameterSetUnitPayload
@@ -151,7 +151,7 @@ class StreamDecoder:
         ready = list(self._tensors())
         if chunk is None:
             if self._reader.position < self._source.size:
-                raise TruncatedError("the stream ends inside a unit", rule=Rule.UNIT_SIZE)
+                raise TruncatedError("the stream ends inside a unit", rule=Requirement.UNIT_SIZE)
             ready += self._end()
         self._closed = chunk is None
         return ready

@@ -15,7 +15,7 @@ from ..bitstream.units import Unit
 from ..constants import NNR_PT_BLOCK, NNR_PT_FLOAT, NNR_PT_INT, DecompressedDataFormat
 from ..errors import ElementError, LimitError
 from ..limits import Budget, Limits
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size, suits_all
@@ -39,7 +39,7 @@ def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> Decomp
         raise ElementError(
             f"format {value} is not one of profile {session.general_profile_idc} (Table 15)",
             path=path,
-            rule=Rule.DATA_FORMAT,
+            rule=Requirement.DATA_FORMAT,
         )
     result = DecompressedDataFormat(value)
     if result.is_float == is_int:
@@ -47,7 +47,7 @@ def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> Decomp
             f"{result.name} is not a format of this payload type",
             clause="6.4.3.7",
             path=path,
-            rule=Rule.DATA_FORMAT_KIND,
+            rule=Requirement.DATA_FORMAT_KIND,
         )
     return result
 

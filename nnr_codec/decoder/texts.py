@@ -12,7 +12,7 @@ from ..constants import NNR_DFL, NNR_PT_RAW, TOPOLOGY_FORMATS
 from ..errors import ElementError
 from ..limits import Budget, Limits
 from ..model import Topology, Wiring
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax import Session
 from ..syntax.structures import (
     NnrQuantizationUnitHeader,
@@ -111,12 +111,14 @@ class Texts:
         if compression == NNR_DFL:
             data = inflate(data, self._budget, "max_topology_bytes", "topology and quantization data")
         elif compression != NNR_PT_RAW:
-            raise ElementError(f"compression format {compression} is reserved (Table 5)", rule=Rule.COMPRESSION_FORMAT)
+            raise ElementError(
+                f"compression format {compression} is reserved (Table 5)", rule=Requirement.COMPRESSION_FORMAT
+            )
         self._budget.charge("max_topology_bytes", len(data), "topology and quantization data")
         if name != "nnef":
             return data
         if not data or data.find(0) != len(data) - 1:
-            rule = Rule.NNEF_STRING if kind == "topology" else Rule.NNEF_QUANTIZATION_STRING
+            rule = Requirement.NNEF_STRING if kind == "topology" else Requirement.NNEF_QUANTIZATION_STRING
             raise ElementError(f"{kind} data is not one null-terminated string", clause="A.4", rule=rule)
         return data[:-1]
 
@@ -168,9 +170,9 @@ def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:
     try:
         text = inflater.decompress(data, min(room, Limits.NONE - 1) + 1)
     except zlib.error as error:
-        raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", rule=Rule.DEFLATE) from None
+        raise ElementError(f"deflated data is damaged: {error} (RFC 1950)", rule=Requirement.DEFLATE) from None
     if len(text) > room:
         budget.charge(limit, len(text), what)
     if not inflater.eof or inflater.unused_data:
-        raise ElementError("deflated data does not end with its unit (RFC 1950)", rule=Rule.DEFLATE)
+        raise ElementError("deflated data does not end with its unit (RFC 1950)", rule=Requirement.DEFLATE)
     return text

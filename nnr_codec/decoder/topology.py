@@ -14,7 +14,7 @@ from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from ..dtypes import STORED_TYPES
 from ..errors import FormatError
 from ..model import Wiring
-from ..rules import Rule
+from ..rules import Requirement
 from ..syntax.structures import NnrCompressedDataUnitHeader
 
 Shape = tuple[int, ...]
@@ -138,7 +138,7 @@ class TopologyInfo:
         ]
         if found:
             raise FormatError(
-                f"the topology given does not fit the bitstream: {'; '.join(found)}", rule=Rule.TOPOLOGY_FIT
+                f"the topology given does not fit the bitstream: {'; '.join(found)}", rule=Requirement.TOPOLOGY_FIT
             )
 
 

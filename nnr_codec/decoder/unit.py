@@ -17,7 +17,7 @@ from ..bitstream.payload import Levels, Part, code_qp_value, entry_points, tenso
 from ..cabac_ext.kernel import LevelReader, PayloadDecoder, TensorSyntax
 from ..constants import NNR_PT_RAW_FLOAT
 from ..errors import BitstreamError, LimitError, MissingReferenceError, PayloadError, locate
-from ..rules import Rule
+from ..rules import Requirement
 from ..tensor.quant import cast_floats
 from ..tensor.shape import dimension_shift
 from .reconstruct import Rec
@@ -164,7 +164,7 @@ class UnitDecoder:
                 raise MissingReferenceError(
                     f"the updates before {task.names[0]!r} have not its shape {task.parts[-1].dims}",
                     clause="10.3.4.2.2",
-                    rule=Rule.UPDATE_SHAPE,
+                    rule=Requirement.UPDATE_SHAPE,
                 )
         self._found: list[Rec | BitstreamError | _Target] = []
 
@@ -266,7 +266,7 @@ class UnitDecoder:
             raise PayloadError(
                 f"{len(payload)} bytes of raw_float32_parameter are not {task.dims}",
                 clause="6.3.4.7",
-                rule=Rule.RAW_SIZE,
+                rule=Requirement.RAW_SIZE,
             )
         values = cast_floats(np.frombuffer(payload, "<f4").reshape(task.dims), task.dtype)
         part = task.parts[0]

@@ -13,7 +13,7 @@ from ..cabac_ext import bits as kernel
 from ..dtypes import StoredType, bit_patterns, stored_type
 from ..errors import ElementError
 from ..model import Array
-from ..rules import Rule
+from ..rules import Requirement
 from .narrow import float32_of, patterns_of
 from .record import (
     DeltaCode,
@@ -139,21 +139,23 @@ def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: 
 def _levels(unit: Array, size: int, shape: tuple[int, ...]) -> Levels:
     _check_size(unit, size, shape)
     if unit.dtype != np.int32:
-        raise ElementError(f"the unit holds {unit.dtype}; the record's code needs int32", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(
+            f"the unit holds {unit.dtype}; the record's code needs int32", rule=Requirement.SIDE_INFORMATION
+        )
     return np.ascontiguousarray(unit, np.int32).reshape(-1)
 
 
 def _check_size(unit: Array, size: int, shape: tuple[int, ...]) -> None:
     if unit.size != size:
         raise ElementError(
-            f"the unit has {unit.size:,} values; the record's shape is {shape}", rule=Rule.SIDE_INFORMATION
+            f"the unit has {unit.size:,} values; the record's shape is {shape}", rule=Requirement.SIDE_INFORMATION
         )
 
 
 # ------------------------------------------------------------------------------------------------ patterns and words
 def _size(shape: tuple[int, ...]) -> int:
     if shape and min(shape) < 1:
-        raise ElementError(f"a tensor of shape {shape} has no units", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(f"a tensor of shape {shape} has no units", rule=Requirement.SIDE_INFORMATION)
     return prod(shape)
 
 
@@ -174,7 +176,7 @@ def _check_items(stored: StoredType, patterns: Patterns) -> None:
         values = _integers(stored, patterns)
         least, largest = stored.range
         if int(values.min()) < least or int(values.max()) > largest:
-            raise ElementError(f"an item is outside the range of {stored.name}", rule=Rule.SIDE_INFORMATION)
+            raise ElementError(f"an item is outside the range of {stored.name}", rule=Requirement.SIDE_INFORMATION)
 
 
 def _chunks(size: int) -> Iterator[slice]:
@@ -193,12 +195,12 @@ def _words(size: int) -> int:
 def _stream(words: Array | None, size: int) -> Bytes:
     """The bytes that words hold; ElementError when they are not ``size``, and zeros to the last word."""
     if words is None or words.dtype != np.float32 or words.ndim != 1:
-        raise ElementError("the words of bits are not float32 of one dimension", rule=Rule.SIDE_INFORMATION)
+        raise ElementError("the words of bits are not float32 of one dimension", rule=Requirement.SIDE_INFORMATION)
     if words.size != _words(size):
-        raise ElementError(f"{words.size:,} words; {_words(size):,} are needed", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(f"{words.size:,} words; {_words(size):,} are needed", rule=Requirement.SIDE_INFORMATION)
     data: Bytes = np.ascontiguousarray(words, "<f4").view(np.uint8)
     if data[size:].any():
-        raise ElementError("the bytes after the last bit are not 0", rule=Rule.SIDE_INFORMATION)
+        raise ElementError("the bytes after the last bit are not 0", rule=Requirement.SIDE_INFORMATION)
     return data[:size]
 
 
@@ -217,7 +219,7 @@ def _check_float(code: FloatCode, stored: StoredType) -> None:
         and 0 <= code.holes <= 2
     ):
         raise ElementError(
-            f"pivot, mantissa, holes or zeros are not those of {stored.name}", rule=Rule.SIDE_INFORMATION
+            f"pivot, mantissa, holes or zeros are not those of {stored.name}", rule=Requirement.SIDE_INFORMATION
         )
 
 
@@ -226,10 +228,12 @@ def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
     if code.rows is None:
         return np.ones(1, np.uint8)
     if not shape or len(code.rows) != _bytes(shape[0]):
-        raise ElementError("rows is not one bit for each index of the first dimension", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(
+            "rows is not one bit for each index of the first dimension", rule=Requirement.SIDE_INFORMATION
+        )
     rows = np.unpackbits(np.frombuffer(code.rows, np.uint8))
     if rows[shape[0] :].any():
-        raise ElementError("the bits after the last row are not 0", rule=Rule.SIDE_INFORMATION)
+        raise ElementError("the bits after the last row are not 0", rule=Requirement.SIDE_INFORMATION)
     return rows[: shape[0]]
 
 
@@ -290,7 +294,9 @@ def _join_floats(
 def _check_integer(code: IntegerCode, stored: StoredType) -> None:
     least, largest = stored.range
     if not least <= code.base <= largest or not 0 <= code.low <= 64:
-        raise ElementError(f"base {code.base} or low {code.low} are not for {stored.name}", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(
+            f"base {code.base} or low {code.low} are not for {stored.name}", rule=Requirement.SIDE_INFORMATION
+        )
 
 
 def _split_integers(code: IntegerCode, stored: StoredType, patterns: Patterns) -> tuple[Levels, Array | None]:
@@ -332,7 +338,7 @@ def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: 
 # ------------------------------------------------------------------------------------------------ palettes
 def _palette(code: PaletteCode, stored: StoredType) -> Patterns:
     if not code.values or len(code.values) % stored.itemsize:
-        raise ElementError(f"the palette is not a number of {stored.name}", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(f"the palette is not a number of {stored.name}", rule=Requirement.SIDE_INFORMATION)
     palette = np.frombuffer(code.values, stored.pattern.newbyteorder("<")).astype(stored.pattern)
     _check_items(stored, palette)
     return palette
@@ -357,7 +363,7 @@ def _join_palette(code: PaletteCode, stored: StoredType, levels: Levels) -> Patt
     if least < 0 or largest >= palette.size:
         raise ElementError(
             f"index {least if least < 0 else largest} is outside the palette of {palette.size} values",
-            rule=Rule.SIDE_INFORMATION,
+            rule=Requirement.SIDE_INFORMATION,
         )
     patterns = np.empty(levels.size, stored.pattern)
     for chunk in _chunks(levels.size):
@@ -370,15 +376,15 @@ def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Itera
     """Chunks of the items, with the scale of each item or that of all."""
     work, axis = np.dtype("<f8" if stored.name == "float64" else "<f4"), code.axis
     if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
-        raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}", rule=Requirement.SIDE_INFORMATION)
     extent, after = (1, 1) if axis is None else (shape[axis], prod(shape[axis + 1 :]))
     if len(code.scale) != extent * work.itemsize:
         raise ElementError(
-            f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed", rule=Rule.SIDE_INFORMATION
+            f"{len(code.scale)} bytes of scales; {extent * work.itemsize} are needed", rule=Requirement.SIDE_INFORMATION
         )
     scales = np.frombuffer(code.scale, work)
     if not np.isfinite(scales).all() or not scales.all():
-        raise ElementError("a scale is 0 or not finite", rule=Rule.SIDE_INFORMATION)
+        raise ElementError("a scale is 0 or not finite", rule=Requirement.SIDE_INFORMATION)
     for chunk in _chunks(prod(shape)):
         yield chunk, scales if extent == 1 else scales[np.arange(chunk.start, chunk.stop) // after % extent]
 
@@ -391,7 +397,7 @@ def _products(stored: StoredType, levels: Levels, scales: Floats) -> Patterns:
             products = products.astype(stored.dtype)
     patterns = products.view(stored.pattern) if stored.is_numpys else patterns_of(stored, products)
     if not np.isfinite(products if stored.is_numpys else float32_of(stored, patterns)).all():
-        raise ElementError(f"a level times its scale exceeds {stored.name}", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(f"a level times its scale exceeds {stored.name}", rule=Requirement.SIDE_INFORMATION)
     return patterns
 
 
@@ -419,18 +425,20 @@ def _join_grid(code: GridCode, stored: StoredType, levels: Levels, shape: tuple[
 def _cast_integers(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
     if unit.dtype.kind != "i":
         raise ElementError(
-            f"the unit holds {unit.dtype}; {stored.name} comes from signed integers", rule=Rule.SIDE_INFORMATION
+            f"the unit holds {unit.dtype}; {stored.name} comes from signed integers", rule=Requirement.SIDE_INFORMATION
         )
     least, largest = stored.range
     if int(unit.min()) < least or int(unit.max()) > largest:
-        raise ElementError(f"a value is outside the range of {stored.name}", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(f"a value is outside the range of {stored.name}", rule=Requirement.SIDE_INFORMATION)
     return unit.astype(dtype, order="C", copy=False)
 
 
 def _cast_floats(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
     """One rounding to float32 where the type is narrower, and one to the type."""
     if unit.dtype.kind != "f":
-        raise ElementError(f"the unit holds {unit.dtype}; {stored.name} comes from floats", rule=Rule.SIDE_INFORMATION)
+        raise ElementError(
+            f"the unit holds {unit.dtype}; {stored.name} comes from floats", rule=Requirement.SIDE_INFORMATION
+        )
     if unit.dtype == dtype:
         return unit
     values, cast = np.ascontiguousarray(unit).reshape(-1), np.empty(unit.size, dtype)
@@ -439,5 +447,5 @@ def _cast_floats(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array
         with np.errstate(over="ignore", invalid="ignore"):
             cast[chunk] = part if stored.itemsize > 2 else part.astype(np.float32, copy=False)
         if not np.array_equal(np.isfinite(cast[chunk]), np.isfinite(part)):
-            raise ElementError(f"a value exceeds {stored.name}", rule=Rule.SIDE_INFORMATION)
+            raise ElementError(f"a value exceeds {stored.name}", rule=Requirement.SIDE_INFORMATION)
     return cast

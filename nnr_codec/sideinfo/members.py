@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from ..errors import ElementError
-from ..rules import Rule
+from ..rules import Requirement
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -24,9 +24,9 @@ def load(data: bytes) -> Any:
     try:
         return json.loads(data.decode(), parse_int=_integer, parse_float=_refused, parse_constant=_refused)
     except RecursionError:
-        raise ElementError("the JSON text is nested too deeply", rule=Rule.SIDE_INFORMATION) from None
+        raise ElementError("the JSON text is nested too deeply", rule=Requirement.SIDE_INFORMATION) from None
     except ValueError as error:
-        raise ElementError(f"no JSON text of side information: {error}", rule=Rule.SIDE_INFORMATION) from None
+        raise ElementError(f"no JSON text of side information: {error}", rule=Requirement.SIDE_INFORMATION) from None
 
 
 def _integer(digits: str) -> int:
@@ -57,7 +57,7 @@ class Members:
 
     def __init__(self, value: Any, path: str) -> None:
         if type(value) is not dict:
-            raise ElementError(f"{_NAMES[dict]} is expected", path=path, rule=Rule.SIDE_INFORMATION)
+            raise ElementError(f"{_NAMES[dict]} is expected", path=path, rule=Requirement.SIDE_INFORMATION)
         self.values: dict[str, Any] = value
         self.path = path
 
@@ -67,7 +67,7 @@ class Members:
 
     def refuse(self, name: str, message: str) -> NoReturn:
         """Raise ElementError about a member."""
-        raise ElementError(message, path=self.at(name), rule=Rule.SIDE_INFORMATION)
+        raise ElementError(message, path=self.at(name), rule=Requirement.SIDE_INFORMATION)
 
     def need(self, name: str, kind: type[T]) -> T:
         """Take a member that has to be there; ElementError unless it is of exactly this type."""
@@ -101,7 +101,9 @@ class Members:
     def close(self) -> None:
         """Raise ElementError when there is a member that was not taken."""
         for name in self.values:
-            raise ElementError("is not known here", path=self.path + shown(name[:50]), rule=Rule.SIDE_INFORMATION)
+            raise ElementError(
+                "is not known here", path=self.path + shown(name[:50]), rule=Requirement.SIDE_INFORMATION
+            )
 
 
 def text(data: bytes, width: int) -> str:

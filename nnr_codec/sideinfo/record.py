@@ -17,7 +17,7 @@ import numpy as np
 from ..dtypes import STORED_TYPES, StoredType
 from ..errors import ElementError, EncodeError, UnsupportedError
 from ..limits import Budget, Limits
-from ..rules import Rule
+from ..rules import Requirement
 from .members import Members, load, shown, text
 
 #: topology_storage_format of the record's unit; 128 and more are unspecified (Table 4).
@@ -268,20 +268,20 @@ class SideInfo:
         budget.limits.check("max_side_info_bytes", len(data), "bytes of side information")
         version = _VERSION.match(data, len(MAGIC))
         if version is None:
-            raise ElementError("is no version number", path="nnr_codec", rule=Rule.SIDE_INFORMATION)
+            raise ElementError("is no version number", path="nnr_codec", rule=Requirement.SIDE_INFORMATION)
         if int(version[1]) > VERSION:
             raise UnsupportedError(
                 f"side information of version {int(version[1])}; known are those up to {VERSION}",
-                rule=Rule.SIDE_INFORMATION,
+                rule=Requirement.SIDE_INFORMATION,
             )
         record = _read(Members(load(data), ""), budget)
         try:
             canonical = record.to_bytes()
         except EncodeError:
-            raise ElementError("is not Unicode text", path="source", rule=Rule.SIDE_INFORMATION) from None
+            raise ElementError("is not Unicode text", path="source", rule=Requirement.SIDE_INFORMATION) from None
         if canonical != data:
             raise ElementError(
-                "the side information is not canonical: other bytes say the same", rule=Rule.SIDE_INFORMATION
+                "the side information is not canonical: other bytes say the same", rule=Requirement.SIDE_INFORMATION
             )
         return record
 
@@ -354,7 +354,9 @@ def _read(root: Members, budget: Budget) -> SideInfo:
     budget.charge("max_names", len(objects.values) + len(metadata.values), "names in side information")
     for key, value in metadata.values.items():
         if type(value) is not str:
-            raise ElementError("a string is expected", path=metadata.path + shown(key[:50]), rule=Rule.SIDE_INFORMATION)
+            raise ElementError(
+                "a string is expected", path=metadata.path + shown(key[:50]), rule=Requirement.SIDE_INFORMATION
+            )
     tensors = {}
     for name, value in objects.values.items():
         _check_name(name, "tensors", budget.limits)
@@ -539,10 +541,10 @@ def _check_name(name: str, path: str, limits: Limits) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise ElementError("a name is not Unicode text", path=path, rule=Rule.SIDE_INFORMATION) from None
+        raise ElementError("a name is not Unicode text", path=path, rule=Requirement.SIDE_INFORMATION) from None
     limits.check("max_name_bytes", size, f"{path}: bytes of a name")
     if "\0" in name:
-        raise ElementError("a name holds a zero, which would end it", path=path, rule=Rule.SIDE_INFORMATION)
+        raise ElementError("a name holds a zero, which would end it", path=path, rule=Requirement.SIDE_INFORMATION)
 
 
 def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
@@ -553,7 +555,9 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
             if unit in tensors or unit in units:
                 member = "code.unit" if unit == tensor.unit else "code.bits"
                 raise ElementError(
-                    f"{unit!r} is the name of something else", path=_path(name, member), rule=Rule.SIDE_INFORMATION
+                    f"{unit!r} is the name of something else",
+                    path=_path(name, member),
+                    rule=Requirement.SIDE_INFORMATION,
                 )
             units.add(unit)
     places: set[int] = set()
@@ -562,7 +566,9 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
             continue
         if tensor.index in places:
             raise ElementError(
-                f"{tensor.index} is the place of another tensor", path=_path(name, "index"), rule=Rule.SIDE_INFORMATION
+                f"{tensor.index} is the place of another tensor",
+                path=_path(name, "index"),
+                rule=Requirement.SIDE_INFORMATION,
             )
         places.add(tensor.index)
         target = tensor.same_as
@@ -570,7 +576,7 @@ def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
             raise ElementError(
                 f"{target!r} is no tensor with values of its own",
                 path=_path(name, "same_as"),
-                rule=Rule.SIDE_INFORMATION,
+                rule=Requirement.SIDE_INFORMATION,
             )
 
 

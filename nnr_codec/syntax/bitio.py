@@ -12,7 +12,7 @@ from operator import index
 from bitarray import bitarray
 
 from ..errors import ElementError, LimitError, TruncatedError
-from ..rules import Rule
+from ..rules import Requirement
 from .bitbase import BitSink, BitSource
 
 _FLT = {32: "<f", 64: "<d"}
@@ -55,7 +55,7 @@ class BitReader(BitSource):
         """Raise TruncatedError unless ``n`` more bits are there."""
         if n > self.end - self.pos:
             raise TruncatedError(
-                f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos, rule=Rule.UNIT_SIZE
+                f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos, rule=Requirement.UNIT_SIZE
             )
 
     def peek(self, n: int) -> int:
@@ -106,7 +106,7 @@ class BitReader(BitSource):
     def st(self, n: int = 0) -> str:
         """Read st(v), a null-terminated UTF-8 string at a byte boundary."""
         if self.pos & 7:
-            raise ElementError("st(v) begins inside a byte", bit=self.pos, rule=Rule.STRING)
+            raise ElementError("st(v) begins inside a byte", bit=self.pos, rule=Requirement.STRING)
         start, longest = self.pos >> 3, self.limits.max_name_bytes
         text, length = b"", -1
         while length < 0:
@@ -115,20 +115,22 @@ class BitReader(BitSource):
             if not more and len(text) > longest:
                 raise LimitError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
             if not more:
-                raise TruncatedError("the string has no terminating zero", bit=self.pos, rule=Rule.STRING)
+                raise TruncatedError("the string has no terminating zero", bit=self.pos, rule=Requirement.STRING)
             text += more
             length = text.find(0)
         try:
             value = text[:length].decode()
         except UnicodeDecodeError as error:
-            raise ElementError(f"the string is not UTF-8 ({error.reason})", bit=self.pos, rule=Rule.STRING) from None
+            raise ElementError(
+                f"the string is not UTF-8 ({error.reason})", bit=self.pos, rule=Requirement.STRING
+            ) from None
         self.pos += 8 * (length + 1)
         return value
 
     def bs(self, n: int = 0) -> bytes:
         """Read bs(v): all bytes up to the end of the unit."""
         if self.pos & 7:
-            raise ElementError("bs(v) begins inside a byte", bit=self.pos, rule=Rule.STRING)
+            raise ElementError("bs(v) begins inside a byte", bit=self.pos, rule=Requirement.STRING)
         start, self.pos = self.pos >> 3, self.end
         return bytes(self.data[start : self.end >> 3])
 

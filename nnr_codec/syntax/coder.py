@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, datacl
 from bitarray import bitarray
 
 from ..errors import BitstreamError, ElementError, WriteError
-from ..rules import Rule
+from ..rules import Requirement
 from .bitio import BitCounter, BitReader, BitWriter
 from .compiled import Compiled, make_reader, make_writer
 
@@ -407,7 +407,7 @@ class Reader(Coder):
                 f"byte_alignment() is {value:0{n}b}, not a one and then zeros",
                 clause="6.3.5",
                 bit=start,
-                rule=Rule.BYTE_ALIGNMENT,
+                rule=Requirement.BYTE_ALIGNMENT,
             )
         if self.trace:
             self._emit(self.trace, "byte_alignment()", Descriptor("f", n), start, value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..constants import NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_QCB, NNR_QSU, NNR_STR, TOPOLOGY_FORMATS
 from ..errors import ElementError, MissingReferenceError
-from ..rules import Rule
+from ..rules import Requirement
 from .structures import NnrLayerParameterSetUnitPayload, NnrModelParameterSetUnitPayload, NnrTopologyUnitPayload
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Session:
             raise MissingReferenceError(
                 f"{element} {key} is not in the reference list of {len(self.reference_list)}",
                 clause="6.4.3.7",
-                rule=Rule.REFERENCE_INDEX,
+                rule=Requirement.REFERENCE_INDEX,
             )
         return self.reference_list[key]
 
@@ -102,7 +102,7 @@ class Session:
         for j, key in enumerate(keys):
             name, dims = self._name(key, "element_id_index"), t.dim[j] if j < len(t.dim) else []
             if not dims or not all(dims) or new.get(name, self.pruned_dimensions.get(name, dims)) != dims:
-                rule = Rule.PRUNE_DIMENSIONS if all(dims) and dims else Rule.PRUNE_COUNTS
+                rule = Requirement.PRUNE_DIMENSIONS if all(dims) and dims else Requirement.PRUNE_COUNTS
                 raise ElementError(f"{name!r} cannot have the new dimensions {dims}", clause="6.4.4.5", rule=rule)
             new[name] = dims
         return new
@@ -126,7 +126,7 @@ class Session:
         if shape is None:
             raise MissingReferenceError(
                 f"the dimensions of {name!r} are not in the bitstream and no topology gives them",
-                rule=Rule.DIMENSIONS_KNOWN,
+                rule=Requirement.DIMENSIONS_KNOWN,
             )
         shift = t.first_tensor_dimension_shift
         return [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
@@ -146,7 +146,7 @@ class Session:
                 f"tensor_dimensions {dims} cannot be G of {rows} rows times H of {rank} rows",
                 clause="6.4.3.7",
                 path="nnr_compressed_data_unit_header.g_number_of_rows",
-                rule=Rule.DECOMPOSITION_DIMENSIONS,
+                rule=Requirement.DECOMPOSITION_DIMENSIONS,
             )
         g, h = [rows, rank], [rank, size // rows]
         if t.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK:
@@ -163,7 +163,7 @@ class Session:
                 f"scan_order is {scan}, allowed are 0..4",
                 clause="6.4.3.7",
                 path="nnr_compressed_data_unit_header.scan_order",
-                rule=Rule.SCAN_ORDER,
+                rule=Requirement.SCAN_ORDER,
             )
         return sum(((dims[0] + (4 << scan) - 1) >> (2 + scan)) - 1 for dims in self.coded_dimensions(t))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..cabac_ext import kernel
 from ..constants import DecompressedDataFormat
 from ..errors import ElementError, PayloadError
-from ..rules import Rule
+from ..rules import Requirement
 
 Levels = npt.NDArray[np.int32]
 
@@ -58,7 +58,7 @@ def codebook_values(
     right = accumulate(codebook_delta_right, lambda value, delta: value + delta + 1, initial=codebook_zero_value)
     values = [*reversed(list(left)), *list(right)[1:]]
     if not -(1 << 31) <= values[0] <= values[-1] < 1 << 31:
-        raise ElementError("a codebook entry exceeds 32 bits", clause="6.4.3.7", rule=Rule.CODEBOOK_VALUES)
+        raise ElementError("a codebook entry exceeds 32 bits", clause="6.4.3.7", rule=Requirement.CODEBOOK_VALUES)
     return np.array(values, np.int32)
 
 
@@ -69,7 +69,7 @@ def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
         raise PayloadError(
             f"index {low if low < 0 else high} is outside the codebook of {len(values)} entries",
             clause="7.3.6",
-            rule=Rule.CODEBOOK_INDEX,
+            rule=Requirement.CODEBOOK_INDEX,
         )
     found: Levels = values[levels + np.int32(zero)]
     return found
@@ -84,7 +84,7 @@ def integers(
         raise PayloadError(
             f"a level exceeds the {data_format.bit_depth} bits of {data_format.name}",
             clause="7.3.2",
-            rule=Rule.INTEGER_RANGE,
+            rule=Requirement.INTEGER_RANGE,
         )
     return levels.astype(DTYPES[data_format], copy=False)
 
@@ -112,7 +112,7 @@ def scale(
     low, high = _normal_range(dtype)
     if not low <= step <= high:
         raise ElementError(
-            f"the step {step:g} is not a normal number of {dtype}", clause="7.3.6", rule=Rule.FLOAT_RANGE
+            f"the step {step:g} is not a normal number of {dtype}", clause="7.3.6", rule=Requirement.FLOAT_RANGE
         )
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
     if not suits_all(step, dtype) and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
@@ -120,7 +120,9 @@ def scale(
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
                 raise ElementError(
-                    f"level {largest} times the step {step:g} exceeds {dtype}", clause="7.3.3", rule=Rule.FLOAT_RANGE
+                    f"level {largest} times the step {step:g} exceeds {dtype}",
+                    clause="7.3.3",
+                    rule=Requirement.FLOAT_RANGE,
                 )
     if out is None:
         out = np.empty(levels.shape, dtype)
@@ -153,7 +155,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
     with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
     if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
-        raise ElementError(f"a value exceeds {dtype}", clause="7.3.3", rule=Rule.FLOAT_RANGE)
+        raise ElementError(f"a value exceeds {dtype}", clause="7.3.3", rule=Requirement.FLOAT_RANGE)
     return cast
 
 
@@ -166,5 +168,5 @@ def add_update(
     with np.errstate(over="ignore"):
         total = residual.astype(np.float64) + cache
     if not np.isfinite(total).all():
-        raise ElementError(f"an update exceeds {residual.dtype}", clause="7.3.3", rule=Rule.FLOAT_RANGE)
+        raise ElementError(f"an update exceeds {residual.dtype}", clause="7.3.3", rule=Requirement.FLOAT_RANGE)
     return cast_floats(total, residual.dtype)

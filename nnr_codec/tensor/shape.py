@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ElementError
-from ..rules import Rule
+from ..rules import Requirement
 
 A = TypeVar("A", bound=np.generic)
 
@@ -29,14 +29,14 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
         raise ElementError(
             f"concatentation_axis_index is {axis}, the tensor has {tensor.ndim} dimensions",
             clause="6.4.3.7",
-            rule=Rule.SPLIT_MAPPING,
+            rule=Requirement.SPLIT_MAPPING,
         )
     edges = [0, *split_index, tensor.shape[axis]]
     if any(low >= high for low, high in pairwise(edges)):
         raise ElementError(
             f"split_index {list(split_index)} does not divide {tensor.shape[axis]} in order",
             clause="6.4.3.7",
-            rule=Rule.SPLIT_MAPPING,
+            rule=Requirement.SPLIT_MAPPING,
         )
     return np.split(tensor, split_index, axis)
 
@@ -48,7 +48,7 @@ def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: 
             raise ElementError(
                 f"axis {axis} of {tensor.ndim} cannot be shifted left by {value}",
                 clause="6.4.3.7",
-                rule=Rule.SPLIT_MAPPING,
+                rule=Requirement.SPLIT_MAPPING,
             )
         tensor = np.moveaxis(tensor, axis, axis - value)
     return tensor

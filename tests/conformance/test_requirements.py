@@ -10,10 +10,9 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import errors
-from nnr_codec.conformance.requirements import REQUIREMENTS
 from nnr_codec.conformance.verify import verify
 from nnr_codec.decoder.group import Group
-from nnr_codec.rules import Rule
+from nnr_codec.rules import Requirement
 from tools.requirements_page import page
 from tools.shalls import A4_SENTENCES, SHALLS
 
@@ -21,6 +20,7 @@ from ..shared import standard_text
 from .violations import CASES, Broken, raw, start
 
 ROOT = Path(__file__).resolve().parents[2]
+IDS = {rule.id for rule in Requirement}
 
 
 def report(case: Broken) -> nnr.Report:
@@ -34,7 +34,7 @@ def report(case: Broken) -> nnr.Report:
     )
 
 
-@pytest.mark.parametrize("name", sorted(REQUIREMENTS))
+@pytest.mark.parametrize("name", sorted(IDS))
 def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "decodable":  # nothing that we know of
         case = Broken(raw(start(), "w").data, 2)
@@ -45,7 +45,7 @@ def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Group, "recs", refuse)
     else:
         case = CASES[name]()
-    rule, found = REQUIREMENTS[name], report(case)
+    rule, found = Requirement(name), report(case)
     told = found.warnings if rule.severity == "should" else found.violations
     assert {(violation.requirement, violation.clause) for violation in told} == {(name, rule.clause)}, found
     assert {violation.unit for violation in told} == {case.unit}, found
@@ -54,7 +54,7 @@ def test_is_broken_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_is_no_case_for_what_is_no_requirement() -> None:
-    assert set(CASES) | {"decodable"} == set(REQUIREMENTS)
+    assert set(CASES) | {"decodable"} == IDS
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -64,12 +64,12 @@ def test_the_place_is_right(name: str) -> None:
     for violation in (*found.violations, *found.warnings):
         assert violation.label == "" or violation.label.startswith(f"unit {violation.unit} (NNR_")
         assert (violation.unit is None) == (violation.label == "")
-        if violation.element and REQUIREMENTS[name].clause:
+        if violation.element and Requirement(name).clause:
             assert violation.bit >= 0, violation
 
 
-@pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.id)
-def test_is_well_formed(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", Requirement, ids=lambda rule: rule.id)
+def test_is_well_formed(rule: Requirement) -> None:
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.id)
     outside = {"limits": "limit", "side-information": "extension"}  # no rules of the standard
     assert (rule.clause == "") == (rule.id in outside)
@@ -113,8 +113,8 @@ def test_each_refusal_of_the_decoder_has_a_rule() -> None:
 
 
 def test_the_rule_of_limits_and_missing_tensors_comes_with_the_class() -> None:
-    assert errors.LimitError("too large").rule is Rule.LIMITS
-    assert errors.IncompleteError(2, ["w"]).rule is Rule.COMPLETE
+    assert errors.LimitError("too large").rule is Requirement.LIMITS
+    assert errors.IncompleteError(2, ["w"]).rule is Requirement.COMPLETE
 
 
 # ------------------------------------------------------------------------------------------------ every "shall"
@@ -144,7 +144,7 @@ def test_each_shall_is_a_requirement_or_has_a_reason() -> None:
     assert len(SHALLS) == 103
     for shall in SHALLS:
         assert bool(shall.requirements) != bool(shall.reason), shall
-        assert set(shall.requirements) <= set(REQUIREMENTS), shall
+        assert set(shall.requirements) <= IDS, shall
 
 
 def test_every_sentence_of_a4_is_listed() -> None:
@@ -161,8 +161,8 @@ def test_every_sentence_of_a4_is_listed() -> None:
     assert len(A4_SENTENCES) == len(sentences) == 14
     assert [" " in answer for _, answer in A4_SENTENCES] == ["constraints shall apply" in s for s in sentences]
     checked = {rule for _, answer in A4_SENTENCES if " " not in answer for rule in answer.split("|")}
-    assert checked <= set(REQUIREMENTS)
-    assert {rule.id for rule in REQUIREMENTS.values() if rule.clause == "A.4"} <= checked
+    assert checked <= IDS
+    assert {rule.id for rule in Requirement if rule.clause == "A.4"} <= checked
 
 
 def test_the_page_is_not_stale() -> None:

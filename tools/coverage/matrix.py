@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nnr_codec.conformance.cases import Case
-from nnr_codec.conformance.requirements import REQUIREMENTS
 from nnr_codec.conformance.verify import verify
+from nnr_codec.rules import Requirement
 
 from ..shalls import A4_SENTENCES, SHALLS
 from .clauses import CLAUSES
@@ -145,11 +145,12 @@ class Matrix:
     def requirements(self) -> dict[str, Entry]:
         """Which vectors break each rule."""
         broken: dict[str, list[Case]] = {}
+        severity = {rule.id: rule.severity for rule in Requirement}
         for case in self.all_cases:
             if case.kind == "interop":
                 continue
             for name in _broken(case):
-                if REQUIREMENTS[name].severity == "extension" or not case.extension:
+                if severity[name] == "extension" or not case.extension:
                     broken.setdefault(name, []).append(case)
         return {
             rule.id: Entry(
@@ -159,7 +160,7 @@ class Matrix:
                 self.ranked(broken.get(rule.id, ())),
                 UNBROKEN.get(rule.id, ""),
             )
-            for rule in REQUIREMENTS.values()
+            for rule in Requirement
         }
 
     @cached_property

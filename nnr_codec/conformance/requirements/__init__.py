@@ -9,7 +9,6 @@ from . import tensors as _tensors
 from .notes import notes_on
 from .registry import (
     END_CHECKS,
-    REQUIREMENTS,
     TENSOR_CHECKS,
     UNIT_CHECKS,
     Checked,
@@ -21,7 +20,6 @@ from .registry import (
 
 __all__ = [
     "END_CHECKS",
-    "REQUIREMENTS",
     "TENSOR_CHECKS",
     "UNIT_CHECKS",
     "Checked",

@@ -13,13 +13,13 @@ from ...decoder.group import Group
 from ...decoder.state import UpdateState
 from ...errors import LimitError, MissingReferenceError, NnrError
 from ...limits import Budget
-from ...rules import Rule
+from ...rules import Requirement
 from ...syntax import Session, Structure
 from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader, NnrQuantizationUnitHeader
 from .registry import Checked, Finding, Seen, at_end, each_unit
 
 
-@each_unit(Rule.RESERVED_ZERO)
+@each_unit(Requirement.RESERVED_ZERO)
 def reserved_zero(_: Checked, seen: Seen) -> Iterator[Finding]:
     yield from _reserved(seen.unit.header, "")
     if seen.unit.structure:
@@ -37,27 +37,27 @@ def _reserved(structure: Structure, path: str) -> Iterator[Finding]:
                     yield Finding(f"{name} is {bits}", f"{path}{name}{index}")
 
 
-@each_unit(Rule.UNIT_SIZE, NNR_STR)
+@each_unit(Requirement.UNIT_SIZE, NNR_STR)
 def start_payload(_: Checked, seen: Seen) -> Iterator[Finding]:
     rest = seen.unit.size.nnr_unit_size - seen.unit.payload_offset
     if rest:
         yield Finding(f"{rest} bytes follow the header of an NNR_STR, whose payload is empty", "nnr_unit_size")
 
 
-@each_unit(Rule.UNIT_TYPE)
+@each_unit(Requirement.UNIT_TYPE)
 def unit_type(_: Checked, seen: Seen) -> Iterator[Finding]:
     if NNR_AGG < seen.unit.header.nnr_unit_type < 32:
         yield Finding(f"nnr_unit_type {seen.unit.header.nnr_unit_type} is reserved", "nnr_unit_type")
 
 
-@each_unit(Rule.PARTIAL_FLAGS)
+@each_unit(Requirement.PARTIAL_FLAGS)
 def partial_flags(_: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.header
     if not header.independently_decodable_flag and not header.partial_data_counter:
         yield Finding("the unit is not independently decodable, and is not a part", "independently_decodable_flag")
 
 
-@at_end(Rule.PARTIAL_FLAG_EQUAL)
+@at_end(Requirement.PARTIAL_FLAG_EQUAL)
 def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
     flags: dict[str, int] = {}
     for seen in checked.of(NNR_NDU):
@@ -68,7 +68,7 @@ def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
                 yield Finding(message, "independently_decodable_flag", seen)
 
 
-@at_end(Rule.TOPOLOGY_FIRST)
+@at_end(Requirement.TOPOLOGY_FIRST)
 def topology_first(checked: Checked) -> Iterator[Finding]:
     for found in checked.late(NNR_TPL):
         # No tensor refers to a later list; with NNEF, all topology units come first (A.4).
@@ -77,7 +77,7 @@ def topology_first(checked: Checked) -> Iterator[Finding]:
             yield found
 
 
-@at_end(Rule.QUANTIZATION_FIRST)
+@at_end(Requirement.QUANTIZATION_FIRST)
 def quantization_first(checked: Checked) -> Iterator[Finding]:
     for found in checked.late(NNR_QNT):
         header = cast(NnrQuantizationUnitHeader, cast(Seen, found.seen).unit.header.detail)
@@ -90,7 +90,7 @@ def _aggregates(checked: Checked) -> Iterator[tuple[Seen, NnrAggregateUnitHeader
     return ((seen, cast(NnrAggregateUnitHeader, seen.unit.header.detail)) for seen in checked.of(NNR_AGG))
 
 
-@at_end(Rule.AGGREGATE_TYPE)
+@at_end(Requirement.AGGREGATE_TYPE)
 def aggregate_type(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         if NNR_AGG_SLF < header.nnr_aggregate_unit_type < 128:
@@ -98,7 +98,7 @@ def aggregate_type(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, _element("nnr_aggregate_unit_type"), seen)
 
 
-@at_end(Rule.AGGREGATE_COUNT)
+@at_end(Requirement.AGGREGATE_COUNT)
 def aggregate_count(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         declared = header.num_of_nnr_units_minus2 + 2
@@ -107,7 +107,7 @@ def aggregate_count(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, _element("num_of_nnr_units_minus2"), seen)
 
 
-@at_end(Rule.AGGREGATE_UNIT_TYPE)
+@at_end(Requirement.AGGREGATE_UNIT_TYPE)
 def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_type, seen.members, strict=False)):
@@ -116,7 +116,7 @@ def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
                 yield Finding(message, _element(f"nnr_unit_type[{j}]"), seen)
 
 
-@at_end(Rule.AGGREGATE_ENTRY_POINT)
+@at_end(Requirement.AGGREGATE_ENTRY_POINT)
 def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_entry_point, seen.members, strict=False)):
@@ -126,7 +126,7 @@ def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
                 yield Finding(message, _element(f"nnr_unit_entry_point[{j}]"), seen)
 
 
-@at_end(Rule.QUANT_BITDEPTH)
+@at_end(Requirement.QUANT_BITDEPTH)
 def quant_bitdepth(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (depth, member) in enumerate(zip(header.quant_bitdepth, seen.members, strict=False)):
@@ -140,7 +140,7 @@ def _element(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ self-containment
-@at_end(Rule.AGGREGATE_SELF_CONTAINED)
+@at_end(Requirement.AGGREGATE_SELF_CONTAINED)
 def aggregate_self_contained(checked: Checked) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         if header.nnr_aggregate_unit_type == NNR_AGG_SLF and not _is_refused(seen):
@@ -154,7 +154,7 @@ def _is_refused(seen: Seen | None) -> bool:
     return not seen or seen.refused or any(_is_refused(member.seen) for member in seen.members)
 
 
-@at_end(Rule.LPS_SELF_CONTAINED)
+@at_end(Requirement.LPS_SELF_CONTAINED)
 def lps_self_contained(checked: Checked) -> Iterator[Finding]:
     scopes: dict[int, list[Seen]] = {}
     for seen in checked.of(NNR_TPL, NNR_NDU):

@@ -20,18 +20,18 @@ from ...constants import (
 from ...decoder.topology import TopologyInfo
 from ...errors import FormatError, LimitError, NnrError
 from ...model import Topology
-from ...rules import Rule
+from ...rules import Requirement
 from ...syntax.structures import NnrQuantizationUnitHeader, NnrTopologyUnitHeader, NnrTopologyUnitPayload
 from .registry import Checked, Finding, Seen, at_end
 
 
 # ------------------------------------------------------------------------------------------------ texts
-@at_end(Rule.NNEF_STRING)
+@at_end(Requirement.NNEF_STRING)
 def string(checked: Checked) -> Iterator[Finding]:
     return _not_utf8(checked, "topology")
 
 
-@at_end(Rule.NNEF_QUANTIZATION_STRING)
+@at_end(Requirement.NNEF_QUANTIZATION_STRING)
 def quantization_string(checked: Checked) -> Iterator[Finding]:
     return _not_utf8(checked, "quantization")
 
@@ -52,12 +52,12 @@ def _about(checked: Checked, kind: str, message: str) -> Finding:
     return Finding(message, f"{kind}_data", units[-1]) if units else Finding(message)
 
 
-@at_end(Rule.NNEF_GRAPH)
+@at_end(Requirement.NNEF_GRAPH)
 def graph(checked: Checked) -> Iterator[Finding]:
     return _invalid(checked, "topology", "graph.nnef")
 
 
-@at_end(Rule.NNEF_QUANTIZATION)
+@at_end(Requirement.NNEF_QUANTIZATION)
 def quantization(checked: Checked) -> Iterator[Finding]:
     return _invalid(checked, "quantization", "graph.quant")
 
@@ -70,7 +70,7 @@ def _invalid(checked: Checked, kind: str, file: str) -> Iterator[Finding]:
                 yield _about(checked, kind, str(found))
 
 
-@at_end(Rule.NNEF_TOPOLOGY_FORMAT)
+@at_end(Requirement.NNEF_TOPOLOGY_FORMAT)
 def topology_format(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         value = _topology(seen).topology_storage_format
@@ -79,7 +79,7 @@ def topology_format(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, "nnr_topology_unit_header.topology_storage_format", seen)
 
 
-@at_end(Rule.NNEF_QUANTIZATION_FORMAT)
+@at_end(Requirement.NNEF_QUANTIZATION_FORMAT)
 def quantization_format(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_QNT):
         value = _quantization(seen)
@@ -129,18 +129,18 @@ def _is_quantization(text: bytes) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ order
-@at_end(Rule.NNEF_TOPOLOGY_FIRST)
+@at_end(Requirement.NNEF_TOPOLOGY_FIRST)
 def topology_first(checked: Checked) -> Iterator[Finding]:
     if checked.graphs:
         yield from checked.late(NNR_TPL)
 
 
-@at_end(Rule.NNEF_QUANTIZATION_FIRST)
+@at_end(Requirement.NNEF_QUANTIZATION_FIRST)
 def quantization_first(checked: Checked) -> Iterator[Finding]:
     yield from (found for found in checked.late(NNR_QNT) if found.seen and _quantization(found.seen) == NNR_QNT_NNEF)
 
 
-@at_end(Rule.NNEF_LIST_CONSECUTIVE)
+@at_end(Requirement.NNEF_LIST_CONSECUTIVE)
 def consecutive(checked: Checked) -> Iterator[Finding]:
     before = None
     for seen in checked.of(NNR_TPL):
@@ -152,7 +152,7 @@ def consecutive(checked: Checked) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------------------------------------ names
-@at_end(Rule.NNEF_REFERENCE_LIST)
+@at_end(Requirement.NNEF_REFERENCE_LIST)
 def reference_list(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         for j, name in enumerate(cast(NnrTopologyUnitPayload, seen.unit.structure).topology_elem_id_list):
@@ -160,7 +160,7 @@ def reference_list(checked: Checked) -> Iterator[Finding]:
                 yield Finding(f"{name!r} is no variable of the topology", f"topology_elem_id_list[{j}]", seen)
 
 
-@at_end(Rule.NNEF_NAMES)
+@at_end(Requirement.NNEF_NAMES)
 def names(checked: Checked) -> Iterator[Finding]:
     told: set[str] = set()
     for seen in checked.of(NNR_NDU):
@@ -170,7 +170,7 @@ def names(checked: Checked) -> Iterator[Finding]:
                 yield Finding(f"{name!r} is no variable of the topology", "", seen)
 
 
-@at_end(Rule.NNEF_SHAPES)
+@at_end(Requirement.NNEF_SHAPES)
 def shapes(checked: Checked) -> Iterator[Finding]:
     if not checked.graphs or checked.wiring is None:
         return

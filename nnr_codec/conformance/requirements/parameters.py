@@ -19,7 +19,7 @@ from ...constants import (
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
-from ...rules import Rule
+from ...rules import Requirement
 from ...syntax.structures import (
     NnrModelParameterSetUnitPayload,
     NnrPruningTopologyContainer,
@@ -31,7 +31,7 @@ from .registry import Checked, Finding, Seen, at_end, each_unit
 
 
 # ------------------------------------------------------------------------------------------------ formats
-@each_unit(Rule.TOPOLOGY_FORMAT, NNR_TPL)
+@each_unit(Requirement.TOPOLOGY_FORMAT, NNR_TPL)
 def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     value = _topology(seen).topology_storage_format
     if NNR_TPL_REFLIST < value < 128:
@@ -40,7 +40,7 @@ def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
         )
 
 
-@each_unit(Rule.QUANTIZATION_FORMAT, NNR_QNT)
+@each_unit(Requirement.QUANTIZATION_FORMAT, NNR_QNT)
 def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     value = cast(NnrQuantizationUnitHeader, seen.unit.header.detail).quantization_storage_format
     if NNR_QNT_TEF < value < 128:
@@ -48,7 +48,7 @@ def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"quantization_storage_format {value} is reserved", element)
 
 
-@each_unit(Rule.COMPRESSION_FORMAT, NNR_TPL, NNR_QNT)
+@each_unit(Requirement.COMPRESSION_FORMAT, NNR_TPL, NNR_QNT)
 def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
     value = getattr(seen.unit.header.detail, f"{kind}_compression_format")
@@ -57,7 +57,7 @@ def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"{kind}_compression_format {value} is reserved", element)
 
 
-@each_unit(Rule.DEFLATE, NNR_TPL, NNR_QNT)
+@each_unit(Requirement.DEFLATE, NNR_TPL, NNR_QNT)
 def deflate(checked: Checked, seen: Seen) -> Iterator[Finding]:
     """Also where a decoder passes over the data, as it does over a single zero; not where nobody knows what it is."""
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
@@ -79,7 +79,7 @@ def _topology(seen: Seen) -> NnrTopologyUnitHeader:
 
 
 # ------------------------------------------------------------------------------------------------ parameter sets
-@each_unit(Rule.QUANTIZATION_METHODS, NNR_MPS, NNR_LPS)
+@each_unit(Requirement.QUANTIZATION_METHODS, NNR_MPS, NNR_LPS)
 def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
     element = f"{'mps' if seen.unit.header.nnr_unit_type == NNR_MPS else 'lps'}_quantization_method_flags"
     flags = getattr(seen.unit.structure, element)
@@ -87,14 +87,14 @@ def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"{element} is {flags}; 4 is reserved", element)
 
 
-@each_unit(Rule.BASE_MODEL_ID, NNR_MPS)
+@each_unit(Requirement.BASE_MODEL_ID, NNR_MPS)
 def base_model_id(_: Checked, seen: Seen) -> Iterator[Finding]:
     mps = cast(NnrModelParameterSetUnitPayload, seen.unit.structure)
     if mps.nnr_pre_flag and not mps.base_model_id_present_flag:
         yield Finding("nnr_pre_flag is 1 and base_model_id_present_flag 0", "base_model_id_present_flag")
 
 
-@each_unit(Rule.MAP_COUNTS, NNR_MPS, NNR_LPS)
+@each_unit(Requirement.MAP_COUNTS, NNR_MPS, NNR_LPS)
 def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
     for part, count in (
         ("sparsification", "spm_count_thresholds"),
@@ -113,7 +113,7 @@ def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
 _NO_TOPOLOGY = (NNR_TPL_PRUN, NNR_TPL_REFLIST)
 
 
-@at_end(Rule.TOPOLOGY_CARRIAGE)
+@at_end(Requirement.TOPOLOGY_CARRIAGE)
 def topology_carriage(checked: Checked) -> Iterator[Finding]:
     found = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format not in _NO_TOPOLOGY]
     # A zero says that the topology is kept apart (B.4), but others write it with flag 1; what others keep from 128 on
@@ -130,7 +130,7 @@ def topology_carriage(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, "topology_carriage_flag", seen)
 
 
-@at_end(Rule.TOPOLOGY_DATA)
+@at_end(Requirement.TOPOLOGY_DATA)
 def topology_data(checked: Checked) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         is_nnef = _topology(seen).topology_storage_format == NNR_TPL_NNEF
@@ -144,13 +144,13 @@ def _payload(seen: Seen) -> NnrTopologyUnitPayload:
 
 
 # ------------------------------------------------------------------------------------------------ pruning
-@each_unit(Rule.REPRESENTATION_TYPE, NNR_TPL)
+@each_unit(Requirement.REPRESENTATION_TYPE, NNR_TPL)
 def representation_type(_: Checked, seen: Seen) -> Iterator[Finding]:
     if "pruning" in _payload(seen) and _payload(seen).pruning.nnr_rep_type > NNR_TPL_DICT:
         yield Finding(f"nnr_rep_type {_payload(seen).pruning.nnr_rep_type} is reserved", "pruning.nnr_rep_type")
 
 
-@each_unit(Rule.PRUNE_COUNTS, NNR_TPL)
+@each_unit(Requirement.PRUNE_COUNTS, NNR_TPL)
 def prune_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
     if "pruning" not in _payload(seen):
         return

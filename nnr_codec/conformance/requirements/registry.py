@@ -11,7 +11,7 @@ from ...constants import NNR_NDU, NNR_TPL, NNR_TPL_NNEF
 from ...formats import readable_wiring
 from ...limits import Limits
 from ...model import Topology, Wiring
-from ...rules import Rule
+from ...rules import Requirement
 
 if TYPE_CHECKING:
     from ...bitstream.units import Unit
@@ -189,13 +189,12 @@ UnitCheck = Callable[[Checked, Seen], Iterator[Finding]]
 TensorCheck = Callable[[Checked, "Group", "list[Rec]"], Iterator[Finding]]
 EndCheck = Callable[[Checked], Iterator[Finding]]
 
-REQUIREMENTS = {rule.id: rule for rule in Rule}
-UNIT_CHECKS: list[tuple[Rule, tuple[int, ...], UnitCheck]] = []
-TENSOR_CHECKS: list[tuple[Rule, TensorCheck]] = []
-END_CHECKS: list[tuple[Rule, EndCheck]] = []
+UNIT_CHECKS: list[tuple[Requirement, tuple[int, ...], UnitCheck]] = []
+TENSOR_CHECKS: list[tuple[Requirement, TensorCheck]] = []
+END_CHECKS: list[tuple[Requirement, EndCheck]] = []
 
 
-def each_unit(rule: Rule, *types: int) -> Callable[[UnitCheck], UnitCheck]:
+def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck]:
     """Check every unit of these types (of all types if none is given) when its header and structures are read."""
 
     def register(check: UnitCheck) -> UnitCheck:
@@ -205,7 +204,7 @@ def each_unit(rule: Rule, *types: int) -> Callable[[UnitCheck], UnitCheck]:
     return register
 
 
-def each_tensor(rule: Rule) -> Callable[[TensorCheck], TensorCheck]:
+def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
     """Check every tensor (the Rec* tensors of a unit, or of a G unit and its H unit) when it is decoded."""
 
     def register(check: TensorCheck) -> TensorCheck:
@@ -215,7 +214,7 @@ def each_tensor(rule: Rule) -> Callable[[TensorCheck], TensorCheck]:
     return register
 
 
-def at_end(rule: Rule) -> Callable[[EndCheck], EndCheck]:
+def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
     """Check the bitstream as a whole."""
 
     def register(check: EndCheck) -> EndCheck:

@@ -20,7 +20,7 @@ from ...constants import (
 )
 from ...decoder.group import Group
 from ...decoder.reconstruct import Rec
-from ...rules import Rule
+from ...rules import Requirement
 from .registry import Checked, Finding, Seen, each_tensor, each_unit
 
 _Ints = npt.NDArray[np.int32]
@@ -29,7 +29,7 @@ _Floats = npt.NDArray[np.float64]
 HEADER = "nnr_compressed_data_unit_header"
 
 
-@each_unit(Rule.PARENT_FLAG, NNR_NDU)
+@each_unit(Requirement.PARENT_FLAG, NNR_NDU)
 def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.ndu  # tensors of depth 0, and without one, take the place of the base's
     if not seen.session.mps_parent_signalling_enabled_flag or header.parent_node_id_present_flag:
@@ -39,13 +39,13 @@ def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(message, f"{HEADER}.parent_node_id_present_flag")
 
 
-@each_unit(Rule.RESIDUAL_QUANTIZATION, NNR_NDU)
+@each_unit(Requirement.RESIDUAL_QUANTIZATION, NNR_NDU)
 def pre_without_dq(_: Checked, seen: Seen) -> Iterator[Finding]:
     if _is_residual(seen) and seen.unit.ndu.dq_flag:
         yield Finding("nnr_pre_flag and dq_flag are 1", f"{HEADER}.dq_flag")
 
 
-@each_unit(Rule.RESIDUAL_FIRST, NNR_NDU)
+@each_unit(Requirement.RESIDUAL_FIRST, NNR_NDU)
 def pre_first(checked: Checked, seen: Seen) -> Iterator[Finding]:
     if _is_residual(seen):
         if "put_node_depth" in seen.unit.ndu and seen.unit.ndu.put_node_depth <= 1:
@@ -61,7 +61,7 @@ def _is_residual(seen: Seen) -> bool:
     return bool(seen.session.nnr_pre_flag and predictable and header.parent_node_id_present_flag)
 
 
-@each_unit(Rule.QUANTIZATION_METHOD_USED, NNR_NDU)
+@each_unit(Requirement.QUANTIZATION_METHOD_USED, NNR_NDU)
 def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
     mps, lps = seen.session.mps, seen.session.lps
     if seen.unit.ndu.nnr_compressed_data_unit_payload_type != NNR_PT_FLOAT or not mps:
@@ -73,7 +73,7 @@ def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(message, f"{HEADER}.codebook_present_flag")
 
 
-@each_unit(Rule.PARAMETER_TYPES, NNR_NDU)
+@each_unit(Requirement.PARAMETER_TYPES, NNR_NDU)
 def parameter_types(_: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.ndu
     others = header.compressed_parameter_types & ~NNR_CPT_DC
@@ -89,7 +89,7 @@ def _is_named(seen: Seen) -> bool:
     return bool(header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID)
 
 
-@each_unit(Rule.PARENT_DEPTH, NNR_NDU)
+@each_unit(Requirement.PARENT_DEPTH, NNR_NDU)
 def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
     if not _is_named(seen):
         return
@@ -100,7 +100,7 @@ def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding(f"put_node_depth is {header.put_node_depth}, {known}", f"{HEADER}.put_node_depth")
 
 
-@each_unit(Rule.PARENT_TENSOR, NNR_NDU)
+@each_unit(Requirement.PARENT_TENSOR, NNR_NDU)
 def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
     if _is_named(seen):
         header = seen.unit.ndu
@@ -110,7 +110,7 @@ def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
             yield Finding(message, f"{HEADER}.parameter_id")
 
 
-@each_unit(Rule.PARENT_HASH, NNR_NDU)
+@each_unit(Requirement.PARENT_HASH, NNR_NDU)
 def parent_hash(checked: Checked, seen: Seen) -> Iterator[Finding]:
     header = seen.unit.ndu
     for name, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
@@ -125,7 +125,7 @@ def parent_hash(checked: Checked, seen: Seen) -> Iterator[Finding]:
 CHUNK = 1 << 20
 
 
-@each_tensor(Rule.FLOAT_EXACT)
+@each_tensor(Requirement.FLOAT_EXACT)
 def float_exact(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
     for part, rec in zip((part for task in group.tasks for part in task.parts), recs, strict=True):
         if rec.levels is None or rec.values.dtype.kind != "f":

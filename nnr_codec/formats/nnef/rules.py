@@ -15,7 +15,7 @@ _LONGEST = 400
 Severity = Literal["violation", "warning", "note"]
 
 
-class Rule(NamedTuple):
+class ModelRule(NamedTuple):
     """A rule: its name, its clause of NNEF 1.0.3, how grave it is to break it, and what it says."""
 
     id: str
@@ -26,69 +26,81 @@ class Rule(NamedTuple):
 
 _RULES = (
     # The document
-    Rule("text", "3.1", "violation", "A text is UTF-8 without NUL; outside comments it is ASCII."),
-    Rule("syntax", "3.2", "violation", "A document follows the grammar; keywords are no identifiers."),
-    Rule("version", "3.2.4", "violation", "The version of a document is 1.x."),
-    Rule("version-known", "3.2.4", "warning", "There is version 1.0 only, also of 1.0.1 to 1.0.5."),
-    Rule("extension-name", "3.2.4", "warning", "An extension is a list of identifiers; two are of Khronos."),
-    Rule("fragment-extension", "3.2.2", "violation", "Fragments need KHR_enable_fragment_definitions."),
-    Rule("operator-extension", "3.2.3", "violation", "Expressions need KHR_enable_operator_expressions."),
+    ModelRule("text", "3.1", "violation", "A text is UTF-8 without NUL; outside comments it is ASCII."),
+    ModelRule("syntax", "3.2", "violation", "A document follows the grammar; keywords are no identifiers."),
+    ModelRule("version", "3.2.4", "violation", "The version of a document is 1.x."),
+    ModelRule("version-known", "3.2.4", "warning", "There is version 1.0 only, also of 1.0.1 to 1.0.5."),
+    ModelRule("extension-name", "3.2.4", "warning", "An extension is a list of identifiers; two are of Khronos."),
+    ModelRule("fragment-extension", "3.2.2", "violation", "Fragments need KHR_enable_fragment_definitions."),
+    ModelRule("operator-extension", "3.2.3", "violation", "Expressions need KHR_enable_operator_expressions."),
     # Declarations
-    Rule("fragment-unique", "3.3.2", "violation", "Fragments have different names, which are none of an operation."),
-    Rule("parameter-unique", "3.3.2", "violation", "Parameters and results of a declaration have different names."),
-    Rule("tensors-first", "3.3.2", "violation", "Parameters of tensor type precede attributes."),
-    Rule("result-type", "3.3.2", "violation", "Results of a fragment are tensors, with a data type."),
-    Rule("mixed-tuple", "3.3.1", "violation", "A tuple has tensors only, or none."),
-    Rule("default-type", "3.3.2", "violation", "A default value has the type of its parameter."),
-    Rule("generic-declaration", "3.3.2", "violation", "A fragment is generic if and only if it has a generic type."),
-    Rule("recursion", "3.3.3", "violation", "A fragment invokes itself under a condition only."),
+    ModelRule(
+        "fragment-unique", "3.3.2", "violation", "Fragments have different names, which are none of an operation."
+    ),
+    ModelRule(
+        "parameter-unique", "3.3.2", "violation", "Parameters and results of a declaration have different names."
+    ),
+    ModelRule("tensors-first", "3.3.2", "violation", "Parameters of tensor type precede attributes."),
+    ModelRule("result-type", "3.3.2", "violation", "Results of a fragment are tensors, with a data type."),
+    ModelRule("mixed-tuple", "3.3.1", "violation", "A tuple has tensors only, or none."),
+    ModelRule("default-type", "3.3.2", "violation", "A default value has the type of its parameter."),
+    ModelRule(
+        "generic-declaration", "3.3.2", "violation", "A fragment is generic if and only if it has a generic type."
+    ),
+    ModelRule("recursion", "3.3.3", "violation", "A fragment invokes itself under a condition only."),
     # Identifiers
-    Rule(
+    ModelRule(
         "single-assignment", "3.3.2", "violation", "An identifier is assigned once, and no parameter of a fragment is."
     ),
-    Rule("use-before-assignment", "3.3.2", "violation", "An identifier is assigned before it is used."),
-    Rule("result-assigned", "3.3.2", "violation", "Every result is assigned."),
-    Rule(
+    ModelRule("use-before-assignment", "3.3.2", "violation", "An identifier is assigned before it is used."),
+    ModelRule("result-assigned", "3.3.2", "violation", "Every result is assigned."),
+    ModelRule(
         "graph-parameter", "3.3.2", "violation", "The parameters of the graph are the results of external operations."
     ),
-    Rule("graph-only", "3.3.2", "violation", "external, variable and update stand in the body of the graph only."),
-    Rule("identifier-tensor", "3.3.2", "violation", "Identifiers in the body of the graph are single tensors."),
-    Rule("target-structure", "3.3.2", "violation", "The left side of an assignment is built as its right side."),
-    Rule("update-variable", "4.8", "violation", "What is updated is a variable, once."),
+    ModelRule("graph-only", "3.3.2", "violation", "external, variable and update stand in the body of the graph only."),
+    ModelRule("identifier-tensor", "3.3.2", "violation", "Identifiers in the body of the graph are single tensors."),
+    ModelRule("target-structure", "3.3.2", "violation", "The left side of an assignment is built as its right side."),
+    ModelRule("update-variable", "4.8", "violation", "What is updated is a variable, once."),
     # Invocations
-    Rule("operation-known", "3.3.2", "violation", "An operation is one of the standard or a fragment of the document."),
-    Rule("vendor-operation", "3.3.2", "note", "An operation that is neither may be that of a vendor's extension."),
-    Rule("later-operation", "4", "note", "An operation is in NNEF 1.0.3, which ISO/IEC 15938-17 refers to."),
-    Rule("argument-order", "3.3.2", "violation", "Positional arguments precede named ones."),
-    Rule("argument-count", "3.3.2", "violation", "There are no more arguments than parameters."),
-    Rule("argument-name", "3.3.2", "violation", "A named argument has the name of a parameter."),
-    Rule("argument-twice", "3.3.2", "violation", "A parameter has one argument."),
-    Rule("argument-missing", "3.3.2", "violation", "A parameter without default value has an argument."),
-    Rule("attribute-named", "3.3.2", "violation", "Attributes are named arguments."),
-    Rule("tensor-positional", "3.3.2", "warning", "Tensors should be positional arguments."),
-    Rule("generic-argument", "3.3.2", "violation", "A generic type is given, deduced without doubt, or has a default."),
-    Rule("argument-type", "3.3.1", "violation", "An argument can be cast to the type of its parameter."),
-    Rule("expression-type", "3.3.3", "violation", "Operands of an expression have types that it permits."),
-    Rule("argument-value", "4", "violation", "Literal arguments have values that the operation permits."),
-    Rule("deprecated", "3.3.3", "warning", "shape_of and linear_quantize should not be used."),
+    ModelRule(
+        "operation-known", "3.3.2", "violation", "An operation is one of the standard or a fragment of the document."
+    ),
+    ModelRule("vendor-operation", "3.3.2", "note", "An operation that is neither may be that of a vendor's extension."),
+    ModelRule("later-operation", "4", "note", "An operation is in NNEF 1.0.3, which ISO/IEC 15938-17 refers to."),
+    ModelRule("argument-order", "3.3.2", "violation", "Positional arguments precede named ones."),
+    ModelRule("argument-count", "3.3.2", "violation", "There are no more arguments than parameters."),
+    ModelRule("argument-name", "3.3.2", "violation", "A named argument has the name of a parameter."),
+    ModelRule("argument-twice", "3.3.2", "violation", "A parameter has one argument."),
+    ModelRule("argument-missing", "3.3.2", "violation", "A parameter without default value has an argument."),
+    ModelRule("attribute-named", "3.3.2", "violation", "Attributes are named arguments."),
+    ModelRule("tensor-positional", "3.3.2", "warning", "Tensors should be positional arguments."),
+    ModelRule(
+        "generic-argument", "3.3.2", "violation", "A generic type is given, deduced without doubt, or has a default."
+    ),
+    ModelRule("argument-type", "3.3.1", "violation", "An argument can be cast to the type of its parameter."),
+    ModelRule("expression-type", "3.3.3", "violation", "Operands of an expression have types that it permits."),
+    ModelRule("argument-value", "4", "violation", "Literal arguments have values that the operation permits."),
+    ModelRule("deprecated", "3.3.3", "warning", "shape_of and linear_quantize should not be used."),
     # Variables and their data
-    Rule("variable-constant", "4.1.3", "violation", "Shape and label of a variable are constant."),
-    Rule("variable-shape", "4.1.3", "violation", "Extents of a variable are positive, and at most eight."),
-    Rule("label", "4.1.3", "violation", "A label is not empty, and has letters, digits and _ - . / \\ only."),
-    Rule("label-path", "5.1", "violation", "Labels can be the names of files, which are different."),
-    Rule("shared-label", "4.1.3", "violation", "Variables of one label, case ignored, have one shape and data type."),
-    Rule("data-missing", "5.1", "violation", "Every variable has a tensor file."),
-    Rule("data-file", "5.2", "violation", "A tensor file is well-formed, and of an item type of Khronos."),
-    Rule("data-shape", "5.2", "violation", "A tensor file has the shape of its variable."),
-    Rule("data-type", "5.2.1", "violation", "A tensor file has items of the data type of its variable."),
-    Rule("data-shared", "4.1.3", "violation", "Tensor files of one label, case ignored, are the same."),
-    Rule("vendor-file", "5.1", "note", "Other files are those of vendors, or other versions of data."),
+    ModelRule("variable-constant", "4.1.3", "violation", "Shape and label of a variable are constant."),
+    ModelRule("variable-shape", "4.1.3", "violation", "Extents of a variable are positive, and at most eight."),
+    ModelRule("label", "4.1.3", "violation", "A label is not empty, and has letters, digits and _ - . / \\ only."),
+    ModelRule("label-path", "5.1", "violation", "Labels can be the names of files, which are different."),
+    ModelRule(
+        "shared-label", "4.1.3", "violation", "Variables of one label, case ignored, have one shape and data type."
+    ),
+    ModelRule("data-missing", "5.1", "violation", "Every variable has a tensor file."),
+    ModelRule("data-file", "5.2", "violation", "A tensor file is well-formed, and of an item type of Khronos."),
+    ModelRule("data-shape", "5.2", "violation", "A tensor file has the shape of its variable."),
+    ModelRule("data-type", "5.2.1", "violation", "A tensor file has items of the data type of its variable."),
+    ModelRule("data-shared", "4.1.3", "violation", "Tensor files of one label, case ignored, are the same."),
+    ModelRule("vendor-file", "5.1", "note", "Other files are those of vendors, or other versions of data."),
     # Quantization
-    Rule("quant-syntax", "5.3", "violation", "graph.quant is well-formed."),
-    Rule("quant-unique", "5.3", "violation", "A tensor is listed once."),
-    Rule("quant-identifier", "5.3", "violation", "What is listed is an identifier of the graph."),
-    Rule("quant-argument", "5.3", "violation", "A quantization has named arguments, those of its operation."),
-    Rule("quant-missing", "5.2", "warning", "A tensor file of quantized items is listed."),
+    ModelRule("quant-syntax", "5.3", "violation", "graph.quant is well-formed."),
+    ModelRule("quant-unique", "5.3", "violation", "A tensor is listed once."),
+    ModelRule("quant-identifier", "5.3", "violation", "What is listed is an identifier of the graph."),
+    ModelRule("quant-argument", "5.3", "violation", "A quantization has named arguments, those of its operation."),
+    ModelRule("quant-missing", "5.2", "warning", "A tensor file of quantized items is listed."),
 )
 #: The rules by name.
 RULES = {rule.id: rule for rule in _RULES}
