@@ -16,7 +16,7 @@ from typing import IO, BinaryIO, cast
 from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
 from .. import opened_file, spooled
-from ..beside import as_metadata, check_names, files, from_metadata, opened
+from ..companion_files import as_metadata, check_names, files, from_metadata, opened
 from ..zips import ZIP_ERRORS, may_hold
 
 CONFIG = "config.json"

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from ...dtypes import STORED_TYPES
 from ...errors import FormatError
 from ...limits import Budget, Limits
+from .datasets import Chunk, Stored
 from .messages import (
     ATTRIBUTE,
     DATASPACE,
@@ -40,7 +41,6 @@ from .messages import (
     messages,
     text_of,
 )
-from .tensors import Chunk, Stored
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The attribute by which Keras marks opaque items as bfloat16.

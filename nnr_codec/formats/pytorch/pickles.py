@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...errors import FormatError, NnrError
 from ...limits import Budget
-from .tree import MAX_DEPTH, PAIRS
+from .description import MAX_DEPTH, PAIRS
 
 #: Open marks at most: two for each container, its own and that of a tuple in it, and those of a tensor.
 _MAX_MARKS = 2 * MAX_DEPTH + 8

@@ -24,7 +24,7 @@ from ...files import output_directory, output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
-from ..beside import neighbour
+from ..companion_files import neighbour
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header

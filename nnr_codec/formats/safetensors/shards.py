@@ -33,7 +33,7 @@ from typing import Any
 from ...errors import FormatError
 from ...limits import Budget
 from .. import is_text
-from ..beside import is_device, located
+from ..companion_files import is_device, located
 from ..lazy import Entry
 from .header import Described, in_order, parse_object, size_of
 

@@ -19,7 +19,7 @@ from ...errors import FormatError
 from ...limits import Budget, Limits
 from ...model import Array
 from .. import fill, state
-from ..beside import opened
+from ..companion_files import opened
 from ..lazy import Entry, native
 from ..protobuf import FIXED32, FIXED64, LENGTH, Source
 from .checksum import crc32c, masked

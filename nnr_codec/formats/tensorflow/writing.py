@@ -16,7 +16,7 @@ from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, is_text, lacks_type
-from ..beside import from_metadata
+from ..companion_files import from_metadata
 from ..protobuf import FIXED32, VARINT, message, varint
 from .bundle import MAGIC, STRING, TYPES
 from .checksum import crc32c, masked
