@@ -67,7 +67,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _shape(model: Model, name: str, place: description.Place | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _shape(model: Model, name: str, place: description.TensorPlace | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Type and shape of a tensor in the file: the shape that is described, if only extents of 1 make the difference."""
     dtype, shape = described(model, name)
     if dtype.name not in TYPES:

@@ -14,7 +14,7 @@ from ...limits import Budget
 from .. import is_text
 from . import description
 from .description import Node
-from .pickles import Items, Leaf
+from .pickles import Container, Leaf
 
 #: A character in two halves, which are separate in a str of Python, and one character in JSON.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -92,7 +92,7 @@ class Found:
     ----------
     tree : node
         Its description.
-    tensors : dict of str to Tensor
+    tensors : dict of str to TensorRef
         By the names that they get.
     views : dict of str to View
     aliases : dict of str to str
@@ -158,7 +158,7 @@ class _Walker:
         self.budget.charge("max_names", 1, "values of the file")
         if depth > description.MAX_DEPTH:
             raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or hold themselves")
-        kind = value.kind if type(value) is Items else _KINDS.get(type(value))
+        kind = value.kind if type(value) is Container else _KINDS.get(type(value))
         if kind is None:
             return self.leaf(value, path)
         if kind in description.PAIRS:
@@ -175,7 +175,7 @@ class _Walker:
         keys: dict[str, Node] = {}
         values: dict[str, Any] = {}
         parts = iter(value)
-        for key, item in zip(parts, parts, strict=True) if type(value) is Items else value.items():
+        for key, item in zip(parts, parts, strict=True) if type(value) is Container else value.items():
             node = self.key(key, path, 0)
             same = _identity(key)
             keys.setdefault(same, node)
@@ -186,7 +186,7 @@ class _Walker:
                 for key, item in zip(keys.values(), values.values(), strict=True)
             ]
         }
-        if type(value) is Items:
+        if type(value) is Container:
             metadata = value.metadata
         else:
             attributes = getattr(value, "__dict__", {})
@@ -315,7 +315,7 @@ def build(torch: Any, node: Node, tensors: Mapping[str, Any], path: tuple[str, .
     torch : module
     node : node
         Of a description that was checked.
-    tensors : mapping of str to Tensor
+    tensors : mapping of str to TensorRef
         All that it names.
     """
     if isinstance(node, list):

@@ -215,7 +215,7 @@ def _write(model: Model, file: BinaryIO) -> None:
     _write_file(model, file, head, tensors)
 
 
-def _write_shards(model: Model, plan: shards.Plan, create: Callable[[str], BinaryIO]) -> None:
+def _write_shards(model: Model, plan: shards.ShardPlan, create: Callable[[str], BinaryIO]) -> None:
     heads = [
         make_header(metadata, tensors) for metadata, tensors in zip(plan.metadata, plan.shards.values(), strict=True)
     ]
