@@ -1,10 +1,10 @@
 """Interpreter of the pickles in PyTorch files. It calls and imports nothing, and makes values of its own only.
 
-It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes an
-:class:`Container`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time for bytes of the pickle,
-or time for items that are charged: an object that stands in several places is one object here, and keys are not hashed.
-A container that was used again is not changed any more. Hence no container holds itself, and at the end it can be
-counted how many values there are in all places.
+It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes a
+:class:`Container`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time proportional to bytes
+of the pickle or to items that are charged to a limit: an object that occurs several times is one object here, and keys
+are not hashed. A container that was used again does not change any more. Hence no container holds itself, and values
+can be counted at the end.
 """
 
 from __future__ import annotations
