@@ -29,10 +29,10 @@ fmt: ## format, and fix what ruff can fix
 	$(PYTHON) -m ruff format
 
 docs: ## write the pages of docs that come from the source
-	$(PYTHON) -m tools.syntax_page > docs/syntax.md
-	$(PYTHON) -m tools.requirements_page > docs/requirements.md
-	$(PYTHON) -m tools.coverage > docs/coverage.md
-	$(PYTHON) -m nnr_codec.conformance.errata > docs/errata.md
+	$(PYTHON) -m tools.syntax_page > docs/reference/syntax.md
+	$(PYTHON) -m tools.requirements_page > docs/reference/requirements.md
+	$(PYTHON) -m tools.coverage > docs/reference/coverage.md
+	$(PYTHON) -m nnr_codec.conformance.errata > docs/reference/errata.md
 
 fast: ## the tests without the marks medium and slow
 	$(PYTHON) -m pytest -q -m 'not slow and not medium'

@@ -52,7 +52,7 @@ NETWORKS = {
 DECISION, SNR, COSINE = 0.4, 0.1, 1e-5
 #: Part of a peak of memory by which it differs from one run to the next; of a time, on an idle machine.
 MEMORY, TIME = 0.15, 0.5
-#: dB by which the gain of blocks is uncertain, as docs/steering.md says.
+#: dB by which the gain of blocks is uncertain, as docs/guides/steering.md says.
 GAIN = 0.5
 GAIN_QPS = range(-44, -21, 2)
 

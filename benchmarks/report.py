@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report RESULTS.jsonl``: tables of docs/performance.md, from compare, quality or sizes."""
+"""Tables of docs/benchmarks/performance.md: ``python -m benchmarks.report RESULTS.jsonl``."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Examples:
     type=click.IntRange(1, 9),
     multiple=True,
     default=(5,),
-    help="From fastest (1) to smallest (9), default 5; see docs/effort.md; repeatable.",
+    help="From fastest (1) to smallest (9), default 5; see docs/explanation/effort.md; repeatable.",
 )
 @click.option(
     "--peer",

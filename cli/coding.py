@@ -42,8 +42,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "fixed_point": click.option(
         "--fixed-point",
         type=click.Choice(["q7.8"]),
-        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/formats.md). Out-of-range values "
-        "saturate, with a warning.",
+        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/reference/formats.md). Out-of-range "
+        "values saturate, with a warning.",
     ),
     "dependent_quantization": click.option(
         "--dependent-quantization/--no-dependent-quantization",
@@ -88,7 +88,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "effort": click.option(
         "--effort",
         type=click.IntRange(1, 9),
-        help="From fastest (1) to smallest (9), default 5; see docs/effort.md.",
+        help="From fastest (1) to smallest (9), default 5; see docs/explanation/effort.md.",
     ),
     "rate": click.option(
         "--rate",

@@ -1,4 +1,4 @@
-"""What ``nnr conformance`` found, as JSON (docs/conformance.schema.json), JUnit's XML and Markdown."""
+"""What ``nnr conformance`` found, as JSON (docs/reference/conformance.schema.json), JUnit's XML and Markdown."""
 
 from __future__ import annotations
 

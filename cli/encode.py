@@ -106,8 +106,8 @@ Where several rules match a tensor, the last one wins.
     "--reduce",
     metavar="STEPS",
     help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, unify, "
-    "prune, lowrank, fold, scale (docs/reduction.md). With a target, a step without its amount gets the one that "
-    "serves it best.",
+    "prune, lowrank, fold, scale (docs/guides/reduction.md). With a target, a step without its amount gets the one "
+    "that serves it best.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
@@ -115,7 +115,7 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="What errors cost (see docs/data-aware.md): by the names of tensors, and second moments by hessian:NAME.",
+    help="Weights of errors by tensor name, and second moments by hessian:NAME (see docs/guides/data-aware.md).",
 )
 @params.model_format("by its content")
 @click.option(
@@ -130,7 +130,7 @@ Where several rules match a tensor, the last one wins.
     multiple=True,
     callback=params.reports,
     metavar="FILE",
-    help="Write what became of each tensor to a file.json or a file.html (see docs/reports.md); repeatable.",
+    help="Write what became of each tensor to a file.json or a file.html (see docs/guides/reports.md); repeatable.",
 )
 @maps.measuring
 @params.resume

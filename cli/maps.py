@@ -65,7 +65,7 @@ def measuring(command: F) -> F:
             metavar="KIND[=P,...]",
             help=f"Measure how the decoded model takes further reduction, and write that into the bitstream: "
             f"{', '.join(KINDS)}; with thresholds or ratios, or some that suit the weights; repeatable "
-            "(docs/reduction.md).",
+            "(docs/guides/reduction.md).",
         ),
     ):
         command = option(command)

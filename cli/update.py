@@ -40,7 +40,7 @@ Examples:
 """,
 )
 def update() -> None:
-    """Encode what makes one model of another, and apply it: see docs/updates.md."""
+    """Encode what makes one model of another, and apply it: see docs/guides/updates.md."""
 
 
 def _codings(command: F) -> F:

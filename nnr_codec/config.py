@@ -73,7 +73,7 @@ class TensorOptions:
     qp : int or None
         Quantization parameter of lossy tensors. With ``qp_density`` d the step is
         (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density, lowering qp by 4 halves the step.
-        None: a step for each matrix from its own values, with an SNR of at least 35 dB (docs/steering.md).
+        None: a step for each matrix from its own values, with an SNR of at least 35 dB (docs/guides/steering.md).
     quality : float or None
         0..100, about the SNR in dB of all tensors of this quality together. Their common step is the root mean square
         of their values other than 0, times 2**(1 - quality / 6); without dependent quantization that is 5 dB better.
@@ -222,12 +222,12 @@ class EncoderConfig(TensorOptions):
     """Options of the encoder: those of :class:`TensorOptions` for all tensors, and the ones of the bitstream.
 
     Raises EncodeError for options that no model can obey together. Options without effect on a given model issue an
-    :class:`~nnr_codec.EncodeWarning` when it is encoded (docs/steering.md).
+    :class:`~nnr_codec.EncodeWarning` when it is encoded (docs/guides/steering.md).
 
     Parameters
     ----------
     effort : int
-        1..9, from fastest to smallest (docs/effort.md).
+        1..9, from fastest to smallest (docs/explanation/effort.md).
     profile : int
         general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
         widths come back as int32 and float32; it has no ``row_skipping``.
@@ -242,7 +242,7 @@ class EncoderConfig(TensorOptions):
     target_size : int or None
         Bytes that the bitstream takes at most. Where a lossless encoding takes no more than that, the encoding is
         lossless; otherwise the target is met within 1 %, and the error is spread over all quantized tensors without a
-        goal of their own (docs/steering.md). EncodeError where the coarsest steps take more.
+        goal of their own (docs/guides/steering.md). EncodeError where the coarsest steps take more.
     target_ratio : float or None
         The same as a part of the bytes of the tensors, above 0 and up to 1. Tensors count as the source stores them,
         before any step of ``reduce``, and tied tensors once.
@@ -251,7 +251,7 @@ class EncoderConfig(TensorOptions):
         spread their bytes accordingly; of tensors that are not named, as for the median of those that are.
     hessians : mapping of str to array, or None
         Second moments of a weight's inputs, seen as a matrix of dims[0] rows: shape (columns, columns). Weights make
-        up for the errors of those before them in their row, unless ``rate`` is 0 (docs/data-aware.md).
+        up for the errors of those before them in their row, unless ``rate`` is 0 (docs/guides/data-aware.md).
     block : bool or None
         Code the blocks that the topology is known to have, a weight with its bias and batch normalization, by one unit
         each (NNR_PT_BLOCK, 7.3.5), as those that the model names itself always are. Blocks whose weight is exact or has
@@ -270,8 +270,9 @@ class EncoderConfig(TensorOptions):
         known; None is True where some are.
     reduce : str or sequence of Step
         Steps of parameter reduction, one after another, before anything is quantized: a text such as
-        ``"sparsify(ratio=0.6), fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/reduction.md has all tools.
-        What is reduced is in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` are steps that come last.
+        ``"sparsify(ratio=0.6), fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists
+        all tools. What is reduced is in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` are steps that
+        come last.
     fixed_point : str or None
         ``"q7.8"``: each float is the nearest multiple of 2**-8, ties to the even one, of those that 16 bits hold:
         -128..127.99609375, whatever its tensor and its type; floats come back as float32. What lies beyond is that

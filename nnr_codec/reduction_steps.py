@@ -21,7 +21,7 @@ class Step:
     Parameters
     ----------
     tool : str
-        Its name; docs/reduction.md has all of them, and their options.
+        Its name; docs/guides/reduction.md has all of them, and their options.
     **options
         As the tool knows them; texts stand for what they read as.
 

@@ -1,6 +1,6 @@
 """Rules of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and that decoders enforce.
 
-:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/requirements.md`` and ``nnr explain`` list all of them.
+:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/reference/requirements.md`` lists all of them.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Requirement(Enum):
     SIDE_INFORMATION = (
         "side-information",
         "",
-        "Side information follows docs/side-information.md, and the units what it says; no rule of the standard.",
+        "Side information follows docs/reference/side-information.md, and units follow it; no rule of the standard.",
         "extension",
     )
     LIMITS = "limits", "", "Reading and decoding stay within the limits given; no rule of the standard.", "limit"

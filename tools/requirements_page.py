@@ -1,6 +1,6 @@
-"""docs/requirements.md: the rules that are checked, and what becomes of every "shall" of the standard.
+"""docs/reference/requirements.md: the rules that are checked, and what becomes of every "shall" of the standard.
 
-``python -m tools.requirements_page > docs/requirements.md``
+``python -m tools.requirements_page > docs/reference/requirements.md``
 """
 
 from __future__ import annotations

@@ -38,15 +38,15 @@ def encode(
     model : Model, mapping of str to ndarray, path or binary file
         Tensors of any type of :data:`nnr_codec.dtypes.STORED_TYPES`, those of ``ml_dtypes`` (bfloat16, float8, int4)
         among them, and of any shape. What NNR cannot express, such as a shape without elements, stands in a
-        side-information record (docs/side-information.md), unless ``side_info`` is False.
+        side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
     jobs : int
         Threads to use; of an executor, how many workers it has, where these are not as many as this machine has
         processors. The result is the same for any number.
     executor : concurrent.futures.Executor, optional
-        Used in the place of threads of our own: of threads, of processes, of other machines (docs/executors.md). Of
-        models in files its workers get paths, and read the tensors themselves. The call must not come from one of its
-        workers, which would wait for itself.
+        Used in the place of threads of our own: of threads, of processes, of other machines (docs/guides/executors.md).
+        Of models in files its workers get paths, and read the tensors themselves. The call must not come from one of
+        its workers, which would wait for itself.
     **options
         Fields of EncoderConfig, replacing those of ``config`` or of the preset that ``preset`` names: ``exact=True``
         keeps every bit.

@@ -134,7 +134,7 @@ def reduce(
     ----------
     model : Model, mapping of str to ndarray, path or binary file
     steps : str or sequence of Step
-        Such as ``"sparsify(ratio=0.6), fold"``; docs/reduction.md has all tools and their options.
+        Such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md has all tools and their options.
     config, **options
         As for :func:`encode`: rules keep tensors out, estimated sizes follow the rest.
 

@@ -221,7 +221,7 @@ def _storage(unit: Unit) -> Iterator[str]:
 
 
 def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:
-    """The first bytes of a unit's side information (docs/side-information.md), inflated; None where it has none."""
+    """Return the first inflated bytes of a unit's side information, or None (docs/reference/side-information.md)."""
     if unit.header.nnr_unit_type != NNR_TPL:
         return None
     header, payload = cast(NnrTopologyUnitHeader, unit.header.detail), cast(NnrTopologyUnitPayload, unit.structure)

@@ -1,4 +1,4 @@
-"""From tensors of units to tensors of the model, as side information says (docs/side-information.md)."""
+"""From tensors of units to tensors of the model, as side information says (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 

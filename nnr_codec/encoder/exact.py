@@ -1,4 +1,4 @@
-"""The cheapest of all ways to code a tensor bit for bit (docs/side-information.md)."""
+"""The cheapest of all ways to code a tensor bit for bit (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]
         name = f"reduce={str(step)!r}" if step in config.reduction else "local_scaling"
         if no_blocks and _needs_blocks(step):
             continue
-        reason = "no weight can be scaled (docs/steering.md)"
+        reason = "no weight can be scaled (docs/guides/steering.md)"
         if is_listed(prepared.model, config):
             reason = "indexed_references leaves no names for scales"
         yield f"{name} has no effect: {reason}"
@@ -124,7 +124,7 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
             ("hessians", any(one.hessian is not None for one in known)),
         ):
             if getattr(config, name) and not used:
-                yield f"{name} has no effect on any tensor: docs/data-aware.md says what it is for"
+                yield f"{name} has no effect on any tensor: docs/guides/data-aware.md says what it is for"
 
 
 def _is_asked(name: str, value: float | None) -> bool:

@@ -5,7 +5,7 @@
 >>> recipe.add_client_output_filter(NNREncode(), tasks=["train"])                        # doctest: +SKIP
 >>> recipe.add_server_input_filter(NNRDecode(), tasks=["train"])                         # doctest: +SKIP
 
-docs/nvflare.md has the rest: what sites have to allow, options, and what is refused.
+docs/guides/nvflare.md has the rest: what sites have to allow, options, and what is refused.
 """
 
 from __future__ import annotations

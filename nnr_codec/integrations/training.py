@@ -2,7 +2,7 @@
 
 All of it goes into a training loop of your own: a term of the loss, what happens after each step of the optimizer, or
 layers whose weights are made of others, until they are coded. What is a mask, a projection or a rank is decided by the
-steps that the encoder has as well (docs/reduction.md).
+steps that the encoder has as well (docs/guides/reduction.md).
 
 >>> masks = Masks(module, tensors="*.weight")                                             # doctest: +SKIP
 >>> with masks.after(optimizer):                                                          # doctest: +SKIP

@@ -1,1 +1,1 @@
-"""What became of a model: sizes, distortion and tools of each tensor, as JSON and as a page (docs/reports.md)."""
+"""Reports on encoded models: sizes, distortion and tools of each tensor (docs/guides/reports.md)."""

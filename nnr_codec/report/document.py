@@ -1,4 +1,4 @@
-"""A report as plain data, which docs/reports.md describes; a change of what a key means is another version."""
+"""A report as plain data, which docs/guides/reports.md describes; a change of what a key means is another version."""
 
 from __future__ import annotations
 

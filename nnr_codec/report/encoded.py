@@ -53,7 +53,7 @@ class EncodeReport:
     ----------
     source_bytes : int
         Bytes of the tensors as the source stores them, before any step of ``config.reduce``; tied tensors count once
-        (docs/reports.md).
+        (docs/guides/reports.md).
     parameters : int
         Likewise.
     nbytes : int
@@ -111,7 +111,7 @@ class EncodeReport:
         return summarized({name: one.loss for name, one in self.tensors.items() if one.loss})
 
     def to_json(self) -> str:
-        """The report as JSON, which docs/reports.md describes; ValueError without statistics."""
+        """The report as JSON, which docs/guides/reports.md describes; ValueError without statistics."""
         from .document import as_json, document
 
         return as_json(document(self))

@@ -43,7 +43,7 @@ class StepReport:
     nbytes: int
 
     def document(self) -> dict[str, Any]:
-        """The same as plain data, as reports have it (docs/reports.md)."""
+        """The same as plain data, as reports have it (docs/guides/reports.md)."""
         return {
             "step": self.step,
             "changed": self.changed,

@@ -1,1 +1,1 @@
-"""What models have and NNR cannot say: the record of docs/side-information.md, and what it does to tensors."""
+"""The record of docs/reference/side-information.md: what it holds, and how it changes tensors."""

@@ -1,4 +1,4 @@
-"""From tensors to what their units hold, and back: the codes of docs/side-information.md as functions on ndarrays."""
+"""The codes of docs/reference/side-information.md as functions on arrays, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The side-information record: what it says, and its form in a bitstream (docs/side-information.md).
+"""The side-information record: what it says, and its form in a bitstream (docs/reference/side-information.md).
 
 An NNR_TPL unit of topology_storage_format 128, which the standard leaves unspecified, carries it as deflated
 canonical JSON. Decoders that do not know it skip it, and get the tensors of the units as they are.

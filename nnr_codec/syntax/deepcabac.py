@@ -5,8 +5,9 @@ serves both directions: a :class:`BinCoder` is told the value of each syntax ele
 value that is passed in is ignored.
 
 Names are those of the standard. Where the printed text contradicts itself or existing bitstreams, a comment says
-"text:" and what is printed, with its entry in docs/errata.md. Reconstruction (codebooks, step sizes, 7.3.6) is not
-part of clause 10 and not here; a caller checks levels against its codebook and the size of a tensor against its limits.
+"text:" and what is printed, with its entry in docs/reference/errata.md. Reconstruction (codebooks, step sizes, 7.3.6)
+is not part of clause 10 and not here; a caller checks levels against its codebook and the size of a tensor against its
+limits.
 """
 
 from __future__ import annotations

@@ -70,14 +70,14 @@ def test_help_names_all_keys_of_a_rule(capsys: Capture) -> None:
     "page",
     [
         "README.md",
-        "docs/steering.md",
-        "docs/effort.md",
-        "docs/reports.md",
-        "docs/data-aware.md",
-        "docs/nnef.md",
-        "docs/updates.md",
-        "docs/formats.md",
-        "docs/reduction.md",
+        "docs/guides/steering.md",
+        "docs/explanation/effort.md",
+        "docs/guides/reports.md",
+        "docs/guides/data-aware.md",
+        "docs/reference/nnef.md",
+        "docs/guides/updates.md",
+        "docs/reference/formats.md",
+        "docs/guides/reduction.md",
     ],
 )
 def test_pages_name_options_that_there_are(page: str) -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/reduction.md run, each section's in a folder that has the models which they take for granted."""
+"""docs/guides/reduction.md lists every option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .support import DIGITS, call
 
 pytestmark = pytest.mark.medium
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reduction.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "reduction.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", "## (top)\n" + TEXT, re.MULTILINE | re.DOTALL))
 MAPS = "Performance maps"

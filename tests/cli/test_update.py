@@ -1,4 +1,4 @@
-"""nnr update, what other commands say of updates, and the examples of docs/updates.md."""
+"""nnr update, what other commands say of updates, and the examples of docs/guides/updates.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .support import DIGITS, NAMES, call, weights
 
 EXACTLY = nnr.EncoderConfig(exact=True)
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "updates.md"
+PAGE = ROOT / "docs" / "guides" / "updates.md"
 
 Capture = pytest.CaptureFixture[str]
 Monkey = pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""The examples of docs/formats.md run, each section's in a folder that has the models which they take for granted."""
+"""The table of docs/reference/formats.md lists every format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import onnx_files
 from .support import write_folder
 from .test_between import KERAS, LARGE, PAGE, WEIGHT, make_openvino, make_skriptnd, need
 
-ROOT = PAGE.parents[1]
+ROOT = PAGE.parents[2]
 SECTIONS = dict(
     re.findall(
         r"^## (.+?)\n(.*?)(?=^## |\Z)", "## (top)\n" + PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL

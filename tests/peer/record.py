@@ -1,8 +1,8 @@
 """NNCodec and all vectors: ``python -m tests.peer.record`` asks it (NNR_PEER names its python) and writes what it says.
 
-The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/conformance.md is made from
-it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page`` writes the page
-alone.
+The record is benchmarks/results/nncodec.jsonl: a line about all and one for each case. docs/reference/conformance.md
+is made from it. Cases that the record has with the same bitstreams are not asked again without ``--all``; ``--page``
+writes the page alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..vectors.make import ROOT
 from .disagreements import INVALID, VALID, Group, group_of
 
 TOP = Path(__file__).resolve().parents[2]
-RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "conformance.md"
+RECORD, PAGE = TOP / "benchmarks" / "results" / "nncodec.jsonl", TOP / "docs" / "reference" / "conformance.md"
 WRAPPER = TOP / "examples" / "decoders" / "nncodec2.py"
 
 #: Seconds for a case; on a busy machine the start of a process takes most of them.
@@ -104,7 +104,7 @@ def group(line: dict[str, Any]) -> Group | None:
 
 
 def page(head: dict[str, Any], lines: list[dict[str, Any]]) -> str:
-    """docs/conformance.md."""
+    """docs/reference/conformance.md."""
     suite, ours = head["suite"], head["nnr_codec"]
     wrong = [line for line in lines if line["outcome"] not in ("PASS", "SKIP")]
     skipped = [line for line in lines if line["outcome"] == Outcome.SKIP]
@@ -176,9 +176,9 @@ def _reasons(lines: list[dict[str, Any]]) -> list[str]:
 INTRODUCTION = """# Conformance
 
 `nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory, and
-`nnr conformance --decoder` asks any other program ([bitstream_vectors/README.md](../bitstream_vectors/README.md)). They
-are vectors of this project, and of what NNCodec wrote; those of ISO/IEC 15938-18 are not public, and nothing here is a
-claim of conformance to it.
+`nnr conformance --decoder` asks any other program ([bitstream_vectors/README.md](../../bitstream_vectors/README.md)).
+They are vectors of this project, and of what NNCodec wrote; those of ISO/IEC 15938-18 are not public, and nothing here
+is a claim of conformance to it.
 
 This page is written by `python -m tests.peer.record`, of revision {revision} of the vectors
 (`{sha256}`), with Python {python} on {platform}.

@@ -1,6 +1,6 @@
-"""docs/coverage.md: which vectors of a folder reach what.
+"""docs/reference/coverage.md: which vectors of a folder reach what.
 
-``python -m tools.coverage [FOLDER] > docs/coverage.md``
+``python -m tools.coverage [FOLDER] > docs/reference/coverage.md``
 """
 
 from __future__ import annotations

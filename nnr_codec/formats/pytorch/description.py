@@ -1,7 +1,7 @@
 """The description of what a PyTorch file holds besides items of tensors, as a text of JSON: the topology of our own.
 
-Our copy of ISO/IEC 15938-17 lacks its Annex C (errata I14); docs/formats.md describes this text. It is ASCII, has no
-zero byte, and is written in one way only. Reading needs no PyTorch.
+Our copy of ISO/IEC 15938-17 lacks its Annex C (errata I14); docs/reference/formats.md describes this text. It is
+ASCII, has no zero byte, and is written in one way only. Reading needs no PyTorch.
 """
 
 from __future__ import annotations
