@@ -230,3 +230,13 @@ def test_importing_the_package_is_cheap() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_an_unbuilt_clone_says_how_to_build_it(tmp_path: Path) -> None:
+    for name in ("__init__.py", "cabac_ext/__init__.py"):
+        copy = tmp_path / "nnr_codec" / name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes((PACKAGE / name).read_bytes())
+    command = [sys.executable, "-c", "import nnr_codec"]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("is not built; run `pip install -e .` in its clone, or start Python elsewhere")
