@@ -1,7 +1,7 @@
 # What a contributor needs; `make check` is what every change has to pass. PYTHON names the interpreter.
 PYTHON ?= python3
 
-.PHONY: help install build check lint types fmt docs fast test test-all sanitize fuzz bench clean
+.PHONY: help install build check lint types fmt docs site fast test test-all sanitize fuzz bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -33,6 +33,9 @@ docs: ## write the pages of docs that come from the source
 	$(PYTHON) -m tools.requirements_page > docs/reference/requirements.md
 	$(PYTHON) -m tools.coverage > docs/reference/coverage.md
 	$(PYTHON) -m nnr_codec.conformance.errata > docs/reference/errata.md
+
+site: ## build the documentation site in build/site, offline and strict (extra docs)
+	$(PYTHON) -m sphinx -q -W --keep-going -b html docs build/site
 
 fast: ## the tests without the marks medium and slow
 	$(PYTHON) -m pytest -q -m 'not slow and not medium'

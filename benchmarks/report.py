@@ -87,7 +87,7 @@ def versions(facts: dict[str, Any]) -> str:
 def equal_error(rows: list[dict[str, Any]]) -> str:
     """Markdown of what quality.py printed."""
     out = [
-        "| work | qp | SNR, dB | bits each | entropy | size | aimed at | size, lambda_scale=1 |",
+        "| work | qp | SNR, dB | bits each | entropy | size | target | size, lambda_scale=1 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
