@@ -120,7 +120,7 @@ def test_an_error_of_options_names_them_as_the_caller_does() -> None:
         found = pickle.loads(pickle.dumps(error))
     assert (found.option, found.where) == ("exact", "")
     assert str(found) == "exact=True keeps every bit, so snr has no effect"
-    assert found.named(str.upper) == "EXACT keeps every bit, so SNR has no effect"
+    assert found.named(str.upper) == "EXACT=TRUE keeps every bit, so SNR has no effect"
 
 
 def test_an_error_of_a_rule_says_which_and_keeps_the_option() -> None:

@@ -57,7 +57,7 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", "b.nnr", "-o", "m.nnef")
     assert result.code == 3
     assert result.err == (
-        "nnr: error: b.nnr: there is no nnef graph, without which that format cannot be written: give one (topology=, "
+        "nnr: error: b.nnr: there is no nnef graph, which a model of that format needs; give one (topology=, "
         "--topology), or write a .safetensors or .npz\n"
     )
     result = call(capsys, "decode", "w.nnr", "-o", "m.npz")
