@@ -324,8 +324,6 @@ def _models(
     inputs: tuple[str, ...], names: tuple[str, ...], model_format: str | None, limits: nnr.Limits
 ) -> list[nnr.Model]:
     """The models of these names; - is standard input, and only one of all inputs."""
-    import nnr_codec as nnr
-
     if inputs.count("-") > 1:
         raise click.UsageError("only one file can be standard input")
     return [output.model(name, format=model_format, limits=limits) for name in names]

@@ -103,7 +103,7 @@ def explain(name: str) -> list[Topic]:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind that a name stands for, in the singular or plural; empty for the name of a topic, or of nothing."""
+    """Return the kind of this name, singular or plural; empty for other names, and where a topic has that name."""
     key = _key(name)
     return "" if key in topics() else next((kind for kind, plural in KINDS.items() if key in (kind, plural)), "")
 
