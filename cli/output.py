@@ -155,13 +155,12 @@ def model(name: str, **options: Any) -> nnr.Model:
 
     try:
         return nnr.load(stdin() if name == "-" else name, **options)
-    except nnr.FormatError:
-        if name != "-":
-            with contextlib.suppress(nnr.NnrError, OSError), nnr.open(name):
-                raise nnr.FormatError(
-                    "an NNR bitstream, not a model", where=name, hint="nnr decode makes a model of it"
-                ) from None
-        raise
+    except nnr.FormatError as error:
+        with contextlib.suppress(nnr.NnrError, OSError):
+            nnr.open(b"" if name == "-" else name).close()
+            hint = "nnr decode makes a model of it"
+            error = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
+        raise error from None
 
 
 def mistaken(name: str) -> str:

@@ -299,8 +299,8 @@ def test_standard_streams(versions: Path, capsysbinary: pytest.CaptureFixture[by
 def test_the_wrong_base(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "apply", "v2.npz", "v2.nnr", "-o", "x.npz")
     assert result.code == 3
-    message = f"nnr: error: v2.nnr is an update of {short('v1.npz')}, v2.npz is {short('v2.npz')}\n"
-    assert (result.out, result.err) == ("", message)
+    message = f"nnr: error: v2.nnr is an update of {short('v1.npz')}, v2.npz is {short('v2.npz')}"
+    assert (result.out, result.err) == ("", f"{message}; give the model that it updates\n")
     assert not Path("x.npz").exists()
 
 
