@@ -156,11 +156,11 @@ def model(name: str, **options: Any) -> nnr.Model:
     try:
         return nnr.load(stdin() if name == "-" else name, **options)
     except nnr.FormatError as error:
+        other, hint = None, "nnr decode makes a model of it"
         with contextlib.suppress(nnr.NnrError, OSError):
             nnr.open(b"" if name == "-" else name).close()
-            hint = "nnr decode makes a model of it"
-            error = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
-        raise error from None
+            other = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
+        raise other or error from None
 
 
 def mistaken(name: str) -> str:
