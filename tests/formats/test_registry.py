@@ -162,7 +162,7 @@ def test_unknown_suffix_lists_what_can_be_written(name: str, tmp_path: Path) -> 
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    known = r"not a model of a format that is read here \(nnr formats lists them\)"
+    known = "not a model of a format that is read here, or a damaged one; nnr formats lists the formats"
     for name, data in (("empty", b""), ("text", b"hello"), ("zeros", bytes(2000))):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(FormatError, match=f"{name}: {known}"):
