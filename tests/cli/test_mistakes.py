@@ -27,7 +27,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         "encode text.txt -o x.nnr",
         3,
-        "text.txt: not a model of a format that is read here, or a damaged one; nnr formats",
+        "not a model of a format that is read here, or a damaged one; nnr formats lists",
     ),
     ("encode cut.npz -o x.nnr", 3, "cut.npz: not a model of a format that is read here, or a damaged one; nnr formats"),
     ("encode objects.npz -o x.nnr", 3, "objects.npz: array 'a': dtype '|O'; only numbers and booleans are read"),
