@@ -189,6 +189,14 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
     )
 
 
+def without_suffix(path: str | os.PathLike[str]) -> str:
+    """Return a path without the file extension of a model format, or else without its last extension."""
+    text = os.path.normpath(path)
+    known = [suffix for place in _MODULES.values() for suffix in place.suffixes if suffix.startswith(".")]
+    found = [suffix for suffix in known if text.lower().endswith(suffix)]
+    return text[: -len(max(found, key=len))] if found else os.path.splitext(text)[0]
+
+
 def of_topology(topology: Topology) -> GraphFormat | None:
     """The format that a topology is of; None when that is not known."""
     ours = (get(name) for name, place in _MODULES.items() if place.topology == topology.format)
