@@ -19,10 +19,10 @@ MISTAKES: list[tuple[str, int, str]] = [
     # files
     ("encode missing.npz -o x.nnr", 5, "missing.npz: No such file or directory"),
     ("encode w.npz -o missing/x.nnr", 5, "missing: No such file or directory"),
-    ("encode w.npz", 2, "Missing option '-o' / '--output'."),
+    ("encode w.npz", 5, "w.nnr exists; -f replaces it"),
     ("encode w.npz -o w.nnr", 5, "w.nnr exists; -f replaces it"),
     ("encode w.npz -o w.npz -f", 5, "w.npz is the input; write to another name"),
-    ("encode w.npz -o .", 5, ".: Is a directory"),
+    ("encode w.npz -o .", 5, "./w.nnr exists; -f replaces it"),
     ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
     (
         "encode text.txt -o x.nnr",
