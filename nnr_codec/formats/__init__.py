@@ -365,7 +365,9 @@ def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
     """The format that is asked for, or else the one that the content has."""
     module = reading(format) if format else recognise(source)
     if module is None:
-        raise FormatError("not a model of a format that is read here (nnr formats lists them)")
+        raise FormatError(
+            "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
+        )
     return module
 
 
