@@ -37,6 +37,7 @@ def test_there_are_no_gaps() -> None:
     assert not matrix().gaps()
 
 
+@pytest.mark.medium
 def test_the_page_is_not_stale() -> None:
     """python -m tools.coverage > docs/coverage.md"""
     assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == page(matrix())

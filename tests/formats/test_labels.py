@@ -274,6 +274,7 @@ def test_a_model_with_labels_for_which_windows_has_other_uses(tmp_path: Path, mo
     assert b"aux/w.dat" in (tmp_path / "there.tar").read_bytes()
 
 
+@pytest.mark.medium
 def test_labels_as_long_as_a_text() -> None:
     """Looking up every folder of such a path would take minutes."""
     deep = "/".join(["a"] * 500_000)

@@ -363,6 +363,7 @@ def test_truncated_anywhere(which: str, tmp_path: Path) -> None:
             formats.load(path, format="openvino")
 
 
+@pytest.mark.medium
 def test_damaged_anywhere(tmp_path: Path) -> None:
     """What is read of a damaged XML is written again, or something says what is wrong."""
     path = two(tmp_path)

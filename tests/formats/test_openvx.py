@@ -152,6 +152,7 @@ def test_literals() -> None:
     ]
 
 
+@pytest.mark.medium
 def test_names_come_out_of_the_compiled_client(tmp_path: Path) -> None:
     """Through the tables of C, with a main function of somebody else."""
     names = ['a"b\\n', "é/名", "*/ int x; /*", "%s%n", "??/", "a\nb", "0", "\x01" + "7"]

@@ -268,6 +268,7 @@ def test_shared_containers_become_several(torch: Any) -> None:
     assert same(torch, content, loaded(torch, written(nnr.load(saved(torch, content)))))
 
 
+@pytest.mark.medium
 def test_the_same_bytes(torch: Any) -> None:
     content = checkpoint(torch)
     model = nnr.load(saved(torch, content))
@@ -509,6 +510,7 @@ def test_any_content(data: st.DataObject) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ damaged files
+@pytest.mark.medium
 @BOTH
 def test_truncated_everywhere(torch: Any, legacy: bool) -> None:
     data = saved(torch, {"w": torch.ones(2)}, legacy=legacy)
@@ -517,6 +519,7 @@ def test_truncated_everywhere(torch: Any, legacy: bool) -> None:
             nnr.load(data[:size])
 
 
+@pytest.mark.medium
 @BOTH
 @settings(max_examples=80)
 @given(st.data())

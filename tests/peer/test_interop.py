@@ -20,7 +20,7 @@ from .models import (
     plain_for_our_encoder,
 )
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.medium, pytest.mark.peer]
 
 FAST, MANY = range(80), range(1000, 1400)
 

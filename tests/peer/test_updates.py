@@ -13,7 +13,7 @@ from nnr_codec.model import Array
 from .conftest import Peer, assert_same_tensors
 from .models import Rounds, differences, rounds_for_our_encoder, rounds_for_the_peer
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.medium, pytest.mark.peer]
 
 ROUNDS = 5
 

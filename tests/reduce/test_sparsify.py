@@ -423,6 +423,7 @@ def test_zeros_that_are_there_count_in_blocks() -> None:
         assert np.array_equal(changed(tool, {"w": weight})["w"], weight)
 
 
+@pytest.mark.medium
 def test_large_blocks_and_long_kernels() -> None:
     """The squares of a block of more items than 64 bits have room for, and tensors that are looked at part by part."""
     long = np.full((3, 2, 1 << 20), 1.98, "f4")
