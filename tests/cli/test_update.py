@@ -219,6 +219,7 @@ def digits(scale: float) -> nnr.Model:
     return replace(source, tensors=tensors)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["m.nnef", "m.nnef.tgz", "m.tar", "m.safetensors", "m.npz"])
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
 def test_formats(capsys: Capture, name: str) -> None:

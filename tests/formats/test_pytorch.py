@@ -342,6 +342,7 @@ def test_archives_of_other_programs(torch: Any) -> None:
         assert same(torch, loaded(torch, data), loaded(torch, written(model)))
 
 
+@pytest.mark.medium
 def test_large_models_are_written_from_a_file(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = checkpoint(torch) | {"tie": torch.ones(3)}
     content["tied"] = content["tie"]
@@ -542,6 +543,7 @@ def test_mutated_bytes(legacy: bool, data: st.DataObject) -> None:
         assert model[name].nbytes <= 1 << 20
 
 
+@pytest.mark.medium
 @settings(max_examples=80)
 @given(st.data())
 def test_mutated_pickles(data: st.DataObject) -> None:
@@ -614,6 +616,7 @@ def test_booleans_are_zero_or_one(torch: Any, legacy: bool, tmp_path: Path) -> N
         nnr.load(data.replace(items, bytes([1, 0, 1, 2, 1, 0, 1])))
 
 
+@pytest.mark.medium
 def test_names_that_no_bitstream_has(torch: Any) -> None:
     for name in ("a\0b", "\ud800"):
         refused(saved(torch, {"x": {name: torch.ones(1)}}), "no bitstream has a tensor of that name")
