@@ -21,7 +21,7 @@ from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Array, Channels, Model, Topology, Wiring
 from ..model import described as type_and_shape
-from .others import FormatWarning
+from .plugins import FormatWarning
 from .registry import (
     ChannelFormat,
     Format,
@@ -39,6 +39,7 @@ from .registry import (
     reading,
     recognise,
     require,
+    without_suffix,
     writing,
 )
 
@@ -77,11 +78,13 @@ __all__ = [
     "recognise",
     "require",
     "save",
+    "source_format",
     "spooled",
     "state",
     "topology_of",
     "warn_of_loss",
     "wiring",
+    "without_suffix",
     "writing",
 ]
 
@@ -394,8 +397,14 @@ def save(
     chosen.write(model, target)
 
 
+def source_format(topology: Topology | None, format: str | None) -> str | None:
+    """Return the name of the format of a topology, or else ``format`` if it is the name of one; None if unknown."""
+    if of_graph := of_topology(topology) if topology else None:
+        return of_graph.NAME
+    return format if format in names() else None
+
+
 def _stream_format(model: Model) -> str:
-    """The format of a model for which none is asked: that of its topology, or that which it came from, or npz."""
-    of_graph = of_topology(model.topology) if model.topology else None
-    known = [of_graph.NAME] if of_graph else [model.format] if model.format in names() else []
-    return next((name for name in known if isinstance(get(name), StreamFormat)), "npz")
+    """Return the format of a model for which none is given: its own if that can be a stream, otherwise npz."""
+    known = source_format(model.topology, model.format)
+    return known if known and isinstance(get(known), StreamFormat) else "npz"

@@ -15,7 +15,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.integrations.torch import load_state
 from nnr_codec.integrations.training import LocalScaling, LowRank, Masks, Projection, compressibility_loss
-from nnr_codec.reduction import Step
+from nnr_codec.reduction_steps import Step
 
 pytestmark = pytest.mark.medium
 
