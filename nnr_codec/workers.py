@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from .cancellation import CancelToken, cancelled_by
 from .errors import FormatError, WorkerError
-from .wanted import Wanted, asking
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -71,7 +71,7 @@ class Pool:
         self._threads = executor is None
         self._executor, self._stack = executor, ExitStack()
         self._begun: set[Future[Any]] = set()
-        self._wanted = Wanted()
+        self._token = CancelToken()
 
     def __enter__(self) -> Pool:
         if self._threads and self._jobs > 1:
@@ -81,7 +81,7 @@ class Pool:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self._wanted.end()
+        self._token.cancel()
         interrupted = error is not None and not issubclass(error, Exception)
         end(self._begun, wait=not interrupted or self._are_threads)
         self._stack.close()
@@ -181,7 +181,7 @@ class Pool:
     def _submit(self, tasks: list[Task[Result]]) -> Future[Any]:
         assert self._executor
         try:
-            future = self._executor.submit(perform, tasks, self._wanted)
+            future = self._executor.submit(perform, tasks, self._token)
         except Exception as error:
             if self._threads:
                 raise  # the system does not start as many
@@ -207,13 +207,13 @@ def workers_of(jobs: int, executor: Executor | None) -> int:
     return jobs if executor is None or jobs > 1 else os.cpu_count() or 1
 
 
-def perform(tasks: Iterable[Callable[[], Result]], wanted: Wanted) -> tuple[list[Result], Exception | None]:
+def perform(tasks: Iterable[Callable[[], Result]], token: CancelToken) -> tuple[list[Result], Exception | None]:
     """What tasks give, and the error of the one after these; so that an executor's own errors are another thing."""
     results: list[Result] = []
-    with asking(wanted):
+    with cancelled_by(token):
         for task in tasks:
             try:
-                wanted()
+                token()
                 results.append(task())
             except Exception as error:
                 return results, error

@@ -24,8 +24,8 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import workers
+from nnr_codec.cancellation import CancelToken
 from nnr_codec.model import Array
-from nnr_codec.wanted import Wanted
 
 from .formats.support import dat, graph_text, regular, tar_bytes, write_folder
 
@@ -575,7 +575,7 @@ def test_errors_survive_the_way_back(error: nnr.NnrError) -> None:
     def fail() -> int:
         raise error
 
-    results, other = pickle.loads(pickle.dumps(workers.perform([lambda: 1, fail, lambda: 2], Wanted())))
+    results, other = pickle.loads(pickle.dumps(workers.perform([lambda: 1, fail, lambda: 2], CancelToken())))
     assert results == [1]
     assert type(other) is type(error)
     assert str(other) == str(error)

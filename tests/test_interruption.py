@@ -13,10 +13,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from nnr_codec import wanted, workers
+from nnr_codec import cancellation, workers
 from nnr_codec.cabac_ext import bits, quantizer, surgeon
 from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, PayloadEstimator, TensorSyntax, measure
-from nnr_codec.wanted import asking
+from nnr_codec.cancellation import CancelToken, cancelled_by
 
 STEP = 1 << 20
 LEVELS = np.zeros((1, 3 * STEP), np.int32)
@@ -84,7 +84,7 @@ class Enough(Exception):  # noqa: N818  # no error
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_long_loops_ask_whether_they_are_wanted(name: str) -> None:
+def test_long_loops_check_for_cancellation(name: str) -> None:
     asked = 0
 
     def check() -> None:
@@ -93,10 +93,10 @@ def test_long_loops_ask_whether_they_are_wanted(name: str) -> None:
         if asked == 2:
             raise Enough
 
-    with pytest.raises(Enough), asking(check):
+    with pytest.raises(Enough), cancelled_by(check):
         LOOPS[name]()
     assert asked == 2
-    wanted.ask()  # nobody is asked any more
+    cancellation.check_cancelled()  # the check is gone
     assert asked == 2
 
 
@@ -119,7 +119,7 @@ def test_rows_of_blocks_in_threads_end() -> None:
 
             return threads.map(row, groups)
 
-        with pytest.raises(Enough), asking(check):
+        with pytest.raises(Enough), cancelled_by(check):
             in_blocks(run)
     assert asked == 1
     assert len(done) <= 3  # of 8: one that was given, one that ran, and one that the thread had taken
@@ -137,7 +137,7 @@ class Work:
         PayloadEncoder().quant_tensor(TensorSyntax((1, 24 * STEP)), np.zeros((1, 24 * STEP), np.int32))
 
 
-class Watched(wanted.Wanted):
+class Watched(CancelToken):
     """Work that is in the kernel waits there for its end, and is counted when it asks after that."""
 
     def __init__(self) -> None:
@@ -145,8 +145,8 @@ class Watched(wanted.Wanted):
         self.asked: dict[int, int] = {}
         self.running, self.ended, self.late = threading.Semaphore(0), threading.Event(), 0
 
-    def end(self) -> None:
-        super().end()
+    def cancel(self) -> None:
+        super().cancel()
         self.ended.set()
 
     def __call__(self) -> None:
@@ -186,7 +186,7 @@ def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
 @pytest.mark.parametrize("given", [False, True])
 def test_threads_leave_what_they_are_at(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     asked = Watched()
-    monkeypatch.setattr(workers, "Wanted", lambda: asked)
+    monkeypatch.setattr(workers, "CancelToken", lambda: asked)
     threads = threading.active_count()
     with ThreadPoolExecutor(2) as executor:
         with (
@@ -237,8 +237,8 @@ def test_other_workers_are_not_waited_for() -> None:
 
 
 def test_an_answer_for_another_process_is_yes() -> None:
-    asked = wanted.Wanted()
-    asked.end()
+    asked = CancelToken()
+    asked.cancel()
     with pytest.raises(CancelledError):
         asked()
     pickle.loads(pickle.dumps(asked))()

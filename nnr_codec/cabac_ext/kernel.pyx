@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ElementError, EncodeError, PayloadError
 from ..rules import Requirement
-from ..wanted import ask
+from ..cancellation import check_cancelled
 
 include "_syntax.pxi"
 
@@ -260,7 +260,7 @@ cdef run_rows(Coder *c, Tensor *t, int64_t stop, check):
             code_rows(c, t, min(STEP, stop - t.done))
         if t.done < t.height * t.width:
             PyErr_CheckSignals()
-            ask()
+            check_cancelled()
         if check is not None:
             check()
 
@@ -562,7 +562,7 @@ cdef class PayloadEncoder:
         cdef int64_t k = 0, begin = 0
         cdef BlockRow row
         for group in self.run_rows(rows, range((rows.count + rows.step - 1) // rows.step)):
-            ask()
+            check_cancelled()
             for row in group:
                 if k:
                     self.met.append((written(&self.c), self.c.low & 511, rows.states[k], written(&self.c) - begin))
