@@ -6,6 +6,7 @@ hands work to other threads sets their check with :func:`cancelled_by`.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,18 +34,19 @@ def cancelled_by(check: Callable[[], object]) -> Iterator[None]:
 
 
 class CancelToken:
-    """The check of work in several threads; a copy in another process is never cancelled."""
+    """The check of numbered tasks in several threads; a copy in another process is never cancelled."""
 
     def __init__(self) -> None:
-        self._is_cancelled = False
+        self._lock, self._last = threading.Lock(), sys.maxsize
 
-    def cancel(self) -> None:
-        """Let all later checks raise."""
-        self._is_cancelled = True
+    def cancel(self, after: int = -1) -> None:
+        """Let all later checks raise in tasks with a greater number."""
+        with self._lock:
+            self._last = min(self._last, after)
 
-    def __call__(self) -> None:
-        """Raise CancelledError after :meth:`cancel`."""
-        if self._is_cancelled:
+    def __call__(self, number: int = 0) -> None:
+        """Raise CancelledError when the task with this number is cancelled."""
+        if number > self._last:
             from concurrent.futures import CancelledError
 
             raise CancelledError

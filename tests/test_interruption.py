@@ -13,10 +13,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from nnr_codec import cancellation, workers
+from nnr_codec import cancellation
 from nnr_codec.cabac_ext import bits, quantizer, surgeon
 from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, PayloadEstimator, TensorSyntax, measure
 from nnr_codec.cancellation import CancelToken, cancelled_by
+from nnr_codec.parallel import pool as pool_module
 
 STEP = 1 << 20
 LEVELS = np.zeros((1, 3 * STEP), np.int32)
@@ -125,13 +126,11 @@ def test_rows_of_blocks_in_threads_end() -> None:
     assert len(done) <= 3  # of 8: one that was given, one that ran, and one that the thread had taken
 
 
-class Work:
+class Work(pool_module.Task[None]):
     """A task, which encodes a tensor of 24 steps of the kernel."""
 
-    here = False
-
     def __init__(self, name: str) -> None:
-        self.names, self.cost = [name], 1 << 30
+        self.names, self.nbytes = [name], 1 << 30
 
     def __call__(self) -> None:
         PayloadEncoder().quant_tensor(TensorSyntax((1, 24 * STEP)), np.zeros((1, 24 * STEP), np.int32))
@@ -145,18 +144,18 @@ class Watched(CancelToken):
         self.asked: dict[int, int] = {}
         self.running, self.ended, self.late = threading.Semaphore(0), threading.Event(), 0
 
-    def cancel(self) -> None:
-        super().cancel()
+    def cancel(self, after: int = -1) -> None:
+        super().cancel(after)
         self.ended.set()
 
-    def __call__(self) -> None:
+    def __call__(self, number: int = 0) -> None:
         thread = threading.get_ident()
         self.asked[thread] = self.asked.get(thread, 0) + 1
         if self.asked[thread] == 2:  # the first time was before it began
             self.running.release()
             self.ended.wait(600)
         self.late += self.ended.is_set()
-        super().__call__()
+        super().__call__(number)
 
 
 @contextmanager
@@ -186,15 +185,15 @@ def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
 @pytest.mark.parametrize("given", [False, True])
 def test_threads_leave_what_they_are_at(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     asked = Watched()
-    monkeypatch.setattr(workers, "CancelToken", lambda: asked)
+    monkeypatch.setattr(pool_module, "CancelToken", lambda: asked)
     threads = threading.active_count()
     with ThreadPoolExecutor(2) as executor:
         with (
             pytest.raises(KeyboardInterrupt),
-            workers.Pool(2, executor if given else None) as pool,
+            pool_module.Pool(2, executor if given else None) as pool,
             interrupting(asked.running, 2),
         ):
-            next(pool.results([Work(name) for name in "abc"]))
+            next(pool.run([Work(name) for name in "abc"]))
         assert list(asked.asked.values()) == [2, 2]  # of 25
         assert asked.late == 2
     assert threading.active_count() == threads
@@ -227,8 +226,8 @@ class Waiting(Future[Any]):
 def test_other_workers_are_not_waited_for() -> None:
     """What has not begun is cancelled; what runs is of no use to anybody."""
     executor = Busy()
-    with pytest.raises(KeyboardInterrupt), workers.Pool(2, cast(Any, executor)) as pool:
-        next(pool.results([Work(name) for name in "abc"]))
+    with pytest.raises(KeyboardInterrupt), pool_module.Pool(2, cast(Any, executor)) as pool:
+        next(pool.run([Work(name) for name in "abc"]))
     first, *others = cast("list[Waiting]", executor.futures)
     assert first.running()
     assert first.waits == 1

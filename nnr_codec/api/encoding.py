@@ -12,9 +12,9 @@ from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder.encode import Progress, TensorReport, encode_units
 from ..files import output_file
 from ..model import Array, Model
-from ..parts import Parts
+from ..parallel.checkpoint import Checkpoint
 from ..report.encoded import EncodeReport, Notes, Witness
-from .files import file_name, parts_for
+from .files import checkpoint_for, file_name
 from .prepared import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def encode_file(
         if progress and taken:
             progress(taken)
 
-    def write(file: BinaryIO, parts: Parts | None) -> None:
+    def write(file: BinaryIO, checkpoint: Checkpoint | None) -> None:
         nonlocal started
         witness = Witness(prepared, report) if statistics else None
         for unit in encode_units(
@@ -132,7 +132,7 @@ def encode_file(
             jobs=jobs,
             executor=executor,
             statistics=statistics,
-            parts=parts,
+            checkpoint=checkpoint,
             asked=settings,
         ):
             report.nbytes += len(unit)
@@ -143,11 +143,11 @@ def encode_file(
             witness.finish()
             started += witness.seconds
 
-    with parts_for(target, resume) as parts:
+    with checkpoint_for(target, resume) as checkpoint:
         if isinstance(target, (str, os.PathLike)):
             with output_file(target, overwrite=overwrite) as file:
-                write(file, parts)
+                write(file, checkpoint)
         else:
-            write(target, parts)
+            write(target, checkpoint)
     report.seconds = time.perf_counter() - started
     return report
