@@ -18,7 +18,7 @@ from ..encoder.prepare import Prepared
 from ..encoder.schedule import Pool, Reader
 from ..errors import EncodeError
 from ..model import Array, Model
-from ..reduction import Step
+from ..reduction_steps import Step
 from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode

@@ -15,7 +15,7 @@ from ...bitstream.performance import PerformanceMaps
 from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring, described
-from ...reduction import Step
+from ...reduction_steps import Step
 from ...tensor.reduction import from_displacement, product
 from ..changed import changed
 from .zeros import is_matrix
