@@ -139,7 +139,7 @@ def decode_file(
     allow_missing, jobs, executor
         As for :func:`decode`.
     resume : bool
-        As for :func:`encode_file`: keep decoded tensors until the model is there.
+        As for :func:`encode_file`: store decoded tensors until the model is complete.
     **options
         Those of :func:`open`, unless ``data`` is open.
 

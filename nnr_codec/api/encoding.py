@@ -105,9 +105,10 @@ def encode_file(
     statistics : bool
         Decode what is written, and measure what ``to_json``, ``to_html`` and ``save`` of the report need.
     resume : bool
-        Keep finished units in a folder, ``target`` with ``.parts`` appended, until the file is there. After an
-        interruption the same call goes on from them; other tensors or options find nothing of theirs. The result is
-        the same. ``target`` has to be a path; FileExistsError for a folder of that name that is another one's.
+        Store finished units in a checkpoint, the folder ``target`` with ``.parts`` appended, until the file is
+        complete. After an interruption the same call resumes: it plans all tensors again, and codes the missing units.
+        The result is the same. ``target`` must be a path; FileExistsError for a folder of that name that is no
+        checkpoint, or one of another version.
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)

@@ -37,7 +37,9 @@ class Resumption:
         calls = [Call(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]
         about = config.sensitivity or {}, config.hessians or {}
         self._about = checkpoint.key(
-            replace(config, performance=None),
+            replace(
+                config, performance=None, overrides={name: dict(config.overrides[name]) for name in config.overrides}
+            ),
             [[(name, _digest([np.asarray(of[name])])) for name in of] for of in about],
             list(zip(model.tensors, pool.run(calls), strict=True)),
             model.blocks,
