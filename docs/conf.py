@@ -13,9 +13,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import cli_page  # noqa: E402  # needs the path
-
 import nnr_codec  # noqa: E402
+from tools import cli_page  # noqa: E402  # needs the path
 
 project = "nnr_codec"
 author = "the contributors of nnr_codec"

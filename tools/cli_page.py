@@ -31,4 +31,3 @@ def page() -> str:
         context = click.Context(command, info_name=name, **SETTINGS)
         lines += [f"## {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)
-

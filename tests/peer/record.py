@@ -202,6 +202,7 @@ NNCodec is the published software of Fraunhofer HHI, whose streams decode here b
 syntax elements suffice. Where the text of the standard is broken or silent, the vectors follow the
 [errata](errata.md). Here a wrapper asks NNCodec about all of them:
 
+<!-- not run: needs NNCodec -->
 ```sh
 nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outdir}} {{inputs}}'
 ```
