@@ -175,32 +175,32 @@ def _reasons(lines: list[dict[str, Any]]) -> list[str]:
 
 INTRODUCTION = """# Conformance
 
-`nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory, and
-`nnr conformance --decoder` asks any other program ([bitstream_vectors/README.md](../../bitstream_vectors/README.md)).
-They are vectors of this project, and of what NNCodec wrote; those of ISO/IEC 15938-18 are not public, and nothing here
-is a claim of conformance to it.
+`nnr conformance` runs the {cases} cases in `bitstream_vectors`, each in a process with limits of time and memory.
+`nnr conformance --decoder` runs them in any other program ([vectors](../../bitstream_vectors/README.md)). The vectors
+were written by this project or by NNCodec. Those of ISO/IEC 15938-18 are not public, and this page is no claim of
+conformance to it.
 
-This page is written by `python -m tests.peer.record`, of revision {revision} of the vectors
-(`{sha256}`), with Python {python} on {platform}.
+`python -m tests.peer.record` generates this page. Revision {revision} of the vectors (`{sha256}`),
+Python {python} on {platform}.
 
 ## nnr_codec
 
-It was run twice in a row: in {j1} s with one process, and in {j2} s with two.
+Two runs took {j1} s with one process and {j2} s with two.
 
 > {summary}
 
-`nnr_codec.selftest()`, for installations that have no vectors beside them, takes {selftest} s for its {core} cases.
+`nnr_codec.selftest()`, for installations without the vectors, takes {selftest} s for its {core} cases.
 
-`--json` is described by [conformance.schema.json](conformance.schema.json); `--junit` and `--markdown` tell the same.
-`--claim` ends with a sentence that may be quoted, if all cases were run, all came out as expected, and the files are
-those of the manifest. `--fluster` writes a test suite for fluster: its `result` is the digest of the decoded model
-(`model_sha256` of `nnr verify --digest`), and empty for what a decoder has to refuse.
+[conformance.schema.json](conformance.schema.json) describes `--json`; `--junit` and `--markdown` report the same.
+`--claim` ends with a sentence that may be quoted if all cases were run, all had the expected result, and the files are
+those of the manifest. `--fluster` writes a test suite for fluster. Its `result` is the digest of the decoded model
+(`model_sha256` of `nnr verify --digest`), and empty for a bitstream that a decoder must refuse.
 
 ## NNCodec 2.1.3
 
-NNCodec is the published software of Fraunhofer HHI, whose streams decode here bit for bit, and ours there, where its
-syntax elements suffice. Where the text of the standard is broken or silent, the vectors follow the
-[errata](errata.md). Here a wrapper asks NNCodec about all of them:
+NNCodec is the published software of Fraunhofer HHI. Its streams decode here bit for bit, and ours there, as far as it
+supports the syntax elements. Where the text of the standard is broken or silent, the vectors follow the
+[errata](errata.md). A wrapper runs all cases in NNCodec:
 
 <!-- not run: needs NNCodec -->
 ```sh
@@ -209,9 +209,9 @@ nnr conformance --decoder 'PYTHON examples/decoders/nncodec2.py {{input}} {{outd
 """
 
 OUTCOMES = """
-`acceptable` are bitstreams that a decoder may refuse; those with side information, which is no part of the standard,
-are among them. The Rec* variables of 7.3 are as good as the tensors that are made of them, as of a weight and its local
-scaling. The {wrong} disagreements, by what they come from:
+`acceptable` bitstreams may be refused by a decoder; bitstreams with side information, which is no part of the standard,
+are among them. The Rec* variables of 7.3 count as much as the tensors made of them, for example of a weight and its
+local scaling. The {wrong} disagreements, grouped by their cause:
 """
 
 
