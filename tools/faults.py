@@ -300,10 +300,10 @@ class Copy:
         }
         self.base = folder / "snapshot.json"
 
-    def switch(self, suffix: str) -> None:
+    def switch(self, *suffixes: str) -> None:
         """Write switches into files, which are then to be built where they are compiled."""
         for file, faults in groupby(every_fault(), lambda fault: fault.file):
-            if file.endswith(suffix):
+            if file.endswith(suffixes):
                 source = source_of(file).read_text(encoding="utf-8")
                 (self.folder / file).write_text(with_switches(file, source, [*faults]), encoding="utf-8")
 

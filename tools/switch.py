@@ -51,7 +51,9 @@ def limit(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     from nnr_codec.limits import Budget, Limits
 
     owner: Any = function.__self__  # type: ignore[attr-defined]
-    free = Limits.unlimited()
+    free = Limits()
+    for each in Limits.names():
+        object.__setattr__(free, each, Limits.NONE)
     return getattr(free if isinstance(owner, Limits) else Budget(free), function.__name__)  # type: ignore[no-any-return]
 
 
