@@ -15,7 +15,7 @@ import numpy as np
 
 from ..config import EncoderConfig
 from ..constants import NNR_PT_INT
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import SideInfo, TensorRecord
 from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
@@ -104,7 +104,7 @@ def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> Sid
     records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
     record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
     if record and not config.side_info:
-        raise EncodeError("the model has metadata, which only side information holds")
+        raise EncodeError("the model has metadata, which only side information holds; use ", Option("side_info", True))
     size = len(record.to_bytes()) if record else 0
     if size > READABLE.max_side_info_bytes:
         raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
@@ -253,7 +253,11 @@ class _Layout:
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
         """A tensor that is another one."""
         if not self.config.side_info:
-            raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
+            raise EncodeError(
+                f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
+                Option("side_info", True),
+                tensor=name,
+            )
         (array,) = self.read((name,))
         plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))
