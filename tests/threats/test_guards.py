@@ -43,8 +43,8 @@ NOT_NEEDED = {
         "nnr_codec/syntax/compiled.py::_check::guard-1",
     },
     "test_model_files asks where names lead, and accepts any refusal": {
-        "nnr_codec/formats/beside.py::located::handler-1",
-        "nnr_codec/formats/beside.py::located::handler-2",
+        "nnr_codec/formats/companion_files.py::located::handler-1",
+        "nnr_codec/formats/companion_files.py::located::handler-2",
         "nnr_codec/formats/keras/archive.py::_add::guard-1",
         "nnr_codec/formats/keras/archive.py::_infos::limit-3",
         "nnr_codec/formats/keras/hdf5.py::_Reader._object::guard-2",
