@@ -345,7 +345,9 @@ class Copy:
 
     def tests(self, files: list[str]) -> str:
         """The first test that fails; empty where none does."""
-        code, said = self.run("pytest", "-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", *files)
+        options = ("-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow")
+        code, said = self.run("pytest", *options, "-o", "addopts=--import-mode=importlib", *files)
+        assert code != USAGE_ERROR, said
         if code in (0, 5):
             return ""
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
@@ -383,6 +385,8 @@ class Copy:
                 each.write_bytes(data)
 
 
+#: Exit code of pytest.
+USAGE_ERROR = 4
 #: Kinds of fault for which the facts of these sections are compared first.
 WITH_SNAPSHOT = ("arithmetic", "kernel")
 SECTIONS = ("vectors", "encodes", "formats")
