@@ -35,6 +35,9 @@ NOT_NEEDED = {
         "nnr_codec/decoder/decode.py::BitstreamParser.finish::guard-1",
         "nnr_codec/formats/nnef/graph.py::parse_graph::guard-1",
         "nnr_codec/formats/nnef/lexer.py::Lexer.expect::guard-1",
+        "nnr_codec/formats/pytorch/pickles.py::_bytes::guard-1",
+        "nnr_codec/formats/pytorch/pickles.py::_run::guard-1",
+        "nnr_codec/formats/pytorch/pickles.py::_run::handler-1",
     },
     "decoding charges the same again": {
         "nnr_codec/decoder/decode.py::BitstreamParser._task::check-1",
