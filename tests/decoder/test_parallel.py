@@ -108,6 +108,7 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
     return decode_groups(groups, Budget(Limits.strict()), first_edition=first_edition, state=state, **options)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("_segments")
 @for_each(cases("valid", "acceptable", "invalid"), "slow")
 def test_vectors(case: Case) -> None:
@@ -149,6 +150,7 @@ def model(tensors: int = 12, rows: int = 40, **elements: Any) -> Bitstream:
     return stream
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("_segments")
 def test_processes() -> None:
     """Whole tensors travel; results and errors come back as they are, those of updates too."""

@@ -71,6 +71,7 @@ def test_the_same_bytes(model: Any, options: dict[str, Any]) -> None:
         assert nnr.encode(source, **options, **way) == one
 
 
+@pytest.mark.medium
 def test_processes() -> None:
     source = tensors()
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
@@ -195,6 +196,7 @@ def test_nobody_to_encode(jobs: int) -> None:
         nnr.encode({"w": np.ones(3, "f4")}, jobs=jobs)
 
 
+@pytest.mark.medium
 def test_rows_of_blocks_of_a_large_tensor_are_coded_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"w": RNG.normal(0, 0.1, (600, 900)).astype("f4"), "small": RNG.normal(0, 0.1, (9, 12)).astype("f4")}
     alone = nnr.encode(found, scan_order=2)
