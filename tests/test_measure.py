@@ -22,7 +22,7 @@ from nnr_codec.bitstream.performance import (
     UnificationRow,
 )
 from nnr_codec.encoder import measure
-from nnr_codec.encoder.prepare import Prepared
+from nnr_codec.encoder.prepared import Prepared
 
 RNG = np.random.default_rng(3)
 DIGITS = Path(__file__).parents[1] / "examples/digits/digits.nnef"

@@ -14,7 +14,7 @@ from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
 from ..encoder import tune as tuning
 from ..encoder.encode import TensorReport, encode_units
-from ..encoder.prepare import Prepared
+from ..encoder.prepared import Prepared
 from ..encoder.schedule import Pool, Reader
 from ..errors import EncodeError
 from ..model import Array, Model

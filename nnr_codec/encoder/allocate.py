@@ -43,9 +43,8 @@ from .goals import (
 )
 from .lossless import least_bytes, lossless
 from .plan import Subject, subject
-from .prepare import Prepared
+from .prepared import Prepared, decomposed
 from .quantize import quantize
-from .reduce.tool import decomposed
 from .schedule import Pool, Reader
 from .sensitivity import check_names, importance, scaled
 from .ties import ties

@@ -32,7 +32,7 @@ from .links import Link
 from .lossless import least_bytes, lossless
 from .plan import TensorPlan
 from .preamble import preamble
-from .prepare import Prepared
+from .prepared import Prepared
 from .quantize import Groups, as_coded, contents
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics

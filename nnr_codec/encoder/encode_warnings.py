@@ -9,7 +9,7 @@ from ..compare import Loss
 from ..config import EncoderConfig
 from ..errors import EncodeWarning, LossWarning
 from .fixed import LISTED, LONGEST
-from .prepare import Prepared
+from .prepared import Prepared
 
 #: SNR in dB below which a warning names a matrix; the difference in dB to its quality that a matrix may have.
 LEAST_SNR, SPREAD = 20.0, 10.0

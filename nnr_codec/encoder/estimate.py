@@ -19,7 +19,7 @@ from .goals import excerpt
 from .layout import plan_units, side_info
 from .plan import TensorPlan, subject
 from .preamble import preamble
-from .prepare import Prepared
+from .prepared import Prepared
 from .schedule import Call, Pool, Reader
 from .unused_options import check_blocks, warn_unmatched, warn_unused
 

@@ -21,7 +21,7 @@ from ..tensor.quant import scale, step_size
 from .choose import choose
 from .distortion import Distortion, power, quant_param
 from .plan import Subject, TensorPlan, subject
-from .reduce.tool import weight_of
+from .prepared import weight_of
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]

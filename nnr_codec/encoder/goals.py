@@ -18,7 +18,7 @@ from .default_step import FLOOR, default_step, floor_step, qp_below
 from .distortion import Distortion, distortion, power
 from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
 from .plan import Subject, subject
-from .reduce.tool import decomposed
+from .prepared import decomposed
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]

@@ -28,7 +28,7 @@ from .goals import with_density
 from .kept import Keeping
 from .links import Link, Links
 from .plan import READABLE, Subject, TensorPlan, check_name, subject
-from .prepare import Prepared
+from .prepared import Prepared
 from .schedule import Call, Pool, Reader
 from .ties import ties
 

@@ -18,14 +18,12 @@ from ..bitstream.performance import (
     SparsificationRow,
     UnificationRow,
 )
-from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..limits import Limits
-from ..model import Model, Wiring
+from ..model import Model
 from ..reduction import Step
-from .prepare import Prepared
+from .prepared import Prepared
 from .reduce.structure import reshaped
-from .reduce.tool import Reduced
 from .reduce.unify import Unify
 from .reduce.zeros import magnitudes
 
@@ -210,8 +208,8 @@ def _matrices(model: Model) -> list[str]:
     return _unreduced(model).matrices()
 
 
-def _unreduced(model: Model) -> Reduced:
-    return Reduced(model, model, Wiring(), EncoderConfig())
+def _unreduced(model: Model) -> Prepared:
+    return Prepared(model, model)
 
 
 def _parameters(model: Model) -> int:

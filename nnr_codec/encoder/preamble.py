@@ -36,7 +36,7 @@ from ..syntax.structures import (
     NnrUnitHeader,
 )
 from .layout import Layout
-from .prepare import Prepared
+from .prepared import Prepared
 
 #: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
 DEFLATED_BYTES = 4096

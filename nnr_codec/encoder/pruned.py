@@ -13,7 +13,7 @@ from ..constants import NNR_TPL_BMSK, NNR_TPL_DICT
 from ..errors import EncodeError
 from ..syntax.structures import BitMask, NnrPruningTopologyContainer
 from .blocks import UnitPlan
-from .prepare import Prepared
+from .prepared import Prepared
 
 
 def references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderConfig) -> list[str]:

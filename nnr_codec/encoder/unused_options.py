@@ -18,7 +18,7 @@ from ..tensor.quant import DTYPES
 from .blocks import OPTIONAL, UnitPlan
 from .layout import is_listed
 from .plan import TensorPlan
-from .prepare import Prepared
+from .prepared import Prepared
 
 _NO_BLOCKS = "the model has no graph that tells which tensors form a block"
 

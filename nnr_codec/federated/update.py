@@ -29,7 +29,7 @@ from ..encoder.encode import encode_units
 from ..encoder.goals import settle
 from ..encoder.links import Link, Links
 from ..encoder.plan import native
-from ..encoder.prepare import Prepared
+from ..encoder.prepared import Prepared
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, Reader
 from ..encoder.unused_options import warn_not_update, warn_unmatched

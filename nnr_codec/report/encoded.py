@@ -14,7 +14,7 @@ from ..config import EncoderConfig
 from ..constants import NNR_NDU, NnrUnitType
 from ..decoder.stream import StreamDecoder
 from ..encoder.encode import TensorReport
-from ..encoder.prepare import Prepared
+from ..encoder.prepared import Prepared
 from ..files import output_file
 from ..limits import Limits
 from ..model import Array, source_size

@@ -18,7 +18,7 @@ from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.encode import encode_units
 from nnr_codec.encoder.grids import grid_codes
 from nnr_codec.encoder.plan import subject
-from nnr_codec.encoder.prepare import prepare
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Block, Model, Wiring
 from nnr_codec.sideinfo.codes import split

@@ -18,7 +18,7 @@ from nnr_codec.config import EncoderConfig
 from nnr_codec.encoder import encode as encode_module
 from nnr_codec.encoder import layout as layout_module
 from nnr_codec.encoder.encode import encode_units
-from nnr_codec.encoder.prepare import prepare
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Array, Block, Model, Wiring
 
 from ..decoder.test_parallel import Pickling, Sorted

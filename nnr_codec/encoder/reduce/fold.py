@@ -12,8 +12,8 @@ from ...config import EncoderConfig
 from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring
 from ..changed import Floats, changed, factored
-from .blocks import may_change, whole
-from .tool import Reduced
+from ..prepared import Prepared
+from .tool import may_change, whole
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Fold:
     What is coded are these two; decoders recreate the others from the topology.
     """
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is nothing to fold."""
-        return _folded(reduced, reduced.config)
+        return _folded(prepared, prepared.config)
 
 
-def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
+def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
     """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
     A scale of ours becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and it is 1:
     neither is rounded before the other.
     """
-    model, restored = reduced.model, reduced.restored
+    model, restored = prepared.model, prepared.restored
     others: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
     gone: dict[str, dict[str, Array]] = {}
@@ -42,7 +42,7 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
     for block in model.blocks:
         ours = block.scale if block.scale not in restored.tensors else None
         plain = block if ours is None else replace(block, scale=None)
-        reason = _unfoldable(plain, model, config, reduced.wiring)
+        reason = _unfoldable(plain, model, config, prepared.wiring)
         if reason:
             reasons.append(f": {reason}")
             blocks.append(block)
@@ -66,7 +66,7 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
         factored(changed(model.tensors, others, divisors), gone) if gone else changed(model.tensors, others, divisors)
     )
     return replace(
-        reduced,
+        prepared,
         model=replace(model, tensors=coded, blocks=blocks),
         restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
     )

@@ -30,9 +30,9 @@ from ..distortion import distortion, power
 from ..factors import Factors, gain_of
 from ..goals import excerpt, has_goal, settle, usual_qp, with_density
 from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
+from ..prepared import Prepared, product_of
 from ..schedule import Pool, Reader
-from .blocks import members
-from .tool import Reduced, product_of, within
+from .tool import members, within
 
 Floats = npt.NDArray[np.float64]
 
@@ -102,28 +102,28 @@ class LowRank:
         if self.form not in FORMS:
             raise EncodeError(f"reduce: lowrank(form={self.form}): there are {' and '.join(FORMS)}")
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays.
 
         EncodeError with fixed-point numbers, without matrices, and for displacements without side information.
         """
-        if reduced.config.fixed_point is not None:
+        if prepared.config.fixed_point is not None:
             raise EncodeError("reduce: lowrank makes products, which are no fixed-point numbers")
-        if self.displacement and not reduced.config.side_info:
+        if self.displacement and not prepared.config.side_info:
             raise EncodeError("reduce: lowrank(displacement=true) needs side information")
-        names = [name for name in reduced.matrices(self.tensors) if _decomposable(name, reduced)]
-        pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, reduced.array(name)))), reduced)
-        listed = reduced.config.indexed_references and reduced.model.topology is not None  # where H has no name (A.4)
-        return _decomposed(reduced, pairs, listed or self.form == "units") if pairs else reduced
+        names = [name for name in prepared.matrices(self.tensors) if _decomposable(name, prepared)]
+        pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, prepared.array(name)))), prepared)
+        listed = prepared.config.indexed_references and prepared.model.topology is not None  # where H has no name (A.4)
+        return _decomposed(prepared, pairs, listed or self.form == "units") if pairs else prepared
 
-    def _chosen(self, weights: Iterable[_Weight], reduced: Reduced) -> dict[str, _Pair]:
+    def _chosen(self, weights: Iterable[_Weight], prepared: Prepared) -> dict[str, _Pair]:
         """G and H of the weights that do not stay; with a ratio all weights are at hand at once, else one by one."""
         ranks: Mapping[str, int] = {}
         if self.ratio is not None:
             weights = list(weights)
             ranks = _ranks(weights, self.ratio)
         has_amount = any(amount is not None for amount in (self.error, self.mse, self.ratio, self.rank))
-        plain = None if has_amount else _Plain(reduced)
+        plain = None if has_amount else _Plain(prepared)
         found = {}
         for one in weights:
             if plain:
@@ -134,7 +134,7 @@ class LowRank:
                 pair = one.displaced(most, pair) if self.displacement else pair
             else:
                 pair = self._of_rank(one, ranks[one.name] if self.rank is None else self.rank)
-            if pair and _has_steps(one, pair, reduced.config):
+            if pair and _has_steps(one, pair, prepared.config):
                 found[one.name] = pair
         return found
 
@@ -168,10 +168,10 @@ class LowRank:
 class _Plain:
     """The weights before, with the steps that they would have: without a target, where there is one."""
 
-    def __init__(self, reduced: Reduced) -> None:
-        config, model = replace(reduced.config, target_size=None, target_ratio=None), reduced.model
+    def __init__(self, prepared: Prepared) -> None:
+        config, model = replace(prepared.config, target_size=None, target_ratio=None), prepared.model
         with Pool() as pool:
-            self.config = settle(model, config, Reader(model), pool, restored=reduced.restored)
+            self.config = settle(model, config, Reader(model), pool, restored=prepared.restored)
         self._model = model
 
     def subject(self, name: str) -> Subject:
@@ -450,17 +450,17 @@ def _rank(weight: _Weight, level: float) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ the model
-def _decomposable(name: str, reduced: Reduced) -> bool:
+def _decomposable(name: str, prepared: Prepared) -> bool:
     """Whether a weight can be a product of two tensors: by what it is in blocks, by its options, and by names."""
-    model, config = reduced.model, reduced.config
+    model, config = prepared.model, prepared.config
     if name in model.aliases.values() or name in (config.sensitivity or ()) or name in (config.hessians or ()):
         return False
     for block in model.blocks:
         if name in (block.g, block.h, *members(block)):
             return False
-        if name == block.weight and block.scale is not None and block.scale not in reduced.wiring.shapes:
+        if name == block.weight and block.scale is not None and block.scale not in prepared.wiring.shapes:
             return False
-    taken = {other.casefold() for other in (*model.tensors, *reduced.wiring.shapes)}
+    taken = {other.casefold() for other in (*model.tensors, *prepared.wiring.shapes)}
     new = (f"{name}_H", default_unit(name), f"{default_unit(name)}_H", *_names(name))
     return not config.for_tensor(name).codebook and not any(
         other.casefold() in taken or not fits_name(other) for other in new
@@ -472,9 +472,9 @@ def _names(name: str) -> tuple[str, str]:
     return f"{name}.G", f"{name}.H"
 
 
-def _decomposed(reduced: Reduced, pairs: Mapping[str, _Pair], two_units: bool) -> Reduced:
+def _decomposed(prepared: Prepared, pairs: Mapping[str, _Pair], two_units: bool) -> Prepared:
     """The model with G and H in the places of some weights."""
-    model = reduced.model
+    model = prepared.model
     blocks = {block.weight: block for block in model.blocks}
     for name, pair in pairs.items():
         g, h = _names(name)
@@ -486,5 +486,5 @@ def _decomposed(reduced: Reduced, pairs: Mapping[str, _Pair], two_units: bool) -
     tensors = {name: dict(zip(_names(name), (pair.g, pair.h), strict=True)) for name, pair in pairs.items()}
     coded = replace(model, tensors=factored(model.tensors, tensors), blocks=list(blocks.values()))
     products = {name: product_of(blocks[name], coded, described(model.tensors, name)[0]) for name in pairs}
-    restored = replace(reduced.restored, tensors=changed(reduced.restored.tensors, products))
-    return replace(reduced, model=coded, restored=restored, maps=reduced.maps.noting("decomposition"))
+    restored = replace(prepared.restored, tensors=changed(prepared.restored.tensors, products))
+    return replace(prepared, model=coded, restored=restored, maps=prepared.maps.noting("decomposition"))

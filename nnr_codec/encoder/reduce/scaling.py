@@ -18,8 +18,8 @@ from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring, described
 from ..changed import Floats, changed, multiplied
 from ..plan import fits_name
-from .blocks import may_change, members
-from .tool import Reduced, matches
+from ..prepared import Prepared, matches
+from .tool import may_change, members
 
 #: How many times less, or more, an index of a weight may be scaled than the median of them is.
 RANGE = 16.0
@@ -49,30 +49,30 @@ class Scale:
         if self.method not in METHODS:
             raise EncodeError(f"reduce: scale(method={self.method}) takes {' or '.join(METHODS)}")
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is no weight to fit scales to."""
         if self.method == "fit":
-            return replace(reduced, fitted=reduced.fitted.union(reduced.matrices(self.tensors)))
-        return _scaled(reduced, self.tensors)
+            return replace(prepared, fitted=prepared.fitted.union(prepared.matrices(self.tensors)))
+        return _scaled(prepared, self.tensors)
 
 
-def with_scales(reduced: Reduced) -> Reduced:
+def with_scales(prepared: Prepared) -> Prepared:
     """The model when all steps are done, with a scale of ones for each fitted weight whose block has nothing to scale.
 
     Weights that cannot be fitted are fitted no more: those with ``sensitivity`` or ``hessians``, a codebook or a goal
     of their own, or whose block has a tensor that may not change.
     """
-    if not reduced.fitted:
-        return reduced
-    model, config = reduced.model, reduced.config
+    if not prepared.fitted:
+        return prepared
+    model, config = prepared.model, prepared.config
     blocks = list(model.blocks)
-    apart = reduced.fitted - {name for block in blocks for name in (block.weight, block.g, block.h, *members(block))}
+    apart = prepared.fitted - {name for block in blocks for name in (block.weight, block.g, block.h, *members(block))}
     blocks += [Block(name) for name in model.tensors if name in apart]
-    labels = {name.casefold() for name in (*model.tensors, *reduced.wiring.shapes)}
+    labels = {name.casefold() for name in (*model.tensors, *prepared.wiring.shapes)}
     fits, found, scales = set(), [], dict[str, Array]()
     for block in blocks:
         own, new = block, f"{block.weight}_scaling"
-        if block.weight in reduced.fitted and block.g is None and _may_fit(block, model, config):
+        if block.weight in prepared.fitted and block.g is None and _may_fit(block, model, config):
             dtype, shape = described(model.tensors, block.weight)
             if block.scale is not None or block.gamma is not None:
                 fits.add(block.weight)
@@ -83,7 +83,7 @@ def with_scales(reduced: Reduced) -> Reduced:
         if own.scale is not None or block.weight not in apart:
             found.append(own)
     coded = replace(model, tensors=changed(model.tensors, scales), blocks=found)
-    return replace(reduced, model=coded, fitted=frozenset(fits))
+    return replace(prepared, model=coded, fitted=frozenset(fits))
 
 
 def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
@@ -110,12 +110,12 @@ def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig
     return dtype.itemsize >= 4 and bool(allowed) and not listed and fits_name(scale)
 
 
-def _scaled(reduced: Reduced, tensors: str) -> Reduced:
+def _scaled(prepared: Prepared, tensors: str) -> Prepared:
     """The model with new scales for its blocks, and weights divided, index by index, by what multiplies known ones.
 
     What comes out is without the scales that are new, and has undivided weights where there are such.
     """
-    model, restored, config, wiring = reduced.model, reduced.restored, reduced.config, reduced.wiring
+    model, restored, config, wiring = prepared.model, prepared.restored, prepared.config, prepared.wiring
     others: dict[str, Array] = {}
     scales: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
@@ -138,9 +138,9 @@ def _scaled(reduced: Reduced, tensors: str) -> Reduced:
             divisors[block.weight] = factors, block.axis
         blocks.append(replace(block, scale=scale))
     if not others and not scales:
-        return reduced
+        return prepared
     return replace(
-        reduced,
+        prepared,
         model=replace(model, tensors=changed(model.tensors, others | scales, divisors), blocks=blocks),
         restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
     )

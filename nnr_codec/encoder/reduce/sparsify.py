@@ -10,13 +10,14 @@ import numpy as np
 
 from ...errors import EncodeError, Option
 from ...model import Array
+from ..prepared import Prepared, Pruning
 from .compressibility import compressible
 from .filters import small_rows
 from .magnitude import largest_of_least, small_items
 from .micro import small_blocks, small_of_superblocks
 from .statistics import thresholds
 from .structure import Triple, dimensions, divided
-from .tool import Pruning, Reduced, within
+from .tool import within
 from .zeros import below, cleared, magnitudes, matrices, missing
 
 Arrays = Mapping[str, Array]
@@ -83,18 +84,18 @@ class Sparsify:
         if self.superblock:
             divided(block, superblock)
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError without a ratio, or without matrices."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
-        before = {name: reduced.array(name) for name in reduced.matrices(self.tensors)}
-        axes = {block.weight: block.axis for block in (*reduced.wiring.blocks, *reduced.model.blocks)}
+        before = {name: prepared.array(name) for name in prepared.matrices(self.tensors)}
+        axes = {block.weight: block.axis for block in (*prepared.wiring.blocks, *prepared.model.blocks)}
         after: dict[str, Array] = {}
         for part in [before] if self.scope == "global" else [{name: array} for name, array in before.items()]:
             after |= self._sparse(part, axes)
-        pruning = replace(reduced.pruning or Pruning(), sparse=True) if self.mask else reduced.pruning
-        maps = reduced.maps.noting("sparsification")
-        return replace(reduced.replaced(after), pruning=pruning, maps=maps)
+        pruning = replace(prepared.pruning or Pruning(), sparse=True) if self.mask else prepared.pruning
+        maps = prepared.maps.noting("sparsification")
+        return replace(prepared.replaced(after), pruning=pruning, maps=maps)
 
     @property
     def _blocks(self) -> tuple[Triple, Triple]:

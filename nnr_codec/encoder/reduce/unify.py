@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ...errors import EncodeError
 from ...model import Array
+from ..prepared import Prepared
 from .structure import Blocks, Triple, dimensions, divided
-from .tool import Reduced, within
+from .tool import within
 from .zeros import share
 
 Floats = npt.NDArray[np.float64]
@@ -73,11 +74,11 @@ class Unify:
         """The shape of superblocks, 0 for what is whole."""
         return dimensions("superblock", self.superblock, whole=True)
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError("reduce: unify needs a ratio, such as unify(ratio=0.3), or a threshold")
-        grids = self._grids(reduced)
+        grids = self._grids(prepared)
         parts = [part for grid in grids.values() for part in grid]
         if self.threshold is not None:
             chosen = [part.errors <= self.threshold for part in parts]
@@ -85,24 +86,24 @@ class Unify:
             chosen = _least(parts, self.ratio or 0.0)
         unified, masks = {}, iter(chosen)
         for name, grid in grids.items():
-            array = reduced.array(name)
+            array = prepared.array(name)
             for part in grid:
                 array = part.unified(array, next(masks))
             unified[name] = array
-        maps = reduced.maps.noting("unification")
-        return replace(reduced.replaced(unified), maps=maps)
+        maps = prepared.maps.noting("unification")
+        return replace(prepared.replaced(unified), maps=maps)
 
-    def threshold_at(self, reduced: Reduced, ratio: float) -> float:
+    def threshold_at(self, prepared: Prepared, ratio: float) -> float:
         """The threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
-        parts = [part for grid in self._grids(reduced).values() for part in grid]
+        parts = [part for grid in self._grids(prepared).values() for part in grid]
         errors = [part.errors[chosen] for part, chosen in zip(parts, _least(parts, ratio), strict=True)]
         return float(np.concatenate([*errors, np.zeros(1)]).max())
 
-    def _grids(self, reduced: Reduced) -> dict[str, list[_Part]]:
+    def _grids(self, prepared: Prepared) -> dict[str, list[_Part]]:
         """The blocks of each tensor; EncodeError where there are none at all."""
         found = {}
-        for name in reduced.matrices(self.tensors):
-            if grid := _parts(reduced.array(name), self.shapes, self.super_shape):
+        for name in prepared.matrices(self.tensors):
+            if grid := _parts(prepared.array(name), self.shapes, self.super_shape):
                 found[name] = grid
         if not found:
             raise EncodeError(

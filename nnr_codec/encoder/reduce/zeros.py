@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...compare import is_matrix_shape
 from ...dtypes import stored_type
 from ...model import Array
+from ..prepared import is_matrix
 
 Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -32,13 +32,6 @@ def work_type(array: Array) -> np.dtype[Any] | None:
     if stored is None or stored.kind != "f":
         return None
     return np.dtype("f8" if stored.bits == 64 else "f4")
-
-
-def is_matrix(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Whether a tensor has floats, and at least two extents above 1, none of them 0."""
-    stored = stored_type(dtype)
-    is_float = stored is not None and stored.kind == "f"
-    return is_float and is_matrix_shape(shape)
 
 
 def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
