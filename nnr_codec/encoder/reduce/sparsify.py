@@ -11,11 +11,15 @@ import numpy as np
 from ...errors import EncodeError, Option
 from ...model import Array
 from ..prepared import Prepared, Pruning
-from .compressibility import compressible
-from .filters import small_rows
-from .magnitude import largest_of_least, small_items
-from .micro import small_blocks, small_of_superblocks
-from .statistics import thresholds
+from .sparsify_methods import (
+    compressible,
+    largest_of_least,
+    small_blocks,
+    small_items,
+    small_of_superblocks,
+    small_rows,
+    thresholds,
+)
 from .structure import Triple, dimensions, divided
 from .tool import within
 from .zeros import below, cleared, magnitudes, matrices, missing
