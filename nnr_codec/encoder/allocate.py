@@ -22,8 +22,6 @@ from ..errors import EncodeError
 from ..model import Array, Model
 from ..tensor.quant import DTYPES, step_size
 from .choose import choose
-from .cost import unit_syntax
-from .distortion import power, resolve
 from .factors import measured
 from .goals import (
     DEFAULT_QP,
@@ -45,6 +43,7 @@ from .lossless import least_bytes, lossless
 from .plan import Subject, subject
 from .prepared import Prepared, decomposed
 from .quantize import quantize
+from .rate_distortion import power, resolve, unit_syntax
 from .schedule import Pool, Reader
 from .sensitivity import check_names, importance, scaled
 from .ties import ties

@@ -20,11 +20,10 @@ from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_values
 from .default_step import default_plan, has_wide_range, qp_below
 from .distinct import SHARE, sample
-from .exact import Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
+from .exact import GLANCE, Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
 from .fixed import fixed_plan
 from .plan import FLOAT_FORMATS, Subject, TensorPlan
-from .steps import GLANCE
-from .weigh import least
+from .rate_distortion import least
 
 #: Steps of tensors with fewer than two extents above 1: 2 to these powers of their root mean square, which is 65 dB,
 #: and of what one in LOW magnitudes is below, where no value is negative: of variances and the like small ones matter.

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
-from .cost import delta_bits
-from .distinct import chunks
+from .distinct import Distinct, chunks
 from .plan import READABLE, Subject, TensorPlan
+from .rate_distortion import delta_bits
 
 #: Octaves by which the step of a codebook's entries is below the one of the tensor, where the type takes it, and above
 #: it, where it does not; integers that are told apart.
@@ -37,6 +37,16 @@ def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
         codebook_delta_left=deltas[:zero][::-1].tolist(),
         codebook_delta_right=deltas[zero:].tolist(),
     )
+
+
+def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
+    """The plan of an exact step with a codebook of the distinct values; None where decoders would refuse that."""
+    if not len(found.patterns) <= READABLE.max_codebook:
+        return None
+    values = found.patterns.view(subject.stored.dtype).astype(np.float64)
+    entries = np.rint(values / plan.step).astype(np.int64)
+    zero = int(np.searchsorted(entries, 0)) if 0 in entries else found.most_frequent
+    return replace(plan, codebook=integer_codebook(entries, zero))
 
 
 def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:

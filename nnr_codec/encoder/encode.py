@@ -22,22 +22,19 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from . import pruned
 from .allocate import allocate
 from .blocks import UnitPlan
-from .contexts import groups_of, refer
-from .cost import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
-from .distortion import loss
-from .encode_warnings import warn_if_larger, warn_of_loss
+from .encode_warnings import check_blocks, warn_if_larger, warn_of_loss, warn_unmatched, warn_unused
 from .kept import Keeping
 from .layout import plan_units, side_info
-from .links import Link
 from .lossless import least_bytes, lossless
 from .plan import TensorPlan
 from .preamble import preamble
 from .prepared import Prepared
 from .quantize import Groups, as_coded, contents
+from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, loss
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
 from .tools import Part, choose_tools
-from .unused_options import check_blocks, warn_unmatched, warn_unused
+from .update_tree import Link, groups_of, refer
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -13,15 +13,14 @@ from ..syntax import Session
 from . import pruned
 from .allocate import allocate
 from .changed import divided
-from .cost import RECORD_BYTES, code_bytes, coded, overhead
-from .distortion import loss
+from .encode_warnings import check_blocks, warn_unmatched, warn_unused
 from .goals import excerpt
 from .layout import plan_units, side_info
 from .plan import TensorPlan, subject
 from .preamble import preamble
 from .prepared import Prepared
+from .rate_distortion import RECORD_BYTES, code_bytes, coded, loss, overhead
 from .schedule import Call, Pool, Reader
-from .unused_options import check_blocks, warn_unmatched, warn_unused
 
 #: Parameters of an excerpt.
 ABOUT = 1 << 16

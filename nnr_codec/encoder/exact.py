@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..cabac_ext import quantizer
+from ..config import DEFAULT_STEP_EXPONENT
+from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
 from ..sideinfo.record import Code, GridCode, PaletteCode, RawCode
-from .cost import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
-from .distinct import SAMPLE
-from .floats import UNARY, float_code
-from .grids import grid_codes
-from .integers import integer_codes
+from ..tensor.quant import DTYPES, step_size
+from .codebooks import with_codebook
+from .distinct import SAMPLE, sample
+from .exact_codes import UNARY, float_code, grid_codes, integer_codes
 from .plan import Subject, TensorPlan
-from .steps import exact_step, with_codebook
+from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
 
 #: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
 SURPLUS, GAIN = 1.003, 2.0**-9
 #: Bytes of tensors of which no code but the raw one pays for what it adds to the record.
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
+#: Bits of a level or an entry of a codebook, beside its sign.
+LEVEL_BITS = 31
+#: Values that are tried before all are.
+GLANCE = 1024
 
 
 @dataclass
@@ -116,6 +123,46 @@ def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
         book = with_codebook(subject, plan, found)
         if book is not None:
             yield book
+
+
+def exact_step(subject: Subject) -> TensorPlan | None:
+    """The plan of uniform quantization that loses nothing; None where no step does that."""
+    values, density = subject.floats.reshape(-1), subject.config.qp_density
+    qp = _step_qp(sample(values, GLANCE), density)
+    if qp is not None and len(values) > GLANCE:
+        qp = _step_qp(values, density)
+    if qp is None:
+        return None
+    data_format = subject.data_format
+    step = step_size(qp, density)
+    if data_format is DecompressedDataFormat.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
+        data_format = DecompressedDataFormat.TENSOR_FLOAT32  # a step is a normal number of the format (7.3.6)
+    info = np.finfo(DTYPES[data_format])
+    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, subject.bounds)) > float(info.max):
+        return None
+    if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
+        return None
+    return subject.plan(NNR_PT_FLOAT, qp=qp, step=step, data_format=data_format)
+
+
+def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
+    """The qp of the largest step of which all values are multiples; None where there is none, or a level is too large.
+
+    A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
+    """
+    found = quantizer.grid(values if values.itemsize > 2 else values.astype(np.float32), LEVEL_BITS + 8)
+    if found is None:  # more bits than any odd part makes up for
+        return None
+    exponent, odd, largest = found
+    if not odd:
+        exponent, odd = DEFAULT_STEP_EXPONENT, 1
+    if odd >= 2 << density:
+        odd = 1
+    shift = odd.bit_length() - 1
+    qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
+    bound = 1 << (5 + density)
+    fits = -bound <= qp < bound and largest / step_size(qp, density) < 1 << LEVEL_BITS
+    return qp if fits else None
 
 
 def _offer_float_code(cheapest: Cheapest) -> None:

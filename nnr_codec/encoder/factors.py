@@ -19,9 +19,9 @@ from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..model import Array, Block
 from ..tensor.quant import scale, step_size
 from .choose import choose
-from .distortion import Distortion, power, quant_param
 from .plan import Subject, TensorPlan, subject
 from .prepared import weight_of
+from .rate_distortion import Distortion, power, quant_param
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]

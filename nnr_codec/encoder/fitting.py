@@ -16,9 +16,8 @@ import numpy.typing as npt
 from ..model import Array, Block
 from .changed import Floats, multiplied
 from .choose import RATES, choose
-from .cost import measured
-from .distortion import quant_param
 from .plan import Subject, TensorPlan
+from .rate_distortion import measured, quant_param
 
 #: A scale is at most so many times more or less than 1.
 RANGE = 2.0

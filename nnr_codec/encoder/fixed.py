@@ -15,11 +15,11 @@ from ..constants import NNR_PT_FLOAT
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError
 from ..sideinfo.record import TensorRecord
+from .codebooks import with_codebook
 from .distinct import chunks
 from .exact import Cheapest
 from .plan import FixedPoint, Subject, TensorPlan
 from .quantize import fixed_levels, multiples
-from .steps import with_codebook
 
 #: Tensors that a warning names, and characters of each name.
 LISTED, LONGEST = 8, 200

@@ -15,10 +15,10 @@ from ..model import Array, Block, Model, described
 from ..tensor.quant import step_size
 from .choose import choose, in_unit
 from .default_step import FLOOR, default_step, floor_step, qp_below
-from .distortion import Distortion, distortion, power
 from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
 from .plan import Subject, subject
 from .prepared import decomposed
+from .rate_distortion import Distortion, distortion, power
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]

@@ -21,16 +21,16 @@ from ..sideinfo.record import SideInfo, TensorRecord
 from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
 from .changed import divided
 from .choose import choose
-from .cost import code_bytes
 from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
 from .goals import with_density
 from .kept import Keeping
-from .links import Link, Links
 from .plan import READABLE, Subject, TensorPlan, check_name, subject
 from .prepared import Prepared
+from .rate_distortion import code_bytes
 from .schedule import Call, Pool, Reader
 from .ties import ties
+from .update_tree import Link, Links
 
 #: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
 MOST_PARAMETER, WIDE_DENSITY = 1 << 12, 5

@@ -19,7 +19,7 @@ from ..model import Array, Block, Model, Wiring, described, source_size
 from ..reduction import Step
 from ..tensor.reduction import from_displacement, product
 from .changed import changed
-from .links import Links
+from .update_tree import Links
 
 
 @dataclass(frozen=True)

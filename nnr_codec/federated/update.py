@@ -24,15 +24,15 @@ from ..decoder.state import Node, UpdateState
 from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
 from ..encoder.changed import changed, factored
-from ..encoder.distortion import power
 from ..encoder.encode import encode_units
+from ..encoder.encode_warnings import warn_not_update, warn_unmatched
 from ..encoder.goals import settle
-from ..encoder.links import Link, Links
 from ..encoder.plan import native
 from ..encoder.prepared import Prepared
+from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, Reader
-from ..encoder.unused_options import warn_not_update, warn_unmatched
+from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Array, Model

@@ -16,7 +16,7 @@ from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NNR_QCB, NNR_QSU, NNR_TPL, NNR_TPL_REFLIST, PayloadType
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.encode import encode_units
-from nnr_codec.encoder.grids import grid_codes
+from nnr_codec.encoder.exact_codes import grid_codes
 from nnr_codec.encoder.plan import subject
 from nnr_codec.encoder.reduce import prepare
 from nnr_codec.limits import Limits

@@ -24,13 +24,12 @@ from ...sideinfo.record import default_unit
 from ...tensor.reduction import displacement, from_displacement
 from ..changed import changed, factored
 from ..choose import RATES, choose
-from ..cost import measured
 from ..default_step import default_step, qp_below
-from ..distortion import distortion, power
 from ..factors import Factors, gain_of
 from ..goals import excerpt, has_goal, settle, usual_qp, with_density
 from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
 from ..prepared import Prepared, product_of
+from ..rate_distortion import distortion, measured, power
 from ..schedule import Pool, Reader
 from .tool import members, within
 

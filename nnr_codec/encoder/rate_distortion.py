@@ -1,9 +1,13 @@
-"""How far a planned tensor decodes from what it was: found out by quantizing it, without coding it."""
+"""Rate and distortion of a planned tensor: about how many bytes it takes, and how far it decodes from its values.
+
+The encoder compares ways of coding by these numbers. Levels are made for them, but not coded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,22 +16,102 @@ import numpy.typing as npt
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSyntax, coding_order
 from ..compare import Loss, is_matrix_shape
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
 from ..model import Array
+from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, codebook_values, look_up, scale
-from .cost import unit_syntax
 from .distinct import CHUNK
 from .plan import Subject, TensorPlan
-from .quantize import quantize
+from .quantize import contents, quantize
+from .tools import Part, bits_of, choose_tools
 
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
 
+#: Of a unit's size, types and flags; of a record's entry, deflated, and of what its name adds where others are alike.
+UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
+#: Of terminate_cabac(), and half of the bits up to the next byte.
+TERMINATION_BITS = 9
+#: Of integer_codebook() beside its differences.
+CODEBOOK_BYTES = 5
+#: Bytes of an entry point, about: its offset, its state, and bits since the one before.
+ENTRY_POINT_BYTES = 4
 #: Values of which the loss is measured at once: they fit a cache of 1 MB.
 PART = 1 << 15
 
 
+# --------------------------------------------------------------------------------------------------------------- rate
+def measured(subject: Subject, plan: TensorPlan) -> float:
+    """Bytes of the units and the record of a tensor, as the probabilities of its levels have it.
+
+    Raises ValueError for a code that the tensor does not fit.
+    """
+    if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
+        return overhead(plan) + 4 * prod(plan.dims)
+    return coded(subject, plan)[0]
+
+
+def coded(subject: Subject, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
+    """The bytes of :func:`measured`, the levels or floats of the tensor's unit, and the syntax of levels."""
+    syntax = None
+    if plan.payload_type != NNR_PT_RAW_FLOAT:
+        syntax = unit_syntax(plan, subject.config.profile)
+    unit, bits = contents(plan, subject.floats if plan.payload_type == NNR_PT_FLOAT else subject.array, syntax)
+    extra = overhead(plan) + (bits.nbytes if bits is not None else 0)
+    if syntax is None:
+        return extra + unit.nbytes, unit, syntax
+    parts = [Part(plan, unit, syntax)]
+    return extra + (bits_of(parts, choose_tools(parts)) + TERMINATION_BITS) / 8, unit, syntax
+
+
+def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
+    """What the header of a tensor's own unit will say."""
+    codebook = plan.codebook
+    return TensorSyntax(
+        plan.dims,
+        general_profile_idc=profile,
+        dq_flag=plan.dq_flag,
+        cabac_unary_length_minus1=plan.options.cabac_unary_length_minus1,
+        scan_order=plan.options.scan_order,
+        codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
+    )
+
+
+def overhead(plan: TensorPlan) -> float:
+    """Bytes beside levels and floats: headers, and what the record says."""
+    total = float(UNIT_BYTES + len(plan.unit_id.encode()) + 2 * len(plan.dims))
+    if plan.codebook:
+        deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
+        total += CODEBOOK_BYTES + delta_bits(deltas, plan.codebook.codebook_egk) / 8
+    if plan.record:
+        total += RECORD_BYTES
+    if plan.code:
+        total += code_bytes(plan.code)
+    if plan.record and plan.record.bits:
+        total += UNIT_BYTES + len(plan.record.bits.encode())
+    return total
+
+
+def code_bytes(code: Code) -> float:
+    """Bytes of a code in the record: of base64, deflating leaves little more than what it says."""
+    said = b""
+    if isinstance(code, PaletteCode):
+        said = code.values
+    elif isinstance(code, GridCode):
+        said = code.scale
+    elif isinstance(code, FloatCode):
+        said = code.rows or b""
+    return CODE_BYTES + 1.02 * len(said)
+
+
+def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:
+    """Bits of the differences of a codebook's entries, which are codes of this order (6.3.3.7)."""
+    lengths = np.frexp((deltas >> order) + 1.0)[1]  # in bits
+    return int((2 * lengths - 1 + order).sum())
+
+
+# --------------------------------------------------------------------------------------------------------- distortion
 @dataclass(frozen=True)
 class Distortion:
     """The error of a tensor.
@@ -172,3 +256,21 @@ def power(values: Floats) -> float:
     """Return the sum of the squares of finite values; the same on every machine."""
     flat = np.ascontiguousarray(values).reshape(-1)
     return quantizer.power(flat if flat.itemsize > 2 else flat.astype(np.float32))
+
+
+# --------------------------------------------------------------------------------------------------------------- both
+def least(subject: Subject, plans: Sequence[TensorPlan]) -> TensorPlan:
+    """The plan of the least sum of squared errors and bits, of equal ones the first.
+
+    The first plan's step and rate say what a bit is worth.
+    """
+    if len(plans) == 1:
+        return plans[0]
+    worth = plans[0].rate * plans[0].step ** 2
+    return min(plans, key=lambda plan: _lagrangian(subject, plan, worth))
+
+
+def _lagrangian(subject: Subject, plan: TensorPlan, worth: float) -> float:
+    entry_points = unit_syntax(plan, subject.config.profile).entry_points if plan.options.scan_order else 0
+    taken = measured(subject, plan) + ENTRY_POINT_BYTES * entry_points
+    return distortion(subject, plan).noise + worth * 8 * taken

@@ -1,8 +1,14 @@
-"""Floats that somebody made of small integers by a scale, one for the tensor or one for each channel."""
+"""Codes of side information that keep every bit of a tensor (docs/side-information.md): candidates, with their numbers.
+
+* integers: a base, and low bits in a unit of their own, where their own values are not the best levels.
+* floats: exponents are coded, and the rest of their bits is stored.
+* grids: floats that were made of small integers by a scale, one for the tensor or one for each channel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +16,19 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..dtypes import StoredType
-from ..sideinfo.record import GridCode
-from .distinct import CHUNK, SAMPLE, distinct, sample
+from ..sideinfo.record import FloatCode, GridCode, IntegerCode
+from .distinct import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
 from .plan import Subject
 
+Floats = npt.NDArray[np.floating[Any]]
+Doubles = npt.NDArray[np.float64]
+
+#: Bits of the levels when lower ones are kept apart.
+HIGH_BITS = 6
+#: Bits of the mantissa that stand in the levels, where there are as many.
+MANTISSA = 1
+#: cabac_unary_length_minus1 of exponents.
+UNARY = 30
 #: Integers that quantizers give the largest magnitude: tried for types of so short a mantissa that rounding hides
 #: divisors.
 LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
@@ -22,10 +37,96 @@ CHANNELS, MAGNITUDES = 4, 64
 #: Of the largest integer of a grid, and of one that is none by chance: the values of narrow types are all on some.
 MOST, CERTAIN = 1 << 16, 255
 
-Floats = npt.NDArray[np.floating[Any]]
-Doubles = npt.NDArray[np.float64]
+
+# ----------------------------------------------------------------------------------------------------------- integers
+def integer_codes(subject: Subject) -> Iterator[IntegerCode]:
+    """Codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
+    low, high = subject.bounds
+    levels, others = subject.part_id("levels"), subject.part_id("bits")
+    width = (high - low).bit_length()
+    if width <= 32:
+        for base in sorted({low, low + (high - low + 1) // 2, _median(subject)} - {0}):
+            if low - base >= -(1 << 31) and high - base < 1 << 31:
+                yield IntegerCode(base, unit=levels)
+    for bits in sorted({width - 32, width - HIGH_BITS, 32 if width > 32 else 0}):
+        if bits > 0:  # levels from 0 on, or around it when they take all of int32
+            base = low if width - bits < 32 else low + (1 << (width - 1))
+            yield IntegerCode(base, bits, others, levels)
 
 
+def _median(subject: Subject) -> int:
+    some: list[int] = sorted(sample(subject.array.reshape(-1)).tolist())
+    return some[len(some) // 2]
+
+
+# ------------------------------------------------------------------------------------------------------------- floats
+@dataclass(frozen=True)
+class FloatChoice:
+    """A code of floats, and the bits of both units' contents."""
+
+    code: FloatCode
+    bits: float
+
+
+def float_code(subject: Subject) -> FloatChoice | None:
+    """The code for a tensor of floats; None where it would leave no bits to the other unit."""
+    stored, patterns, ids = subject.stored, subject.patterns, (subject.part_id("bits"), subject.part_id("levels"))
+    mantissa = min(MANTISSA, stored.mantissa)
+    by_sign, both_zeros = _exponent_histogram(subject, mantissa)
+    zeros, rows, lower_bits = _low_zeros(subject, stored.mantissa - mantissa)
+    choices = []
+    for holes in range(3 if both_zeros[1] else 2 if both_zeros[0] else 1):
+        empty, rest = both_zeros[:holes], by_sign.copy()
+        rest[:holes, 0] -= empty
+        unsigned, counts = not rest[1].any(), rest.sum(axis=0)
+        kept = int(counts.sum())
+        width = int(not unsigned) + stored.mantissa - mantissa - zeros
+        if kept and width + zeros * (rows is not None):
+            bits = entropy_bits(np.append(counts, empty)) + kept * width + kept / len(patterns) * lower_bits
+            code = FloatCode(ids[0], int(counts.argmax()), mantissa, holes, unsigned, zeros, rows, ids[1])
+            choices.append(FloatChoice(code, bits))
+    return min(choices, key=lambda choice: choice.bits, default=None)
+
+
+def _exponent_histogram(subject: Subject, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How often each number of exponent and first mantissa bits is there, by sign; +0.0 and -0.0."""
+    stored = subject.stored
+    shift, sign = stored.mantissa - mantissa, subject.patterns.dtype.type(1 << (stored.bits - 1))
+    counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
+    both_zeros = np.zeros(2, np.int64)
+    for part in chunks(subject.patterns):
+        counts += np.bincount((part >> shift).astype(np.int64), minlength=counts.size).reshape(2, -1)
+        both_zeros += [len(part) - np.count_nonzero(part), np.count_nonzero(part == sign)]
+    return counts, both_zeros
+
+
+def _low_zeros(subject: Subject, most: int) -> tuple[int, bytes | None, float]:
+    """How many low bits of the mantissa are 0 in which rows (None: all), and the bits that remain below."""
+    stored = subject.stored
+    rows = subject.dims[0]
+    per_row = len(subject.patterns) // rows
+    patterns = subject.patterns.reshape(rows, per_row)
+    trailing = np.empty(rows, np.uint8)
+    counts = np.zeros(most + 1, np.int64)
+    together = max(CHUNK // per_row, 1)
+    for start in range(0, rows, together):
+        used = np.bitwise_or.reduce(patterns[start : start + together], axis=1)
+        used |= used.dtype.type(1 << stored.mantissa)
+        lowest = used & (~used + used.dtype.type(1))
+        found = np.minimum(np.frexp(lowest.astype(np.float64))[1] - 1, most)
+        trailing[start : start + together] = found
+        counts += np.bincount(found, minlength=most + 1)
+    everywhere = int(counts.nonzero()[0][0])
+    having = counts[::-1].cumsum()[::-1]  # rows with at least so many zeros
+    saved: npt.NDArray[Any] = np.arange(most + 1) * having * per_row - 1.2 * rows
+    best = int(saved.argmax())
+    if saved[best] <= everywhere * rows * per_row:
+        return everywhere, None, 0.0
+    marked = trailing >= best
+    return best, np.packbits(marked).tobytes(), float(best * per_row * (rows - int(marked.sum())))
+
+
+# -------------------------------------------------------------------------------------------------------------- grids
 def grid_codes(subject: Subject) -> Iterator[GridCode]:
     """The codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
     values, stored = subject.floats, subject.stored
