@@ -13,9 +13,10 @@ from ..bitstream.performance import Performance, PerformanceMaps
 from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
 from ..encoder import tune as tuning
-from ..encoder.encode import TensorReport, encode_units
+from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.schedule import Pool, Reader
+from ..encoder.tensor_report import TensorReport
 from ..errors import EncodeError
 from ..model import Array, Model
 from ..reduction import Step

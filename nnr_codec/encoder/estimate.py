@@ -10,12 +10,11 @@ from ..config import EncoderConfig
 from ..constants import NNR_PT_RAW_FLOAT
 from ..model import Array
 from ..syntax import Session
-from . import pruned
 from .allocate import allocate
 from .changed import divided
 from .encode_warnings import check_blocks, warn_unmatched, warn_unused
 from .goals import excerpt
-from .layout import plan_units, side_info
+from .layout import plan_units
 from .plan import TensorPlan, subject
 from .preamble import preamble
 from .prepared import Prepared
@@ -54,17 +53,11 @@ def estimate(
 def _estimated(
     prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, asked: EncoderConfig | None = None
 ) -> tuple[int, list[Estimated]]:
-    model = prepared.model
     layout = plan_units(prepared, config, read, pool)
     units = layout.units
     if asked:
         warn_unused(asked, prepared, units)
-    record = side_info(model, units, config)
-    references = pruned.references(prepared, units, config)
-    removed = pruned.container(prepared, units, references)
-    codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
-    said = preamble(prepared, layout, references, record, config, Session(), codebooks=codebooks, pruning=removed)
-    before = sum(map(len, said))
+    before = sum(map(len, preamble(prepared, layout, config, Session())[0]))
     plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
     found = dict(zip([call.names[0] for call in calls], pool.results(calls), strict=True))

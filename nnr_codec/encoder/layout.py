@@ -17,7 +17,7 @@ from ..config import EncoderConfig
 from ..constants import NNR_PT_INT
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
-from ..sideinfo.record import SideInfo, TensorRecord
+from ..sideinfo.record import TensorRecord
 from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
 from .changed import divided
 from .choose import choose
@@ -97,18 +97,6 @@ def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int
     reached = sizes[np.searchsorted(qps, choices + half)] - sizes[np.searchsorted(qps, choices - half)]
     best = int(choices[reached.argmax()])
     return best, {plan.name for plan in plans if not -half <= plan.qp - best < half}
-
-
-def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
-    """The record of a model; EncodeError where it would be needed and is not wanted, or is too long to be read."""
-    records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
-    record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
-    if record and not config.side_info:
-        raise EncodeError("the model has metadata, which only side information holds")
-    size = len(record.to_bytes()) if record else 0
-    if size > READABLE.max_side_info_bytes:
-        raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
-    return record
 
 
 @dataclass(slots=True)

@@ -21,10 +21,10 @@ from ..dtypes import stored_type
 from ..model import Array
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, codebook_values, look_up, scale
+from .coding_tools import CodedTensor, bits_of, choose_tools
 from .distinct import CHUNK
 from .plan import Subject, TensorPlan
 from .quantize import contents, quantize
-from .tools import Part, bits_of, choose_tools
 
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
@@ -61,8 +61,8 @@ def coded(subject: Subject, plan: TensorPlan) -> tuple[float, Array, TensorSynta
     extra = overhead(plan) + (bits.nbytes if bits is not None else 0)
     if syntax is None:
         return extra + unit.nbytes, unit, syntax
-    parts = [Part(plan, unit, syntax)]
-    return extra + (bits_of(parts, choose_tools(parts)) + TERMINATION_BITS) / 8, unit, syntax
+    bits_of_levels = bits_of(choose_tools([CodedTensor(plan, unit, syntax)])[1])
+    return extra + (bits_of_levels + TERMINATION_BITS) / 8, unit, syntax
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:

@@ -6,7 +6,7 @@ Contexts may refer to them as well (10.2.1.4, 10.3.4.2.2); here is decided wheth
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from ..bitstream import payload
 from ..cabac_ext import quantizer
+from ..cabac_ext.kernel import TensorSide
 from ..decoder.state import Node
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from .tools import Part, bits_of, choose_tools
+from .coding_tools import CodedTensor, bits_of, choose_tools
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,10 @@ class Links:
         return elements
 
 
-def refer(header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, coded: Part, link: Link) -> Part:
-    """A tensor of an update with the contexts that take the fewest bits; temporal_context_modeling_flag is set."""
+def refer(
+    header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, coded: CodedTensor, link: Link
+) -> CodedTensor:
+    """Return a tensor of an update with the contexts that take the fewest bits; set temporal_context_modeling_flag."""
     if link.before is None:
         return coded
     co_loc = _of_shape(link.before.levels, coded.plan.dims)
@@ -92,19 +95,20 @@ def refer(header: NnrCompressedDataUnitHeader, session: Session, part: payload.P
     for flag, hist in product(temporal, history):
         header.temporal_context_modeling_flag = flag
         syntax = payload.tensor_syntax(header, session, part, co_loc=co_loc if flag else None, any_sig=any_sig)
-        candidates.append((flag, coded._replace(syntax=syntax, hist=hist)))
+        side = TensorSide(hist_dep_sig_prob_enabled_flag=hist)
+        candidates.append((flag, replace(coded, syntax=syntax, side=side)))
     header.temporal_context_modeling_flag, best = (
         candidates[0] if len(candidates) == 1 else min(candidates, key=lambda candidate: _bits(candidate[1]))
     )
     return best
 
 
-def groups_of(
-    header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, values: Part, link: Link
+def trellis_groups(
+    header: NnrCompressedDataUnitHeader, session: Session, part: payload.Part, values: CodedTensor, link: Link
 ) -> npt.NDArray[np.uint8] | None:
-    """What contexts will tell apart when values are quantized with a rate, in the trellis' groups, shape (n,).
+    """Return the group of each parameter for the trellis, shape (n,): contexts will tell these groups apart.
 
-    ``values`` has them in the place of levels.
+    None without a rate, or without earlier levels. ``values`` has values in the place of levels.
     """
     plan, before = values.plan, link.before
     if before is None or not (before.levels or before.any_sig) or not plan.rate or plan.codebook:
@@ -112,8 +116,8 @@ def groups_of(
     floats: quantizer.Real = np.ascontiguousarray(values.levels).reshape(-1)
     rough = np.empty(floats.size, np.int32)
     quantizer.uniform(floats, plan.step * (1 + plan.dq_flag), rough)
-    guess = refer(header, session, part, values._replace(levels=rough.reshape(plan.dims)), link)
-    if guess.hist:
+    guess = refer(header, session, part, replace(values, levels=rough.reshape(plan.dims)), link)
+    if guess.side.hist_dep_sig_prob_enabled_flag:
         return before.any_sig[0].reshape(-1).view(np.uint8)
     if header.temporal_context_modeling_flag:
         sizes = np.abs(before.levels[0]).reshape(-1)
@@ -122,16 +126,16 @@ def groups_of(
 
 
 def _of_shape(arrays: tuple[npt.NDArray[Any], ...], dims: tuple[int, ...]) -> npt.NDArray[Any] | None:
-    """What an earlier update left of a tensor; None where that is nothing, or of another one."""
+    """Return the levels or flags of an earlier update; None where all are 0, or they have other dimensions."""
     return arrays[0] if len(arrays) == 1 and arrays[0].shape == dims and arrays[0].any() else None
 
 
 def _flags(wanted: bool | None, reference: npt.NDArray[Any] | None) -> tuple[int, ...]:
-    """The values of a flag that come into question."""
+    """Return the values of a flag that are possible."""
     if reference is None or wanted is False:
         return (0,)
     return (1,) if wanted else (0, 1)
 
 
-def _bits(part: Part) -> float:
-    return bits_of([part], choose_tools([part], thorough=part.plan.options.thorough))
+def _bits(coded: CodedTensor) -> float:
+    return bits_of(choose_tools([coded], thorough=coded.plan.options.thorough)[1])

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
-from nnr_codec.encoder import weigh
+from nnr_codec.encoder import rate_distortion
 from nnr_codec.encoder.choose import choose
 from nnr_codec.encoder.codebooks import with_values
 from nnr_codec.encoder.effort import EFFORTS
@@ -145,7 +145,7 @@ def test_the_least_sum_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all candidates at the highest level, by their true costs."""
     values = laplacian((60, 50), 2.0**-9)
     seen: list[TensorPlan] = []
-    least = weigh.least
+    least = rate_distortion.least
 
     def noted(tensor: Any, plans: Any) -> TensorPlan:
         seen.extend(plans := list(plans))

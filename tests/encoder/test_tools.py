@@ -18,23 +18,23 @@ from nnr_codec.cabac_ext.kernel import (
 )
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_PT_INT
+from nnr_codec.encoder.coding_tools import ALL_UNARY_LENGTHS, FEW, UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
 from nnr_codec.encoder.plan import TOOLS, Tools, subject
-from nnr_codec.encoder.tools import ALL_UNARY_LENGTHS, FEW, UNARY_LENGTHS, Choice, Part, bits_of, choose_tools
 
 Levels = npt.NDArray[np.int32]
 RNG = np.random.default_rng(8)
 OPEN = Tools(open=frozenset(TOOLS))
 
 
-def part(levels: Levels, options: Tools = OPEN, **elements: Any) -> Part:
+def part(levels: Levels, options: Tools = OPEN, **elements: Any) -> CodedTensor:
     plan = subject("w", levels, EncoderConfig()).plan(NNR_PT_INT, dq_flag=elements.get("dq_flag", 0))
     plan = replace(plan, options=options)
     unary = options.cabac_unary_length_minus1
     syntax = TensorSyntax(levels.shape, cabac_unary_length_minus1=unary, scan_order=options.scan_order, **elements)
-    return Part(plan, levels, syntax)
+    return CodedTensor(plan, levels, syntax)
 
 
-def bits(one: Part, unary: int, side: TensorSide) -> float:
+def bits(one: CodedTensor, unary: int, side: TensorSide) -> float:
     c = PayloadEstimator()
     c.quant_tensor(one.syntax.with_unary_length(unary), one.levels, side)
     return c.bits
@@ -50,13 +50,13 @@ def test_unary_length_against_all(scale: float, dq_flag: int) -> None:
     """No length of those tried is shorter by more than what makes a choice worth it; with all compared, none."""
     one = part(laplacian(scale), dq_flag=dq_flag)
     costs = {length: measure(one.syntax.with_unary_length(length), one.levels)[1] for length in UNARY_LENGTHS}
-    found = choose_tools([one])
-    chosen = found.cabac_unary_length_minus1
+    unary, found = choose_tools([one])
+    chosen = unary
     assert costs[chosen] <= costs[10]
     assert costs[chosen] <= 1.005 * min(costs.values())
-    assert bits_of([one], found) == bits(one, chosen, found.sides[0]) == costs[chosen]
-    best = choose_tools([one], thorough=True)
-    assert bits_of([one], best) <= costs[chosen]
+    assert bits_of(found) == bits(one, chosen, found[0].side) == costs[chosen]
+    _, best = choose_tools([one], thorough=True)
+    assert bits_of(best) <= costs[chosen]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
@@ -64,23 +64,23 @@ def test_rows_are_skipped_where_that_saves(share: float) -> None:
     levels = laplacian(2, (100, 12))
     levels[: round(100 * share)] = 0
     one = part(levels)
-    found = choose_tools([one])
-    other = TensorSide(row_skip_enabled_flag=1 - found.sides[0].row_skip_enabled_flag)
-    syntax = one.syntax.with_unary_length(found.cabac_unary_length_minus1)
-    assert bits_of([one], found) <= measure(syntax, levels, other)[1] + 1
+    unary, found = choose_tools([one])
+    other = TensorSide(row_skip_enabled_flag=1 - found[0].side.row_skip_enabled_flag)
+    syntax = one.syntax.with_unary_length(unary)
+    assert bits_of(found) <= measure(syntax, levels, other)[1] + 1
     if share in (0.0, 0.5):
-        assert found.sides[0].row_skip_enabled_flag == (share > 0)
+        assert found[0].side.row_skip_enabled_flag == (share > 0)
 
 
 def test_what_is_not_open_stays() -> None:
     levels = laplacian(300)
     levels[:30] = 0
-    found = choose_tools([part(levels, Tools(choose_shift_parameters=False))])
-    assert (found.cabac_unary_length_minus1, found.sides[0].row_skip_enabled_flag) == (10, 0)
-    assert found.sides[0].shift_parameter_ids is None
-    found = choose_tools([part(levels, Tools(row_skipping=True, cabac_unary_length_minus1=3))])
-    assert (found.cabac_unary_length_minus1, found.sides[0].row_skip_enabled_flag) == (3, 1)
-    assert choose_tools([part(laplacian(30), Tools(row_skipping=True))]).sides[0].row_skip_enabled_flag == 0
+    unary, found = choose_tools([part(levels, Tools(choose_shift_parameters=False))])
+    assert (unary, found[0].side.row_skip_enabled_flag) == (10, 0)
+    assert found[0].side.shift_parameter_ids is None
+    unary, found = choose_tools([part(levels, Tools(row_skipping=True, cabac_unary_length_minus1=3))])
+    assert (unary, found[0].side.row_skip_enabled_flag) == (3, 1)
+    assert choose_tools([part(laplacian(30), Tools(row_skipping=True))])[1][0].side.row_skip_enabled_flag == 0
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,19 @@ def test_rows_that_decoders_disagree_about(width: int, scan_order: int, dq_flag:
         Tools(row_skipping=True, scan_order=scan_order),
         Tools(scan_order=scan_order, open=frozenset(TOOLS)),
     ):
-        assert choose_tools([part(levels, options, dq_flag=dq_flag)]).sides[0].row_skip_enabled_flag == skips
+        assert choose_tools([part(levels, options, dq_flag=dq_flag)])[1][0].side.row_skip_enabled_flag == skips
 
 
 def test_parts_of_a_unit_share_a_unary_length() -> None:
     """The largest decides, wherever it stands; the ids of all suit it."""
     small, large = part(laplacian(0.5, (20,))), part(laplacian(1e5))
-    alone = choose_tools([large])
-    assert alone.cabac_unary_length_minus1 == 0
-    both = choose_tools([small, large])
-    assert both.cabac_unary_length_minus1 == 0
-    for side in both.sides:
-        assert side.shift_parameter_ids is not None
-        assert side.shift_parameter_ids.size == 87 + 4
-    assert bits_of([small, large], both) == sum(
-        bits_of([one], Choice(0, [side])) for one, side in zip((small, large), both.sides, strict=True)
-    )
+    assert choose_tools([large])[0] == 0
+    unary, both = choose_tools([small, large])
+    assert unary == 0
+    for one in both:
+        assert one.side.shift_parameter_ids is not None
+        assert one.side.shift_parameter_ids.size == 87 + 4
+    assert bits_of(both) == sum(bits(one, unary, one.side) for one in both)
 
 
 def test_all_lengths_are_compared_where_time_does_not_matter() -> None:
@@ -117,15 +114,15 @@ def test_all_lengths_are_compared_where_time_does_not_matter() -> None:
     levels = laplacian(20, (16, 27))
     one = part(levels)
     costs = [measure(one.syntax.with_unary_length(length), levels)[1] for length in ALL_UNARY_LENGTHS]
-    best = choose_tools([one], thorough=True)
-    assert bits_of([one], best) == min(costs)
+    _, best = choose_tools([one], thorough=True)
+    assert bits_of(best) == min(costs)
 
 
 def test_thorough_plans_are_not_sampled() -> None:
     levels = np.concatenate([laplacian(scale, (700, 60)) for scale in (1, 30)])
     one = part(levels, replace(OPEN, thorough=True))
-    found = choose_tools([one], thorough=True)
-    assert bits_of([one], found) == bits(one, found.cabac_unary_length_minus1, found.sides[0])
+    unary, found = choose_tools([one], thorough=True)
+    assert bits_of(found) == bits(one, unary, found[0].side)
 
 
 def test_no_shift_parameter_id_pays_for_few_levels() -> None:

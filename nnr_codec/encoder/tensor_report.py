@@ -1,4 +1,4 @@
-"""What the levels of a tensor tell for a report: their entropy and histogram, and the tools that code them."""
+"""Reports of encoded tensors: sizes, errors, coding tools, and statistics of levels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext.kernel import TensorSide
+from ..compare import Loss
 from ..constants import PayloadType
 from ..model import Array
 from ..syntax.structures import NnrCompressedDataUnitHeader
@@ -110,6 +111,23 @@ class TensorStatistics:
     levels: LevelStatistics | None = None
     other_bits: int = 0
     code: str = ""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """Statistics of one encoded tensor; the unit of a block counts for its first tensor, the weight.
+
+    ``seconds`` is the time that coding took, without planning; ``statistics`` are None unless they were asked for.
+    ``loss`` is the error; None for integers, and for tensors that decoders do not return by themselves.
+    """
+
+    name: str
+    parameters: int
+    source_bytes: int
+    unit_bytes: int
+    seconds: float = 0.0
+    statistics: TensorStatistics | None = None
+    loss: Loss | None = None
 
 
 def tensor_statistics(
