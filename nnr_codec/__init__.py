@@ -18,6 +18,11 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+if find_spec(f"{__name__}.cabac_ext.kernel") is None:  # a clone that shadows the installed package
+    raise ImportError(
+        f"the nnr_codec in {__path__[0]} is not built; run `pip install -e .` in its clone, or start Python elsewhere"
+    )
+
 if TYPE_CHECKING:
     from .public import *  # noqa: F403
 else:  # hidden from type checkers, which would take any name for one that __getattr__ provides

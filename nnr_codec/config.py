@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from .errors import EncodeError, Option
-from .reduction import Step, steps_of
+from .reduction_steps import Step, steps_of
 
 #: The step of lossy tensors is 2 to this power unless the caller says otherwise.
 DEFAULT_STEP_EXPONENT = -10

@@ -19,7 +19,7 @@ from ..encoder.schedule import Pool, Reader
 from ..encoder.tensor_report import TensorReport
 from ..errors import EncodeError
 from ..model import Array, Model
-from ..reduction import Step
+from ..reduction_steps import Step
 from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode

@@ -19,7 +19,7 @@ from ..tensor.quant import add_update
 from .info import TensorInfo
 from .parents import Reference, refer
 from .reconstruct import Rec, reconstruct
-from .state import Arrays, Digest, Key, Node, UpdateState
+from .state import Arrays, Digest, Key, UpdateNode, UpdateState
 from .task import NduTask
 from .unit import Check, Piece, UnitDecoder, complete, located
 
@@ -31,7 +31,7 @@ class Left(NamedTuple):
     """A node that is left to later updates, and what it continues."""
 
     reference: Reference
-    node: Node
+    node: UpdateNode
 
 
 class Group(NamedTuple):
@@ -308,11 +308,11 @@ class _Memory:
                 shared = np.may_share_memory(rec.levels, rec.values)
                 self.levels.append(rec.levels.copy() if shared else rec.levels)
 
-    def node(self) -> Node:
+    def node(self) -> UpdateNode:
         """The node that replaces the one before."""
         _, depth, name, history, cache, *_ = self.reference
         if not self.recs:
-            return Node(depth, name=name)
+            return UpdateNode(depth, name=name)
         any_sig: Arrays = tuple(levels != 0 for levels in self.levels)
         old = history.any_sig if history else ()
         if not any_sig:
@@ -325,7 +325,7 @@ class _Memory:
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
         # Nor do raw parameters touch WeightUpdateCache (7.3.4).
         updates = tuple(self.updates) or (cache.updates if cache else ())
-        return Node(depth, tuple(self.levels), any_sig, updates, name)
+        return UpdateNode(depth, tuple(self.levels), any_sig, updates, name)
 
 
 def is_first_edition(groups: Iterable[Group]) -> bool:

@@ -13,7 +13,7 @@ from ..constants import NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError, EncodeWarning, LossWarning
 from ..model import Block
-from ..reduction import Step
+from ..reduction_steps import Step
 from ..tensor.quant import DTYPES
 from .blocks import OPTIONAL, UnitPlan
 from .fixed import LISTED, LONGEST

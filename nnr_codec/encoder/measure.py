@@ -21,7 +21,7 @@ from ..bitstream.performance import (
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Model
-from ..reduction import Step
+from ..reduction_steps import Step
 from .prepared import Prepared
 from .reduce.structure import reshaped
 from .reduce.unify import Unify

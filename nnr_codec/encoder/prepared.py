@@ -16,7 +16,7 @@ from ..config import EncoderConfig
 from ..dtypes import stored_type
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring, described, source_size
-from ..reduction import Step
+from ..reduction_steps import Step
 from ..tensor.reduction import from_displacement, product
 from .changed import changed
 from .update_tree import Links

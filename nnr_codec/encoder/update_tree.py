@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..bitstream import payload
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSide
-from ..decoder.state import Node
+from ..decoder.state import UpdateNode
 from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .coding_tools import CodedTensor, bits_of, choose_tools
@@ -30,7 +30,7 @@ class Link:
     ----------
     elements : mapping
         Syntax elements of its compressed data unit header.
-    before : Node or None
+    before : UpdateNode or None
         The last node of the parameter, to which contexts may refer; None where nothing counts.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
         Whether they do; None: where that saves bits.
@@ -41,7 +41,7 @@ class Link:
     """
 
     elements: Mapping[str, Any]
-    before: Node | None = None
+    before: UpdateNode | None = None
     temporal_context_modeling: bool | None = None
     hist_dep_sig_prob: bool | None = None
     is_residual: bool = False

@@ -20,7 +20,7 @@ from ..config import MODEL_GOALS, EncoderConfig, EncoderOptions, configured
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512
 from ..decoder.lineage import Lineage
 from ..decoder.restore import BITS, UPDATE
-from ..decoder.state import Node, UpdateState
+from ..decoder.state import UpdateNode, UpdateState
 from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
 from ..encoder.changed import changed, factored
@@ -531,14 +531,14 @@ def _codable(name: str, array: Array) -> Array:
     return array.astype(np.int32)
 
 
-def _continues(node: Node, array: Array) -> bool:
+def _continues(node: UpdateNode, array: Array) -> bool:
     """Whether what a node keeps is of one tensor of this shape and kind, as its contexts and its cache have to be."""
     kept: tuple[tuple[Array, ...], ...] = (node.levels, node.any_sig, node.updates)
     alike = all(len(arrays) <= 1 and all(one.shape == array.shape for one in arrays) for arrays in kept)
     return alike and all(update.dtype.kind == array.dtype.kind for update in node.updates)
 
 
-def _cached(node: Node | None, array: Array) -> Array | None:
+def _cached(node: UpdateNode | None, array: Array) -> Array | None:
     """WeightUpdateCache of a tensor, if there is one of this shape and kind."""
     return node.updates[0] if node and node.put_node_depth and node.updates and _continues(node, array) else None
 

@@ -21,7 +21,7 @@ from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Array, Channels, Model, Topology, Wiring
 from ..model import described as type_and_shape
-from .others import FormatWarning
+from .plugins import FormatWarning
 from .registry import (
     ChannelFormat,
     Format,

@@ -15,7 +15,7 @@ from ..compare import LossSummary, TensorDifference
 from ..config import EncoderConfig, Rule
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..encoder.tensor_report import TensorReport, TensorStatistics
-from ..reduction import Step
+from ..reduction_steps import Step
 from .encoded import EncodeReport, TensorDetails
 from .reduced import number
 

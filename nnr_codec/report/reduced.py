@@ -11,7 +11,7 @@ import numpy as np
 from ..compare import ModelDifference, compare_models
 from ..encoder.prepared import Prepared, decomposed, is_matrix
 from ..model import Model, described
-from ..reduction import Step
+from ..reduction_steps import Step
 
 
 @dataclass(frozen=True)

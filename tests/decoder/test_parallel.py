@@ -22,7 +22,7 @@ from nnr_codec.decoder import unit as unit_module
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.group import GroupDecoder, is_first_edition
 from nnr_codec.decoder.schedule import decode_groups
-from nnr_codec.decoder.state import Device, Key, Node, UpdateState
+from nnr_codec.decoder.state import Device, Key, UpdateNode, UpdateState
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
 
@@ -191,7 +191,7 @@ def test_the_state_is_changed_in_bitstream_order_by_the_caller() -> None:
             super().__init__()
             self.seen: list[tuple[Any, ...]] = []
 
-        def put(self, key: Key, node: Node, limits: Limits, used: Iterable[Device] = ()) -> None:
+        def put(self, key: Key, node: UpdateNode, limits: Limits, used: Iterable[Device] = ()) -> None:
             self.seen.append((key, threading.current_thread()))
             super().put(key, node, limits, used)
 

@@ -20,7 +20,7 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.formats import FormatWarning, pytorch
 from nnr_codec.formats.lazy import LazyTensors
-from nnr_codec.formats.pytorch import saving, tree
+from nnr_codec.formats.pytorch import description, saving
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
@@ -277,7 +277,9 @@ def test_the_same_bytes(torch: Any) -> None:
 
 def test_a_description_has_one_text_only(torch: Any) -> None:
     """Sets have no order."""
-    texts = {tree.to_bytes({"set": sorted(items, key=tree.text)}) for items in ([1, "1", "b"], ["b", "1", 1])}
+    texts = {
+        description.to_bytes({"set": sorted(items, key=description.text)}) for items in ([1, "1", "b"], ["b", "1", 1])
+    }
     assert len(texts) == 1
     first, again = (nnr.load(saved(torch, {"s": set(items)})).topology for items in (["x", 1], [1, "x"]))
     assert first == again
@@ -383,7 +385,7 @@ def test_types_that_pytorch_lacks(torch: Any) -> None:
 
 
 def test_a_model_that_does_not_fit_its_description(torch: Any) -> None:
-    topology = Topology("pytorch", tree.to_bytes({"dict": [["w", {"tensor": [2, 3]}], ["s", {"tensor": []}]]}))
+    topology = Topology("pytorch", description.to_bytes({"dict": [["w", {"tensor": [2, 3]}], ["s", {"tensor": []}]]}))
     with pytest.raises(nnr.FormatError, match="has no tensor 's'"):
         written(Model({"w": floats(2, 3)}, topology))
     with pytest.raises(nnr.FormatError, match=r"'w' has shape \(3, 2\); the PyTorch description says \(2, 3\)"):
@@ -407,8 +409,8 @@ def test_a_description_for_another_pytorch(torch: Any) -> None:
         ({"list": 1}, "unknown kind"),
     ):
         with pytest.raises(nnr.FormatError, match=match):
-            written(Model({}, Topology("pytorch", tree.to_bytes(node))))
-    integers = Topology("pytorch", tree.to_bytes({"parameter": [1]}))
+            written(Model({}, Topology("pytorch", description.to_bytes(node))))
+    integers = Topology("pytorch", description.to_bytes({"parameter": [1]}))
     with pytest.raises(nnr.FormatError, match="integers that require gradients"):
         written(Model({"tensor": np.ones(1, np.int32)}, integers))
 

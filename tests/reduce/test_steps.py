@@ -15,7 +15,7 @@ import nnr_codec as nnr
 from nnr_codec.encoder import reduce
 from nnr_codec.encoder.prepared import Prepared
 from nnr_codec.encoder.reduce.tool import Tool, made, within
-from nnr_codec.reduction import Step, steps_of
+from nnr_codec.reduction_steps import Step, steps_of
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"a": RNG.normal(0, 0.05, (20, 30)).astype("f4"), "b": np.arange(6, dtype="i4")}

@@ -14,7 +14,7 @@ from typing import Any
 from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Model, Wiring, described
-from ...reduction import Step
+from ...reduction_steps import Step
 from ..prepared import Prepared
 from .scaling import with_scales
 from .tool import Tool, made, recognised

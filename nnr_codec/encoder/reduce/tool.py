@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_type_hints
 from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Block, Model, Wiring
-from ...reduction import Step
+from ...reduction_steps import Step
 from ..prepared import Prepared
 
 #: Fields of Block that name tensors beside its weight.

@@ -17,7 +17,7 @@ from ...files import output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Channels, Model, Topology, Wiring
 from .. import opened_file, state
-from ..beside import neighbour, opened
+from ..companion_files import neighbour, opened
 from ..lazy import LazyTensors
 from ..protobuf import LENGTH, VARINT, Source, without_zero
 from .blocks import find_blocks

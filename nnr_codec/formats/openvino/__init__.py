@@ -21,7 +21,7 @@ from ...files import output_files
 from ...limits import Budget, Limits
 from ...model import Model, Topology, Wiring
 from .. import FormatWarning, announce, check_topology, described, listed, opened_file, state, warn_of_loss
-from ..beside import located, opened
+from ..companion_files import located, opened
 from ..lazy import LazyTensors
 from .ir import Constant, is_ir, read_constants
 from .weights import check_size, count_left_out, entry_of, write_items, write_zeros

@@ -18,9 +18,9 @@ from ...errors import FormatError
 from ...limits import Budget, Limits
 from ...model import Array, Model, Topology
 from .. import announce, lacks_type, listed, require
-from . import tree
+from . import description
+from .batch_norms import find_blocks
 from .items import TYPES, array_of, filled
-from .joins import find_blocks
 from .pickles import Leaf
 from .structure import View, walk
 
@@ -65,7 +65,7 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     blocks = find_blocks(
         torch, module, inputs, {name: array.shape for name, array in tensors.items() if name not in tied}
     )
-    topology = Topology("pytorch", tree.to_bytes(found.tree, blocks))
+    topology = Topology("pytorch", description.to_bytes(found.tree, blocks))
     return Model(tensors, topology, format="pytorch", aliases=found.aliases)
 
 
