@@ -55,7 +55,7 @@ def estimate(
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size
-        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size, loss=loss))
+        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source.nbytes, size, loss=loss))
     report.seconds = time.perf_counter() - started
     return report
 

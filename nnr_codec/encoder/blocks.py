@@ -33,7 +33,7 @@ from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import DisplacementCode, TensorRecord, default_unit
 from ..tensor.quant import DTYPES
 from .choose import choose, in_unit
-from .plan import READABLE, Subject, TensorPlan, check_name
+from .plan import READABLE, Source, Subject, TensorPlan, as_uniform, check_name
 
 #: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
 OPTIONAL = (
@@ -234,7 +234,11 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
     scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
     dq_flag = first.dq_flag & last.dq_flag
     tensors = {
-        role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order), shift=block.axis)
+        role: replace(
+            plan if dq_flag else as_uniform(plan),
+            options=replace(plan.options, scan_order=scan_order),
+            source=replace(plan.source, shift=block.axis),
+        )
         for role, plan in weights.items()
     }
     ids = factor_ids(block, known.listed) if decomposed else (block.weight,)
@@ -279,7 +283,7 @@ def _product(
         if not config.side_info:
             raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information", tensor=block.weight)
     size = prod(dims) * stored.itemsize
-    return TensorPlan(block.weight, dims, NNR_PT_FLOAT, g.data_format, g.options, size, record=record)
+    return TensorPlan(block.weight, dims, g.data_format, g.coding, g.options, Source(size), record)
 
 
 def _fitted(

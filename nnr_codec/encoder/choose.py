@@ -11,7 +11,7 @@ import numpy as np
 
 from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
-from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..constants import DecompressedDataFormat
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError
 from ..model import Array
@@ -22,7 +22,7 @@ from .default_step import default_plan, has_wide_range, qp_below
 from .distinct import SHARE, sample
 from .exact import GLANCE, Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
 from .fixed import fixed_plan
-from .plan import FLOAT_FORMATS, Subject, TensorPlan
+from .plan import FLOAT_FORMATS, Dependent, Quantized, Raw, Subject, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least
 
 #: Steps of tensors with fewer than two extents above 1: 2 to these powers of their root mean square, which is 65 dB,
@@ -58,7 +58,7 @@ def choose(subject: Subject, in_block: bool = False, index: int = 0) -> TensorPl
 def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
     if not subject.array.size:
         empty = TensorRecord(subject.stored.name, subject.array.shape, index=index)
-        return replace(subject.plan(NNR_PT_RAW_FLOAT), dims=subject.array.shape, record=empty)
+        return replace(subject.plan(Raw()), dims=subject.array.shape, record=empty)
     if subject.is_update:
         return _difference(subject)
     if subject.out_of_reach:
@@ -111,7 +111,7 @@ def _cheapest(subject: Subject, lossy: TensorPlan) -> TensorPlan:
             plans += exact_levels(subject)
         largest = max(map(abs, subject.bounds))
         if lossy.step and largest >= RAW_LEVEL * lossy.step and raw_is_exact(subject):
-            plans.append(subject.plan(NNR_PT_RAW_FLOAT))
+            plans.append(subject.plan(Raw()))
     if not plans:
         return lossy
     cheapest = Cheapest(subject)
@@ -206,7 +206,7 @@ def _raw(subject: Subject) -> TensorPlan | None:
         low, high = subject.bounds
         if not _in_float32(max(high, -low)):
             return None
-    return subject.plan(NNR_PT_RAW_FLOAT)
+    return subject.plan(Raw())
 
 
 def _fine(subject: Subject) -> TensorPlan | None:
@@ -242,7 +242,9 @@ def _wide(subject: Subject) -> TensorPlan | None:
     smallest = float(values.min(where=values > 0, initial=np.inf))
     qp = qp_below(ldexp(smallest, FINE_LOW), subject.config.qp_density)
     plan = _quantized(subject, qp, dependent=False)
-    return replace(plan, rate=0.0, passes=1) if plan and plan.qp <= qp else None
+    if plan is None or plan.qp > qp:
+        return None
+    return replace(plan, coding=Quantized(Uniform(plan.qp, plan.step), importance=plan.importance))
 
 
 def _fine_qps(subject: Subject) -> tuple[int, int]:
@@ -288,16 +290,8 @@ def _quantized(subject: Subject, qp: int, dependent: bool) -> TensorPlan | None:
     rate = _rate(subject, dependent) if exact else 0.0
     passes = subject.effort.passes if rate else 1
     known = subject.importance if exact and not subject.is_fine and subject.options.rate != 0 else None
-    return subject.plan(
-        NNR_PT_FLOAT,
-        data_format=data_format,
-        qp=qp,
-        dq_flag=int(dependent),
-        step=step,
-        rate=rate,
-        passes=passes,
-        importance=known,
-    )
+    quantizer = (Dependent if dependent else Uniform)(qp, step, rate, passes)
+    return subject.plan(Quantized(quantizer, importance=known), data_format)
 
 
 def _rate(subject: Subject, dependent: bool) -> float:
@@ -327,7 +321,7 @@ def in_unit(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> Te
     other multiple of it: no error exceeds what it was at most. None where the multiples would not be exact.
     """
     if plan.dq_flag or not dq_flag:
-        return replace(plan, dq_flag=dq_flag)
+        return plan if dq_flag else as_uniform(plan)
     qp = plan.qp - (1 << qp_density)
     step = step_size(qp, qp_density)
     largest = float(np.abs(array).max())
@@ -335,7 +329,10 @@ def in_unit(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> Te
     legal = step >= info.tiny and largest / step < (1 << 30) - 2
     if not legal or not _is_exact(largest, qp, qp_density, info):
         return None
-    return replace(plan, qp=qp, step=step, dq_flag=1, nearest=True)
+    assert isinstance(plan.coding, Quantized)
+    assert isinstance(plan.coding.quantizer, Uniform)
+    quantizer = Dependent(qp, step, plan.rate, plan.coding.quantizer.passes, nearest=True)
+    return replace(plan, coding=replace(plan.coding, quantizer=quantizer))
 
 
 class _FloatFormat(NamedTuple):

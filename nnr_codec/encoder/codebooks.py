@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
 from .distinct import Distinct, chunks
-from .plan import READABLE, Subject, TensorPlan
+from .plan import READABLE, Borders, Quantized, Subject, TensorPlan
 from .rate_distortion import delta_bits
 
 #: Octaves by which the step of a codebook's entries is below the one of the tensor, where the type takes it, and above
@@ -46,7 +46,7 @@ def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> Tensor
     values = found.patterns.view(subject.stored.dtype).astype(np.float64)
     entries = np.rint(values / plan.step).astype(np.int64)
     zero = int(np.searchsorted(entries, 0)) if 0 in entries else found.most_frequent
-    return replace(plan, codebook=integer_codebook(entries, zero))
+    return replace(plan, coding=Quantized(plan.coding.quantizer, integer_codebook(entries, zero)))
 
 
 def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
@@ -96,15 +96,8 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
         borders = (entries[1:] + entries[:-1]) / 2
     if len(entries) > READABLE.max_codebook:
         return None
-    return replace(
-        plan,
-        qp=exponent << density,
-        step=step,
-        dq_flag=0,
-        rate=0.0,
-        codebook=integer_codebook(entries, zero),
-        borders=tuple(borders.tolist()),
-    )
+    quantizer = Borders(exponent << density, step, tuple(borders.tolist()))
+    return replace(plan, coding=Quantized(quantizer, integer_codebook(entries, zero)))
 
 
 def _lloyd(

@@ -226,7 +226,7 @@ def _elements(main: TensorPlan) -> dict[str, Any]:
             "cabac_unary_length_minus1": main.options.cabac_unary_length_minus1,
             "scan_order": main.options.scan_order,
             "dq_flag": main.dq_flag,
-            "first_tensor_dimension_shift": main.shift,
+            "first_tensor_dimension_shift": main.source.shift,
         }
     if main.codebook:
         elements |= {"codebook_present_flag": 1, "codebook": main.codebook}

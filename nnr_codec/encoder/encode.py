@@ -129,7 +129,7 @@ def _units(
     yield from before
     index = {name: k for k, name in enumerate(references)}
     coded_plans = [[*plan.tensors.values()] if plan.all_ids else [] for plan in layout.units]
-    costs = [sum([tensor.source_bytes for tensor in tensors]) for tensors in coded_plans]
+    costs = [sum([tensor.source.nbytes for tensor in tensors]) for tensors in coded_plans]
     whole, links, calls = sum(costs), prepared.links, []
     for plan, tensors, cost in zip(layout.units, coded_plans, costs, strict=True):
         names = tuple([tensor.name for tensor in tensors])
@@ -162,7 +162,7 @@ def _reports(plan: UnitPlan, coded: CodedUnit, unit_bytes: int, losses: Mapping[
         yield TensorReport(
             tensor.name,
             prod(tensor.dims),
-            tensor.source_bytes,
+            tensor.source.nbytes,
             unit_bytes,
             seconds,
             coded.statistics.get(tensor.name),

@@ -15,7 +15,7 @@ from .changed import divided
 from .encode_warnings import check_blocks, warn_unmatched, warn_unused
 from .goals import excerpt
 from .layout import plan_units
-from .plan import TensorPlan, subject
+from .plan import Source, TensorPlan, subject
 from .preamble import preamble
 from .prepared import Prepared
 from .rate_distortion import RECORD_BYTES, code_bytes, coded, loss, overhead
@@ -58,11 +58,12 @@ def _estimated(
     if asked:
         warn_unused(asked, prepared, units)
     before = sum(map(len, preamble(prepared, layout, config, Session())[0]))
-    plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
-    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
+    plans = [plan for unit in units for plan in unit.plans]
+    coded = [plan for unit in units for plan in unit.tensors.values() if plan.has_unit]
+    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
     found = dict(zip([call.names[0] for call in calls], pool.results(calls), strict=True))
     tensors: list[Estimated] = []
-    for plan, _ in plans:
+    for plan in plans:
         size, error = found.get(plan.name, (0, None))
         if plan.record and plan.record.same_as in found:
             error = found[plan.record.same_as][1]
@@ -72,10 +73,11 @@ def _estimated(
 
 def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> tuple[int, Loss | None]:
     """About the bytes of a tensor's units, and its error."""
-    array = arrays[0] if plan.values is None else plan.values
-    if plan.divisor is not None:
-        array = divided(array, plan.divisor, plan.shift)
-    whole, plan = subject(plan.name, array, config, axis=plan.shift), replace(plan, shift=0, divisor=None, values=None)
+    source = plan.source
+    array = arrays[0] if source.values is None else source.values
+    if source.divisor is not None:
+        array = divided(array, source.divisor, source.shift)
+    whole, plan = subject(plan.name, array, config, axis=source.shift), replace(plan, source=Source(source.nbytes))
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
         size, unit, syntax = coded(whole, plan)

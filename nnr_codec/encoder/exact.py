@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
-from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
 from ..sideinfo.record import Code, GridCode, PaletteCode, RawCode
 from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_codebook
 from .distinct import SAMPLE, sample
 from .exact_codes import UNARY, float_code, grid_codes, integer_codes
-from .plan import Subject, TensorPlan
+from .plan import Integers, Quantized, Raw, Subject, TensorPlan, Uniform
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
 
 #: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
@@ -106,16 +106,16 @@ def plain(subject: Subject) -> Iterator[TensorPlan]:
     """Plans that every decoder understands."""
     if subject.stored.kind == "f":
         if raw_is_exact(subject):
-            yield subject.plan(NNR_PT_RAW_FLOAT)
+            yield subject.plan(Raw())
         yield from exact_levels(subject)
     elif subject.bounds[0] >= -(1 << 31) and subject.bounds[1] < 1 << 31:
-        yield subject.plan(NNR_PT_INT)
+        yield subject.plan(Integers())
 
 
 def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
     """Plans of exact steps and codebooks, which every decoder understands."""
     plan = None if subject.out_of_reach else exact_step(subject)
-    if plan is None or (plan.record and not subject.plan(NNR_PT_RAW_FLOAT).record):
+    if plan is None or (plan.record and not subject.plan(Raw()).record):
         return  # a float16 tensor, say, that would have to come from float32
     yield plan
     found = subject.distinct
@@ -142,7 +142,7 @@ def exact_step(subject: Subject) -> TensorPlan | None:
         return None
     if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
         return None
-    return subject.plan(NNR_PT_FLOAT, qp=qp, step=step, data_format=data_format)
+    return subject.plan(Quantized(Uniform(qp, step)), data_format)
 
 
 def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:

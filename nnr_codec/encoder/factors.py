@@ -19,7 +19,7 @@ from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..model import Array, Block
 from ..tensor.quant import scale, step_size
 from .choose import choose
-from .plan import Subject, TensorPlan, subject
+from .plan import Subject, TensorPlan, as_uniform, subject
 from .prepared import weight_of
 from .rate_distortion import Distortion, power, quant_param
 from .schedule import Call, Pool, Reader
@@ -167,9 +167,8 @@ def _distortion(subjects: Sequence[Subject], block: Block, dtype: np.dtype[Any])
     plans = [choose(one, in_block=True) for one in subjects]
     if not all(plan.step for plan in plans):
         return None
-    dq_flag = min(plan.dq_flag for plan in plans)
-    for plan in plans:
-        plan.dq_flag = dq_flag
+    if not all(plan.dq_flag for plan in plans):
+        plans = [as_uniform(plan) for plan in plans]
     g, h = (one.array for one in subjects)
     before = np.asarray(weight_of(block, g, h, dtype), np.float64)
     g, h = (_decoded(one, plan) for one, plan in zip(subjects, plans, strict=True))

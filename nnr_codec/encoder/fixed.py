@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import FIXED_POINT
-from ..constants import NNR_PT_FLOAT
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError
 from ..sideinfo.record import TensorRecord
 from .codebooks import with_codebook
 from .distinct import chunks
 from .exact import Cheapest
-from .plan import FixedPoint, Subject, TensorPlan
+from .plan import FixedPoint, Quantized, Subject, TensorPlan
 from .quantize import fixed_levels, multiples
 
 #: Tensors that a warning names, and characters of each name.
@@ -67,14 +66,15 @@ def fixed_plan(subject: Subject, in_block: bool = False) -> TensorPlan:
     """
     name = subject.config.fixed_point or ""
     fraction, bits = FIXED_POINT[name]
-    form = FixedPoint(fraction, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    qp, limit = -fraction << subject.config.qp_density, 1 << (bits - 1)
+    form = FixedPoint(qp, 2.0**-fraction, fraction, -limit, limit - 1)
     if not all(map(isfinite, subject.bounds)):
         raise EncodeError(
             f"tensor {subject.name!r} has values that are not finite, for which {name} has no numbers",
             tensor=subject.name,
         )
-    qp = -fraction << subject.config.qp_density
-    plan = subject.plan(NNR_PT_FLOAT, qp=qp, step=2.0**-fraction, fixed=form, saturated=_saturated(subject, form))
+    form.saturated = _saturated(subject, form)
+    plan = subject.plan(Quantized(form))
     plan = replace(plan, record=None if subject.array.ndim else TensorRecord("float32", ()))
     if in_block or subject.options.codebook == 0 or not subject.effort.glance:
         return plan
@@ -92,7 +92,11 @@ def fixed_plan(subject: Subject, in_block: bool = False) -> TensorPlan:
 
 def warn_saturated(plans: Iterable[TensorPlan], name: str) -> None:
     """Issue one SaturationWarning for all plans with parameters beyond the format of this name."""
-    found = {plan.name: Saturation(*plan.saturated) for plan in plans if plan.saturated}
+    found = {}
+    for plan in plans:
+        form = plan.coding.quantizer
+        if isinstance(form, FixedPoint) and form.saturated:
+            found[plan.name] = Saturation(*form.saturated)
     if not found:
         return
     fraction, bits = FIXED_POINT[name]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import EncoderConfig
-from ..constants import NNR_PT_INT
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import TensorRecord
@@ -25,7 +24,7 @@ from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
 from .goals import with_density
 from .kept import Keeping
-from .plan import READABLE, Subject, TensorPlan, check_name, subject
+from .plan import READABLE, Integers, Subject, TensorPlan, check_name, subject
 from .prepared import Prepared
 from .rate_distortion import code_bytes
 from .schedule import Call, Pool, Reader
@@ -243,7 +242,7 @@ class _Layout:
         if not self.config.side_info:
             raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
         (array,) = self.read((name,))
-        plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
+        plan = self.place(name, index).subject(array, self.config).plan(Integers())
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))
         return UnitPlan((name,), plan.dims, {"weight": plan})
 
@@ -323,7 +322,9 @@ def _is_neutral(known: Known, subjects: Mapping[str, Subject]) -> bool:
 
 def _with_value(plan: TensorPlan, others: Mapping[str, Subject]) -> TensorPlan:
     """A plan that is followed with another value than the tensor has, if there is one."""
-    return replace(plan, values=others[plan.name].array) if plan.name in others else plan
+    if plan.name not in others:
+        return plan
+    return replace(plan, source=replace(plan.source, values=others[plan.name].array))
 
 
 def _turned(
@@ -355,7 +356,8 @@ def _plan_scaled(
         return unit
     if "ls" not in unit.tensors:
         return None
-    weight = replace(unit.tensors["weight"], divisor=divisor)
+    weight = unit.tensors["weight"]
+    weight = replace(weight, source=replace(weight.source, divisor=divisor))
     return replace(unit, tensors={**unit.tensors, "weight": weight})
 
 

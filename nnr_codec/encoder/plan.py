@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..config import EncoderConfig, TensorOptions
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
+from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
 from ..dtypes import StoredType, stored_type
 from ..errors import EncodeError
 from ..limits import Limits
@@ -75,16 +75,153 @@ class Tools:
     thorough: bool = False
 
 
-@dataclass(frozen=True)
-class FixedPoint:
-    """Numbers that are multiples of 2**-fraction, from ``least`` to ``most`` of it."""
+# ------------------------------------------------------------------------------------------------ quantizers
+@dataclass(slots=True)  # unfrozen: frozen ones take four times as long to make, and there is one for each tensor
+class Uniform:
+    """Uniform quantization: levels are multiples of a step.
 
+    Parameters
+    ----------
+    qp : int
+        As coded, QuantizationParameter included.
+    step : float
+        stepSize.
+    rate : float
+        Squared steps that a bit is worth; 0 for the least error.
+    passes : int
+        Number of searches of each block of parameters for the least error and rate.
+    """
+
+    dq_flag: ClassVar[int] = 0
+
+    qp: int
+    step: float
+    rate: float = 0.0
+    passes: int = 1
+
+
+@dataclass(slots=True)
+class Dependent(Uniform):
+    """Dependent quantization (10.2.1.5).
+
+    ``nearest`` takes the nearest value of each state, instead of a search for the least error of all: no error exceeds
+    the step.
+    """
+
+    dq_flag: ClassVar[int] = 1
+
+    nearest: bool = False
+
+
+@dataclass(slots=True)
+class FixedPoint:
+    """Numbers of a fixed-point format: multiples of 2**-fraction, from ``least`` to ``most`` of it.
+
+    ``saturated`` is the number of values beyond the format, and the largest of them; None for none.
+    """
+
+    dq_flag: ClassVar[int] = 0
+    rate: ClassVar[float] = 0.0
+
+    qp: int
+    step: float
     fraction: int
     least: int
     most: int
+    saturated: tuple[int, float] | None = None
 
 
-@dataclass(slots=True)  # frozen ones take four times as long to make, and there is one for each tensor
+@dataclass(slots=True)
+class Borders:
+    """Entries of a codebook with borders between them, in steps: a value at a border has the next entry."""
+
+    dq_flag: ClassVar[int] = 0
+    rate: ClassVar[float] = 0.0
+
+    qp: int
+    step: float
+    borders: tuple[float, ...]
+
+
+Quantizer = Uniform | FixedPoint | Borders
+
+
+# ------------------------------------------------------------------------------------------------ codings
+class _Unquantized:
+    """Codings without a step."""
+
+    __slots__ = ()
+    quantizer: ClassVar[Uniform] = Uniform(0, 0.0)
+    codebook: ClassVar[None] = None
+    importance: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class Raw(_Unquantized):
+    """Floats as float32 (7.3.4)."""
+
+    payload_type: ClassVar[PayloadType] = NNR_PT_RAW_FLOAT
+
+
+@dataclass(slots=True)
+class Integers(_Unquantized):
+    """Integers as levels (7.3.2)."""
+
+    payload_type: ClassVar[PayloadType] = NNR_PT_INT
+
+
+@dataclass(slots=True)
+class Exact(_Unquantized):
+    """Levels, or float32 words, from which a code of side information restores every bit."""
+
+    code: Code
+
+    @property
+    def payload_type(self) -> PayloadType:
+        """RawCode stores words, other codes levels."""
+        return NNR_PT_RAW_FLOAT if isinstance(self.code, RawCode) else NNR_PT_INT
+
+
+@dataclass(slots=True)
+class Quantized:
+    """Levels times a step, or the entries of a codebook times a step (7.3.3, 7.3.6).
+
+    ``importance`` is the cost of errors where they do not cost the same.
+    """
+
+    payload_type: ClassVar[PayloadType] = NNR_PT_FLOAT
+
+    quantizer: Quantizer
+    codebook: IntegerCodebook | None = None
+    importance: Importance | None = None
+
+
+Coding = Raw | Integers | Exact | Quantized
+
+
+@dataclass(slots=True)
+class Source:
+    """Changes to a tensor before it is coded.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of the unchanged tensor.
+    shift : int
+        first_tensor_dimension_shift: the dimension of the tensor that is coded first.
+    divisor : ndarray or None
+        Divides each index of that dimension, shape (dims[0],).
+    values : ndarray or None
+        Coded instead of the tensor, with its shape and type.
+    """
+
+    nbytes: int = 0
+    shift: int = 0
+    divisor: Array | None = field(default=None, compare=False)
+    values: Array | None = field(default=None, compare=False)
+
+
+@dataclass(slots=True)
 class TensorPlan:
     """The decisions about one tensor.
 
@@ -93,68 +230,60 @@ class TensorPlan:
     name : str
     dims : tuple of int
         As coded; a scalar is coded as one parameter (errata I8), an empty tensor not at all.
-    payload_type : PayloadType
     data_format : DecompressedDataFormat
+    coding : Raw, Integers, Exact or Quantized
     options : Tools
-    source_bytes : int
-        Of the tensor as it is.
-    qp : int
-        As it will be coded.
-    dq_flag : int
-    step : float
-        stepSize; 0 when nothing is quantized.
-    nearest : bool
-        Dependent quantization takes the nearest value that its state has, instead of a search for the least error of
-        all: no error exceeds the step.
-    rate : float
-        Squared steps that a bit is worth; 0 for the least error.
-    passes : int
-        How often each block of parameters is searched for that.
-    importance : Importance or None
-        What errors cost where they do not cost the same.
-    codebook : IntegerCodebook or None
-        Each value is one of its entries times the step.
-    borders : tuple of float or None
-        From where on values, in steps, have the next entry of the codebook; None where they are entries exactly.
+    source : Source
     record : TensorRecord or None
-        What the unit does not say of the tensor.
-    shift : int
-        first_tensor_dimension_shift: the dimension of the tensor that is coded first.
-    divisor : ndarray or None
-        What each index of that dimension is divided by before, shape (dims[0],).
-    fixed : FixedPoint or None
-        Levels are those of the nearest numbers of a format, whose step is ``step``.
-    saturated : (int, float) or None
-        How many values lie beyond these, and the largest of them; None for none.
-    values : ndarray or None
-        What is coded in the place of the tensor, in its shape and type.
+        Side information, where the unit alone does not define the tensor.
     """
 
     name: str
     dims: tuple[int, ...]
-    payload_type: PayloadType
     data_format: DecompressedDataFormat
+    coding: Coding
     options: Tools
-    source_bytes: int = 0
-    qp: int = 0
-    dq_flag: int = 0
-    step: float = 0.0
-    nearest: bool = False
-    rate: float = 0.0
-    passes: int = 1
-    importance: Importance | None = None
-    codebook: IntegerCodebook | None = None
-    borders: tuple[float, ...] | None = None
+    source: Source
     record: TensorRecord | None = None
-    shift: int = 0
-    divisor: Array | None = field(default=None, compare=False)
-    fixed: FixedPoint | None = None
-    saturated: tuple[int, float] | None = None
-    values: Array | None = field(default=None, compare=False)
+
+    @property
+    def payload_type(self) -> PayloadType:
+        """nnr_compressed_data_unit_payload_type of a unit of its own."""
+        return self.coding.payload_type
+
+    @property
+    def qp(self) -> int:
+        """0 when nothing is quantized; likewise step, rate and dq_flag."""
+        return self.coding.quantizer.qp
+
+    @property
+    def step(self) -> float:
+        """stepSize."""
+        return self.coding.quantizer.step
+
+    @property
+    def rate(self) -> float:
+        """Squared steps that a bit is worth."""
+        return self.coding.quantizer.rate
+
+    @property
+    def dq_flag(self) -> int:
+        """1 for dependent quantization."""
+        return self.coding.quantizer.dq_flag
+
+    @property
+    def codebook(self) -> IntegerCodebook | None:
+        """The codebook, if there is one."""
+        return self.coding.codebook
+
+    @property
+    def importance(self) -> Importance | None:
+        """The cost of errors, where they do not cost the same."""
+        return self.coding.importance
 
     @property
     def code(self) -> Code | None:
-        """How its unit's items follow from the tensor's; None where it holds them, or their levels."""
+        """The code of side information, if there is one."""
         return self.record.code if self.record else None
 
     @property
@@ -164,8 +293,17 @@ class TensorPlan:
 
     @property
     def has_unit(self) -> bool:
-        """Whether anything but the record says what the tensor is."""
+        """False if the record alone defines the tensor."""
         return not self.record or self.record.index is None
+
+
+def as_uniform(plan: TensorPlan) -> TensorPlan:
+    """Return a plan with the levels of uniform quantization where those of dependent quantization were planned."""
+    coding = plan.coding
+    if not isinstance(coding, Quantized) or not isinstance(coding.quantizer, Dependent):
+        return plan
+    one = coding.quantizer
+    return replace(plan, coding=replace(coding, quantizer=Uniform(one.qp, one.step, one.rate, one.passes)))
 
 
 @dataclass(eq=False)
@@ -279,17 +417,14 @@ class Subject:
             return F.TENSOR_FLOAT32 if wide else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
         return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
 
-    def plan(self, payload_type: PayloadType, **changes: Any) -> TensorPlan:
-        """A plan without a code, with a record where the unit alone would give another type or shape."""
-        data_format = changes.pop("data_format", None)
+    def plan(self, coding: Coding, data_format: DecompressedDataFormat | None = None) -> TensorPlan:
+        """Return a plan without a code, with a record where the unit alone would give another type or shape."""
         if data_format is None:
             data_format = self.data_format
         record = None
         if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
             record = TensorRecord(self.stored.name, None if self.array.ndim else ())
-        return TensorPlan(
-            self.name, self.dims, payload_type, data_format, self.tools, self.array.nbytes, record=record, **changes
-        )
+        return TensorPlan(self.name, self.dims, data_format, coding, self.tools, Source(self.array.nbytes), record)
 
     def part_id(self, part: str) -> str:
         """The topology element id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
@@ -314,14 +449,15 @@ class Subject:
         if unary is not None:
             left = options.open - {"cabac_unary_length_minus1"}
             options = replace(options, cabac_unary_length_minus1=unary, open=left)
+        shape = self.array.shape if raw or not self.array.ndim else None
         return TensorPlan(
             self.name,
             (-(-self.array.nbytes // 4),) if raw else self.dims,
-            NNR_PT_RAW_FLOAT if raw else NNR_PT_INT,
             F.TENSOR_FLOAT32 if raw else F.TENSOR_INT32,
+            Exact(code),
             options,
-            self.array.nbytes,
-            record=TensorRecord(self.stored.name, self.array.shape if raw or not self.array.ndim else None, code),
+            Source(self.array.nbytes),
+            TensorRecord(self.stored.name, shape, code),
         )
 
 

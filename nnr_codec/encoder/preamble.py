@@ -260,7 +260,7 @@ def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
         if unit.name not in model.tensors or main.code:
             bits.extend(bitarray("1") * prod(unit.dims))
             continue
-        array = np.moveaxis(np.asarray(model.tensors[unit.name]), main.shift, 0)
+        array = np.moveaxis(np.asarray(model.tensors[unit.name]), main.source.shift, 0)
         kept = array != 0
         if array.dtype.kind != "i":
             with np.errstate(invalid="ignore"):  # of a signalling not-a-number

@@ -1,4 +1,4 @@
-"""What the units of planned tensors hold: levels, floats, and what a payload carries beside levels (9.2, 10.2.1.4)."""
+"""Quantization: levels or floats of planned tensors as their units hold them (9.2, 10.2.1.4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..cabac_ext import quantizer
 from ..cabac_ext.kernel import TensorSyntax, coding_order
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..model import Array
 from ..sideinfo.codes import split
 from ..syntax.deepcabac import STATE_TRANS_TAB
@@ -17,7 +17,7 @@ from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import codebook_values
 from .changed import divided
 from .distinct import chunks
-from .plan import FixedPoint, TensorPlan
+from .plan import Borders, Dependent, FixedPoint, Quantized, TensorPlan, Uniform
 
 TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
 Levels = npt.NDArray[np.int32]
@@ -27,12 +27,13 @@ Groups = npt.NDArray[np.uint8]
 
 
 def as_coded(plan: TensorPlan, array: Array) -> Array:
-    """The values that stand in the place of a tensor, divided and with its dimensions moved as its plan says."""
-    if plan.values is not None:
-        array = plan.values
-    if plan.divisor is not None:
-        array = divided(array, plan.divisor, plan.shift)
-    return np.ascontiguousarray(np.moveaxis(array, plan.shift, 0)) if plan.shift else array
+    """Return a tensor after the changes of its plan: replaced, divided, its dimensions moved."""
+    source = plan.source
+    if source.values is not None:
+        array = source.values
+    if source.divisor is not None:
+        array = divided(array, source.divisor, source.shift)
+    return np.ascontiguousarray(np.moveaxis(array, source.shift, 0)) if source.shift else array
 
 
 def contents(
@@ -53,42 +54,58 @@ def contents(
 
 
 def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Groups | None = None) -> Levels:
-    """The levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
-    if plan.payload_type == NNR_PT_INT:
+    """Return the levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
+    coding = plan.coding
+    if not isinstance(coding, Quantized):
         return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
-    if plan.fixed:
-        levels = fixed_levels(array, plan.fixed)
-        if plan.codebook:
-            _to_indices(levels, plan.codebook)
-        return levels.reshape(plan.dims)
-    # Values that the format does not hold would come to levels that it does not hold (7.3.3).
-    dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
-    values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
-    levels = np.empty(values.size, np.int32)
-    if plan.codebook and plan.borders is not None:
-        _between(plan.borders, values, plan.step, levels)
-        levels -= np.int32(plan.codebook.cb_zero_offset)
-        return levels.reshape(plan.dims)
-    known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
-    if plan.nearest:
-        levels = _nearest(values, plan.step)
-    elif not plan.dq_flag and not plan.rate and not known:
-        quantizer.uniform(values, plan.step, levels)
-    elif plan.options.scan_order:
-        order = coding_order(syntax)
-        in_order = np.empty_like(levels)
-        weights = known.weights() if known else None
-        weights, groups = weights if weights is None else weights[order], groups if groups is None else groups[order]
-        _trellis(plan, values[order], in_order, weights, groups)
-        levels[order] = in_order
+    one, book = coding.quantizer, coding.codebook
+    if isinstance(one, FixedPoint):
+        levels = fixed_levels(array, one)
     else:
-        _trellis(plan, values, levels, known.weights() if known else None, groups)
-    if known and not (plan.dq_flag and plan.options.scan_order):  # whose states follow another order than rows
-        unary = plan.options.cabac_unary_length_minus1
-        known.improve(values, plan.step, levels, dq_flag=plan.dq_flag, rate=plan.rate, cabac_unary_length_minus1=unary)
-    if plan.codebook:
-        _to_indices(levels, plan.codebook)
+        # Values that the format does not hold would come to levels that it does not hold (7.3.3).
+        dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
+        values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
+        if isinstance(one, Borders):
+            levels = _between(one, values)
+            levels -= np.int32(book.cb_zero_offset if book else 0)
+            return levels.reshape(plan.dims)
+        levels = _steps(plan, one, values, syntax, groups)
+    if book:
+        _to_indices(levels, book)
     return levels.reshape(plan.dims)
+
+
+def _steps(
+    plan: TensorPlan, one: Uniform, values: quantizer.Real, syntax: TensorSyntax, groups: Groups | None
+) -> Levels:
+    """Return the levels of multiples of a step, shape (n,): the nearest ones, or those of least error and rate."""
+    levels = np.empty(values.size, np.int32)
+    known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
+    unary, scan_order = plan.options.cabac_unary_length_minus1, plan.options.scan_order
+    if isinstance(one, Dependent) and one.nearest:
+        levels = _nearest(values, one.step)
+    elif not one.dq_flag and not one.rate and not known:
+        quantizer.uniform(values, one.step, levels)
+    else:
+        order: Any = coding_order(syntax) if scan_order else slice(None)
+        in_order = np.empty_like(levels) if scan_order else levels
+        weights = known.weights() if known else None
+        quantizer.trellis(
+            values[order],
+            one.step,
+            in_order,
+            dq_flag=one.dq_flag,
+            rate=one.rate,
+            cabac_unary_length_minus1=unary,
+            weights=None if weights is None else weights[order],
+            groups=None if groups is None else groups[order],
+            passes=one.passes,
+        )
+        if scan_order:
+            levels[order] = in_order
+    if known and not (one.dq_flag and scan_order):  # the states of dependent quantization follow the scan, not rows
+        known.improve(values, one.step, levels, dq_flag=one.dq_flag, rate=one.rate, cabac_unary_length_minus1=unary)
+    return levels
 
 
 def fixed_levels(array: Array, form: FixedPoint) -> Levels:
@@ -107,31 +124,12 @@ def multiples(values: npt.NDArray[Any], form: FixedPoint) -> npt.NDArray[np.floa
     return found
 
 
-def _trellis(
-    plan: TensorPlan,
-    values: quantizer.Real,
-    levels: Levels,
-    weights: npt.NDArray[np.float32] | None,
-    groups: Groups | None,
-) -> None:
-    """Levels for values in coding order, whose errors have these weights."""
-    quantizer.trellis(
-        values,
-        plan.step,
-        levels,
-        dq_flag=plan.dq_flag,
-        rate=plan.rate,
-        cabac_unary_length_minus1=plan.options.cabac_unary_length_minus1,
-        weights=weights,
-        groups=groups,
-        passes=plan.passes,
-    )
-
-
-def _between(borders: tuple[float, ...], values: quantizer.Real, step: float, levels: Levels) -> None:
-    """The number of borders, in steps, that are not above each value."""
+def _between(one: Borders, values: quantizer.Real) -> Levels:
+    """Return the number of borders, in steps, that are not above each value."""
+    levels = np.empty(values.size, np.int32)
     for part, some in zip(chunks(levels), chunks(values), strict=True):
-        part[:] = np.searchsorted(borders, some.astype(np.float64) / step, side="right")
+        part[:] = np.searchsorted(one.borders, some.astype(np.float64) / one.step, side="right")
+    return levels
 
 
 def _to_indices(levels: Levels, codebook: IntegerCodebook) -> None:

@@ -176,14 +176,16 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
         return None
     values: npt.NDArray[Any] = array.reshape(-1)
     in_rows = syntax is not None and not plan.options.scan_order
-    if in_rows and stored.name == "float32" and plan.step and not plan.codebook and plan.divisor is None:
+    if in_rows and stored.name == "float32" and plan.step and not plan.codebook and plan.source.divisor is None:
         levels: Any = unit.reshape(-1)
         found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag)
         return Loss(*found, is_matrix_shape(array.shape))
     work = np.dtype("f8" if stored.itemsize == 8 else "f4")
     is_exact = bool(plan.code) or plan.payload_type == NNR_PT_INT
     decoded = None if is_exact else _decoded(plan, unit.reshape(-1), syntax)
-    divisor = None if plan.divisor is None else np.repeat(plan.divisor.astype(work), array.size // len(plan.divisor))
+    divisor = plan.source.divisor
+    if divisor is not None:
+        divisor = np.repeat(divisor.astype(work), array.size // len(divisor))
     signal, noise, nonzero, zeroed = 0.0, 0.0, 0, 0
     for start in range(0, array.size, PART):
         before = values[start : start + PART].astype(work, copy=False)

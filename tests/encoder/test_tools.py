@@ -17,9 +17,8 @@ from nnr_codec.cabac_ext.kernel import (
     measure,
 )
 from nnr_codec.config import EncoderConfig
-from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.encoder.coding_tools import ALL_UNARY_LENGTHS, FEW, UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
-from nnr_codec.encoder.plan import TOOLS, Tools, subject
+from nnr_codec.encoder.plan import TOOLS, Dependent, Integers, Quantized, Tools, subject
 
 Levels = npt.NDArray[np.int32]
 RNG = np.random.default_rng(8)
@@ -27,7 +26,8 @@ OPEN = Tools(open=frozenset(TOOLS))
 
 
 def part(levels: Levels, options: Tools = OPEN, **elements: Any) -> CodedTensor:
-    plan = subject("w", levels, EncoderConfig()).plan(NNR_PT_INT, dq_flag=elements.get("dq_flag", 0))
+    coding = Quantized(Dependent(0, 1.0)) if elements.get("dq_flag") else Integers()
+    plan = subject("w", levels, EncoderConfig()).plan(coding)
     plan = replace(plan, options=options)
     unary = options.cabac_unary_length_minus1
     syntax = TensorSyntax(levels.shape, cabac_unary_length_minus1=unary, scan_order=options.scan_order, **elements)
