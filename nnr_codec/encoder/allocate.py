@@ -23,6 +23,7 @@ from ..model import Array, Model
 from ..tensor.quant import DTYPES, step_size
 from .choose import choose
 from .factors import measured
+from .facts import Subject, subject
 from .goals import (
     DEFAULT_QP,
     DENSITY,
@@ -40,7 +41,6 @@ from .goals import (
     with_density,
 )
 from .lossless import least_bytes, lossless
-from .plan import Subject, subject
 from .prepared import Prepared, decomposed
 from .quantize import quantize
 from .rate_distortion import power, resolve, unit_syntax

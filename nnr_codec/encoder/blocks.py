@@ -33,7 +33,8 @@ from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import DisplacementCode, TensorRecord, default_unit
 from ..tensor.quant import DTYPES
 from .choose import choose, in_unit
-from .plan import READABLE, Source, Subject, TensorPlan, as_uniform, check_name
+from .facts import READABLE, Subject, check_name
+from .plan import Source, TensorPlan, as_uniform
 
 #: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
 OPTIONAL = (

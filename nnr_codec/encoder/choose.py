@@ -21,8 +21,9 @@ from .codebooks import with_values
 from .default_step import default_plan, has_wide_range, qp_below
 from .distinct import SHARE, sample
 from .exact import GLANCE, Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
+from .facts import FLOAT_FORMATS, Subject
 from .fixed import fixed_plan
-from .plan import FLOAT_FORMATS, Dependent, Quantized, Raw, Subject, TensorPlan, Uniform, as_uniform
+from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least
 
 #: Steps of tensors with fewer than two extents above 1: 2 to these powers of their root mean square, which is 65 dB,
@@ -38,30 +39,28 @@ RAW_LEVEL = 1 << 13
 RATES = {True: 0.32, False: 0.1}
 
 
-def choose(subject: Subject, in_block: bool = False, index: int = 0) -> TensorPlan:
+def choose(subject: Subject, in_block: bool = False) -> TensorPlan:
     """Decide how a tensor is coded; EncodeError names it when it cannot be coded as asked.
 
     Parameters
     ----------
     in_block : bool
         Whether floats are to be quantized, if at all, with a step of the options' and without a codebook.
-    index : int
-        The tensor's place in the model, of which an empty one has nothing else.
     """
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
-        plan = _choose(subject, in_block, index)
+        plan = _choose(subject, in_block)
     if plan.record and not subject.config.side_info:
         raise EncodeError(_unsaid(subject))
     return plan
 
 
-def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
+def _choose(subject: Subject, in_block: bool) -> TensorPlan:
     if not subject.array.size:
-        empty = TensorRecord(subject.stored.name, subject.array.shape, index=index)
+        empty = TensorRecord(subject.stored.name, subject.array.shape, index=subject.context.index)
         return replace(subject.plan(Raw()), dims=subject.array.shape, record=empty)
-    if subject.is_update:
+    if subject.context.is_update:
         return _difference(subject)
-    if subject.out_of_reach:
+    if subject.context.out_of_reach:
         return exact_plain(subject) or exact(subject)
     if subject.options.exact:
         return exact(subject)
@@ -81,11 +80,11 @@ def _choose(subject: Subject, in_block: bool, index: int) -> TensorPlan:
 
 def _difference(subject: Subject) -> TensorPlan:
     """The plan of a difference: as the options say, or as float32; one of bit patterns has an id of its own."""
-    if subject.is_bits:
+    if subject.context.is_bits:
         return subject.coded(DeltaCode(subject.part_id("delta")))
     if subject.stored.kind != "f":
         plan = next(plain(subject), None)
-    elif subject.options.exact or subject.out_of_reach:
+    elif subject.options.exact or subject.context.out_of_reach:
         plan = _raw(subject) if raw_is_exact(subject) else None
     else:
         plan = _lossy(subject, in_block=False) or _raw(subject)
@@ -136,7 +135,7 @@ def _promising(subject: Subject, lossy: TensorPlan) -> bool:
 def _unsaid(subject: Subject) -> str:
     """What NNR cannot say of a tensor."""
     shape = subject.array.shape
-    if subject.is_bits:
+    if subject.context.is_bits:
         what = "changes by a difference of bit patterns, which NNR does not express"
     elif not subject.array.size or not shape:
         what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express"
@@ -162,7 +161,7 @@ def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:
 
     if options.qp is not None:
         return plan_at(options.qp)
-    guarded = not subject.is_update and not options.codebook
+    guarded = not subject.context.is_update and not options.codebook
     if guarded and options.exact is None and has_wide_range(subject):
         return _wide(subject)
     return default_plan(subject, plan_at, dependent=dependent, guarded=guarded)

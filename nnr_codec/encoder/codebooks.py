@@ -11,7 +11,8 @@ import numpy.typing as npt
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
 from .distinct import Distinct, chunks
-from .plan import READABLE, Borders, Quantized, Subject, TensorPlan
+from .facts import READABLE, Subject
+from .plan import Borders, Quantized, TensorPlan
 from .rate_distortion import delta_bits
 
 #: Octaves by which the step of a codebook's entries is below the one of the tensor, where the type takes it, and above

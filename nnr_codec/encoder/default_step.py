@@ -26,7 +26,8 @@ from math import frexp, inf, prod, sqrt
 import numpy as np
 
 from .distinct import CHUNK, sample
-from .plan import Subject, TensorPlan
+from .facts import Subject
+from .plan import TensorPlan
 from .rate_distortion import Floats, Levels, distortion, quant_param
 
 #: Step relative to the root mean square times fan-in**0.75: trained networks take about the bytes of a step of 2**-10.

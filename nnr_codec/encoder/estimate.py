@@ -13,9 +13,10 @@ from ..syntax import Session
 from .allocate import allocate
 from .changed import divided
 from .encode_warnings import check_blocks, warn_unmatched, warn_unused
+from .facts import subject
 from .goals import excerpt
 from .layout import plan_units
-from .plan import Source, TensorPlan, subject
+from .plan import Source, TensorPlan
 from .preamble import preamble
 from .prepared import Prepared
 from .rate_distortion import RECORD_BYTES, code_bytes, coded, loss, overhead

@@ -19,7 +19,8 @@ from ..tensor.quant import DTYPES, step_size
 from .codebooks import with_codebook
 from .distinct import SAMPLE, sample
 from .exact_codes import UNARY, float_code, grid_codes, integer_codes
-from .plan import Integers, Quantized, Raw, Subject, TensorPlan, Uniform
+from .facts import Subject
+from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
 
 #: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
@@ -55,7 +56,7 @@ class Cheapest:
         A code that the tensor does not fit is not accepted, nor one for which the record has no room.
         """
         factor = 1 + GAIN if plan.code else 1
-        if plan.code and code_bytes(plan.code) > self.subject.room and not isinstance(plan.code, RawCode):
+        if plan.code and code_bytes(plan.code) > self.subject.context.room and not isinstance(plan.code, RawCode):
             return
         if price is None:
             if factor * (overhead(plan) + self._floor(plan)) >= self.price:
@@ -114,7 +115,7 @@ def plain(subject: Subject) -> Iterator[TensorPlan]:
 
 def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
     """Plans of exact steps and codebooks, which every decoder understands."""
-    plan = None if subject.out_of_reach else exact_step(subject)
+    plan = None if subject.context.out_of_reach else exact_step(subject)
     if plan is None or (plan.record and not subject.plan(Raw()).record):
         return  # a float16 tensor, say, that would have to come from float32
     yield plan

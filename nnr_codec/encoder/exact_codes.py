@@ -18,7 +18,7 @@ from ..cabac_ext import quantizer
 from ..dtypes import StoredType
 from ..sideinfo.record import FloatCode, GridCode, IntegerCode
 from .distinct import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
-from .plan import Subject
+from .facts import Subject
 
 Floats = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]

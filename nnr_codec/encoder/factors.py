@@ -19,7 +19,8 @@ from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..model import Array, Block
 from ..tensor.quant import scale, step_size
 from .choose import choose
-from .plan import Subject, TensorPlan, as_uniform, subject
+from .facts import Subject, subject
+from .plan import TensorPlan, as_uniform
 from .prepared import weight_of
 from .rate_distortion import Distortion, power, quant_param
 from .schedule import Call, Pool, Reader

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from ..model import Array, Block
 from .changed import Floats, multiplied
 from .choose import RATES, choose
-from .plan import Subject, TensorPlan
+from .facts import Subject
+from .plan import TensorPlan
 from .rate_distortion import measured, quant_param
 
 #: A scale is at most so many times more or less than 1.

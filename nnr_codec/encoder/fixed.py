@@ -17,7 +17,8 @@ from ..sideinfo.record import TensorRecord
 from .codebooks import with_codebook
 from .distinct import chunks
 from .exact import Cheapest
-from .plan import FixedPoint, Quantized, Subject, TensorPlan
+from .facts import Subject
+from .plan import FixedPoint, Quantized, TensorPlan
 from .quantize import fixed_levels, multiples
 
 #: Tensors that a warning names, and characters of each name.

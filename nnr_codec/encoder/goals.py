@@ -16,7 +16,7 @@ from ..tensor.quant import step_size
 from .choose import choose, in_unit
 from .default_step import FLOOR, default_step, floor_step, qp_below
 from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
-from .plan import Subject, subject
+from .facts import Subject, subject
 from .prepared import decomposed
 from .rate_distortion import Distortion, distortion, power
 from .schedule import Call, Pool, Reader

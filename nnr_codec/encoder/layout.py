@@ -20,16 +20,17 @@ from ..sideinfo.record import TensorRecord
 from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
 from .changed import divided
 from .choose import choose
+from .facts import READABLE, Subject, TensorContext, check_name, subject
 from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
 from .goals import with_density
 from .kept import Keeping
-from .plan import READABLE, Integers, Subject, TensorPlan, check_name, subject
+from .plan import Integers, TensorPlan
 from .prepared import Prepared
 from .rate_distortion import code_bytes
 from .schedule import Call, Pool, Reader
 from .ties import ties
-from .update_tree import Link, Links
+from .update_tree import Links
 
 #: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
 MOST_PARAMETER, WIDE_DENSITY = 1 << 12, 5
@@ -98,40 +99,6 @@ def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int
     return best, {plan.name for plan in plans if not -half <= plan.qp - best < half}
 
 
-@dataclass(slots=True)
-class _Place:
-    """What a plan takes of the bitstream's names and of the record.
-
-    Parameters
-    ----------
-    name : str
-    index : int
-        In the model.
-    taken : frozenset of str
-        See :class:`Subject`.
-    room : int
-        Likewise.
-    link : Link or None
-    out_of_reach : bool
-        See :class:`Subject`.
-    """
-
-    name: str
-    index: int
-    taken: frozenset[str]
-    room: int
-    link: Link | None
-    out_of_reach: bool
-
-    def subject(self, array: Array, config: EncoderConfig, axis: int = 0) -> Subject:
-        """The facts about the tensor, of which a dimension is coded first."""
-        found = subject(self.name, array, config, self.taken, self.room, axis)
-        found.out_of_reach = self.out_of_reach
-        if self.link:
-            found.is_update, found.is_bits = self.link.is_update, self.link.is_bits
-        return found
-
-
 class _Planned(NamedTuple):
     """The unit of a block, if there is one, and the plans of tensors that are coded apart, by name.
 
@@ -188,7 +155,7 @@ class _Layout:
             block = block_of.get(name)
             members = block.members if block else (name,)
             if not block or not any(member in calls for member in members):
-                calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
+                calls[name] = self.call(block, {member: self.context(member, places[member]) for member in members})
         self.planned = {name: one for name, one in self.planned.items() if not self.out_of_reach & {*calls[name].names}}
         left = [name for name in calls if name not in self.planned]
         self.planned |= zip(left, self.pool.results([calls[name] for name in left]), strict=True)
@@ -209,11 +176,17 @@ class _Layout:
                     self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
                 yield UnitPlan((plan.unit_id,), plan.dims, {"weight": plan})
 
-    def place(self, name: str, index: int) -> _Place:
-        """What a tensor may take, as it is now."""
-        taken = self.taken.get(_beginning(name), frozenset())
+    def context(self, name: str, index: int) -> TensorContext:
+        """Return the constraints on a tensor from those that are planned so far."""
         link = self.links.of.get(name) if self.links else None
-        return _Place(name, index, taken, int(self.room), link, name in self.out_of_reach)
+        return TensorContext(
+            index,
+            self.taken.get(_beginning(name), frozenset()),
+            int(self.room),
+            link is not None and link.is_update,
+            link is not None and link.is_bits,
+            name in self.out_of_reach,
+        )
 
     def take(self, ids: Iterable[str]) -> None:
         """Keep ids, which have a ``#``, from being those of other units."""
@@ -221,19 +194,20 @@ class _Layout:
             key = _beginning(one)
             self.taken[key] = self.taken.get(key, frozenset()) | {one}
 
-    def call(self, block: Known | None, places: list[_Place]) -> Call[_Planned]:
-        """What plans a block, or a tensor."""
-        names = tuple([place.name for place in places])
-        return Call(_plan, self.read, names, (block, places, self.config), self.read.nbytes(names))
+    def call(self, block: Known | None, contexts: dict[str, TensorContext]) -> Call[_Planned]:
+        """Return the call that plans a block, or a tensor."""
+        names = tuple(contexts)
+        return Call(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
 
     def checked(self, call: Call[_Planned], planned: _Planned) -> _Planned:
-        """What was planned, or what has to be planned in its place, knowing what came before."""
+        """Return a plan, or the one that takes its place, knowing the plans before it."""
         if not self.recorded:
             return planned
-        block, places, config = call.arguments
-        now = [self.place(place.name, place.index) for place in places]
-        for place, before in zip(now, places, strict=True):
-            if place.taken != before.taken or (place.room != before.room and place.room < planned.room):
+        block, contexts, config = call.arguments
+        now = {name: self.context(name, before.index) for name, before in contexts.items()}
+        for name, before in contexts.items():
+            one = now[name]
+            if one.taken != before.taken or (one.room != before.room and one.room < planned.room):
                 return replace(call, arguments=(block, now, config))()
         return planned
 
@@ -242,7 +216,7 @@ class _Layout:
         if not self.config.side_info:
             raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
         (array,) = self.read((name,))
-        plan = self.place(name, index).subject(array, self.config).plan(Integers())
+        plan = subject(name, array, self.config, self.context(name, index)).plan(Integers())
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))
         return UnitPlan((name,), plan.dims, {"weight": plan})
 
@@ -252,36 +226,35 @@ def _beginning(name: str) -> str:
     return name[:256].partition("#")[0]
 
 
-def _plan(arrays: list[Array], known: Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:
+def _plan(
+    arrays: list[Array], known: Known | None, contexts: dict[str, TensorContext], config: EncoderConfig
+) -> _Planned:
     """Plan a tensor, or those of a block."""
     longest = max([max(array.shape, default=1) for array in arrays])
     room = CODE_ROOM + 9 * longest
+    tensors = dict(zip(contexts, arrays, strict=True))
+    subjects = {name: subject(name, array, config, contexts[name]) for name, array in tensors.items()}
     if known is None:
-        (place,), (array,) = places, arrays
-        return _Planned(None, {place.name: choose(place.subject(array, config), index=place.index)}, room)
-    subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
+        return _Planned(None, {name: choose(one) for name, one in subjects.items()}, room)
     unit, together, fitted = None, set[str](), dict[str, Subject]()
-    by_name = {place.name: (place, array) for place, array in zip(places, arrays, strict=True)}
     if known.is_fitted:
-        unit, fitted = _plan_fitted(known, subjects, by_name, config)
+        unit, fitted = _plan_fitted(known, subjects, tensors, config)
         subjects |= fitted
     if known.optional and known.block.scale is not None:
         if not unit and not _is_neutral(known, subjects):
-            unit = _plan_scaled(known, subjects, by_name, config, subjects[known.block.scale].array)
+            unit = _plan_scaled(known, subjects, tensors, config, subjects[known.block.scale].array)
         together.add(known.block.scale)
         known = replace(known, block=replace(known.block, scale=None))
-    unit = unit or plan_block(known, _turned(known.block, subjects, by_name, config), config)
+    unit = unit or plan_block(known, _turned(known.block, subjects, tensors, config), config)
     together |= {plan.name for plan in unit.plans} if unit else set()
-    plans = {
-        place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
-    }
+    plans = {name: choose(subjects[name]) for name in tensors if name not in together}
     if fitted:
         plans = {name: _with_value(plan, fitted) for name, plan in plans.items()}
     return _Planned(unit, plans, room)
 
 
 def _plan_fitted(
-    known: Known, subjects: Mapping[str, Subject], tensors: Mapping[str, tuple[_Place, Array]], config: EncoderConfig
+    known: Known, subjects: Mapping[str, Subject], tensors: Mapping[str, Array], config: EncoderConfig
 ) -> tuple[UnitPlan | None, dict[str, Subject]]:
     """The unit of a block of which some tensors make up for the levels of its weight, and these as they are then.
 
@@ -300,7 +273,7 @@ def _plan_fitted(
     values = scaled(block, subjects, found.factors)
     if values is None:
         return None, {}
-    after = {name: tensors[name][0].subject(array, config) for name, array in values.items()}
+    after = {name: subject(name, array, config, subjects[name].context) for name, array in values.items()}
     if not pays(found, weight, {} if is_new else {name: subjects[name] for name in after}, after):
         return None, {}
     if is_new and len(members_of(block)) == 2:  # else there is no unit that the weight has to be in
@@ -330,23 +303,23 @@ def _with_value(plan: TensorPlan, others: Mapping[str, Subject]) -> TensorPlan:
 def _turned(
     block: Block,
     subjects: Mapping[str, Subject],
-    tensors: Mapping[str, tuple[_Place, Array]],
+    tensors: Mapping[str, Array],
     config: EncoderConfig,
     divisor: Array | None = None,
 ) -> Mapping[str, Subject]:
     """The facts about the tensors of a block as they are coded, its dimension first; the weight perhaps divided."""
     if divisor is None and not block.axis:
         return subjects
-    place, weight = tensors[block.weight]
+    name, weight = block.weight, tensors[block.weight]
     if divisor is not None:
         weight = divided(weight, divisor, block.axis)
-    return {**subjects, place.name: place.subject(weight, config, block.axis)}
+    return {**subjects, name: subject(name, weight, config, subjects[name].context, block.axis)}
 
 
 def _plan_scaled(
     known: Known,
     subjects: Mapping[str, Subject],
-    tensors: Mapping[str, tuple[_Place, Array]],
+    tensors: Mapping[str, Array],
     config: EncoderConfig,
     divisor: Array | None,
 ) -> UnitPlan | None:

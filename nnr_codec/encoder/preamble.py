@@ -46,8 +46,8 @@ from ..syntax.structures import (
     NnrUnitHeader,
 )
 from .blocks import UnitPlan
+from .facts import READABLE
 from .layout import Layout
-from .plan import READABLE
 from .prepared import Prepared
 
 #: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.

@@ -23,7 +23,8 @@ from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, codebook_values, look_up, scale
 from .coding_tools import CodedTensor, bits_of, choose_tools
 from .distinct import CHUNK
-from .plan import Subject, TensorPlan
+from .facts import Subject
+from .plan import TensorPlan
 from .quantize import contents, quantize
 
 Levels = npt.NDArray[np.int32]

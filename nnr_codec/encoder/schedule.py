@@ -14,7 +14,7 @@ from ..config import EncoderConfig
 from ..errors import LimitError
 from ..model import Array, Model, Portable, nbytes_of, only_of
 from ..workers import SMALL, WINDOW, Pool, elsewhere
-from .plan import native
+from .facts import native
 
 __all__ = ["Call", "Pool", "Reader"]
 

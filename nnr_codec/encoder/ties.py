@@ -9,7 +9,7 @@ import numpy as np
 from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..model import Array, Block, Model
-from .plan import native
+from .facts import native
 
 
 def ties(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> dict[str, str]:

@@ -9,8 +9,8 @@ from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError
 from ..model import Array, Model
 from .choose import choose
+from .facts import subject
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, settle, with_density
-from .plan import subject
 from .schedule import Pool, Reader
 
 #: What encodes and decodes: the decoded model, the bytes of the bitstream, and of the units of each tensor.

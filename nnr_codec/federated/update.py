@@ -26,8 +26,8 @@ from ..dtypes import stored_type
 from ..encoder.changed import changed, factored
 from ..encoder.encode import encode_units
 from ..encoder.encode_warnings import warn_not_update, warn_unmatched
+from ..encoder.facts import native
 from ..encoder.goals import settle
-from ..encoder.plan import native
 from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify

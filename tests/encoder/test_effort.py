@@ -18,7 +18,8 @@ from nnr_codec.encoder import rate_distortion
 from nnr_codec.encoder.choose import choose
 from nnr_codec.encoder.codebooks import with_values
 from nnr_codec.encoder.effort import EFFORTS
-from nnr_codec.encoder.plan import TensorPlan, subject
+from nnr_codec.encoder.facts import subject
+from nnr_codec.encoder.plan import TensorPlan
 from nnr_codec.model import Array
 from nnr_codec.runtime import run_model
 from nnr_codec.tensor.quant import codebook_values

@@ -17,7 +17,7 @@ from nnr_codec.constants import NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NNR_QCB, NNR_QSU
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.encode import encode_units
 from nnr_codec.encoder.exact_codes import grid_codes
-from nnr_codec.encoder.plan import subject
+from nnr_codec.encoder.facts import subject
 from nnr_codec.encoder.reduce import prepare
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Block, Model, Wiring

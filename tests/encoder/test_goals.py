@@ -12,8 +12,8 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.cabac_ext.kernel import TensorSyntax, coding_order
+from nnr_codec.encoder.facts import subject
 from nnr_codec.encoder.goals import LEAST_QP, excerpt, qp_of, with_density
-from nnr_codec.encoder.plan import subject
 from nnr_codec.encoder.rate_distortion import distortion, power, resolve
 from nnr_codec.model import Array, Block
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB

@@ -18,7 +18,8 @@ from nnr_codec.cabac_ext.kernel import (
 )
 from nnr_codec.config import EncoderConfig
 from nnr_codec.encoder.coding_tools import ALL_UNARY_LENGTHS, FEW, UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
-from nnr_codec.encoder.plan import TOOLS, Dependent, Integers, Quantized, Tools, subject
+from nnr_codec.encoder.facts import subject
+from nnr_codec.encoder.plan import TOOLS, Dependent, Integers, Quantized, Tools
 
 Levels = npt.NDArray[np.int32]
 RNG = np.random.default_rng(8)

@@ -16,8 +16,8 @@ import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from nnr_codec.encoder.choose import choose
+from nnr_codec.encoder.facts import native, subject
 from nnr_codec.encoder.fitting import RANGE, fit
-from nnr_codec.encoder.plan import native, subject
 from nnr_codec.encoder.rate_distortion import quant_param
 from nnr_codec.model import Array, Block, Model
 

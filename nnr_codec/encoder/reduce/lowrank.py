@@ -26,8 +26,8 @@ from ..changed import changed, factored
 from ..choose import RATES, choose
 from ..default_step import default_step, qp_below
 from ..factors import Factors, gain_of
+from ..facts import FLOAT_FORMATS, Subject, fits_name, native, subject
 from ..goals import excerpt, has_goal, settle, usual_qp, with_density
-from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
 from ..prepared import Prepared, product_of
 from ..rate_distortion import distortion, measured, power
 from ..schedule import Pool, Reader

@@ -17,7 +17,7 @@ from ...constants import NNR_CPT_LS
 from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring, described
 from ..changed import Floats, changed, multiplied
-from ..plan import fits_name
+from ..facts import fits_name
 from ..prepared import Prepared, matches
 from .tool import may_change, members
 
