@@ -234,7 +234,7 @@ def test_plans_and_goals_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model, target = some(), tmp_path / "m.nnr"
     interrupted(model, target, target_ratio=0.15)
     monkeypatch.setattr(encode_module, "allocate", None)
-    monkeypatch.setattr(layout_module, "choose", None)
+    monkeypatch.setattr(layout_module, "plan_tensor", None)
     nnr.encode_file(model, target, target_ratio=0.15, resume=True)
     monkeypatch.undo()
     assert target.read_bytes() == nnr.encode(model, target_ratio=0.15)

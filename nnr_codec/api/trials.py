@@ -12,7 +12,7 @@ from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps
 from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
-from ..encoder import tune as tuning
+from ..encoder import tuning
 from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.schedule import Pool, Reader
@@ -29,7 +29,7 @@ from .prepared import prepared_model, with_all_amounts
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ..encoder.tune import Tuning
+    from ..encoder.tuning import Tuning
     from .arguments import Source
 
 
@@ -215,16 +215,16 @@ def measure(
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
 
-    from ..encoder import measure as measuring  # which nothing else needs
+    from ..encoder import performance_maps  # imported here only: most callers do not need it
 
-    kinds = measuring.checked(maps)
+    kinds = performance_maps.checked(maps)
     decoded = coded(replace(asked, performance=known))
-    points = measuring.filled(decoded, kinds)
+    points = performance_maps.filled(decoded, kinds)
     if asked.target_size is not None or asked.target_ratio is not None:  # maps leave less for the tensors
-        blank = measuring.blank(decoded, points, evaluate(decoded))
+        blank = performance_maps.blank(decoded, points, evaluate(decoded))
         decoded = coded(replace(asked, performance=told(blank)))
 
     def reduced(step: Step) -> Prepared:
         return prepared_model(decoded, EncoderConfig(reduce=(step,)))
 
-    return told(measuring.measured(decoded, points, reduced, evaluate))
+    return told(performance_maps.measured(decoded, points, reduced, evaluate))

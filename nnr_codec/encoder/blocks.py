@@ -32,9 +32,9 @@ from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import DisplacementCode, TensorRecord, default_unit
 from ..tensor.quant import DTYPES
-from .choose import choose, in_unit
-from .facts import READABLE, Subject, check_name
+from .facts import DEFAULT_LIMITS, TensorFacts, check_name
 from .plan import Source, TensorPlan, as_uniform
+from .planning import plan_tensor, with_dq_flag
 
 #: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
 OPTIONAL = (
@@ -98,7 +98,7 @@ class UnitPlan:
 
 
 @dataclass(frozen=True)
-class Known:
+class BlockFacts:
     """A block, and what decoders learn of it from the topology.
 
     Parameters
@@ -166,12 +166,12 @@ def blocks_of(
     scales: set[str],
     fitted: frozenset[str],
     decomposed: Mapping[str, np.dtype[Any]],
-) -> dict[str, Known]:
+) -> dict[str, BlockFacts]:
     """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
 
     The ``scales`` are optional, those of ``fitted`` weights follow from levels; ``decomposed`` are types of weights.
     """
-    block_of: dict[str, Known] = {}
+    block_of: dict[str, BlockFacts] = {}
     declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
     for block in model.blocks:
         if (block.g is None) != (block.h is None):
@@ -186,7 +186,7 @@ def blocks_of(
             raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
         shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
         optional, is_fitted = block.scale in scales, block.weight in fitted
-        known = Known(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
+        known = BlockFacts(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
         if known.consumes_scale and (block.two_units or block.corner is not None):
             raise EncodeError(f"the block of {block.weight!r} has a scale, which its form does not hold (7.3.5)")
         block_of |= dict.fromkeys(names, known)
@@ -214,12 +214,12 @@ def _implied(block: Block, known: Block) -> dict[str, float]:
     return {known.mean: 0.0, known.var: 1 - known.epsilon} | ({known.bias: 0.0} if known.bias is not None else {})
 
 
-def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderConfig) -> UnitPlan | None:
+def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: EncoderConfig) -> UnitPlan | None:
     """The unit of a block with all that it can hold; None when that is not more than a weight."""
     block = known.block
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
-    weights = {role: _plan_member(subjects[name])[0] for role, name in names.items() if name is not None}
+    weights = {role: _plan_member(all_facts[name])[0] for role, name in names.items() if name is not None}
     plans = list(weights.values())
     first, last = plans[0], plans[-1]
     for plan in plans:
@@ -231,13 +231,13 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
         if reason:
             return None
     dims = _dims(block, first.dims, last.dims)
-    agreed = first.options.scan_order == last.options.scan_order and len(dims) > 1
-    scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
+    agreed = first.tools.scan_order == last.tools.scan_order and len(dims) > 1
+    scan_order = first.tools.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
     dq_flag = first.dq_flag & last.dq_flag
     tensors = {
         role: replace(
             plan if dq_flag else as_uniform(plan),
-            options=replace(plan.options, scan_order=scan_order),
+            tools=replace(plan.tools, scan_order=scan_order),
             source=replace(plan.source, shift=block.axis),
         )
         for role, plan in weights.items()
@@ -249,7 +249,7 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
         members = {role: getattr(block, member) for role, member in roles.items()}
         if None in members.values():
             continue
-        fitted = _fitted(kind, members, known, subjects, (first, dims, dq_flag), config)
+        fitted = _fitted(kind, members, known, all_facts, (first, dims, dq_flag), config)
         if fitted:
             tensors |= fitted
             ids += tuple(members.values())
@@ -258,17 +258,17 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
     tensors = {role: replace(plan, record=None) if role in consumed else plan for role, plan in tensors.items()}
     implied: tuple[TensorPlan, ...] = ()
     if types & ~NNR_CPT_DC == _FOLDED and known.implied:
-        implied = tuple(_plan_member(subjects[name])[0] for name in known.implied)
+        implied = tuple(_plan_member(all_facts[name])[0] for name in known.implied)
     if known.product is not None:
         implied = (_product(known.product, block, dims, first, config), *implied)
     return UnitPlan(ids, dims, tensors, types, implied, block.two_units) if types else None
 
 
-def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
+def _plan_member(facts: TensorFacts) -> tuple[TensorPlan, Array]:
     """The plan of a tensor in a block, and its values."""
     if not facts.array.size:
         raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)", tensor=facts.name)
-    return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
+    return plan_tensor(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
 def _product(
@@ -284,14 +284,14 @@ def _product(
         if not config.side_info:
             raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information", tensor=block.weight)
     size = prod(dims) * stored.itemsize
-    return TensorPlan(block.weight, dims, g.data_format, g.coding, g.options, Source(size), record)
+    return TensorPlan(block.weight, dims, g.data_format, g.coding, g.tools, Source(size), record)
 
 
 def _fitted(
     kind: int,
     members: Mapping[str, str],
-    known: Known,
-    subjects: Mapping[str, Subject],
+    known: BlockFacts,
+    all_facts: Mapping[str, TensorFacts],
     unit: tuple[TensorPlan, tuple[int, ...], int],
     config: EncoderConfig,
 ) -> dict[str, TensorPlan]:
@@ -302,11 +302,11 @@ def _fitted(
     weight, dims, dq_flag = unit
     fitted: dict[str, TensorPlan] = {}
     reason = "" if kind & config.compressed_parameter_types else "is not among compressed_parameter_types"
-    if kind == NNR_CPT_BI and (known.apart or not _follow(known, subjects, weight)):
+    if kind == NNR_CPT_BI and (known.apart or not _follow(known, all_facts, weight)):
         return {}  # decoders would make others of it
     for role, name in members.items():
         if not reason:
-            fit = _fit(*_plan_member(subjects[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
+            fit = _fit(*_plan_member(all_facts[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
             if isinstance(fit, TensorPlan):
                 fitted[role] = fit
                 continue
@@ -317,12 +317,12 @@ def _fitted(
     return fitted
 
 
-def _follow(known: Known, subjects: Mapping[str, Subject], weight: TensorPlan) -> bool:
+def _follow(known: BlockFacts, all_facts: Mapping[str, TensorFacts], weight: TensorPlan) -> bool:
     """Whether the tensors are what decoders make of the others."""
     for name, value in known.implied.items():
-        array, shape = subjects[name].array, known.shapes.get(name)
+        array, shape = all_facts[name].array, known.shapes.get(name)
         same = shape is None or array.shape == shape
-        if not same or array.dtype.kind != "f" or subjects[name].data_format != weight.data_format:
+        if not same or array.dtype.kind != "f" or all_facts[name].data_format != weight.data_format:
             return False
         if not np.array_equal(array, np.full(array.shape, value, array.dtype)):
             return False
@@ -343,7 +343,7 @@ def _fit(
         return reason
     if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
         return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
-    return in_unit(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
+    return with_dq_flag(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
         "is too large for a fine step of dependent quantization, which the weight has"
     )
 
@@ -368,6 +368,6 @@ def _dims(block: Block, first: tuple[int, ...], last: tuple[int, ...]) -> tuple[
     if len(first) != 2 or len(last) != 2 or first[1] != last[0]:
         raise EncodeError(f"tensors {block.g!r} and {block.h!r} of shapes {first} and {last} have no matrix product")
     dims = tuple(block.shape) if block.shape is not None else (first[0], last[1])
-    if not 0 < len(dims) <= READABLE.max_dims or min(dims) < 1 or prod(dims) != first[0] * last[1]:
+    if not 0 < len(dims) <= DEFAULT_LIMITS.max_dims or min(dims) < 1 or prod(dims) != first[0] * last[1]:
         raise EncodeError(f"the product of {block.g!r} and {block.h!r} cannot have the shape {dims}")
     return dims

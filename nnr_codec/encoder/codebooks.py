@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
-from .distinct import Distinct, chunks
-from .facts import READABLE, Subject
+from .distinct_values import Distinct, chunks
+from .facts import DEFAULT_LIMITS, TensorFacts
 from .plan import Borders, Quantized, TensorPlan
 from .rate_distortion import delta_bits
 
@@ -40,22 +40,22 @@ def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
     )
 
 
-def with_codebook(subject: Subject, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
+def exact_codebook(facts: TensorFacts, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
     """The plan of an exact step with a codebook of the distinct values; None where decoders would refuse that."""
-    if not len(found.patterns) <= READABLE.max_codebook:
+    if not len(found.patterns) <= DEFAULT_LIMITS.max_codebook:
         return None
-    values = found.patterns.view(subject.stored.dtype).astype(np.float64)
+    values = found.patterns.view(facts.stored.dtype).astype(np.float64)
     entries = np.rint(values / plan.step).astype(np.int64)
     zero = int(np.searchsorted(entries, 0)) if 0 in entries else found.most_frequent
     return replace(plan, coding=Quantized(plan.coding.quantizer, integer_codebook(entries, zero)))
 
 
-def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
+def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
     """The plan of a quantized tensor with a codebook in the place of multiples of its step.
 
     Parameters
     ----------
-    subject : Subject
+    facts : TensorFacts
     plan : TensorPlan
         With a step.
     worth : float
@@ -68,9 +68,9 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
     TensorPlan or None
         Of uniform quantization; None where entries would not be exact in the tensor's type, or too far apart.
     """
-    density = subject.config.qp_density
+    density = facts.config.qp_density
     info = np.finfo(DTYPES[plan.data_format])
-    low, high = subject.bounds
+    low, high = facts.bounds
     own = frexp(plan.step)[1] - 1
     for exponent in range(max(own - FINER, -32, int(info.minexp)), min(own + COARSER, 32)):
         step = step_size(exponent << density, density)
@@ -81,7 +81,7 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
     lowest = int(np.rint(low / step))
     counts = np.zeros(int(np.rint(high / step)) - lowest + 1, np.int64)
     zeros = False
-    for part in chunks(subject.floats.reshape(-1)):
+    for part in chunks(facts.floats.reshape(-1)):
         integers = np.rint(part.astype(np.float64) / step).astype(np.int64) - lowest
         counts += np.bincount(integers, minlength=counts.size)
         zeros = zeros or not part.all()
@@ -95,7 +95,7 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
         zero = int(np.searchsorted(entries, 0))
     if len(entries) <= len(borders):
         borders = (entries[1:] + entries[:-1]) / 2
-    if len(entries) > READABLE.max_codebook:
+    if len(entries) > DEFAULT_LIMITS.max_codebook:
         return None
     quantizer = Borders(exponent << density, step, tuple(borders.tolist()))
     return replace(plan, coding=Quantized(quantizer, integer_codebook(entries, zero)))

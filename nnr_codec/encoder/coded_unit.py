@@ -18,9 +18,9 @@ from ..syntax import Session
 from ..syntax.structures import NnrCompressedDataUnitHeader
 from .blocks import UnitPlan
 from .coding_tools import CodedTensor, choose_tools
-from .lossless import least_bytes
+from .lossless_bound import least_bytes
 from .plan import TensorPlan
-from .quantize import as_coded, contents
+from .quantization import as_coded, contents
 from .rate_distortion import loss
 from .tensor_report import TensorStatistics, tensor_statistics
 from .update_tree import Link, refer, trellis_groups
@@ -106,7 +106,7 @@ class _UnitCoder:
         for part in parts(header, session):
             one, bits = self._levels(header, part)
             tensors.append(one)
-        unary, tensors = choose_tools(tensors, thorough=tensors[0].plan.options.thorough)
+        unary, tensors = choose_tools(tensors, thorough=tensors[0].plan.tools.thorough)
         header.cabac_unary_length_minus1 = unary
         if self.with_statistics:
             for one in tensors:
@@ -223,8 +223,8 @@ def _elements(main: TensorPlan) -> dict[str, Any]:
     if main.payload_type != NNR_PT_RAW_FLOAT:
         elements |= {
             "cabac_unary_length_flag": 1,
-            "cabac_unary_length_minus1": main.options.cabac_unary_length_minus1,
-            "scan_order": main.options.scan_order,
+            "cabac_unary_length_minus1": main.tools.cabac_unary_length_minus1,
+            "scan_order": main.tools.scan_order,
             "dq_flag": main.dq_flag,
             "first_tensor_dimension_shift": main.source.shift,
         }

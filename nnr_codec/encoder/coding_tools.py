@@ -58,14 +58,14 @@ def choose_tools(tensors: Sequence[CodedTensor], *, thorough: bool = False) -> t
         for one in tensors
     ]
     largest = max(range(len(tensors)), key=lambda k: tensors[k].levels.size) if len(tensors) > 1 else 0
-    tools = tensors[largest].plan.options
+    tools = tensors[largest].plan.tools
     unary = tools.cabac_unary_length_minus1
     if "cabac_unary_length_minus1" in tools.open:
         unary = _unary_length(tensors[largest], sides[largest], thorough)
     chosen = []
     for one, side in zip(tensors, sides, strict=True):
         syntax = one.syntax.with_unary_length(unary)
-        if one.plan.options.choose_shift_parameters and one.levels.size > FEW:
+        if one.plan.tools.choose_shift_parameters and one.levels.size > FEW:
             side.shift_parameter_ids, _ = measure(syntax, one.levels, side, sample=_sample(one, thorough, SAMPLE))
         chosen.append(CodedTensor(one.plan, one.levels, syntax, side))
     return unary, chosen
@@ -75,7 +75,7 @@ def bits_of(tensors: Sequence[CodedTensor]) -> float:
     """Estimate the bits of tensors, flags and ids included; large tensors are sampled unless plans are thorough."""
     total = 0.0
     for one in tensors:
-        sample = _sample(one, one.plan.options.thorough, SAMPLE)
+        sample = _sample(one, one.plan.tools.thorough, SAMPLE)
         total += measure(one.syntax, one.levels, one.side, choose=False, sample=sample)[1]
     return total
 
@@ -86,7 +86,7 @@ def _sample(one: CodedTensor, thorough: bool, usual: int) -> int:
 
 def _skips_rows(one: CodedTensor, thorough: bool) -> bool:
     """Return whether rows of zeros are coded as flags: as the option says or, where it is open, if that saves bits."""
-    options, dims = one.plan.options, one.plan.dims
+    options, dims = one.plan.tools, one.plan.dims
     is_open = "row_skipping" in options.open
     # Decoders disagree about skipped rows in block scan unless the width is a multiple of 4 (errata D6).
     agreed = not (one.plan.dq_flag and options.scan_order and prod(dims[1:]) % 4)
@@ -105,7 +105,7 @@ def _skips_rows(one: CodedTensor, thorough: bool) -> bool:
 
 def _unary_length(one: CodedTensor, side: TensorSide, thorough: bool) -> int:
     """Return the cabac_unary_length_minus1 with the fewest bits of those that a sample, or counts, favour."""
-    usual = one.plan.options.cabac_unary_length_minus1
+    usual = one.plan.tools.cabac_unary_length_minus1
 
     def cost(length: int, sample: int) -> float:
         return measure(one.syntax.with_unary_length(length), one.levels, side, sample=sample)[1]

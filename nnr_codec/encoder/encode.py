@@ -11,15 +11,15 @@ from ..compare import Loss
 from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..syntax import Session
-from .allocate import allocate
 from .blocks import UnitPlan
 from .coded_unit import CodedUnit, code_unit
 from .encode_warnings import check_blocks, warn_if_larger, warn_of_loss, warn_unmatched, warn_unused
 from .kept import Keeping
 from .layout import plan_units
-from .lossless import lossless
+from .lossless_bound import lossless
 from .preamble import preamble
 from .prepared import Prepared
+from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .schedule import Call, Pool, Reader
 from .tensor_report import TensorReport

@@ -16,7 +16,7 @@ from ..model import Block
 from ..reduction_steps import Step
 from ..tensor.quant import DTYPES
 from .blocks import OPTIONAL, UnitPlan
-from .fixed import LISTED, LONGEST
+from .fixed_point import LISTED, LONGEST
 from .layout import is_listed
 from .plan import TensorPlan
 from .prepared import Prepared

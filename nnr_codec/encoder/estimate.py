@@ -10,16 +10,16 @@ from ..config import EncoderConfig
 from ..constants import NNR_PT_RAW_FLOAT
 from ..model import Array
 from ..syntax import Session
-from .allocate import allocate
-from .changed import divided
 from .encode_warnings import check_blocks, warn_unmatched, warn_unused
-from .facts import subject
+from .facts import tensor_facts
 from .goals import excerpt
 from .layout import plan_units
+from .overlay import divided
 from .plan import Source, TensorPlan
 from .preamble import preamble
 from .prepared import Prepared
-from .rate_distortion import RECORD_BYTES, code_bytes, coded, loss, overhead
+from .rate_allocation import allocate
+from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
 from .schedule import Call, Pool, Reader
 
 #: Parameters of an excerpt.
@@ -78,16 +78,16 @@ def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> tuple
     array = arrays[0] if source.values is None else source.values
     if source.divisor is not None:
         array = divided(array, source.divisor, source.shift)
-    whole, plan = subject(plan.name, array, config, axis=source.shift), replace(plan, source=Source(source.nbytes))
+    whole, plan = tensor_facts(plan.name, array, config, axis=source.shift), replace(plan, source=Source(source.nbytes))
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
-        size, unit, syntax = coded(whole, plan)
+        size, unit, syntax = estimated(whole, plan)
         return round(size - recorded), loss(plan, whole.array, unit, syntax)
     some = excerpt(whole, ABOUT)
     fixed = overhead(plan)
-    tools = plan.options if len(some.dims) > 1 else replace(plan.options, scan_order=0)
-    part = replace(plan, dims=some.dims, options=tools)
-    taken, unit, syntax = coded(some, part)
+    tools = plan.tools if len(some.dims) > 1 else replace(plan.tools, scan_order=0)
+    part = replace(plan, dims=some.dims, tools=tools)
+    taken, unit, syntax = estimated(some, part)
     share = some.array.size / prod(plan.dims)
     error = loss(part, some.array, unit, syntax)
     if error:

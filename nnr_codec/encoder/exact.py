@@ -16,12 +16,12 @@ from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
 from ..sideinfo.record import Code, GridCode, PaletteCode, RawCode
 from ..tensor.quant import DTYPES, step_size
-from .codebooks import with_codebook
-from .distinct import SAMPLE, sample
-from .exact_codes import UNARY, float_code, grid_codes, integer_codes
-from .facts import Subject
+from .codebooks import exact_codebook
+from .distinct_values import SAMPLE, sample
+from .exact_codes import EXPONENT_UNARY, float_code, grid_codes, integer_codes
+from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
-from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
+from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
 
 #: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
 SURPLUS, GAIN = 1.003, 2.0**-9
@@ -39,30 +39,30 @@ class Cheapest:
 
     Parameters
     ----------
-    subject : Subject
+    facts : TensorFacts
     plan : TensorPlan or None
         None as long as none was accepted.
     price : float
         What it takes; of a plan with a code a little more.
     """
 
-    subject: Subject
+    facts: TensorFacts
     plan: TensorPlan | None = None
     price: float = float("inf")
 
     def offer(self, plan: TensorPlan, price: float | None = None) -> None:
-        """Accept a plan that is cheaper; without a price it is measured, where it could be.
+        """Accept a plan that is cheaper; without a price it is estimated_bytes, where it could be.
 
         A code that the tensor does not fit is not accepted, nor one for which the record has no room.
         """
         factor = 1 + GAIN if plan.code else 1
-        if plan.code and code_bytes(plan.code) > self.subject.context.room and not isinstance(plan.code, RawCode):
+        if plan.code and code_bytes(plan.code) > self.facts.context.room and not isinstance(plan.code, RawCode):
             return
         if price is None:
             if factor * (overhead(plan) + self._floor(plan)) >= self.price:
                 return
             try:
-                price = measured(self.subject, plan)
+                price = estimated_bytes(self.facts, plan)
             except ValueError:
                 return
         if factor * price < self.price:
@@ -73,77 +73,77 @@ class Cheapest:
         by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
         if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
             return 0.0
-        return self.subject.distinct.bits / 8 if self.subject.distinct else 0.0
+        return self.facts.distinct.bits / 8 if self.facts.distinct else 0.0
 
 
-def exact(subject: Subject) -> TensorPlan:
+def exact(facts: TensorFacts) -> TensorPlan:
     """The plan that keeps every bit in the fewest bytes.
 
     Raises EncodeError where side information is not allowed, and NNR alone does not hold the tensor.
     """
-    cheapest = Cheapest(subject)
-    coded, tiny = subject.config.side_info, subject.array.nbytes <= TINY
-    if coded and subject.stored.kind == "f" and not tiny:
+    cheapest = Cheapest(facts)
+    coded, tiny = facts.config.side_info, facts.array.nbytes <= TINY
+    if coded and facts.stored.kind == "f" and not tiny:
         _offer_float_code(cheapest)
-    for plan in plain(subject):
+    for plan in plain(facts):
         cheapest.offer(plan)
     if coded:
-        for code in (RawCode(subject.part_id("raw")),) if tiny else _codes(subject):
-            cheapest.offer(subject.coded(code))
+        for code in (RawCode(facts.part_id("raw")),) if tiny else _codes(facts):
+            cheapest.offer(facts.coded(code))
     if cheapest.plan is None:
-        raise EncodeError(_reason(subject))
+        raise EncodeError(_reason(facts))
     return cheapest.plan
 
 
-def exact_plain(subject: Subject) -> TensorPlan | None:
+def exact_plain(facts: TensorFacts) -> TensorPlan | None:
     """The plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
-    cheapest = Cheapest(subject)
-    for plan in plain(subject):
+    cheapest = Cheapest(facts)
+    for plan in plain(facts):
         cheapest.offer(plan)
     return cheapest.plan
 
 
-def plain(subject: Subject) -> Iterator[TensorPlan]:
+def plain(facts: TensorFacts) -> Iterator[TensorPlan]:
     """Plans that every decoder understands."""
-    if subject.stored.kind == "f":
-        if raw_is_exact(subject):
-            yield subject.plan(Raw())
-        yield from exact_levels(subject)
-    elif subject.bounds[0] >= -(1 << 31) and subject.bounds[1] < 1 << 31:
-        yield subject.plan(Integers())
+    if facts.stored.kind == "f":
+        if raw_is_exact(facts):
+            yield facts.plan(Raw())
+        yield from exact_levels(facts)
+    elif facts.bounds[0] >= -(1 << 31) and facts.bounds[1] < 1 << 31:
+        yield facts.plan(Integers())
 
 
-def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
+def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
     """Plans of exact steps and codebooks, which every decoder understands."""
-    plan = None if subject.context.out_of_reach else exact_step(subject)
-    if plan is None or (plan.record and not subject.plan(Raw()).record):
+    plan = None if facts.context.out_of_reach else exact_step(facts)
+    if plan is None or (plan.record and not facts.plan(Raw()).record):
         return  # a float16 tensor, say, that would have to come from float32
     yield plan
-    found = subject.distinct
-    if found is not None and subject.options.codebook != 0 and len(found.patterns) <= prod(plan.dims) // 2:
-        book = with_codebook(subject, plan, found)
+    found = facts.distinct
+    if found is not None and facts.options.codebook != 0 and len(found.patterns) <= prod(plan.dims) // 2:
+        book = exact_codebook(facts, plan, found)
         if book is not None:
             yield book
 
 
-def exact_step(subject: Subject) -> TensorPlan | None:
+def exact_step(facts: TensorFacts) -> TensorPlan | None:
     """The plan of uniform quantization that loses nothing; None where no step does that."""
-    values, density = subject.floats.reshape(-1), subject.config.qp_density
+    values, density = facts.floats.reshape(-1), facts.config.qp_density
     qp = _step_qp(sample(values, GLANCE), density)
     if qp is not None and len(values) > GLANCE:
         qp = _step_qp(values, density)
     if qp is None:
         return None
-    data_format = subject.data_format
+    data_format = facts.data_format
     step = step_size(qp, density)
     if data_format is DecompressedDataFormat.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
         data_format = DecompressedDataFormat.TENSOR_FLOAT32  # a step is a normal number of the format (7.3.6)
     info = np.finfo(DTYPES[data_format])
-    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, subject.bounds)) > float(info.max):
+    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, facts.bounds)) > float(info.max):
         return None
     if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
         return None
-    return subject.plan(Quantized(Uniform(qp, step)), data_format)
+    return facts.plan(Quantized(Uniform(qp, step)), data_format)
 
 
 def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
@@ -168,45 +168,45 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
 
 def _offer_float_code(cheapest: Cheapest) -> None:
     """Offer exponents and the rest of the bits apart."""
-    subject = cheapest.subject
-    choice = float_code(subject)
+    facts = cheapest.facts
+    choice = float_code(facts)
     if choice is not None:
-        plan = subject.coded(choice.code, unary=UNARY)
-        small = subject.array.size <= SAMPLE
+        plan = facts.coded(choice.code, unary=EXPONENT_UNARY)
+        small = facts.array.size <= SAMPLE
         cheapest.offer(plan, None if small else overhead(plan) + SURPLUS * choice.bits / 8)
 
 
-def _codes(subject: Subject) -> Iterator[Code]:
+def _codes(facts: TensorFacts) -> Iterator[Code]:
     """All other codes that may suit the type."""
-    if subject.stored.name != "float32":
-        yield RawCode(subject.part_id("raw"))
-    if subject.stored.kind != "f":
-        yield from integer_codes(subject)
-    elif subject.stored.bits > 8:  # of 256 values, a palette has all
-        yield from grid_codes(subject)
-    found = subject.distinct
-    if found is not None and subject.stored.bits >= 8:
+    if facts.stored.name != "float32":
+        yield RawCode(facts.part_id("raw"))
+    if facts.stored.kind != "f":
+        yield from integer_codes(facts)
+    elif facts.stored.bits > 8:  # of 256 values, a palette has all
+        yield from grid_codes(facts)
+    found = facts.distinct
+    if found is not None and facts.stored.bits >= 8:
         values = found.patterns.astype(found.patterns.dtype.newbyteorder("<")).tobytes()
         zero = found.patterns == 0
         for offset in sorted({int(zero.argmax()) if zero.any() else found.most_frequent, found.most_frequent}):
-            yield PaletteCode(values, offset, subject.part_id("levels"))
+            yield PaletteCode(values, offset, facts.part_id("levels"))
 
 
-def raw_is_exact(subject: Subject) -> bool:
+def raw_is_exact(facts: TensorFacts) -> bool:
     """Whether float32 holds all values; of other types not-a-numbers are left out, whose bits conversions change."""
-    if subject.stored.name == "float32":
+    if facts.stored.name == "float32":
         return True
-    values = subject.floats
-    if subject.stored.bits < 32:
+    values = facts.floats
+    if facts.stored.bits < 32:
         return not np.isnan(values).any()
     return np.array_equal(values.astype(np.float32), values)
 
 
-def _reason(subject: Subject) -> str:
+def _reason(facts: TensorFacts) -> str:
     """Why NNR alone does not hold a tensor."""
-    name, stored = subject.name, subject.stored
+    name, stored = facts.name, facts.stored
     if stored.kind != "f":
-        low, high = subject.bounds
+        low, high = facts.bounds
         return (
             f"tensor {name!r} has integers outside of int32 ({low}..{high}), which only side information holds (7.3.2)"
         )

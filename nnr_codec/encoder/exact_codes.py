@@ -17,8 +17,8 @@ import numpy.typing as npt
 from ..cabac_ext import quantizer
 from ..dtypes import StoredType
 from ..sideinfo.record import FloatCode, GridCode, IntegerCode
-from .distinct import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
-from .facts import Subject
+from .distinct_values import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
+from .facts import TensorFacts
 
 Floats = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ HIGH_BITS = 6
 #: Bits of the mantissa that stand in the levels, where there are as many.
 MANTISSA = 1
 #: cabac_unary_length_minus1 of exponents.
-UNARY = 30
+EXPONENT_UNARY = 30
 #: Integers that quantizers give the largest magnitude: tried for types of so short a mantissa that rounding hides
 #: divisors.
 LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
@@ -39,13 +39,13 @@ MOST, CERTAIN = 1 << 16, 255
 
 
 # ----------------------------------------------------------------------------------------------------------- integers
-def integer_codes(subject: Subject) -> Iterator[IntegerCode]:
+def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
     """Codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
-    low, high = subject.bounds
-    levels, others = subject.part_id("levels"), subject.part_id("bits")
+    low, high = facts.bounds
+    levels, others = facts.part_id("levels"), facts.part_id("bits")
     width = (high - low).bit_length()
     if width <= 32:
-        for base in sorted({low, low + (high - low + 1) // 2, _median(subject)} - {0}):
+        for base in sorted({low, low + (high - low + 1) // 2, _median(facts)} - {0}):
             if low - base >= -(1 << 31) and high - base < 1 << 31:
                 yield IntegerCode(base, unit=levels)
     for bits in sorted({width - 32, width - HIGH_BITS, 32 if width > 32 else 0}):
@@ -54,8 +54,8 @@ def integer_codes(subject: Subject) -> Iterator[IntegerCode]:
             yield IntegerCode(base, bits, others, levels)
 
 
-def _median(subject: Subject) -> int:
-    some: list[int] = sorted(sample(subject.array.reshape(-1)).tolist())
+def _median(facts: TensorFacts) -> int:
+    some: list[int] = sorted(sample(facts.array.reshape(-1)).tolist())
     return some[len(some) // 2]
 
 
@@ -68,12 +68,12 @@ class FloatChoice:
     bits: float
 
 
-def float_code(subject: Subject) -> FloatChoice | None:
+def float_code(facts: TensorFacts) -> FloatChoice | None:
     """The code for a tensor of floats; None where it would leave no bits to the other unit."""
-    stored, patterns, ids = subject.stored, subject.patterns, (subject.part_id("bits"), subject.part_id("levels"))
+    stored, patterns, ids = facts.stored, facts.patterns, (facts.part_id("bits"), facts.part_id("levels"))
     mantissa = min(MANTISSA, stored.mantissa)
-    by_sign, both_zeros = _exponent_histogram(subject, mantissa)
-    zeros, rows, lower_bits = _low_zeros(subject, stored.mantissa - mantissa)
+    by_sign, both_zeros = _exponent_histogram(facts, mantissa)
+    zeros, rows, lower_bits = _low_zeros(facts, stored.mantissa - mantissa)
     choices = []
     for holes in range(3 if both_zeros[1] else 2 if both_zeros[0] else 1):
         empty, rest = both_zeros[:holes], by_sign.copy()
@@ -88,24 +88,24 @@ def float_code(subject: Subject) -> FloatChoice | None:
     return min(choices, key=lambda choice: choice.bits, default=None)
 
 
-def _exponent_histogram(subject: Subject, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """How often each number of exponent and first mantissa bits is there, by sign; +0.0 and -0.0."""
-    stored = subject.stored
-    shift, sign = stored.mantissa - mantissa, subject.patterns.dtype.type(1 << (stored.bits - 1))
+    stored = facts.stored
+    shift, sign = stored.mantissa - mantissa, facts.patterns.dtype.type(1 << (stored.bits - 1))
     counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
     both_zeros = np.zeros(2, np.int64)
-    for part in chunks(subject.patterns):
+    for part in chunks(facts.patterns):
         counts += np.bincount((part >> shift).astype(np.int64), minlength=counts.size).reshape(2, -1)
         both_zeros += [len(part) - np.count_nonzero(part), np.count_nonzero(part == sign)]
     return counts, both_zeros
 
 
-def _low_zeros(subject: Subject, most: int) -> tuple[int, bytes | None, float]:
+def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
     """How many low bits of the mantissa are 0 in which rows (None: all), and the bits that remain below."""
-    stored = subject.stored
-    rows = subject.dims[0]
-    per_row = len(subject.patterns) // rows
-    patterns = subject.patterns.reshape(rows, per_row)
+    stored = facts.stored
+    rows = facts.dims[0]
+    per_row = len(facts.patterns) // rows
+    patterns = facts.patterns.reshape(rows, per_row)
     trailing = np.empty(rows, np.uint8)
     counts = np.zeros(most + 1, np.int64)
     together = max(CHUNK // per_row, 1)
@@ -127,28 +127,28 @@ def _low_zeros(subject: Subject, most: int) -> tuple[int, bytes | None, float]:
 
 
 # -------------------------------------------------------------------------------------------------------------- grids
-def grid_codes(subject: Subject) -> Iterator[GridCode]:
+def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
     """The codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
-    values, stored = subject.floats, subject.stored
+    values, stored = facts.floats, facts.stored
     work = np.dtype("<f8" if stored.name == "float64" else "<f4")
-    magnitudes = _of_tensor(subject, work)
+    magnitudes = _of_tensor(facts, work)
     scale = None if magnitudes is None else _scales(magnitudes, stored, work)
     if scale is not None and magnitudes is not None:
-        yield GridCode(scale.tobytes(), unit=subject.part_id("levels"))
+        yield GridCode(scale.tobytes(), unit=facts.part_id("levels"))
         if magnitudes.max() <= CERTAIN * scale[0]:
             return
     for axis in sorted({0, values.ndim - 1}) if values.ndim > 1 else ():
         if values.size >= 4 * values.shape[axis]:
             scales = _of_channels(np.moveaxis(values, axis, 0), stored, work)
             if scales is not None:
-                yield GridCode(scales.tobytes(), axis, subject.part_id("levels"))
+                yield GridCode(scales.tobytes(), axis, facts.part_id("levels"))
 
 
-def _of_tensor(subject: Subject, work: np.dtype[Any]) -> Doubles | None:
+def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
     """The distinct magnitudes; None where even those of a sample are on no grid, or there are too many for one."""
-    stored, found = subject.stored, subject.distinct
-    if found is None and _scales(_magnitudes(sample(subject.floats.reshape(-1))[None]), stored, work) is not None:
-        found = distinct(subject.patterns, stored, 2 * MOST + 1, share=1)
+    stored, found = facts.stored, facts.distinct
+    if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
+        found = distinct(facts.patterns, stored, 2 * MOST + 1, share=1)
     return None if found is None else _magnitudes(found.patterns.view(stored.dtype).astype(np.float64)[None])
 
 

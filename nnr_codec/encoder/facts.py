@@ -20,9 +20,9 @@ from ..limits import Limits
 from ..model import Array
 from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..tensor.quant import DTYPES
-from .distinct import Distinct, distinct
+from .distinct_values import Distinct, distinct
 from .effort import EFFORTS, Effort
-from .plan import TOOLS, UNARY, Coding, Exact, Source, TensorPlan, Tools
+from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, Source, TensorPlan, Tools
 from .sensitivity import Importance, importance
 
 F = DecompressedDataFormat
@@ -50,7 +50,7 @@ FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
     "float64": F.TENSOR_FLOAT64,
 }
 
-READABLE = Limits()
+DEFAULT_LIMITS = Limits()
 _TOOLS_OF = attrgetter(*TOOLS)
 
 
@@ -63,7 +63,7 @@ class TensorContext:
     index : int
         Place of the tensor in the model, which is all that a record says of an empty one.
     taken : frozenset of str
-        Ids that :meth:`Subject.part_id` must not return.
+        Ids that :meth:`TensorFacts.part_id` must not return.
     room : int
         Bytes that the tensor may take of the record.
     is_update : bool
@@ -87,7 +87,7 @@ ALONE = TensorContext()
 
 
 @dataclass(eq=False)
-class Subject:
+class TensorFacts:
     """The facts about one tensor; those that take a pass over the values are computed once, when asked for.
 
     Parameters
@@ -141,7 +141,7 @@ class Subject:
     @cached_property
     def distinct(self) -> Distinct | None:
         """The distinct items, unless there are many."""
-        return distinct(self.patterns, self.stored, READABLE.max_codebook)
+        return distinct(self.patterns, self.stored, DEFAULT_LIMITS.max_codebook)
 
     @cached_property
     def bounds(self) -> tuple[Any, Any]:
@@ -201,7 +201,7 @@ class Subject:
         hashes = "#"
         while True:
             suffix = hashes + part
-            found = self.name.encode()[: READABLE.max_name_bytes - len(suffix)].decode(errors="ignore") + suffix
+            found = self.name.encode()[: DEFAULT_LIMITS.max_name_bytes - len(suffix)].decode(errors="ignore") + suffix
             if found not in self.context.taken:
                 return found
             hashes += "#"
@@ -228,12 +228,14 @@ class Subject:
         )
 
 
-def subject(name: str, array: Array, config: EncoderConfig, context: TensorContext = ALONE, axis: int = 0) -> Subject:
+def tensor_facts(
+    name: str, array: Array, config: EncoderConfig, context: TensorContext = ALONE, axis: int = 0
+) -> TensorFacts:
     """Return the facts about a tensor, whose dimension ``axis`` comes first in them.
 
     Raises EncodeError for dimensions or a type that cannot be coded.
     """
-    if array.ndim > READABLE.max_dims:
+    if array.ndim > DEFAULT_LIMITS.max_dims:
         raise EncodeError(
             f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits", tensor=name
         )
@@ -252,7 +254,7 @@ def subject(name: str, array: Array, config: EncoderConfig, context: TensorConte
         dims = array.shape or (1,)
         if dims[0] == 1 or prod(dims[1:]) == 1:
             options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    return Subject(name, array, stored, options, config, context, known)
+    return TensorFacts(name, array, stored, options, config, context, known)
 
 
 @lru_cache(maxsize=256)
@@ -261,7 +263,7 @@ def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
     given = {tool: option for tool, option in zip(TOOLS, options, strict=True) if option is not None}
     free = {"row_skipping": effort.rows, "cabac_unary_length_minus1": effort.unary, "scan_order": effort.scans}
     left = {tool for tool, is_free in free.items() if is_free}
-    default = {"cabac_unary_length_minus1": 0 if is_fine else UNARY}  # vectors have large levels, and few
+    default = {"cabac_unary_length_minus1": 0 if is_fine else DEFAULT_UNARY}  # vectors have large levels, and few
     return Tools(
         **{"choose_shift_parameters": effort.shift_parameters, **default, **given},
         open=frozenset(left - given.keys()),
@@ -294,4 +296,4 @@ def check_name(name: str) -> None:
 
 def fits_name(name: str) -> bool:
     """Whether decoders with default limits read an id of this length."""
-    return len(name.encode()) <= READABLE.max_name_bytes
+    return len(name.encode()) <= DEFAULT_LIMITS.max_name_bytes

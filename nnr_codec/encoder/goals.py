@@ -13,10 +13,10 @@ from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
 from ..errors import EncodeError
 from ..model import Array, Block, Model, described
 from ..tensor.quant import step_size
-from .choose import choose, in_unit
 from .default_step import FLOOR, default_step, floor_step, qp_below
-from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
-from .facts import Subject, subject
+from .factor_steps import Factors, has_steps, inherited, largest_qp, qp_options, read_factors
+from .facts import TensorFacts, tensor_facts
+from .planning import plan_tensor, with_dq_flag
 from .prepared import decomposed
 from .rate_distortion import Distortion, distortion, power
 from .schedule import Call, Pool, Reader
@@ -42,7 +42,7 @@ EXCERPT = 1 << 15
 LEAST = 2.0**-400
 
 
-def settle(
+def resolve_goals(
     model: Model,
     config: EncoderConfig,
     read: Reader,
@@ -70,7 +70,7 @@ def settle(
     if names:
         config = with_density(config)
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
-    known = measured(pairs, read, pool, energy=any(wanted[block.weight].qp is None for block in pairs))
+    known = read_factors(pairs, read, pool, energy=any(wanted[block.weight].qp is None for block in pairs))
     energies = read_each([name for name in by_quality if name not in known], read, pool, _energy, config)
     energies |= {name: (one.energy, one.rows * one.columns) for name, one in known.items() if name in by_quality}
     found: dict[str, Options] = {}
@@ -163,7 +163,7 @@ def read_each(
     return {call.names[0]: result for call, result in zip(calls, pool.results(calls), strict=True)}
 
 
-def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:
+def excerpt(whole: TensorFacts, about: int = EXCERPT) -> TensorFacts:
     """About so many of a tensor's parameters in eight runs, of whole rows where these are short."""
     array, runs = whole.array, 8
     if array.size <= about:
@@ -188,7 +188,7 @@ def block_members(model: Model) -> set[str]:
     return {name for block in model.blocks for name in vars(block).values() if isinstance(name, str)}
 
 
-def quantizable(tensor: Subject) -> bool:
+def quantizable(tensor: TensorFacts) -> bool:
     """Whether a tensor has floats, all of them finite, whose squares doubles hold: no step suits any other ones."""
     if tensor.stored.kind != "f" or not tensor.array.size:
         return False
@@ -228,7 +228,7 @@ def _with_floor(
     arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str], found: Mapping[str, Options]
 ) -> Options:
     """The options with which a matrix has the floor of its quality."""
-    tensor, qp = subject(name, arrays[0], config), found[name]["qp"]
+    tensor, qp = tensor_facts(name, arrays[0], config), found[name]["qp"]
     tensor = replace(tensor, options=replace(tensor.options, quality=None))
     ratio = _floor(config.for_tensor(name).quality)
     if all(error.reaches(ratio) for error in _errors(_with(tensor, {"qp": qp}), name in blocks)):
@@ -259,7 +259,7 @@ def clipped(qp: int) -> int:
 
 def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[float, int]:
     """The sum of the squares of a tensor that the quality is about, and how many of them are not 0."""
-    tensor = subject(name, arrays[0], config)
+    tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.is_fine:
         return 0.0, 0
     return power(tensor.floats), int(np.count_nonzero(tensor.floats))
@@ -268,7 +268,7 @@ def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[floa
 # ------------------------------------------------------------------------------------------------ snr, max_error
 def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str]) -> Options:
     """The options with which a tensor has the SNR, or the largest error, that it may have."""
-    tensor = subject(name, arrays[0], config)
+    tensor = tensor_facts(name, arrays[0], config)
     if tensor.stored.kind != "f":
         return {}
     if not quantizable(tensor):
@@ -281,7 +281,7 @@ def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: froz
     return _with_snr(plain, 10 ** (options.snr / 10), in_block)
 
 
-def _bounded(tensor: Subject, bound: float, in_block: bool) -> Options:
+def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
     """Uniform quantization, whose errors do not exceed half a step."""
     if tensor.is_fine and max(error.largest for error in _errors(tensor, in_block)) <= bound:
         return {}
@@ -293,7 +293,7 @@ def _bounded(tensor: Subject, bound: float, in_block: bool) -> Options:
     return {"exact": True}
 
 
-def _with_snr(tensor: Subject, factor: float, in_block: bool) -> Options:
+def _with_snr(tensor: TensorFacts, factor: float, in_block: bool) -> Options:
     """The largest step at which the signal is so many times the noise."""
     if tensor.is_fine and all(error.reaches(factor) for error in _errors(tensor, in_block)):
         return {}
@@ -307,7 +307,7 @@ def _with_snr(tensor: Subject, factor: float, in_block: bool) -> Options:
     return {"exact": True} if found is None else {"qp": found, "fine_vectors": False}
 
 
-def _largest_step(tensor: Subject, factor: float, qp: int, in_block: bool) -> int | None:
+def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -> int | None:
     """The largest qp that reaches an SNR, nearly; None where the search from ``qp`` finds none.
 
     The noise is taken to be proportional to the square of the step.
@@ -330,18 +330,18 @@ def _largest_step(tensor: Subject, factor: float, qp: int, in_block: bool) -> in
     return low if low >= LEAST_QP else None
 
 
-def _with(tensor: Subject, options: Options) -> Subject:
+def _with(tensor: TensorFacts, options: Options) -> TensorFacts:
     return replace(tensor, options=tensor.options.replaced(options))
 
 
-def _errors(tensor: Subject, in_block: bool) -> list[Distortion]:
+def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
     """The errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
-    plans = [choose(tensor)]
+    plans = [plan_tensor(tensor)]
     if in_block:
-        plan = choose(tensor, in_block=True)
+        plan = plan_tensor(tensor, in_block=True)
         plans.append(plan)
         if plan.step and not plan.codebook and sum(extent > 1 for extent in tensor.dims) < 2:
-            other = in_unit(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
+            other = with_dq_flag(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
             plans += [other] if other else []
     return [distortion(tensor, plan) for plan in plans]
 

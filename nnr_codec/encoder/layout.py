@@ -17,19 +17,19 @@ from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import TensorRecord
-from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
-from .changed import divided
-from .choose import choose
-from .facts import READABLE, Subject, TensorContext, check_name, subject
-from .fitting import fit, pays, scale_options, scaled
-from .fixed import warn_saturated
+from .blocks import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of, plan_block
+from .facts import DEFAULT_LIMITS, TensorContext, TensorFacts, check_name, tensor_facts
+from .fixed_point import warn_saturated
 from .goals import with_density
 from .kept import Keeping
+from .overlay import divided
 from .plan import Integers, TensorPlan
+from .planning import plan_tensor
 from .prepared import Prepared
 from .rate_distortion import code_bytes
+from .scale_fitting import fit, pays, scale_options, scaled_tensors
 from .schedule import Call, Pool, Reader
-from .ties import ties
+from .tied_tensors import tied_tensors
 from .update_tree import Links
 
 #: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
@@ -136,7 +136,7 @@ class _Layout:
         updated = self.links.names if self.links else ()
         self.take(name for name in (*self.model.tensors, *updated) if "#" in name)
         self.take(name for name in element_ids(self.model, is_listed(self.model, self.config)) if "#" in name)
-        self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
+        self.room = DEFAULT_LIMITS.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 
     def units(self) -> Iterator[UnitPlan]:
         """The units in order."""
@@ -145,7 +145,7 @@ class _Layout:
             block_of = {name: replace(known, listed=True) for name, known in block_of.items()}
         blocks = {name: known.block for name, known in block_of.items()}
         # Differences have trees of their own, unless the caller knows better.
-        tied = ties(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
+        tied = tied_tensors(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, Call[_Planned]] = {}
         for name in places:
@@ -194,7 +194,7 @@ class _Layout:
             key = _beginning(one)
             self.taken[key] = self.taken.get(key, frozenset()) | {one}
 
-    def call(self, block: Known | None, contexts: dict[str, TensorContext]) -> Call[_Planned]:
+    def call(self, block: BlockFacts | None, contexts: dict[str, TensorContext]) -> Call[_Planned]:
         """Return the call that plans a block, or a tensor."""
         names = tuple(contexts)
         return Call(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
@@ -216,84 +216,84 @@ class _Layout:
         if not self.config.side_info:
             raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
         (array,) = self.read((name,))
-        plan = subject(name, array, self.config, self.context(name, index)).plan(Integers())
+        plan = tensor_facts(name, array, self.config, self.context(name, index)).plan(Integers())
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))
         return UnitPlan((name,), plan.dims, {"weight": plan})
 
 
 def _beginning(name: str) -> str:
-    """Return a prefix that a tensor name shares with every id that :meth:`Subject.part_id` makes from it."""
+    """Return a prefix that a tensor name shares with every id that :meth:`TensorFacts.part_id` makes from it."""
     return name[:256].partition("#")[0]
 
 
 def _plan(
-    arrays: list[Array], known: Known | None, contexts: dict[str, TensorContext], config: EncoderConfig
+    arrays: list[Array], known: BlockFacts | None, contexts: dict[str, TensorContext], config: EncoderConfig
 ) -> _Planned:
     """Plan a tensor, or those of a block."""
     longest = max([max(array.shape, default=1) for array in arrays])
     room = CODE_ROOM + 9 * longest
     tensors = dict(zip(contexts, arrays, strict=True))
-    subjects = {name: subject(name, array, config, contexts[name]) for name, array in tensors.items()}
+    all_facts = {name: tensor_facts(name, array, config, contexts[name]) for name, array in tensors.items()}
     if known is None:
-        return _Planned(None, {name: choose(one) for name, one in subjects.items()}, room)
-    unit, together, fitted = None, set[str](), dict[str, Subject]()
+        return _Planned(None, {name: plan_tensor(one) for name, one in all_facts.items()}, room)
+    unit, together, fitted = None, set[str](), dict[str, TensorFacts]()
     if known.is_fitted:
-        unit, fitted = _plan_fitted(known, subjects, tensors, config)
-        subjects |= fitted
+        unit, fitted = _plan_fitted(known, all_facts, tensors, config)
+        all_facts |= fitted
     if known.optional and known.block.scale is not None:
-        if not unit and not _is_neutral(known, subjects):
-            unit = _plan_scaled(known, subjects, tensors, config, subjects[known.block.scale].array)
+        if not unit and not _is_neutral(known, all_facts):
+            unit = _plan_scaled(known, all_facts, tensors, config, all_facts[known.block.scale].array)
         together.add(known.block.scale)
         known = replace(known, block=replace(known.block, scale=None))
-    unit = unit or plan_block(known, _turned(known.block, subjects, tensors, config), config)
+    unit = unit or plan_block(known, _turned(known.block, all_facts, tensors, config), config)
     together |= {plan.name for plan in unit.plans} if unit else set()
-    plans = {name: choose(subjects[name]) for name in tensors if name not in together}
+    plans = {name: plan_tensor(all_facts[name]) for name in tensors if name not in together}
     if fitted:
         plans = {name: _with_value(plan, fitted) for name, plan in plans.items()}
     return _Planned(unit, plans, room)
 
 
 def _plan_fitted(
-    known: Known, subjects: Mapping[str, Subject], tensors: Mapping[str, Array], config: EncoderConfig
-) -> tuple[UnitPlan | None, dict[str, Subject]]:
+    known: BlockFacts, all_facts: Mapping[str, TensorFacts], tensors: Mapping[str, Array], config: EncoderConfig
+) -> tuple[UnitPlan | None, dict[str, TensorFacts]]:
     """The unit of a block of which some tensors make up for the levels of its weight, and these as they are then.
 
     No unit where that does not pay, or where the unit would be another one.
     """
-    block, is_new = known.block, _is_neutral(known, subjects)
-    divisor = subjects[block.scale].array if known.optional and block.scale is not None else None
+    block, is_new = known.block, _is_neutral(known, all_facts)
+    divisor = all_facts[block.scale].array if known.optional and block.scale is not None else None
     if is_new and block.scale is not None:
         config = config.overridden({block.scale: scale_options(config.qp_density)})
-    unit = _plan_scaled(known, subjects, tensors, config, divisor)
+    unit = _plan_scaled(known, all_facts, tensors, config, divisor)
     weight = unit.tensors.get("weight") if unit else None
     if unit is None or weight is None:
         return None, {}
-    facts = _turned(block, subjects, tensors, config, divisor)[block.weight]
+    facts = _turned(block, all_facts, tensors, config, divisor)[block.weight]
     found = fit(facts, weight)
-    values = scaled(block, subjects, found.factors)
+    values = scaled_tensors(block, all_facts, found.factors)
     if values is None:
         return None, {}
-    after = {name: subject(name, array, config, subjects[name].context) for name, array in values.items()}
-    if not pays(found, weight, {} if is_new else {name: subjects[name] for name in after}, after):
+    after = {name: tensor_facts(name, array, config, all_facts[name].context) for name, array in values.items()}
+    if not pays(found, weight, {} if is_new else {name: all_facts[name] for name in after}, after):
         return None, {}
     if is_new and len(members_of(block)) == 2:  # else there is no unit that the weight has to be in
-        alone = choose(facts)
+        alone = plan_tensor(facts)
         if (alone.qp, alone.dq_flag, alone.codebook) != (weight.qp, weight.dq_flag, None):
             return None, {}
     # A unit without what no longer fits it would be another one.
-    other = _plan_scaled(replace(known, optional=True), {**subjects, **after}, tensors, config, divisor)
+    other = _plan_scaled(replace(known, optional=True), {**all_facts, **after}, tensors, config, divisor)
     if other is None or other.tensors.keys() != unit.tensors.keys() or other.tensors["weight"] != weight:
         return None, {}
     return replace(other, tensors={role: _with_value(plan, after) for role, plan in other.tensors.items()}), after
 
 
-def _is_neutral(known: Known, subjects: Mapping[str, Subject]) -> bool:
+def _is_neutral(known: BlockFacts, all_facts: Mapping[str, TensorFacts]) -> bool:
     """Whether the scale of a block is there to be fitted, and changes nothing yet."""
     block = known.block
-    return known.is_fitted and known.optional and bool((subjects[block.scale or ""].array == 1).all())
+    return known.is_fitted and known.optional and bool((all_facts[block.scale or ""].array == 1).all())
 
 
-def _with_value(plan: TensorPlan, others: Mapping[str, Subject]) -> TensorPlan:
+def _with_value(plan: TensorPlan, others: Mapping[str, TensorFacts]) -> TensorPlan:
     """A plan that is followed with another value than the tensor has, if there is one."""
     if plan.name not in others:
         return plan
@@ -302,29 +302,29 @@ def _with_value(plan: TensorPlan, others: Mapping[str, Subject]) -> TensorPlan:
 
 def _turned(
     block: Block,
-    subjects: Mapping[str, Subject],
+    all_facts: Mapping[str, TensorFacts],
     tensors: Mapping[str, Array],
     config: EncoderConfig,
     divisor: Array | None = None,
-) -> Mapping[str, Subject]:
+) -> Mapping[str, TensorFacts]:
     """The facts about the tensors of a block as they are coded, its dimension first; the weight perhaps divided."""
     if divisor is None and not block.axis:
-        return subjects
+        return all_facts
     name, weight = block.weight, tensors[block.weight]
     if divisor is not None:
         weight = divided(weight, divisor, block.axis)
-    return {**subjects, name: subject(name, weight, config, subjects[name].context, block.axis)}
+    return {**all_facts, name: tensor_facts(name, weight, config, all_facts[name].context, block.axis)}
 
 
 def _plan_scaled(
-    known: Known,
-    subjects: Mapping[str, Subject],
+    known: BlockFacts,
+    all_facts: Mapping[str, TensorFacts],
     tensors: Mapping[str, Array],
     config: EncoderConfig,
     divisor: Array | None,
 ) -> UnitPlan | None:
     """The unit of a block whose weight is divided by something; None where it does not hold the scale as well."""
-    unit = plan_block(known, _turned(known.block, subjects, tensors, config, divisor), config)
+    unit = plan_block(known, _turned(known.block, all_facts, tensors, config, divisor), config)
     if not unit or divisor is None:
         return unit
     if "ls" not in unit.tensors:

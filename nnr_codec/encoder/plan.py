@@ -14,7 +14,7 @@ from .sensitivity import Importance
 #: The names of tools that options may leave open.
 TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
 #: cabac_unary_length_minus1 where nothing else is known.
-UNARY = 10
+DEFAULT_UNARY = 10
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Tools:
 
     scan_order: int = 0
     row_skipping: bool = False
-    cabac_unary_length_minus1: int = UNARY
+    cabac_unary_length_minus1: int = DEFAULT_UNARY
     choose_shift_parameters: bool = True
     open: frozenset[str] = frozenset()
     thorough: bool = False
@@ -190,7 +190,7 @@ class TensorPlan:
         As coded; a scalar is coded as one parameter (errata I8), an empty tensor not at all.
     data_format : DecompressedDataFormat
     coding : Raw, Integers, Exact or Quantized
-    options : Tools
+    tools : Tools
     source : Source
     record : TensorRecord or None
         Side information, where the unit alone does not define the tensor.
@@ -200,7 +200,7 @@ class TensorPlan:
     dims: tuple[int, ...]
     data_format: DecompressedDataFormat
     coding: Coding
-    options: Tools
+    tools: Tools
     source: Source
     record: TensorRecord | None = None
 

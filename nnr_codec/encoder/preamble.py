@@ -46,7 +46,7 @@ from ..syntax.structures import (
     NnrUnitHeader,
 )
 from .blocks import UnitPlan
-from .facts import READABLE
+from .facts import DEFAULT_LIMITS
 from .layout import Layout
 from .prepared import Prepared
 
@@ -187,7 +187,7 @@ def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideI
     if record and not config.side_info:
         raise EncodeError("the model has metadata, which only side information holds")
     size = len(record.to_bytes()) if record else 0
-    if size > READABLE.max_side_info_bytes:
+    if size > DEFAULT_LIMITS.max_side_info_bytes:
         raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
     return record
 

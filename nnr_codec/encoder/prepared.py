@@ -18,7 +18,7 @@ from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring, described, source_size
 from ..reduction_steps import Step
 from ..tensor.reduction import from_displacement, product
-from .changed import changed
+from .overlay import overlaid
 from .update_tree import Links
 
 
@@ -47,7 +47,7 @@ class Pruning:
             if name in tensors:
                 others[name] = np.zeros([len(mask) for mask in masks], described(tensors, name)[0])
                 others[name][np.ix_(*masks)] = np.asarray(tensors[name])
-        return changed(tensors, others)
+        return overlaid(tensors, others)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Prepared:
         """Return the same with other values of some tensors, of tensors tied to them and of products of them."""
         tied = {name: others[source] for name, source in self.model.aliases.items() if source in others}
         others = {**others, **tied}
-        model = replace(self.model, tensors=changed(self.model.tensors, others))
+        model = replace(self.model, tensors=overlaid(self.model.tensors, others))
         restored = dict(others)
         for block in decomposed(model, self.restored):
             factors = {name for name in (block.g, block.h) if name in restored}
@@ -126,7 +126,7 @@ class Prepared:
                 restored = {name: array for name, array in restored.items() if name not in factors}
                 restored[block.weight] = product_of(block, model, self.restored.tensors[block.weight].dtype)
         return replace(
-            self, model=model, restored=replace(self.restored, tensors=changed(self.restored.tensors, restored))
+            self, model=model, restored=replace(self.restored, tensors=overlaid(self.restored.tensors, restored))
         )
 
     @property

@@ -22,10 +22,10 @@ from ..model import Array
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
 from ..tensor.quant import DTYPES, codebook_values, look_up, scale
 from .coding_tools import CodedTensor, bits_of, choose_tools
-from .distinct import CHUNK
-from .facts import Subject
+from .distinct_values import CHUNK
+from .facts import TensorFacts
 from .plan import TensorPlan
-from .quantize import contents, quantize
+from .quantization import contents, quantize
 
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
@@ -38,27 +38,27 @@ TERMINATION_BITS = 9
 CODEBOOK_BYTES = 5
 #: Bytes of an entry point, about: its offset, its state, and bits since the one before.
 ENTRY_POINT_BYTES = 4
-#: Values of which the loss is measured at once: they fit a cache of 1 MB.
+#: Values of which the loss is estimated_bytes at once: they fit a cache of 1 MB.
 PART = 1 << 15
 
 
 # --------------------------------------------------------------------------------------------------------------- rate
-def measured(subject: Subject, plan: TensorPlan) -> float:
+def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
     """Bytes of the units and the record of a tensor, as the probabilities of its levels have it.
 
     Raises ValueError for a code that the tensor does not fit.
     """
     if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
         return overhead(plan) + 4 * prod(plan.dims)
-    return coded(subject, plan)[0]
+    return estimated(facts, plan)[0]
 
 
-def coded(subject: Subject, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
-    """The bytes of :func:`measured`, the levels or floats of the tensor's unit, and the syntax of levels."""
+def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
+    """The bytes of :func:`estimated_bytes`, the levels or floats of the tensor's unit, and the syntax of levels."""
     syntax = None
     if plan.payload_type != NNR_PT_RAW_FLOAT:
-        syntax = unit_syntax(plan, subject.config.profile)
-    unit, bits = contents(plan, subject.floats if plan.payload_type == NNR_PT_FLOAT else subject.array, syntax)
+        syntax = unit_syntax(plan, facts.config.profile)
+    unit, bits = contents(plan, facts.floats if plan.payload_type == NNR_PT_FLOAT else facts.array, syntax)
     extra = overhead(plan) + (bits.nbytes if bits is not None else 0)
     if syntax is None:
         return extra + unit.nbytes, unit, syntax
@@ -73,8 +73,8 @@ def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
         plan.dims,
         general_profile_idc=profile,
         dq_flag=plan.dq_flag,
-        cabac_unary_length_minus1=plan.options.cabac_unary_length_minus1,
-        scan_order=plan.options.scan_order,
+        cabac_unary_length_minus1=plan.tools.cabac_unary_length_minus1,
+        scan_order=plan.tools.scan_order,
         codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
     )
 
@@ -134,16 +134,16 @@ class Distortion:
         return self.noise * factor <= self.signal
 
 
-def distortion(subject: Subject, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
+def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
     """The error with which a plan of a float tensor decodes; what is kept bit for bit has none.
 
     ``levels`` are those of :func:`quant_param`, where they are known.
     """
-    values = subject.floats.reshape(-1)
+    values = facts.floats.reshape(-1)
     if plan.code or plan.payload_type == NNR_PT_INT or not values.size:
         return Distortion(power(values), 0.0, 0.0)
     if levels is None and plan.payload_type != NNR_PT_RAW_FLOAT:
-        levels = quant_param(plan, subject)
+        levels = quant_param(plan, facts)
     signal = noise = largest = 0.0
     for start in range(0, values.size, CHUNK):
         before = values[start : start + CHUNK].astype(np.float64)
@@ -152,7 +152,7 @@ def distortion(subject: Subject, plan: TensorPlan, levels: Levels | None = None)
                 got: Floats = before.astype(np.float32)
             else:
                 got = scale(levels[start : start + CHUNK], plan.step, plan.data_format)
-            errors = before - got.astype(subject.stored.dtype).astype(np.float64)
+            errors = before - got.astype(facts.stored.dtype).astype(np.float64)
         signal, noise = signal + power(before), noise + power(errors)
         largest = max(largest, float(np.abs(errors).max()))
     return Distortion(signal, noise, largest)
@@ -176,7 +176,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
     if stored is None or stored.kind != "f" or not array.size:
         return None
     values: npt.NDArray[Any] = array.reshape(-1)
-    in_rows = syntax is not None and not plan.options.scan_order
+    in_rows = syntax is not None and not plan.tools.scan_order
     if in_rows and stored.name == "float32" and plan.step and not plan.codebook and plan.source.divisor is None:
         levels: Any = unit.reshape(-1)
         found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag)
@@ -205,7 +205,7 @@ def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | Non
 def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | None) -> Iterator[Floats]:
     """Yield the values to which the levels or floats of a unit, flat, decode, PART at a time."""
     dtype = plan.record.stored.dtype if plan.record else DTYPES[plan.data_format]
-    state, in_rows = 0, syntax is None or not plan.options.scan_order
+    state, in_rows = 0, syntax is None or not plan.tools.scan_order
     if syntax and plan.dq_flag and not in_rows:
         unit = unit.copy()
         resolve(unit, coding_order(syntax))
@@ -225,12 +225,12 @@ def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | No
         yield scale(part, plan.step, plan.data_format).astype(dtype, copy=False)
 
 
-def quant_param(plan: TensorPlan, subject: Subject) -> Levels:
+def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
     """QuantParam, flat: levels with dependent quantization resolved, or entries of the codebook (7.3.6, 9.2)."""
-    syntax = unit_syntax(plan, subject.config.profile)
-    levels = quantize(plan, subject.floats, syntax).reshape(-1)
+    syntax = unit_syntax(plan, facts.config.profile)
+    levels = quantize(plan, facts.floats, syntax).reshape(-1)
     if plan.dq_flag:
-        resolve(levels, coding_order(syntax) if plan.options.scan_order else None)
+        resolve(levels, coding_order(syntax) if plan.tools.scan_order else None)
     if plan.codebook:
         book = plan.codebook
         entries = codebook_values(book.codebook_zero_value, book.codebook_delta_left, book.codebook_delta_right)
@@ -262,7 +262,7 @@ def power(values: Floats) -> float:
 
 
 # --------------------------------------------------------------------------------------------------------------- both
-def least(subject: Subject, plans: Sequence[TensorPlan]) -> TensorPlan:
+def least_cost(facts: TensorFacts, plans: Sequence[TensorPlan]) -> TensorPlan:
     """The plan of the least sum of squared errors and bits, of equal ones the first.
 
     The first plan's step and rate say what a bit is worth.
@@ -270,10 +270,10 @@ def least(subject: Subject, plans: Sequence[TensorPlan]) -> TensorPlan:
     if len(plans) == 1:
         return plans[0]
     worth = plans[0].rate * plans[0].step ** 2
-    return min(plans, key=lambda plan: _lagrangian(subject, plan, worth))
+    return min(plans, key=lambda plan: _lagrangian(facts, plan, worth))
 
 
-def _lagrangian(subject: Subject, plan: TensorPlan, worth: float) -> float:
-    entry_points = unit_syntax(plan, subject.config.profile).entry_points if plan.options.scan_order else 0
-    taken = measured(subject, plan) + ENTRY_POINT_BYTES * entry_points
-    return distortion(subject, plan).noise + worth * 8 * taken
+def _lagrangian(facts: TensorFacts, plan: TensorPlan, worth: float) -> float:
+    entry_points = unit_syntax(plan, facts.config.profile).entry_points if plan.tools.scan_order else 0
+    taken = estimated_bytes(facts, plan) + ENTRY_POINT_BYTES * entry_points
+    return distortion(facts, plan).noise + worth * 8 * taken

@@ -146,7 +146,7 @@ def check_names(model: Model, config: EncoderConfig) -> None:
                 raise EncodeError(f"there is a {what} of {name!r}, which is no tensor of the model")
 
 
-def scaled(found: Mapping[str, float]) -> dict[str, float]:
+def relative_costs(found: Mapping[str, float]) -> dict[str, float]:
     """Costs relative to their median, which stands for tensors of which nothing is known; none of them nearly 0."""
     positive = sorted(value for value in found.values() if value > 0)
     middle = positive[(len(positive) - 1) // 2] if positive else 1.0

@@ -138,4 +138,4 @@ def _flags(wanted: bool | None, reference: npt.NDArray[Any] | None) -> tuple[int
 
 
 def _bits(coded: CodedTensor) -> float:
-    return bits_of(choose_tools([coded], thorough=coded.plan.options.thorough)[1])
+    return bits_of(choose_tools([coded], thorough=coded.plan.tools.thorough)[1])

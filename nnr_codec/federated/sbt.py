@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..config import EncoderConfig
-from ..encoder.distinct import chunks
+from ..encoder.distinct_values import chunks
 from ..encoder.goals import DENSITY, qp_of, with_density
-from ..encoder.reduce.zeros import PRECISION, Floats, Mask, integers, matrices, share
+from ..encoder.reduce.magnitudes import PRECISION, Floats, Mask, integers, matrices, share
 from ..errors import EncodeError
 from ..model import Array
 from ..tensor.quant import step_size

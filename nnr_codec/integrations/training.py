@@ -29,10 +29,10 @@ import numpy.typing as npt
 from ..api.decoding import decode
 from ..api.encoding import encode_file
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.fitting import scale_options
 from ..encoder.goals import with_density
 from ..encoder.prepared import Prepared, matches
 from ..encoder.reduce import apply, tool_of
+from ..encoder.scale_fitting import scale_options
 from ..errors import EncodeError
 from ..formats import require
 from ..model import Array, Block, Model, Wiring

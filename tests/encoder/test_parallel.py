@@ -85,7 +85,7 @@ def test_the_record_is_shared_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     plenty = nnr.encode(source, exact=True)
     for room in (2000, 2500, 5000):
         for module in (layout_module, preamble_module):
-            monkeypatch.setattr(module, "READABLE", nnr.Limits(max_side_info_bytes=room))
+            monkeypatch.setattr(module, "DEFAULT_LIMITS", nnr.Limits(max_side_info_bytes=room))
         one = nnr.encode(source, exact=True)
         assert one != plenty
         for way in ways():

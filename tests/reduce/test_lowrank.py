@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 import nnr_codec as nnr
 from nnr_codec.bitstream.performance import DecompositionMap
 from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_PT_FLOAT
-from nnr_codec.encoder.factors import Factors
+from nnr_codec.encoder.factor_steps import Factors
 from nnr_codec.encoder.prepared import Prepared
 from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Array, Block, Model, Topology, Wiring

@@ -16,10 +16,10 @@ import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.prepared import Prepared, Pruning
+from nnr_codec.encoder.reduce.magnitudes import below, matrices
 from nnr_codec.encoder.reduce.sparsify import METHODS, Sparsify, sparsify
 from nnr_codec.encoder.reduce.sparsify_methods import compressible
 from nnr_codec.encoder.reduce.structure import Blocks, dimensions
-from nnr_codec.encoder.reduce.zeros import below, matrices
 from nnr_codec.model import Array, Block, Model, Wiring
 from nnr_codec.syntax.structures import NnrTopologyUnitPayload
 

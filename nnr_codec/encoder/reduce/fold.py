@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...config import EncoderConfig
 from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring
-from ..changed import Floats, changed, factored
+from ..overlay import Floats, overlaid, with_factors
 from ..prepared import Prepared
 from .tool import may_change, whole
 
@@ -62,13 +62,13 @@ def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
     if not others:
         why = reasons[0] if reasons else ": there is no graph that tells of one"
         raise EncodeError(f"there is no batch normalization to fold{why}")
-    coded = (
-        factored(changed(model.tensors, others, divisors), gone) if gone else changed(model.tensors, others, divisors)
-    )
+    coded = overlaid(model.tensors, others, divisors)
+    if gone:
+        coded = with_factors(coded, gone)
     return replace(
         prepared,
         model=replace(model, tensors=coded, blocks=blocks),
-        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+        restored=replace(restored, tensors=overlaid(restored.tensors, others, divisors)),
     )
 
 

@@ -22,14 +22,14 @@ from ...errors import EncodeError
 from ...model import Array, Block, described
 from ...sideinfo.record import default_unit
 from ...tensor.reduction import displacement, from_displacement
-from ..changed import changed, factored
-from ..choose import RATES, choose
 from ..default_step import default_step, qp_below
-from ..factors import Factors, gain_of
-from ..facts import FLOAT_FORMATS, Subject, fits_name, native, subject
-from ..goals import excerpt, has_goal, settle, usual_qp, with_density
+from ..factor_steps import Factors, gain_of
+from ..facts import FLOAT_FORMATS, TensorFacts, fits_name, native, tensor_facts
+from ..goals import excerpt, has_goal, resolve_goals, usual_qp, with_density
+from ..overlay import overlaid, with_factors
+from ..planning import RATES, plan_tensor
 from ..prepared import Prepared, product_of
-from ..rate_distortion import distortion, measured, power
+from ..rate_distortion import distortion, estimated_bytes, power
 from ..schedule import Pool, Reader
 from .tool import members, within
 
@@ -144,8 +144,8 @@ class LowRank:
 
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
         """The pair of the least sum of squared error and bits; None where that of the weight itself is less."""
-        whole = plain.subject(weight.name)
-        plan = choose(whole, in_block=True)  # the step that is asked for, whatever else may take less
+        whole = plain.facts(weight.name)
+        plan = plan_tensor(whole, in_block=True)  # the step that is asked for, whatever else may take less
         if not plan.step:
             return None
         worth = (1.0 if self.rate is None else self.rate) * (plan.rate or RATES[bool(plan.dq_flag)]) * plan.step**2
@@ -156,7 +156,7 @@ class LowRank:
             if pair is None or pair.squared >= least:
                 continue
             cost = pair.squared
-            for own, each in zip(pair.subjects(weight.name, plan.qp, plain.config), pair.factors.costs, strict=True):
+            for own, each in zip(pair.facts(weight.name, plan.qp, plain.config), pair.factors.costs, strict=True):
                 noise, nbytes = _estimated(own, in_block=True)
                 cost += each * noise + worth * 8 * nbytes
             if cost < least:
@@ -170,19 +170,19 @@ class _Plain:
     def __init__(self, prepared: Prepared) -> None:
         config, model = replace(prepared.config, target_size=None, target_ratio=None), prepared.model
         with Pool() as pool:
-            self.config = settle(model, config, Reader(model), pool, restored=prepared.restored)
+            self.config = resolve_goals(model, config, Reader(model), pool, restored=prepared.restored)
         self._model = model
 
-    def subject(self, name: str) -> Subject:
+    def facts(self, name: str) -> TensorFacts:
         """The facts about a weight."""
-        return subject(name, native(np.asarray(self._model.tensors[name])), self.config)
+        return tensor_facts(name, native(np.asarray(self._model.tensors[name])), self.config)
 
 
-def _estimated(whole: Subject, in_block: bool = False) -> tuple[float, float]:
+def _estimated(whole: TensorFacts, in_block: bool = False) -> tuple[float, float]:
     """About the sum of the squared errors of a tensor, and its bytes."""
     some = excerpt(whole)
-    plan, share = choose(some, in_block=in_block), whole.array.size / some.array.size
-    return share * distortion(some, plan).noise, share * measured(some, plan)
+    plan, share = plan_tensor(some, in_block=in_block), whole.array.size / some.array.size
+    return share * distortion(some, plan).noise, share * estimated_bytes(some, plan)
 
 
 def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
@@ -194,7 +194,7 @@ def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
         rows, columns = weight.matrix.shape
         step = default_step(sqrt(weight.energy / (rows * columns)), columns, dependent=True)
         qp = qp_below(step, config.qp_density)
-    return all(choose(one, in_block=True).step for one in pair.subjects(weight.name, qp, config))
+    return all(plan_tensor(one, in_block=True).step for one in pair.facts(weight.name, qp, config))
 
 
 def _ladder(most: int) -> Iterator[int]:
@@ -237,11 +237,11 @@ class _Pair:
         g, h = (power(np.asarray(array, np.float64)) for array in (self.g, self.h))
         return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
 
-    def subjects(self, name: str, qp: int, config: EncoderConfig) -> list[Subject]:
+    def facts(self, name: str, qp: int, config: EncoderConfig) -> list[TensorFacts]:
         """The facts about G and H, with the steps that follow from that of the weight with this name."""
         found = []
         for array, own in zip((self.g, self.h), self.factors.qps(qp, config.qp_density), strict=True):
-            facts = subject(name, array, config)
+            facts = tensor_facts(name, array, config)
             options = facts.options.replaced({"qp": own, "fine_vectors": False, "codebook": 0})
             found.append(replace(facts, options=options))
         return found
@@ -483,7 +483,7 @@ def _decomposed(prepared: Prepared, pairs: Mapping[str, _Pair], two_units: bool)
         shape = described(model.tensors, name)[1]
         blocks[name] = replace(block, g=g, h=h, shape=shape, two_units=two_units, corner=pair.corner)
     tensors = {name: dict(zip(_names(name), (pair.g, pair.h), strict=True)) for name, pair in pairs.items()}
-    coded = replace(model, tensors=factored(model.tensors, tensors), blocks=list(blocks.values()))
+    coded = replace(model, tensors=with_factors(model.tensors, tensors), blocks=list(blocks.values()))
     products = {name: product_of(blocks[name], coded, described(model.tensors, name)[0]) for name in pairs}
-    restored = replace(prepared.restored, tensors=changed(prepared.restored.tensors, products))
+    restored = replace(prepared.restored, tensors=overlaid(prepared.restored.tensors, products))
     return replace(prepared, model=coded, restored=restored, maps=prepared.maps.noting("decomposition"))

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from ...errors import EncodeError
 from ...model import Array, Channels, Slice, described
-from ..changed import changed
+from ..overlay import overlaid
 from ..prepared import Prepared, Pruning, matches
-from .diffusion import GRID, importance
+from .graph_diffusion import GRID, channel_importance
+from .magnitudes import cleared, magnitudes, missing, share, work_type
 from .tool import within
-from .zeros import cleared, magnitudes, missing, share, work_type
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -152,7 +152,7 @@ def _groups(prepared: Prepared, tensors: str) -> list[_Group]:
         rows = (rows_of(prepared.array(part.tensor), part, channels.size) for part in makers)
         readers = (rows_of(prepared.array(part.tensor), part, channels.size) for part in _readers(prepared, channels))
         with suppress(_NoFloatsError):
-            found.append(_Group(channels, importance(rows, readers)))
+            found.append(_Group(channels, channel_importance(rows, readers)))
     return found
 
 
@@ -214,7 +214,7 @@ def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prep
     pruning = prepared.pruning or Pruning()
     return replace(
         done,
-        model=replace(done.model, tensors=changed(done.model.tensors, _scales(prepared, stays)), pruned=pruned),
+        model=replace(done.model, tensors=overlaid(done.model.tensors, _scales(prepared, stays)), pruned=pruned),
         restored=replace(done.restored, pruned=pruned),
         wiring=replace(prepared.wiring.with_shapes(shapes), channels=channels),
         maps=prepared.maps.noting("pruning"),

@@ -16,8 +16,8 @@ from ...config import EncoderConfig
 from ...constants import NNR_CPT_LS
 from ...errors import EncodeError
 from ...model import Array, Block, Model, Wiring, described
-from ..changed import Floats, changed, multiplied
 from ..facts import fits_name
+from ..overlay import Floats, multiplied, overlaid
 from ..prepared import Prepared, matches
 from .tool import may_change, members
 
@@ -82,7 +82,7 @@ def with_scales(prepared: Prepared) -> Prepared:
                 own = replace(block, scale=new)
         if own.scale is not None or block.weight not in apart:
             found.append(own)
-    coded = replace(model, tensors=changed(model.tensors, scales), blocks=found)
+    coded = replace(model, tensors=overlaid(model.tensors, scales), blocks=found)
     return replace(prepared, model=coded, fitted=frozenset(fits))
 
 
@@ -141,8 +141,8 @@ def _scaled(prepared: Prepared, tensors: str) -> Prepared:
         return prepared
     return replace(
         prepared,
-        model=replace(model, tensors=changed(model.tensors, others | scales, divisors), blocks=blocks),
-        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+        model=replace(model, tensors=overlaid(model.tensors, others | scales, divisors), blocks=blocks),
+        restored=replace(restored, tensors=overlaid(restored.tensors, others, divisors)),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import EncodeError, Option
 from ...model import Array
 from ..prepared import Prepared, Pruning
+from .magnitudes import below, cleared, magnitudes, matrices, missing
 from .sparsify_methods import (
     compressible,
     largest_of_least,
@@ -22,7 +23,6 @@ from .sparsify_methods import (
 )
 from .structure import Triple, dimensions, divided
 from .tool import within
-from .zeros import below, cleared, magnitudes, matrices, missing
 
 Arrays = Mapping[str, Array]
 

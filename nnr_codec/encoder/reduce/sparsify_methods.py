@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...model import Array
+from .magnitudes import CHUNK, PRECISION, Floats, Mask, integers, magnitudes, share
 from .structure import Blocks, Triple
-from .zeros import CHUNK, PRECISION, Floats, Mask, integers, magnitudes, share
 
 Counts = npt.NDArray[np.integer[Any]]
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import EncodeError, Option
-from .zeros import CHUNK
+from .magnitudes import CHUNK
 
 Triple = tuple[int, int, int]
 Item = TypeVar("Item", bound=np.generic)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from ...errors import EncodeError
 from ...model import Array
 from ..prepared import Prepared
+from .magnitudes import share
 from .structure import Blocks, Triple, dimensions, divided
 from .tool import within
-from .zeros import share
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]

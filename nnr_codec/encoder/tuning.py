@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError
 from ..model import Array, Model
-from .choose import choose
-from .facts import subject
-from .goals import GREATEST_QP, LEAST_QP, OCTAVE, settle, with_density
+from .facts import tensor_facts
+from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
+from .planning import plan_tensor
 from .schedule import Pool, Reader
 
 #: What encodes and decodes: the decoded model, the bytes of the bitstream, and of the units of each tensor.
@@ -66,7 +66,7 @@ def tune(
         raise EncodeError("a target leaves nothing to tune")
     read = Reader(prepared)
     with Pool() as pool:
-        config = with_density(settle(prepared, config, read, pool, restored=restored))
+        config = with_density(resolve_goals(prepared, config, read, pool, restored=restored))
     starts = {name: _start(name, read([name])[0], config) for name in prepared.tensors}
     first = {name: qp for name, qp in starts.items() if qp is not None}
     reference = float(evaluate(model))
@@ -77,14 +77,14 @@ def tune(
 
 def _start(name: str, array: Array, config: EncoderConfig) -> int | None:
     """Return the qp of a tensor to begin with; None for one that is kept exactly, or has no floats."""
-    tensor = subject(name, array, config)
+    tensor = tensor_facts(name, array, config)
     if tensor.stored.kind != "f" or tensor.options.exact:
         return None
     if tensor.options.qp is not None:
         return tensor.options.qp
     if tensor.is_fine:
         return DEFAULT_STEP_EXPONENT * OCTAVE
-    plan = choose(tensor, in_block=True)
+    plan = plan_tensor(tensor, in_block=True)
     return plan.qp if plan.step else None
 
 

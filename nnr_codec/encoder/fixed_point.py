@@ -14,12 +14,12 @@ from ..config import FIXED_POINT
 from ..dtypes import STORED_TYPES
 from ..errors import EncodeError
 from ..sideinfo.record import TensorRecord
-from .codebooks import with_codebook
-from .distinct import chunks
+from .codebooks import exact_codebook
+from .distinct_values import chunks
 from .exact import Cheapest
-from .facts import Subject
+from .facts import TensorFacts
 from .plan import FixedPoint, Quantized, TensorPlan
-from .quantize import fixed_levels, multiples
+from .quantization import fixed_levels, multiples
 
 #: Tensors that a warning names, and characters of each name.
 LISTED, LONGEST = 8, 200
@@ -59,33 +59,33 @@ class SaturationWarning(UserWarning):
         return type(self), (str(self), self.tensors)
 
 
-def fixed_plan(subject: Subject, in_block: bool = False) -> TensorPlan:
+def fixed_plan(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
     """The plan of a tensor of floats in the fixed-point format of the options, which decodes to float32 (7.3.3).
 
     The step is that power of two at any QpDensity. A codebook, where it takes fewer bytes, has all numbers that occur.
     Raises EncodeError, which names the tensor, for values that are not finite.
     """
-    name = subject.config.fixed_point or ""
+    name = facts.config.fixed_point or ""
     fraction, bits = FIXED_POINT[name]
-    qp, limit = -fraction << subject.config.qp_density, 1 << (bits - 1)
+    qp, limit = -fraction << facts.config.qp_density, 1 << (bits - 1)
     form = FixedPoint(qp, 2.0**-fraction, fraction, -limit, limit - 1)
-    if not all(map(isfinite, subject.bounds)):
+    if not all(map(isfinite, facts.bounds)):
         raise EncodeError(
-            f"tensor {subject.name!r} has values that are not finite, for which {name} has no numbers",
-            tensor=subject.name,
+            f"tensor {facts.name!r} has values that are not finite, for which {name} has no numbers",
+            tensor=facts.name,
         )
-    form.saturated = _saturated(subject, form)
-    plan = subject.plan(Quantized(form))
-    plan = replace(plan, record=None if subject.array.ndim else TensorRecord("float32", ()))
-    if in_block or subject.options.codebook == 0 or not subject.effort.glance:
+    form.saturated = _saturated(facts, form)
+    plan = facts.plan(Quantized(form))
+    plan = replace(plan, record=None if facts.array.ndim else TensorRecord("float32", ()))
+    if in_block or facts.options.codebook == 0 or not facts.effort.glance:
         return plan
-    levels = fixed_levels(subject.array, form).reshape(subject.array.shape)
-    fixed = replace(subject, array=levels.astype(np.float32) * np.float32(plan.step), stored=STORED_TYPES["float32"])
+    levels = fixed_levels(facts.array, form).reshape(facts.array.shape)
+    fixed = replace(facts, array=levels.astype(np.float32) * np.float32(plan.step), stored=STORED_TYPES["float32"])
     found = fixed.distinct
     if found is None or len(found.patterns) > prod(plan.dims) // 2:
         return plan
     cheapest = Cheapest(fixed)
-    for offered in (plan, with_codebook(fixed, plan, found)):
+    for offered in (plan, exact_codebook(fixed, plan, found)):
         if offered:
             cheapest.offer(offered)
     return cheapest.plan or plan
@@ -111,14 +111,14 @@ def warn_saturated(plans: Iterable[TensorPlan], name: str) -> None:
     warnings.warn(SaturationWarning(message, found), stacklevel=2)
 
 
-def _saturated(subject: Subject, form: FixedPoint) -> tuple[int, float] | None:
+def _saturated(facts: TensorFacts, form: FixedPoint) -> tuple[int, float] | None:
     """How many values have a nearest multiple beyond the format, and the largest of these; None for none."""
-    low, high = subject.bounds
+    low, high = facts.bounds
     edges: npt.NDArray[np.float64] = multiples(np.array([low, high], np.float64), form)
     if form.least <= edges[0] and edges[1] <= form.most:
         return None
     number = 0
-    for part in chunks(subject.array.reshape(-1)):
+    for part in chunks(facts.array.reshape(-1)):
         found = multiples(part, form)
         number += int(np.count_nonzero((found < form.least) | (found > form.most)))
     return number, low if -low > high else high

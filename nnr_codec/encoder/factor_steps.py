@@ -18,9 +18,9 @@ import numpy.typing as npt
 from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..model import Array, Block
 from ..tensor.quant import scale, step_size
-from .choose import choose
-from .facts import Subject, subject
+from .facts import TensorFacts, tensor_facts
 from .plan import TensorPlan, as_uniform
+from .planning import plan_tensor
 from .prepared import weight_of
 from .rate_distortion import Distortion, power, quant_param
 from .schedule import Call, Pool, Reader
@@ -77,7 +77,7 @@ def _nearest(step: float, density: int) -> int:
     return max(-bound, min(bound, qp))
 
 
-def measured(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:
+def read_factors(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:
     """The factors of each of these weights, by its name; ``energy``: that of the weight as well."""
     calls = [Call(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
     return {block.weight: found for block, found in zip(blocks, pool.results(calls), strict=True)}
@@ -145,12 +145,14 @@ def largest_qp(
 
     That of the weight as decoders make it, in its ``dtype``.
     """
-    subjects = [subject(name, array, config) for name, array in zip(_names(block), read(_names(block)), strict=True)]
+    all_facts = [
+        tensor_facts(name, array, config) for name, array in zip(_names(block), read(_names(block)), strict=True)
+    ]
     low, high = -1, len(qps)
     while high - low > 1:
         middle = (low + high) >> 1
         options = qp_options(block, factors, qps[middle], config.qp_density)
-        tried = [_with(one, options[one.name]) for one in subjects]
+        tried = [_with(one, options[one.name]) for one in all_facts]
         found = _distortion(tried, block, dtype)
         if found is not None and reaches(found):
             low = middle
@@ -159,25 +161,25 @@ def largest_qp(
     return qps[low] if low >= 0 else None
 
 
-def _with(some: Subject, options: Options) -> Subject:
-    return Subject(some.name, some.array, some.stored, some.options.replaced(options), some.config)
+def _with(some: TensorFacts, options: Options) -> TensorFacts:
+    return TensorFacts(some.name, some.array, some.stored, some.options.replaced(options), some.config)
 
 
-def _distortion(subjects: Sequence[Subject], block: Block, dtype: np.dtype[Any]) -> Distortion | None:
+def _distortion(all_facts: Sequence[TensorFacts], block: Block, dtype: np.dtype[Any]) -> Distortion | None:
     """The error of the weight with the steps of G and H; None where there is no such step, or number."""
-    plans = [choose(one, in_block=True) for one in subjects]
+    plans = [plan_tensor(one, in_block=True) for one in all_facts]
     if not all(plan.step for plan in plans):
         return None
     if not all(plan.dq_flag for plan in plans):
         plans = [as_uniform(plan) for plan in plans]
-    g, h = (one.array for one in subjects)
+    g, h = (one.array for one in all_facts)
     before = np.asarray(weight_of(block, g, h, dtype), np.float64)
-    g, h = (_decoded(one, plan) for one, plan in zip(subjects, plans, strict=True))
+    g, h = (_decoded(one, plan) for one, plan in zip(all_facts, plans, strict=True))
     errors = before - np.asarray(weight_of(block, g, h, dtype), np.float64)
     if not np.isfinite(errors).all():
         return None
     return Distortion(power(before), power(errors), float(np.abs(errors).max()))
 
 
-def _decoded(some: Subject, plan: TensorPlan) -> Array:
+def _decoded(some: TensorFacts, plan: TensorPlan) -> Array:
     return scale(quant_param(plan, some), plan.step, plan.data_format).reshape(some.dims)

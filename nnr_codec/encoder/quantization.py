@@ -15,8 +15,8 @@ from ..sideinfo.codes import split
 from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import codebook_values
-from .changed import divided
-from .distinct import chunks
+from .distinct_values import chunks
+from .overlay import divided
 from .plan import Borders, Dependent, FixedPoint, Quantized, TensorPlan, Uniform
 
 TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
@@ -81,7 +81,7 @@ def _steps(
     """Return the levels of multiples of a step, shape (n,): the nearest ones, or those of least error and rate."""
     levels = np.empty(values.size, np.int32)
     known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
-    unary, scan_order = plan.options.cabac_unary_length_minus1, plan.options.scan_order
+    unary, scan_order = plan.tools.cabac_unary_length_minus1, plan.tools.scan_order
     if isinstance(one, Dependent) and one.nearest:
         levels = _nearest(values, one.step)
     elif not one.dq_flag and not one.rate and not known:

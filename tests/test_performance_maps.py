@@ -21,7 +21,7 @@ from nnr_codec.bitstream.performance import (
     SparsificationRow,
     UnificationRow,
 )
-from nnr_codec.encoder import measure
+from nnr_codec.encoder import performance_maps as measure
 from nnr_codec.encoder.prepared import Prepared
 
 RNG = np.random.default_rng(3)

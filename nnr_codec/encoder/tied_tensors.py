@@ -12,7 +12,7 @@ from ..model import Array, Block, Model
 from .facts import native
 
 
-def ties(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> dict[str, str]:
+def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> dict[str, str]:
     """The tensors that need no units of their own, with the names of those that they are tied to.
 
     Those that the model names, and, where side information is allowed, those of a plain dict that have the same memory

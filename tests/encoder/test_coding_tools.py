@@ -18,7 +18,7 @@ from nnr_codec.cabac_ext.kernel import (
 )
 from nnr_codec.config import EncoderConfig
 from nnr_codec.encoder.coding_tools import ALL_UNARY_LENGTHS, FEW, UNARY_LENGTHS, CodedTensor, bits_of, choose_tools
-from nnr_codec.encoder.facts import subject
+from nnr_codec.encoder.facts import tensor_facts
 from nnr_codec.encoder.plan import TOOLS, Dependent, Integers, Quantized, Tools
 
 Levels = npt.NDArray[np.int32]
@@ -28,8 +28,8 @@ OPEN = Tools(open=frozenset(TOOLS))
 
 def part(levels: Levels, options: Tools = OPEN, **elements: Any) -> CodedTensor:
     coding = Quantized(Dependent(0, 1.0)) if elements.get("dq_flag") else Integers()
-    plan = subject("w", levels, EncoderConfig()).plan(coding)
-    plan = replace(plan, options=options)
+    plan = tensor_facts("w", levels, EncoderConfig()).plan(coding)
+    plan = replace(plan, tools=options)
     unary = options.cabac_unary_length_minus1
     syntax = TensorSyntax(levels.shape, cabac_unary_length_minus1=unary, scan_order=options.scan_order, **elements)
     return CodedTensor(plan, levels, syntax)

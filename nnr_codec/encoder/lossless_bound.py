@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..config import MODEL_GOALS, EncoderConfig
 from ..dtypes import StoredType, stored_type
 from ..model import Array
-from .distinct import sample
+from .distinct_values import sample
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 

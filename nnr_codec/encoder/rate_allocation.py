@@ -21,9 +21,8 @@ from ..constants import NNR_PT_FLOAT
 from ..errors import EncodeError
 from ..model import Array, Model
 from ..tensor.quant import DTYPES, step_size
-from .choose import choose
-from .factors import measured
-from .facts import Subject, subject
+from .factor_steps import read_factors
+from .facts import TensorFacts, tensor_facts
 from .goals import (
     DEFAULT_QP,
     DENSITY,
@@ -36,17 +35,18 @@ from .goals import (
     qp_of,
     quantizable,
     read_each,
-    settle,
+    resolve_goals,
     usual_qp,
     with_density,
 )
-from .lossless import least_bytes, lossless
+from .lossless_bound import least_bytes, lossless
+from .planning import plan_tensor
 from .prepared import Prepared, decomposed
-from .quantize import quantize
+from .quantization import quantize
 from .rate_distortion import power, resolve, unit_syntax
 from .schedule import Pool, Reader
-from .sensitivity import check_names, importance, scaled
-from .ties import ties
+from .sensitivity import check_names, importance, relative_costs
+from .tied_tensors import tied_tensors
 
 #: What a sizing gives: the bytes of the bitstream, and of the units of each tensor.
 Sizes = tuple[int, Mapping[str, int]]
@@ -92,7 +92,7 @@ def allocate(
     model = prepared.model
     check_names(model, config)
     blocks = decomposed(model, prepared.restored)
-    config = settle(model, config, read, pool, restored=prepared.restored)
+    config = resolve_goals(model, config, read, pool, restored=prepared.restored)
     if config.target_size is None and config.target_ratio is None:
         return config
     target = config.target_size or int((config.target_ratio or 0.0) * prepared.source_bytes)
@@ -102,7 +102,7 @@ def allocate(
     costs = {
         name: cost
         for block in blocks
-        for name, cost in zip((block.g, block.h), measured([block], read, pool)[block.weight].costs, strict=True)
+        for name, cost in zip((block.g, block.h), read_factors([block], read, pool)[block.weight].costs, strict=True)
     }
     return _Search(model, config, read, pool, size, target, costs).found()
 
@@ -123,7 +123,7 @@ def _lossless(
             if options.exact is False:
                 return None
             names.append(name)
-    tied = ties(model, config, {})
+    tied = tied_tensors(model, config, {})
     floors = read_each([name for name in names if name not in tied], read, pool, _least_bytes)
     if sum(floors.values()) > target:
         return None
@@ -151,7 +151,7 @@ class Curve:
 
     Parameters
     ----------
-    some : Subject
+    some : TensorFacts
         An excerpt.
     scale : float
         Parameters of the tensor for each of the excerpt.
@@ -171,7 +171,7 @@ class Curve:
         The qp that it has at all levels from now on.
     """
 
-    some: Subject
+    some: TensorFacts
     scale: float
     weight: float
     least: int
@@ -204,7 +204,7 @@ class Curve:
         """The qp with which a tensor is coded that is to have this one."""
         if self.fine or qp >= self.even:
             return qp
-        return max(choose(self._with(qp), in_block=True).qp, self.least * SPACING)
+        return max(plan_tensor(self._with(qp), in_block=True).qp, self.least * SPACING)
 
     def bits(self, qp: int) -> float:
         """Bits at any qp: the parabola through the points around it."""
@@ -239,14 +239,14 @@ class Curve:
 
     def rate(self, qp: int) -> float:
         """What a bit is worth."""
-        return choose(self._with(qp), in_block=True).rate
+        return plan_tensor(self._with(qp), in_block=True).rate
 
-    def _with(self, qp: int) -> Subject:
+    def _with(self, qp: int) -> TensorFacts:
         return replace(self.some, options=self.some.options.replaced(self.options(qp)))
 
     def _measured(self, qp: int) -> tuple[float, float]:
         some = self._with(qp)
-        plan = choose(some, in_block=True)
+        plan = plan_tensor(some, in_block=True)
         if plan.payload_type != NNR_PT_FLOAT or not plan.step:
             return 8.0 * self.scale * some.array.nbytes, 0.0
         syntax = unit_syntax(plan, some.config.profile)
@@ -262,7 +262,7 @@ class Curve:
 
 def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, weight: float) -> Curve | None:
     """The curve of a tensor, yet without points; None where there is no step to choose."""
-    tensor = subject(name, arrays[0], config)
+    tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.options.exact or not any(tensor.bounds):
         return None
     tensor = replace(tensor, options=replace(tensor.options, scan_order=0), importance=None)
@@ -313,7 +313,7 @@ class _Search:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        self.tied = ties(self.model, self.config, {})
+        self.tied = tied_tensors(self.model, self.config, {})
         names = []
         for name in self.model.tensors:
             options = self.config.for_tensor(name)
@@ -329,7 +329,7 @@ class _Search:
             curve.shift = DEFAULT_QP - self.usual
         given = {*(self.config.sensitivity or ()), *(self.config.hessians or ())}
         known = [name for name in self.curves if name in given]
-        for name, cost in scaled(read_each(known, self.read, self.pool, _cost, self.config)).items():
+        for name, cost in relative_costs(read_each(known, self.read, self.pool, _cost, self.config)).items():
             self.curves[name].weight *= cost
         for name, curve in self.curves.items():
             curve.weight *= self.costs.get(name, 1.0)

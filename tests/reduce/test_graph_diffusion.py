@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nnr_codec.encoder.reduce import diffusion
-from nnr_codec.encoder.reduce.diffusion import GRID, SMOOTHING, equilibrium, importance, lengths
+from nnr_codec.encoder.reduce import graph_diffusion
+from nnr_codec.encoder.reduce.graph_diffusion import GRID, SMOOTHING, equilibrium, lengths
+from nnr_codec.encoder.reduce.graph_diffusion import channel_importance as importance
 
 RNG = np.random.default_rng(0)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -89,8 +90,8 @@ def test_any_filters(rows: np.ndarray) -> None:
 def test_parts_make_no_difference(rows: np.ndarray, columns: int, together: int) -> None:
     whole = importance([rows], [rows[:, :1]])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(diffusion, "ROWS", together)
-        patched.setattr(diffusion, "COLUMNS", columns)
+        patched.setattr(graph_diffusion, "ROWS", together)
+        patched.setattr(graph_diffusion, "COLUMNS", columns)
         np.testing.assert_allclose(importance([rows], [rows[:, :1]]), whole, rtol=2 * GRID, atol=2 * GRID)
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model import Array, Block
-from .changed import Floats, multiplied
-from .choose import RATES, choose
-from .facts import Subject
+from .facts import TensorFacts
+from .overlay import Floats, multiplied
 from .plan import TensorPlan
-from .rate_distortion import measured, quant_param
+from .planning import RATES, plan_tensor
+from .rate_distortion import estimated_bytes, quant_param
 
 #: A scale is at most so many times more or less than 1.
 RANGE = 2.0
@@ -53,11 +53,11 @@ class Fit(NamedTuple):
         return float(_sums(gains[None])[0])
 
 
-def fit(subject: Subject, plan: TensorPlan) -> Fit:
+def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
     """The scales that suit the levels of a weight, its dimension of scales first; the same on every machine."""
     count, step = plan.dims[0], plan.step
-    levels = quant_param(plan, subject).reshape(count, -1)
-    values = subject.floats.reshape(count, -1)
+    levels = quant_param(plan, facts).reshape(count, -1)
+    values = facts.floats.reshape(count, -1)
     products, squares = np.empty(count), np.empty(count)
     rows = max(PORTION // max(levels.shape[1], 1), 1)
     for start in range(0, count, rows):
@@ -70,7 +70,7 @@ def fit(subject: Subject, plan: TensorPlan) -> Fit:
     return Fit(factors, products * step * step, squares * step * step)
 
 
-def scaled(block: Block, subjects: Mapping[str, Subject], factors: Floats) -> dict[str, Array] | None:
+def scaled_tensors(block: Block, all_facts: Mapping[str, TensorFacts], factors: Floats) -> dict[str, Array] | None:
     """The tensors of a block that take the factors, by name; None where they do not hold what comes of that."""
     if block.scale is not None:
         powers = {block.scale: factors}
@@ -81,17 +81,17 @@ def scaled(block: Block, subjects: Mapping[str, Subject], factors: Floats) -> di
         return None
     found: dict[str, Array] = {}
     for name, factor in powers.items():
-        array = subjects[name].array
-        if subjects[name].stored.kind != "f" or array.size != len(factor):
+        array = all_facts[name].array
+        if all_facts[name].stored.kind != "f" or array.size != len(factor):
             return None
         with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
             found[name] = multiplied(array.reshape(-1), factor).reshape(array.shape)
-        if not np.isfinite(subjects[name].floats).all() or not np.isfinite(found[name].astype(np.float64)).all():
+        if not np.isfinite(all_facts[name].floats).all() or not np.isfinite(found[name].astype(np.float64)).all():
             return None
     return found
 
 
-def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, Subject], after: Mapping[str, Subject]) -> bool:
+def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, TensorFacts], after: Mapping[str, TensorFacts]) -> bool:
     """Whether less error in a weight is worth the bits that its other scales take.
 
     ``before`` and ``after`` are the tensors that take the factors, first the scale or gamma, which counts as it is
@@ -99,17 +99,17 @@ def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, Subject], after: 
     """
     first = next(iter(after))
     values = before[first].floats.astype(np.float64).reshape(-1) if before else np.ones(len(fitted.factors))
-    (was, had), (taken, got) = (_coded(subjects, first, values) for subjects in (before, after))
+    (was, had), (taken, got) = (_coded(all_facts, first, values) for all_facts in (before, after))
     worth = (weight.rate or RATES[bool(weight.dq_flag)]) * weight.step**2
     return fitted.gain(had, got) > worth * 8 * (taken - was)
 
 
-def _coded(subjects: Mapping[str, Subject], first: str, values: Floats) -> tuple[float, Floats]:
+def _coded(all_facts: Mapping[str, TensorFacts], first: str, values: Floats) -> tuple[float, Floats]:
     """Bytes of some tensors, and the quotient of what the first one is decoded as, and of these values; 1 for 0 / 0."""
     taken, quotient = 0.0, np.ones(len(values))
-    for name, one in subjects.items():
-        plan = choose(one, in_block=True)
-        taken += measured(one, plan)
+    for name, one in all_facts.items():
+        plan = plan_tensor(one, in_block=True)
+        taken += estimated_bytes(one, plan)
         if name == first:
             got = one.floats if plan.code or not plan.step else quant_param(plan, one) * plan.step
             np.divide(got.astype(np.float64).reshape(-1), values, out=quotient, where=values != 0)

@@ -13,7 +13,7 @@ from ..model import Array, Described, only_of
 Floats = npt.NDArray[np.float64]
 
 
-class _Changed(Mapping[str, Array]):
+class _Overlay(Mapping[str, Array]):
     """Tensors of which some are others, and some are divided index by index when they are read."""
 
     def __init__(
@@ -39,11 +39,11 @@ class _Changed(Mapping[str, Array]):
         divisor, axis = self._divisors[name]
         return divided(np.asarray(tensor), divisor, axis)
 
-    def only(self, names: Sequence[str]) -> _Changed:
+    def only(self, names: Sequence[str]) -> _Overlay:
         """See :class:`nnr_codec.model.Portable`."""
         others = {name: self._others[name] for name in names if name in self._others}
         divisors = {name: self._divisors[name] for name in names if name in self._divisors}
-        return _Changed(only_of(self._tensors, [name for name in names if name not in others]), others, divisors)
+        return _Overlay(only_of(self._tensors, [name for name in names if name not in others]), others, divisors)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -55,7 +55,7 @@ class _Changed(Mapping[str, Array]):
         return len(self._names)
 
 
-class _ChangedDescribed(_Changed):
+class _DescribedOverlay(_Overlay):
     """The same, where type and shape are known of those that are not others."""
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -65,7 +65,7 @@ class _ChangedDescribed(_Changed):
         return cast(Described, self._tensors).described(name)
 
 
-def changed(
+def overlaid(
     tensors: Mapping[str, Array],
     others: Mapping[str, Array],
     divisors: Mapping[str, tuple[Floats, int]] | None = None,
@@ -74,16 +74,16 @@ def changed(
 
     ``divisors`` are numbers by which each index of a dimension is divided, and the dimension.
     """
-    cls = _ChangedDescribed if isinstance(tensors, Described) else _Changed
+    cls = _DescribedOverlay if isinstance(tensors, Described) else _Overlay
     found = cls(tensors, others, divisors or {})
     return dict(found) if type(tensors) is dict else found
 
 
-def factored(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str, Array]]) -> Mapping[str, Array]:
+def with_factors(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str, Array]]) -> Mapping[str, Array]:
     """Tensors of which some have others, by name, in their places."""
     names = [part for name in tensors for part in factors.get(name, (name,))]
     others = {name: array for parts in factors.values() for name, array in parts.items()}
-    cls = _ChangedDescribed if isinstance(tensors, Described) else _Changed
+    cls = _DescribedOverlay if isinstance(tensors, Described) else _Overlay
     found = cls(tensors, others, {}, names)
     return dict(found) if type(tensors) is dict else found
 

@@ -23,9 +23,9 @@ from ..limits import Limits
 from ..model import Model
 from ..reduction_steps import Step
 from .prepared import Prepared
+from .reduce.magnitudes import magnitudes
 from .reduce.structure import reshaped
 from .reduce.unify import Unify
-from .reduce.zeros import magnitudes
 
 Points = Mapping[str, Sequence[float]]
 

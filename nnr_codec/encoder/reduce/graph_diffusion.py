@@ -32,7 +32,7 @@ GRID = 2.0**-20
 COLUMNS, ROWS = 1 << 18, 1 << 10
 
 
-def importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> Floats:
+def channel_importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> Floats:
     """S of channels, shape (n,), of a root mean square of about 1.
 
     Parameters
