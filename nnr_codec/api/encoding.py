@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
@@ -12,7 +11,6 @@ from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder.encode import Progress, encode_units
 from ..encoder.tensor_report import TensorReport
 from ..files import output_file
-from ..model import Array, Model
 from ..parts import Parts
 from ..report.encoded import EncodeReport, Notes, Witness
 from .files import file_name, parts_for
@@ -21,11 +19,11 @@ from .prepared import prepared_model, with_all_amounts
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from .arguments import Source, Target
+    from .arguments import ModelSource, Target
 
 
 def encode(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     config: EncoderConfig | None = None,
     *,
     jobs: int = 1,
@@ -36,7 +34,7 @@ def encode(
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray, path or binary file
+    model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path or binary file
         Tensors of any type of :data:`nnr_codec.dtypes.STORED_TYPES`, those of ``ml_dtypes`` (bfloat16, float8, int4)
         among them, and of any shape. What NNR cannot express, such as a shape without elements, stands in a
         side-information record (docs/side-information.md), unless ``side_info`` is False.
@@ -78,7 +76,7 @@ def encode(
 
 
 def encode_file(
-    source: Model | Mapping[str, Array] | Source,
+    source: ModelSource,
     target: Target,
     config: EncoderConfig | None = None,
     *,

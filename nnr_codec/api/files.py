@@ -13,7 +13,7 @@ from ..model import Array, Model
 from ..parts import Parts, parts_of
 
 if TYPE_CHECKING:
-    from .arguments import Source, Target
+    from .arguments import ModelSource, Source, Target
 
 
 def load(source: Source, *, format: str | None = None, limits: Limits | None = None, strict: bool = False) -> Model:
@@ -37,6 +37,6 @@ def parts_for(target: Target, resume: bool) -> AbstractContextManager[Parts | No
     return parts_of(target, __version__)
 
 
-def file_name(source: Model | Mapping[str, Array] | Source) -> str:
+def file_name(source: ModelSource) -> str:
     """Name of a model's file, without folders; empty where it came from none."""
     return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""

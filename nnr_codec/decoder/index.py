@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -65,6 +66,7 @@ class NnrFile(Mapping[str, Array]):
         topology: TopologySource | None = None,
         before: Topology | None = None,
     ) -> None:
+        self._arguments = (data, limits, topology_dimensions, dtype, topology, before)
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
         self._parser = BitstreamParser(self._reader, dtype, formats.topology_of(topology, limits=limits), before)
         self._groups: list[Group] | None = []
@@ -80,6 +82,17 @@ class NnrFile(Mapping[str, Array]):
         self.info: dict[str, TensorInfo] = self._restoration.infos(self._parser.info)
         self._parser.plan_pruning()
         self.nbytes = self._reader.source.size
+
+    def __repr__(self) -> str:
+        data = self._arguments[0]
+        of = f" {os.fspath(data)!r}" if isinstance(data, str | os.PathLike) else ""
+        return f"<NnrFile{of}: {len(self.info):,} tensors, {self.nbytes:,} bytes>"
+
+    def __reduce__(self) -> tuple[type[NnrFile], tuple[object, ...]]:
+        """Pickle the path, so that another process opens the bitstream again."""
+        if not isinstance(self._arguments[0], str | os.PathLike | bytes):
+            raise TypeError("an NnrFile of an open file cannot be pickled; open the bitstream by its path")
+        return NnrFile, self._arguments
 
     @property
     def ignored(self) -> list[str]:

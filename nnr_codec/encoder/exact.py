@@ -91,7 +91,7 @@ def exact(facts: TensorFacts) -> TensorPlan:
         for code in (RawCode(facts.part_id("raw")),) if tiny else _codes(facts):
             cheapest.offer(facts.coded(code))
     if cheapest.plan is None:
-        raise EncodeError(_reason(facts))
+        raise EncodeError(_reason(facts), tensor=facts.name)
     return cheapest.plan
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..config import FIXED_POINT
 from ..dtypes import STORED_TYPES
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..sideinfo.record import TensorRecord
 from .codebooks import exact_codebook
 from .distinct_values import chunks
@@ -71,7 +71,9 @@ def fixed_plan(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
     form = FixedPoint(qp, 2.0**-fraction, fraction, -limit, limit - 1)
     if not all(map(isfinite, facts.bounds)):
         raise EncodeError(
-            f"tensor {facts.name!r} has values that are not finite, for which {name} has no numbers",
+            f"tensor {facts.name!r} has values that are not finite, which ",
+            Option("fixed_point", name),
+            " does not represent",
             tensor=facts.name,
         )
     form.saturated = _saturated(facts, form)

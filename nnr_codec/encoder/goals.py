@@ -125,7 +125,9 @@ def _factors_qp(
     qps = range(qp_of(rms * FINEST), qp_of(rms * COARSEST) + 1, FACTOR_STEPS)
     qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
     if qp is None:
-        raise EncodeError(f"no steps of its factors give {block.weight!r} the error that is asked for")
+        raise EncodeError(
+            f"no steps of its factors give {block.weight!r} the error that is asked for", tensor=block.weight
+        )
     return qp
 
 

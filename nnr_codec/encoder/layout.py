@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import EncoderConfig
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import TensorRecord
 from .blocks import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of, plan_block
@@ -214,7 +214,11 @@ class _Layout:
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
         """A tensor that is another one."""
         if not self.config.side_info:
-            raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
+            raise EncodeError(
+                f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
+                Option("side_info", True),
+                tensor=name,
+            )
         (array,) = self.read((name,))
         plan = tensor_facts(name, array, self.config, self.context(name, index)).plan(Integers())
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))

@@ -13,7 +13,7 @@ from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
 from ..constants import DecompressedDataFormat
 from ..dtypes import STORED_TYPES
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array
 from ..sideinfo.record import DeltaCode, TensorRecord
 from ..tensor.quant import DTYPES, step_size
@@ -50,7 +50,7 @@ def plan_tensor(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
         plan = _planned(facts, in_block)
     if plan.record and not facts.config.side_info:
-        raise EncodeError(_unsaid(facts))
+        raise EncodeError(*_unsaid(facts), tensor=facts.name)
     return plan
 
 
@@ -132,7 +132,7 @@ def _promising(facts: TensorFacts, lossy: TensorPlan) -> bool:
     return are_multiples or distinct < SHARE * len(some)
 
 
-def _unsaid(facts: TensorFacts) -> str:
+def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
     """What NNR cannot say of a tensor."""
     shape = facts.array.shape
     if facts.context.is_bits:
@@ -143,7 +143,7 @@ def _unsaid(facts: TensorFacts) -> str:
         what = f"has type {facts.stored.name}, which profile 0 does not express (7.2)"
     else:
         what = f"has type {facts.stored.name}, which NNR does not express (Table 15)"
-    return f"tensor {facts.name!r} {what}; only side information does"
+    return f"tensor {facts.name!r} {what}; use ", Option("side_info", True)
 
 
 def _lossy(facts: TensorFacts, in_block: bool) -> TensorPlan | None:

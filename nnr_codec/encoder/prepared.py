@@ -14,7 +14,7 @@ from ..bitstream.performance import PerformanceMaps
 from ..compare import is_matrix_shape
 from ..config import EncoderConfig
 from ..dtypes import stored_type
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, Wiring, described, source_size
 from ..reduction_steps import Step
 from ..tensor.reduction import from_displacement, product
@@ -106,7 +106,7 @@ class Prepared:
         found = [name for name in known if self.may_change(name)]
         if not found:
             why = ": rules keep them, or they are tied to others" if known else ""
-            raise EncodeError(f"there is no float matrix to reduce among the tensors {tensors!r}{why}")
+            raise EncodeError(Option("reduce"), f": there is no float matrix among the tensors {tensors!r}{why}")
         return found
 
     def may_change(self, name: str) -> bool:

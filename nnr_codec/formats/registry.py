@@ -189,6 +189,14 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
     )
 
 
+def without_suffix(path: str | os.PathLike[str]) -> str:
+    """Return a path without the file extension of a model format, or else without its last extension."""
+    text = os.path.normpath(path)
+    known = [suffix for place in _MODULES.values() for suffix in place.suffixes if suffix.startswith(".")]
+    found = [suffix for suffix in known if text.lower().endswith(suffix)]
+    return text[: -len(max(found, key=len))] if found else os.path.splitext(text)[0]
+
+
 def of_topology(topology: Topology) -> GraphFormat | None:
     """The format that a topology is of; None when that is not known."""
     ours = (get(name) for name, place in _MODULES.items() if place.topology == topology.format)
@@ -208,8 +216,8 @@ def check_topology(name: str, topology: Topology | None) -> None:
     module = get(name)
     if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
         raise FormatError(
-            f"there is no {name} graph, without which that format cannot be written: give one (topology=, --topology), "
-            "or write a .safetensors or .npz"
+            f"there is no {name} graph, which a model of that format needs",
+            hint="give one (topology=, --topology), or write a .safetensors or .npz",
         )
 
 

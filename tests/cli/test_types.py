@@ -107,10 +107,22 @@ def test_without_side_information(typed: Path, npz: Path, capsys: Capture) -> No
     assert result.err.count("\n") == 1
     assert not Path("m.nnr").exists()
     for tensors, metadata, said in (
-        ({"w": TENSORS["mask"]}, {}, "tensor 'w' has type bool, which NNR does not express (Table 15); only side"),
-        ({"w": TENSORS["steps"]}, {}, "tensor 'w' has no dimensions: shape (), which NNR does not express; only side"),
-        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR does not express; only side"),
-        ({"w": weights()}, {"format": "pt"}, "the model has metadata, which only side information holds"),
+        (
+            {"w": TENSORS["mask"]},
+            {},
+            "tensor 'w' has type bool, which NNR does not express (Table 15); use --side-info",
+        ),
+        (
+            {"w": TENSORS["steps"]},
+            {},
+            "tensor 'w' has no dimensions: shape (), which NNR does not express; use --side-info",
+        ),
+        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR does not express; use --side-info"),
+        (
+            {"w": weights()},
+            {"format": "pt"},
+            "the model has metadata, which only side information holds; use --side-info",
+        ),
     ):
         nnr.save(nnr.Model(tensors, metadata=metadata), "one.safetensors", overwrite=True)
         result = call(capsys, "encode", "one.safetensors", "-o", "m.nnr", "--no-side-info")

@@ -121,11 +121,11 @@ def test_options(versions: Path, capsys: Capture, options: list[Any], expected: 
         (["--sparsity", "nan"], "--sparsity is a finite number, not nan"),
         (["--sbt", 1.5], "1.5 is not in the range"),
         (["--sbt", "much"], "'much' is not a valid float"),
-        (["--sbt", "nan"], "--sbt is a finite number, not nan"),
+        (["--sbt", "nan"], "--sbt is a number within 0..1, not nan"),
         (["--sbt", 0.9, "--sbt-ternary", -1], "-1.0 is not in the range"),
         (["--sbt", 0.9, "--sbt-ternary", "inf"], "inf is not in the range"),
-        (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary is a finite number, not nan"),
-        (["--sbt-ternary", 0.5], "--sbt-ternary goes with --sbt"),
+        (["--sbt", 0.9, "--sbt-ternary", "nan"], "--sbt-ternary is a number within 0..1, not nan"),
+        (["--sbt-ternary", 0.5], "--sbt-ternary needs --sbt"),
         (["--sbt", 0.9, "--lossless"], "--lossless keeps every bit, so --sbt has no effect"),
         (["--preset", "default"], "'default' is not one of"),
         (["--rule", "a:snr=30", "--rule", "b:qp=1000"], "--rule 'b': qp 1000 is outside"),
@@ -299,8 +299,8 @@ def test_standard_streams(versions: Path, capsysbinary: pytest.CaptureFixture[by
 def test_the_wrong_base(versions: Path, capsys: Capture) -> None:
     result = call(capsys, "update", "apply", "v2.npz", "v2.nnr", "-o", "x.npz")
     assert result.code == 3
-    message = f"nnr: error: v2.nnr is an update of {short('v1.npz')}, v2.npz is {short('v2.npz')}\n"
-    assert (result.out, result.err) == ("", message)
+    message = f"nnr: error: v2.nnr is an update of {short('v1.npz')}, v2.npz is {short('v2.npz')}"
+    assert (result.out, result.err) == ("", f"{message}; give the model that it updates\n")
     assert not Path("x.npz").exists()
 
 
@@ -357,7 +357,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
         assert result.err.count("\n") == 1
     result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
     assert result.code == 3
-    assert "whole.nnr: not a model of a format that is read here" in result.err
+    assert result.err == "nnr: error: whole.nnr: an NNR bitstream, not a model; nnr decode makes a model of it\n"
     assert not Path("out.npz").exists()
 
 
@@ -380,7 +380,7 @@ def test_rules_that_match_nothing(versions: Path, capsys: Capture, command: list
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "x.npz: not a model of a format that is read here (nnr formats lists them)"),
+        (b"", "x.npz: not a model of a format that is read here, or a damaged one; nnr formats lists the formats"),
         (b"PK\x03\x04" + bytes(50), "x.npz"),
         (None, "x.npz: No such file or directory"),
     ],

@@ -456,7 +456,7 @@ def test_large_blocks_and_long_kernels() -> None:
         ("ratio=0.5, method=rows, superblock=64x64", "are for sparsify(method=micro)"),
         ("ratio=0.5, method=micro, block=4y1", "sparsify(block) '4y1' is not up to three numbers"),
         ("ratio=0.5, method=micro, block=3x1, superblock=64x64", "do not divide"),
-        ("ratio=0.5, tensors=x*", "no float matrix to reduce among the tensors 'x*'"),
+        ("ratio=0.5, tensors=x*", "no float matrix among the tensors 'x*'"),
     ],
 )
 def test_options_that_mean_nothing(options: str, message: str) -> None:

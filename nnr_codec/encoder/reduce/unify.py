@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array
 from ..prepared import Prepared
 from .magnitudes import share
@@ -60,7 +60,7 @@ class Unify:
         within("unify(ratio)", self.ratio, 0, 1)
         within("unify(threshold)", self.threshold, 0)
         if self.ratio is not None and self.threshold is not None:
-            raise EncodeError("reduce: unify takes a ratio or a threshold, not both")
+            raise EncodeError(Option("reduce"), ": unify takes a ratio or a threshold, not both")
         for shape in self.shapes:
             divided(shape, self.super_shape)
 
@@ -107,8 +107,9 @@ class Unify:
                 found[name] = grid
         if not found:
             raise EncodeError(
-                f"reduce: of the tensors {self.tensors!r}, none has finite values and more than one in a block "
-                f"of {self.block}"
+                Option("reduce"),
+                f": of the tensors {self.tensors!r}, none has finite values and more than one in a block "
+                f"of {self.block}",
             )
         return found
 
