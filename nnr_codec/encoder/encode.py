@@ -14,20 +14,20 @@ from ..syntax import Session
 from .blocks import UnitPlan
 from .coded_unit import CodedUnit, code_unit
 from .encode_warnings import check_blocks, warn_if_larger, warn_of_loss, warn_unmatched, warn_unused
-from .kept import Keeping
 from .layout import plan_units
 from .lossless_bound import lossless
 from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
+from .resume import Resumption
 from .schedule import Call, Pool, Reader
 from .tensor_report import TensorReport
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ..parts import Parts
+    from ..parallel.checkpoint import Checkpoint
 
 #: A lossless encoding is sized only if the lower bound of its bytes is below this part of the encoding's bytes.
 SURE = 0.99
@@ -44,16 +44,16 @@ def encode_units(
     jobs: int = 1,
     executor: Executor | None = None,
     statistics: bool = False,
-    parts: Parts | None = None,
+    checkpoint: Checkpoint | None = None,
     asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
-    With ``parts``, what is there of the same work is not done again; a reading more tells what that is. With ``asked``,
-    the options of the caller, an EncodeWarning names options without effect, matrices with a large error, and the size
-    of a lossless encoding if that is smaller.
+    With ``checkpoint``, finished units of the same encoding are not coded again, and all tensors are read once more.
+    With ``asked``, the options of the caller, an EncodeWarning names options without effect, matrices with a large
+    error, and the size of a lossless encoding if that is smaller.
 
     Raises EncodeError, naming the tensor, for one that cannot be coded as requested.
     """
@@ -75,13 +75,9 @@ def encode_units(
         def settle() -> EncoderConfig:
             return allocate(prepared, config, read, pool, sizes)
 
-        if parts is None:
-            settled = settle()
-            done = yield from _units(prepared, settled, read, pool, progress, statistics)
-        else:
-            keeping = Keeping(pool, parts, model, read)
-            settled = keeping.settled(config, settle)
-            done = yield from _units(prepared, settled, read, keeping, progress, statistics)
+        resumption = Resumption(checkpoint, prepared, config, read, pool) if checkpoint else None
+        settled = resumption.settled(config, settle) if resumption else settle()
+        done = yield from _units(prepared, settled, read, pool, progress, statistics, resumption)
         if not asked:
             return
         warn_of_loss(done.losses, asked, prepared)
@@ -117,9 +113,10 @@ def _units(
     prepared: Prepared,
     config: EncoderConfig,
     read: Reader,
-    pool: Pool | Keeping,
+    pool: Pool,
     progress: Progress | None,
     statistics: bool = False,
+    resumption: Resumption | None = None,
 ) -> Generator[bytes, None, _Done]:
     """Yield the units of a bitstream, with options that have no goals."""
     session = Session()
@@ -137,7 +134,7 @@ def _units(
         link = links.of.get(plan.name) if links else None
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
         calls.append(Call(code_unit, read, names, arguments, cost, hints))
-    results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
+    results = resumption.units(calls, before, statistics) if resumption else pool.run(calls)
     losses: dict[str, Loss] = {}
     for plan, coded in zip(layout.units, results, strict=True):
         unit_bytes = sum(map(len, coded.units))

@@ -62,7 +62,7 @@ def _estimated(
     plans = [plan for unit in units for plan in unit.plans]
     coded = [plan for unit in units for plan in unit.tensors.values() if plan.has_unit]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
-    found = dict(zip([call.names[0] for call in calls], pool.results(calls), strict=True))
+    found = dict(zip([call.names[0] for call in calls], pool.run(calls), strict=True))
     tensors: list[Estimated] = []
     for plan in plans:
         size, error = found.get(plan.name, (0, None))

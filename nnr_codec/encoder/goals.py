@@ -162,7 +162,7 @@ def read_each(
 ) -> dict[str, Result]:
     """What a function gives of each tensor: of a list with the array, its name, and what else is given."""
     calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
-    return {call.names[0]: result for call, result in zip(calls, pool.results(calls), strict=True)}
+    return {call.names[0]: result for call, result in zip(calls, pool.run(calls), strict=True)}
 
 
 def excerpt(whole: TensorFacts, about: int = EXCERPT) -> TensorFacts:

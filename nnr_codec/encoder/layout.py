@@ -21,7 +21,6 @@ from .blocks import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of, pla
 from .facts import DEFAULT_LIMITS, TensorContext, TensorFacts, check_name, tensor_facts
 from .fixed_point import warn_saturated
 from .goals import with_density
-from .kept import Keeping
 from .overlay import divided
 from .plan import Integers, TensorPlan
 from .planning import plan_tensor
@@ -58,7 +57,7 @@ class Layout:
     quantization_parameter: int
 
 
-def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool | Keeping) -> Layout:
+def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> Layout:
     """Plan the units of a model.
 
     Each tensor, or block, is read and released. Tensors whose steps are out of reach of the QuantizationParameter that
@@ -120,7 +119,7 @@ class _Layout:
     model: Model
     config: EncoderConfig
     read: Reader
-    pool: Pool | Keeping
+    pool: Pool
     wiring: Wiring
     scales: set[str]
     fitted: frozenset[str]
@@ -158,7 +157,7 @@ class _Layout:
                 calls[name] = self.call(block, {member: self.context(member, places[member]) for member in members})
         self.planned = {name: one for name, one in self.planned.items() if not self.out_of_reach & {*calls[name].names}}
         left = [name for name in calls if name not in self.planned]
-        self.planned |= zip(left, self.pool.results([calls[name] for name in left]), strict=True)
+        self.planned |= zip(left, self.pool.run([calls[name] for name in left]), strict=True)
         apart: dict[str, TensorPlan] = {}
         for name, index in places.items():
             if name in tied:

@@ -622,6 +622,7 @@ REAL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.clients
 @REAL

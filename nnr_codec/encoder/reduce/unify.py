@@ -77,7 +77,7 @@ class Unify:
     def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
         if self.ratio is None and self.threshold is None:
-            raise EncodeError("reduce: unify needs a ratio, such as unify(ratio=0.3), or a threshold")
+            raise EncodeError(Option("reduce"), ": unify needs a ratio, such as unify(ratio=0.3), or a threshold")
         grids = self._grids(prepared)
         parts = [part for grid in grids.values() for part in grid]
         if self.threshold is not None:
