@@ -136,17 +136,17 @@ class BlockFacts:
 
     @property
     def consumes_scale(self) -> bool:
-        """Whether decoders multiply the weight by the scale, which does not come out."""
+        """True if decoders multiply the weight by the scale, which does not come out."""
         return self.block.scale is not None and self.block.scale not in self.shapes
 
     @property
     def needs_scale(self) -> bool:
-        """Whether the unit has to have that."""
+        """True if the unit has to have that."""
         return self.consumes_scale and not self.optional
 
 
 def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
-    """The topology element ids of G and H.
+    """Return the topology element ids of G and H.
 
     Where they are ``listed`` with a topology, whose labels alone may be in the list, two units have the same one (A.4).
     """
@@ -155,7 +155,7 @@ def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
 
 
 def members_of(block: Block) -> list[str]:
-    """The tensors of a block."""
+    """Return the tensors of a block."""
     names = [getattr(block, member) for member in _MEMBERS if member != "weight" or block.g is None]
     return [name for name in names if name is not None]
 
@@ -167,7 +167,7 @@ def blocks_of(
     fitted: frozenset[str],
     decomposed: Mapping[str, np.dtype[Any]],
 ) -> dict[str, BlockFacts]:
-    """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
+    """Return the block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
 
     The ``scales`` are optional, those of ``fitted`` weights follow from levels; ``decomposed`` are types of weights.
     """
@@ -205,7 +205,7 @@ def blocks_of(
 
 
 def _implied(block: Block, known: Block) -> dict[str, float]:
-    """What decoders make of the gamma and beta of a block of the topology, where these are scale and bias (8.2.1)."""
+    """Return the values of the tensors that decoders derive from gamma and beta in scale and bias (8.2.1)."""
     for own, theirs in ((block.scale, known.gamma), (block.bias, known.beta)):
         if own is None or theirs is None or own.casefold() != theirs.casefold():
             return {}
@@ -215,7 +215,7 @@ def _implied(block: Block, known: Block) -> dict[str, float]:
 
 
 def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: EncoderConfig) -> UnitPlan | None:
-    """The unit of a block with all that it can hold; None when that is not more than a weight."""
+    """Return the unit of a block with all that it can hold; None when that is not more than a weight."""
     block = known.block
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
@@ -265,7 +265,7 @@ def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: 
 
 
 def _plan_member(facts: TensorFacts) -> tuple[TensorPlan, Array]:
-    """The plan of a tensor in a block, and its values."""
+    """Return the plan of a tensor in a block, and its values."""
     if not facts.array.size:
         raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)", tensor=facts.name)
     return plan_tensor(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
@@ -274,7 +274,7 @@ def _plan_member(facts: TensorFacts) -> tuple[TensorPlan, Array]:
 def _product(
     dtype: np.dtype[Any], block: Block, dims: tuple[int, ...], g: TensorPlan, config: EncoderConfig
 ) -> TensorPlan:
-    """The plan of a weight that a step decomposed, and what its unit does not say of it."""
+    """Return the plan of a weight that a step decomposed, and what its unit does not say of it."""
     stored = stored_type(dtype)
     assert stored is not None
     code = None if block.corner is None else DisplacementCode(default_unit(block.weight), block.corner)
@@ -295,7 +295,7 @@ def _fitted(
     unit: tuple[TensorPlan, tuple[int, ...], int],
     config: EncoderConfig,
 ) -> dict[str, TensorPlan]:
-    """The members of one kind as a unit holds them, of which the weight, dims and dq_flag are given; none if it cannot.
+    """Return the members of one kind as the unit of a weight holds them; empty if the unit cannot hold them.
 
     Raises EncodeError for local scaling that has to be there.
     """
@@ -318,7 +318,7 @@ def _fitted(
 
 
 def _follow(known: BlockFacts, all_facts: Mapping[str, TensorFacts], weight: TensorPlan) -> bool:
-    """Whether the tensors are what decoders make of the others."""
+    """Return whether the tensors are what decoders make of the others."""
     for name, value in known.implied.items():
         array, shape = all_facts[name].array, known.shapes.get(name)
         same = shape is None or array.shape == shape
@@ -338,7 +338,7 @@ def _fit(
     dq_flag: int,
     config: EncoderConfig,
 ) -> TensorPlan | str:
-    """A bias or the like as a block holds it, or why it cannot."""
+    """Return a bias or the like as a block holds it, or why it cannot."""
     if reason := _misfit(plan, weight):
         return reason
     if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
@@ -349,7 +349,7 @@ def _fit(
 
 
 def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
-    """Why a tensor cannot be in one block with a weight; empty if it can."""
+    """Return the reason why a tensor cannot be in one block with a weight; empty if it can."""
     if plan.payload_type == NNR_PT_INT:
         return "has integers, not floats"
     if plan.payload_type != NNR_PT_FLOAT:
@@ -362,7 +362,7 @@ def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
 
 
 def _dims(block: Block, first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int, ...]:
-    """tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
+    """Return tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
     if block.g is None:
         return first
     if len(first) != 2 or len(last) != 2 or first[1] != last[0]:

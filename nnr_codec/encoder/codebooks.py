@@ -28,7 +28,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
-    """The codebook of ascending integers, of which the one with index ``zero`` has level 0."""
+    """Return the codebook of ascending integers, of which the one with index ``zero`` has level 0."""
     deltas = np.diff(entries) - 1
     return IntegerCodebook(
         codebook_egk=min(range(16), key=lambda order: delta_bits(deltas, order)),
@@ -41,7 +41,7 @@ def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
 
 
 def exact_codebook(facts: TensorFacts, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
-    """The plan of an exact step with a codebook of the distinct values; None where decoders would refuse that."""
+    """Return a plan of an exact step with a codebook of the distinct values; None where decoders would refuse it."""
     if not len(found.patterns) <= DEFAULT_LIMITS.max_codebook:
         return None
     values = found.patterns.view(facts.stored.dtype).astype(np.float64)
@@ -51,7 +51,7 @@ def exact_codebook(facts: TensorFacts, plan: TensorPlan, found: Distinct) -> Ten
 
 
 def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
-    """The plan of a quantized tensor with a codebook in the place of multiples of its step.
+    """Return the plan of a quantized tensor with a codebook in the place of multiples of its step.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: in
 def _lloyd(
     places: Integers, counts: Integers, pitch: float, worth: float, size: int | None
 ) -> tuple[Integers, Doubles, Integers]:
-    """Entries, borders between them and how many values each one has, of values with these counts.
+    """Return entries, borders between them and the number of values of each, for values with these counts.
 
     Entropy-constrained: each round gives values to the entry of the least squared error plus ``worth`` times the bits
     of its share, then moves entries to the mean of their values.
@@ -129,7 +129,7 @@ def _lloyd(
 
 
 def _start(places: Integers, counts: Integers, pitch: float, size: int | None) -> Doubles:
-    """Entries to begin with: a grid, or as many as asked for, denser where there are more values."""
+    """Return initial entries: a grid, or ``size`` entries, denser where there are more values."""
     if size is None:
         return np.unique(np.rint(places / pitch)) * pitch
     root = np.sqrt(np.sqrt(np.sqrt(counts)))  # about the cube root of the density is best, and this is IEEE arithmetic
@@ -139,7 +139,7 @@ def _start(places: Integers, counts: Integers, pitch: float, size: int | None) -
 
 
 def _borders(entries: Doubles, lengths: Doubles, worth: float) -> Doubles:
-    """From where on each next entry is the better one, in ascending order.
+    """Return the borders from which on each next entry is better, in ascending order.
 
     An entry that is nowhere the best leaves borders out of order; the running maximum gives its values to others.
     """

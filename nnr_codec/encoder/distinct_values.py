@@ -45,7 +45,7 @@ class Distinct:
 
 
 def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = SHARE) -> Distinct | None:
-    """The distinct items; None when there are more than ``most``, or than a ``share`` of a sample."""
+    """Return the distinct items; None when there are more than ``most``, or than a ``share`` of a sample."""
     if patterns.itemsize <= 2:
         every = np.zeros(1 << 8 * patterns.itemsize, np.int64)
         for part in chunks(patterns):
@@ -70,26 +70,26 @@ def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = S
 
 
 def sample(items: npt.NDArray[Any], about: int = SAMPLE) -> npt.NDArray[Any]:
-    """Up to about so many of the items of a flat array, spread over all of it."""
+    """Return up to about so many items of a flat array, spread over all of it."""
     step: int = len(items) // about | 1
     return items[::step]
 
 
 def chunks(items: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """The items of a flat array, CHUNK at a time."""
+    """Yield the items of a flat array, CHUNK at a time."""
     for start in range(0, len(items), CHUNK):
         yield items[start : start + CHUNK]
 
 
 def entropy_bits(counts: npt.NDArray[Any]) -> float:
-    """Zero-order entropy, in bits, of as many symbols as the counts add up to."""
+    """Return the zero-order entropy of symbols with these counts, in bits for all symbols."""
     counts = counts[counts > 0].astype(np.float64)
     total = float(counts.sum())
     return float(total * np.log2(total) - (counts * np.log2(counts)).sum()) if len(counts) > 1 else 0.0
 
 
 def _ranks(patterns: Patterns, stored: StoredType) -> Patterns:
-    """Unsigned integers in the order of the values, for patterns in whatever order."""
+    """Return unsigned integers in the order of the values of patterns."""
     bits = 8 * stored.itemsize
     top = patterns.dtype.type(1 << (bits - 1))
     if stored.kind == "f":

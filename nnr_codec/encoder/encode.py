@@ -47,7 +47,7 @@ def encode_units(
     checkpoint: Checkpoint | None = None,
     asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
-    """The units of a bitstream that holds a model, one after another.
+    """Return the units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.

@@ -76,7 +76,7 @@ def _warn(messages: Iterable[Iterable[str]]) -> None:
 
 
 def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> Iterator[tuple[str, ...]]:
-    """Options of blocks that have no effect, or not on all blocks that the graph has."""
+    """Yield options of blocks that have no effect, or not on all blocks that the graph has."""
     of_graph = {block.weight for block in prepared.wiring.blocks}
     known = [block for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
     wanted = [block.weight for block in known if _has_members(block, config.compressed_parameter_types)]
@@ -112,7 +112,7 @@ def _has_members(block: Block, types: int) -> bool:
 
 
 def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPlan]) -> Iterator[tuple[str, ...]]:
-    """Options of tensors that none of the tensors they are for can obey."""
+    """Yield options of tensors that none of the tensors they are for can obey."""
     factors = prepared.factors
     tensors = [(plan, config.for_tensor(factors.get(plan.name, plan.name))) for plan in plans if plan.has_unit]
     different = {id(own): own for _, own in tensors}.values()

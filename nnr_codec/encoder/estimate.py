@@ -33,7 +33,7 @@ Estimated = tuple[TensorPlan, int, Loss | None]
 def estimate(
     prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, warn: bool = False
 ) -> tuple[int, list[Estimated]]:
-    """Bytes of what precedes the units of tensors, and what each tensor takes and loses.
+    """Return bytes of what precedes the units of tensors, and what each tensor takes and loses.
 
     Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
     With ``warn``, options without effect are an EncodeWarning each.
@@ -73,7 +73,7 @@ def _estimated(
 
 
 def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> tuple[int, Loss | None]:
-    """About the bytes of a tensor's units, and its error."""
+    """Estimate the bytes of a tensor's units, and its error."""
     source = plan.source
     array = arrays[0] if source.values is None else source.values
     if source.divisor is not None:

@@ -69,7 +69,7 @@ class Cheapest:
             self.plan, self.price = plan, factor * price
 
     def _floor(self, plan: TensorPlan) -> float:
-        """Bytes that levels take, about, which tell the items apart; 0 where that is not known, or channels differ."""
+        """Estimate the bytes of levels that tell the items apart; 0 where that is unknown, or channels differ."""
         by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
         if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
             return 0.0
@@ -77,7 +77,7 @@ class Cheapest:
 
 
 def exact(facts: TensorFacts) -> TensorPlan:
-    """The plan that keeps every bit in the fewest bytes.
+    """Return the plan that keeps every bit in the fewest bytes.
 
     Raises EncodeError where side information is not allowed, and NNR alone does not hold the tensor.
     """
@@ -96,7 +96,7 @@ def exact(facts: TensorFacts) -> TensorPlan:
 
 
 def exact_plain(facts: TensorFacts) -> TensorPlan | None:
-    """The plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
+    """Return the plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
     cheapest = Cheapest(facts)
     for plan in plain(facts):
         cheapest.offer(plan)
@@ -104,7 +104,7 @@ def exact_plain(facts: TensorFacts) -> TensorPlan | None:
 
 
 def plain(facts: TensorFacts) -> Iterator[TensorPlan]:
-    """Plans that every decoder understands."""
+    """Yield plans that every decoder understands."""
     if facts.stored.kind == "f":
         if raw_is_exact(facts):
             yield facts.plan(Raw())
@@ -114,7 +114,7 @@ def plain(facts: TensorFacts) -> Iterator[TensorPlan]:
 
 
 def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
-    """Plans of exact steps and codebooks, which every decoder understands."""
+    """Yield plans of exact steps and codebooks, which every decoder understands."""
     plan = None if facts.context.out_of_reach else exact_step(facts)
     if plan is None or (plan.record and not facts.plan(Raw()).record):
         return  # a float16 tensor, say, that would have to come from float32
@@ -127,7 +127,7 @@ def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
 
 
 def exact_step(facts: TensorFacts) -> TensorPlan | None:
-    """The plan of uniform quantization that loses nothing; None where no step does that."""
+    """Return the plan of uniform quantization that loses nothing; None where no step does that."""
     values, density = facts.floats.reshape(-1), facts.config.qp_density
     qp = _step_qp(sample(values, GLANCE), density)
     if qp is not None and len(values) > GLANCE:
@@ -147,7 +147,7 @@ def exact_step(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
-    """The qp of the largest step of which all values are multiples; None where there is none, or a level is too large.
+    """Return the qp of the largest step of which all values are multiples; None without one, or for large levels.
 
     A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
     """
@@ -177,7 +177,7 @@ def _offer_float_code(cheapest: Cheapest) -> None:
 
 
 def _codes(facts: TensorFacts) -> Iterator[Code]:
-    """All other codes that may suit the type."""
+    """Yield all other codes that may suit the type."""
     if facts.stored.name != "float32":
         yield RawCode(facts.part_id("raw"))
     if facts.stored.kind != "f":
@@ -193,7 +193,7 @@ def _codes(facts: TensorFacts) -> Iterator[Code]:
 
 
 def raw_is_exact(facts: TensorFacts) -> bool:
-    """Whether float32 holds all values; of other types not-a-numbers are left out, whose bits conversions change."""
+    """Return whether float32 holds all values; NaN of other types are excluded: conversions change their bits."""
     if facts.stored.name == "float32":
         return True
     values = facts.floats
@@ -203,7 +203,7 @@ def raw_is_exact(facts: TensorFacts) -> bool:
 
 
 def _reason(facts: TensorFacts) -> str:
-    """Why NNR alone does not hold a tensor."""
+    """Return the reason why NNR alone does not hold a tensor."""
     name, stored = facts.name, facts.stored
     if stored.kind != "f":
         low, high = facts.bounds

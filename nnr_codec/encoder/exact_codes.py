@@ -40,7 +40,7 @@ MOST, CERTAIN = 1 << 16, 255
 
 # ----------------------------------------------------------------------------------------------------------- integers
 def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
-    """Codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
+    """Yield codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
     low, high = facts.bounds
     levels, others = facts.part_id("levels"), facts.part_id("bits")
     width = (high - low).bit_length()
@@ -69,7 +69,7 @@ class FloatChoice:
 
 
 def float_code(facts: TensorFacts) -> FloatChoice | None:
-    """The code for a tensor of floats; None where it would leave no bits to the other unit."""
+    """Return the code for a tensor of floats; None where it would leave no bits to the other unit."""
     stored, patterns, ids = facts.stored, facts.patterns, (facts.part_id("bits"), facts.part_id("levels"))
     mantissa = min(MANTISSA, stored.mantissa)
     by_sign, both_zeros = _exponent_histogram(facts, mantissa)
@@ -89,7 +89,7 @@ def float_code(facts: TensorFacts) -> FloatChoice | None:
 
 
 def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """How often each number of exponent and first mantissa bits is there, by sign; +0.0 and -0.0."""
+    """Return counts of exponents with the first mantissa bits by sign, and counts of +0.0 and -0.0."""
     stored = facts.stored
     shift, sign = stored.mantissa - mantissa, facts.patterns.dtype.type(1 << (stored.bits - 1))
     counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
@@ -101,7 +101,7 @@ def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[
 
 
 def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
-    """How many low bits of the mantissa are 0 in which rows (None: all), and the bits that remain below."""
+    """Return the number of low mantissa bits that are 0, the rows where they are (None: all), and the bits left."""
     stored = facts.stored
     rows = facts.dims[0]
     per_row = len(facts.patterns) // rows
@@ -128,7 +128,7 @@ def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]
 
 # -------------------------------------------------------------------------------------------------------------- grids
 def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
-    """The codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
+    """Yield the codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
     values, stored = facts.floats, facts.stored
     work = np.dtype("<f8" if stored.name == "float64" else "<f4")
     magnitudes = _of_tensor(facts, work)
@@ -145,7 +145,7 @@ def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
 
 
 def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
-    """The distinct magnitudes; None where even those of a sample are on no grid, or there are too many for one."""
+    """Return the distinct magnitudes; None where a sample is on no grid, or there are too many for one."""
     stored, found = facts.stored, facts.distinct
     if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
         found = distinct(facts.patterns, stored, 2 * MOST + 1, share=1)
@@ -153,7 +153,7 @@ def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
 
 
 def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
-    """The scale of each index of the first dimension; None where one has none."""
+    """Return the scale of each index of the first dimension; None where one has none."""
     some = channels[:: len(channels) // CHANNELS | 1]
     some = some.reshape(len(some), -1)
     if _scales(_magnitudes(some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
@@ -170,13 +170,13 @@ def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> F
 
 
 def _magnitudes(values: Floats) -> Doubles:
-    """Magnitudes of each channel in ascending order, shape (channels, n); of a single one each only once."""
+    """Return magnitudes of each channel in ascending order, shape (channels, n); distinct ones of a single channel."""
     sizes = np.abs(values)
     return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
 
 
 def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
-    """The scales of which the magnitudes of each channel are multiples, rounded once; None where one has none."""
+    """Return the scale of each channel whose multiples, rounded once, are its magnitudes; None if one has none."""
     largest = magnitudes[:, -1]
     counts = np.count_nonzero(np.diff(magnitudes, axis=1, prepend=0), axis=1)
     if counts.max() > MOST or not np.isfinite(largest).all():
@@ -198,7 +198,7 @@ def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Flo
 
 
 def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
-    """About the greatest numbers of which all are multiples; 0 where that is lost in rounding errors."""
+    """Estimate the greatest common divisors of magnitudes; 0 where rounding errors hide it."""
     width = magnitudes.shape[1]
     columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
     found = np.empty(len(magnitudes))
@@ -209,7 +209,7 @@ def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
 def _refined(
     magnitudes: Doubles, least: Doubles, error: Doubles, estimates: Doubles, stored: StoredType, work: np.dtype[Any]
 ) -> Floats:
-    """The numbers near estimates whose multiples, rounded, are the magnitudes of each channel; 0 where there is none.
+    """Return numbers near estimates whose rounded multiples are the magnitudes of each channel; 0 without one.
 
     Larger magnitudes tell them ever more precisely: each bounds its scale to where its own multiple rounds to it, from
     ``least`` on.

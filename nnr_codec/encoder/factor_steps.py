@@ -58,19 +58,19 @@ class Factors:
         return self.gain * self.h / self.rank, self.gain * self.g / self.rank
 
     def steps(self, step: float) -> tuple[float, float]:
-        """The steps of G and H at which the weight has the error that it has with a step of its own."""
+        """Return the steps of G and H at which the weight has the error that it has with a step of its own."""
         both = self.rows * self.columns / (self.rows + self.columns)
         g, h = (step * sqrt(both / (cost * self.rank)) if cost else step for cost in self.costs)
         return g, h
 
     def qps(self, qp: int, density: int) -> tuple[int, int]:
-        """Their nearest qp, from that of the weight."""
+        """Return their nearest qp, from that of the weight."""
         g, h = (_nearest(step, density) for step in self.steps(step_size(qp, density)))
         return g, h
 
 
 def _nearest(step: float, density: int) -> int:
-    """The qp of the step that is nearest, of those that float32 holds."""
+    """Return the qp of the step that is nearest, of those that float32 holds."""
     bound = 126 << density
     mantissa, exponent = frexp(step)
     qp = (exponent - 1 << density) + round((2 * mantissa - 1) * (1 << density))
@@ -78,7 +78,7 @@ def _nearest(step: float, density: int) -> int:
 
 
 def read_factors(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:
-    """The factors of each of these weights, by its name; ``energy``: that of the weight as well."""
+    """Return the factors of each of these weights, by its name; ``energy``: that of the weight as well."""
     calls = [Call(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
     return {block.weight: found for block, found in zip(blocks, pool.run(calls), strict=True)}
 
@@ -96,7 +96,7 @@ def _factors(arrays: list[Array], block: Block, energy: bool) -> Factors:
 
 
 def gain_of(rows: int, columns: int, corner: int | None) -> float:
-    """How many errors of a displacement with this corner add up in a parameter of its matrix, on average."""
+    """Return the mean number of errors of a displacement that add up in a parameter of its matrix."""
     if corner is None:
         return 1.0
     lengths = np.arange(1, rows + 1, dtype=np.float64)  # in each row
@@ -107,7 +107,7 @@ def gain_of(rows: int, columns: int, corner: int | None) -> float:
 
 
 def inherited(config: EncoderConfig, blocks: Sequence[Block]) -> EncoderConfig:
-    """Options in which G and H have those of their weights, unless they have overrides of their own."""
+    """Return options in which G and H have those of their weights, unless they have overrides of their own."""
     if not blocks:
         return config
     found: dict[str, Options] = {}
@@ -123,12 +123,12 @@ def inherited(config: EncoderConfig, blocks: Sequence[Block]) -> EncoderConfig:
 
 
 def has_steps(config: EncoderConfig, block: Block) -> bool:
-    """Whether G or H has a step of its own."""
+    """Return whether G or H has a step of its own."""
     return any(config.overrides.get(name, {}).get("qp") is not None for name in _names(block))
 
 
 def qp_options(block: Block, factors: Factors, qp: int, density: int) -> dict[str, Options]:
-    """The options of G and H with which the weight has the error of its ``qp``."""
+    """Return the options of G and H with which the weight has the error of its ``qp``."""
     return {name: {"qp": own} for name, own in zip(_names(block), factors.qps(qp, density), strict=True)}
 
 
@@ -141,7 +141,7 @@ def largest_qp(
     reaches: Callable[[Distortion], bool],
     qps: range,
 ) -> int | None:
-    """The largest of ascending ``qps`` of the weight at which G and H have an error that suffices, found by halving.
+    """Return the largest of ascending ``qps`` of the weight at which the error suffices, found by bisection.
 
     That of the weight as decoders make it, in its ``dtype``.
     """
@@ -166,7 +166,7 @@ def _with(some: TensorFacts, options: Options) -> TensorFacts:
 
 
 def _distortion(all_facts: Sequence[TensorFacts], block: Block, dtype: np.dtype[Any]) -> Distortion | None:
-    """The error of the weight with the steps of G and H; None where there is no such step, or number."""
+    """Return the error of the weight with the steps of G and H; None where there is no such step, or number."""
     plans = [plan_tensor(one, in_block=True) for one in all_facts]
     if not all(plan.step for plan in plans):
         return None

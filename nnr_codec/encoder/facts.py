@@ -119,7 +119,7 @@ class TensorFacts:
 
     @cached_property
     def is_fine(self) -> bool:
-        """Whether its steps are those of vectors, if it is quantized."""
+        """True if its steps are those of vectors, if it is quantized."""
         vector = len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
 
@@ -194,7 +194,7 @@ class TensorFacts:
         return TensorPlan(self.name, self.dims, data_format, coding, self.tools, Source(self.array.nbytes), record)
 
     def part_id(self, part: str) -> str:
-        """The topology element id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
+        """Return the id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
 
         Of a name without room for it, the end is left out.
         """
@@ -207,7 +207,7 @@ class TensorFacts:
             hashes += "#"
 
     def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
-        """A plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
+        """Return a plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
 
         ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
         """
@@ -272,7 +272,7 @@ def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
 
 
 def native(array: Array) -> Array:
-    """The same items in native byte order, C order and aligned; no copy where they are."""
+    """Return the same items in native byte order, C order and aligned; no copy where they are."""
     if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, array.dtype.newbyteorder("="), order="C")
@@ -295,5 +295,5 @@ def check_name(name: str) -> None:
 
 
 def fits_name(name: str) -> bool:
-    """Whether decoders with default limits read an id of this length."""
+    """Return whether decoders with default limits read an id of this length."""
     return len(name.encode()) <= DEFAULT_LIMITS.max_name_bytes

@@ -60,7 +60,7 @@ class SaturationWarning(UserWarning):
 
 
 def fixed_plan(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
-    """The plan of a tensor of floats in the fixed-point format of the options, which decodes to float32 (7.3.3).
+    """Return the plan of a tensor of floats in the fixed-point format of the options, which decodes to float32 (7.3.3).
 
     The step is that power of two at any QpDensity. A codebook, where it takes fewer bytes, has all numbers that occur.
     Raises EncodeError, which names the tensor, for values that are not finite.
@@ -114,7 +114,7 @@ def warn_saturated(plans: Iterable[TensorPlan], name: str) -> None:
 
 
 def _saturated(facts: TensorFacts, form: FixedPoint) -> tuple[int, float] | None:
-    """How many values have a nearest multiple beyond the format, and the largest of these; None for none."""
+    """Return the number of values beyond the format, and the largest of them; None for none."""
     low, high = facts.bounds
     edges: npt.NDArray[np.float64] = multiples(np.array([low, high], np.float64), form)
     if form.least <= edges[0] and edges[1] <= form.most:

@@ -138,7 +138,7 @@ class _Layout:
         self.room = DEFAULT_LIMITS.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 
     def units(self) -> Iterator[UnitPlan]:
-        """The units in order."""
+        """Yield the units in order."""
         block_of = blocks_of(self.model, self.wiring, self.scales, self.fitted, self.decomposed)
         if is_listed(self.model, self.config):
             block_of = {name: replace(known, listed=True) for name, known in block_of.items()}
@@ -211,7 +211,7 @@ class _Layout:
         return planned
 
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
-        """A tensor that is another one."""
+        """Return a tensor that is another one."""
         if not self.config.side_info:
             raise EncodeError(
                 f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
@@ -259,7 +259,7 @@ def _plan(
 def _plan_fitted(
     known: BlockFacts, all_facts: Mapping[str, TensorFacts], tensors: Mapping[str, Array], config: EncoderConfig
 ) -> tuple[UnitPlan | None, dict[str, TensorFacts]]:
-    """The unit of a block of which some tensors make up for the levels of its weight, and these as they are then.
+    """Return the unit of a block with tensors that make up for the levels of its weight, and these tensors.
 
     No unit where that does not pay, or where the unit would be another one.
     """
@@ -291,13 +291,13 @@ def _plan_fitted(
 
 
 def _is_neutral(known: BlockFacts, all_facts: Mapping[str, TensorFacts]) -> bool:
-    """Whether the scale of a block is there to be fitted, and changes nothing yet."""
+    """Return whether the scale of a block is there to be fitted, and changes nothing yet."""
     block = known.block
     return known.is_fitted and known.optional and bool((all_facts[block.scale or ""].array == 1).all())
 
 
 def _with_value(plan: TensorPlan, others: Mapping[str, TensorFacts]) -> TensorPlan:
-    """A plan that is followed with another value than the tensor has, if there is one."""
+    """Return a plan that is followed with another value than the tensor has, if there is one."""
     if plan.name not in others:
         return plan
     return replace(plan, source=replace(plan.source, values=others[plan.name].array))
@@ -310,7 +310,7 @@ def _turned(
     config: EncoderConfig,
     divisor: Array | None = None,
 ) -> Mapping[str, TensorFacts]:
-    """The facts about the tensors of a block as they are coded, its dimension first; the weight perhaps divided."""
+    """Return the facts about the tensors of a block as coded: the weight divided, its block dimension first."""
     if divisor is None and not block.axis:
         return all_facts
     name, weight = block.weight, tensors[block.weight]
@@ -326,7 +326,7 @@ def _plan_scaled(
     config: EncoderConfig,
     divisor: Array | None,
 ) -> UnitPlan | None:
-    """The unit of a block whose weight is divided by something; None where it does not hold the scale as well."""
+    """Return the unit of a block whose weight is divided; None where it does not hold the scale as well."""
     unit = plan_block(known, _turned(known.block, all_facts, tensors, config, divisor), config)
     if not unit or divisor is None:
         return unit
@@ -338,12 +338,12 @@ def _plan_scaled(
 
 
 def is_listed(model: Model, config: EncoderConfig) -> bool:
-    """Whether all ids are in one list, and have to be labels of a topology (A.4)."""
+    """Return whether all ids are in one list, and have to be labels of a topology (A.4)."""
     return config.indexed_references and model.topology is not None
 
 
 def element_ids(model: Model, listed: bool = False) -> list[str]:
-    """The topology element ids of all tensors; EncodeError when two tensors would have the same one."""
+    """Return the topology element ids of all tensors; EncodeError when two tensors would have the same one."""
     changed: dict[str, str] = {}
     shared = set()  # H's, which has the id of its G
     for block in model.blocks:

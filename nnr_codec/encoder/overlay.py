@@ -70,7 +70,7 @@ def overlaid(
     others: Mapping[str, Array],
     divisors: Mapping[str, tuple[Floats, int]] | None = None,
 ) -> Mapping[str, Array]:
-    """Tensors, some of them others or new, in memory where they were.
+    """Return tensors, some of them others or new, in memory where they were.
 
     ``divisors`` are numbers by which each index of a dimension is divided, and the dimension.
     """
@@ -80,7 +80,7 @@ def overlaid(
 
 
 def with_factors(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str, Array]]) -> Mapping[str, Array]:
-    """Tensors of which some have others, by name, in their places."""
+    """Return tensors of which some have others, by name, in their places."""
     names = [part for name in tensors for part in factors.get(name, (name,))]
     others = {name: array for parts in factors.values() for name, array in parts.items()}
     cls = _DescribedOverlay if isinstance(tensors, Described) else _Overlay
@@ -89,12 +89,12 @@ def with_factors(tensors: Mapping[str, Array], factors: Mapping[str, Mapping[str
 
 
 def divided(tensor: Array, divisor: Array, axis: int) -> Array:
-    """Each index of a dimension divided by a number of its own, in the tensor's type."""
+    """Return a tensor with each index of a dimension divided by its own number, in the tensor's type."""
     return multiplied(tensor, 1 / divisor.astype(np.float64), axis)
 
 
 def multiplied(tensor: Array, factors: Floats, axis: int = 0) -> Array:
-    """Each index of a dimension times a number of its own, in the tensor's type."""
+    """Return a tensor with each index of a dimension multiplied by its own number, in the tensor's type."""
     shape = [1] * tensor.ndim
     shape[axis] = len(factors)
     product: Array = (tensor.astype(np.float64) * factors.reshape(shape)).astype(tensor.dtype)

@@ -57,7 +57,7 @@ DECOMPOSED = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[float, ...] | None]:
-    """The points of each map as float32 has them, each once; None for a map of which none are named.
+    """Return the points of each map as float32 has them, each once; None for a map of which none are named.
 
     Raises EncodeError for no kind at all, or one that does not exist, for points that are no numbers from 0 on (of
     pruning, up to 1), and for none or more than 254 of them.
@@ -79,7 +79,7 @@ def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[floa
 
 
 def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[str, tuple[float, ...]]:
-    """The same, with points that suit a decoded model, of two digits, where none are named.
+    """Return the same, with points that suit a decoded model, of two digits, where none are named.
 
     EncodeError where there are no finite weights to choose them by, or too large ones for float32.
     """
@@ -94,7 +94,7 @@ def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[
 def measured(
     model: Model, points: Points, reduce: Callable[[Step], Prepared], evaluate: Callable[[Model], object]
 ) -> PerformanceMaps:
-    """The maps of a decoded model: at each point, ``reduce`` makes another one of it, which is evaluated.
+    """Return the maps of a decoded model: at each point, ``reduce`` makes another one of it, which is evaluated.
 
     Raises EncodeError for what is no accuracy, or cannot be told in a row, and what ``reduce`` and ``evaluate`` raise.
     """
@@ -108,12 +108,12 @@ def measured(
 
 
 def blank(model: Model, points: Points, score: object) -> PerformanceMaps:
-    """Maps that take as many bytes as those of the same points, if their scores are of the same classes as this one."""
+    """Return maps that take as many bytes as measured ones, if scores are of the same classes as this one."""
     return _maps(points, lambda kind, point: _row(kind, point, model, Prepared(model, model), score))
 
 
 def _maps(points: Points, row: Callable[[str, float], Any]) -> PerformanceMaps:
-    """The maps whose rows a function makes."""
+    """Return the maps whose rows a function makes."""
     tables: dict[str, Any] = {
         kind: MAPS[kind](tuple(row(kind, point) for point in values)) for kind, values in points.items()
     }
@@ -121,7 +121,7 @@ def _maps(points: Points, row: Callable[[str, float], Any]) -> PerformanceMaps:
 
 
 def _row(kind: str, point: float, model: Model, prepared: Prepared, score: object) -> Any:
-    """What a row says of a model at a point."""
+    """Return the row of a map for a model at a point."""
     accuracy, classes = _accuracies(score)
     given = tuple(one for one in classes if one is not None)
     if len(given) > MOST_CLASSES[kind]:
@@ -147,7 +147,7 @@ def _row(kind: str, point: float, model: Model, prepared: Prepared, score: objec
 
 
 def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
-    """Accuracy and accuracies of classes as float32 has them; EncodeError for anything else."""
+    """Return accuracy and accuracies of classes as float32; EncodeError for anything else."""
     try:
         accuracy, classes = (score, ()) if _is_number(score) else score
         return _rounded(accuracy), tuple(None if one is None else _rounded(one) for one in classes)
@@ -158,7 +158,7 @@ def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
 
 
 def _rounded(value: Any) -> float:
-    """A number as float32 has it; ValueError or TypeError for what is none, or not finite there."""
+    """Return a number as float32 has it; ValueError or TypeError for what is none, or not finite there."""
     if not _is_number(value):
         raise TypeError
     with np.errstate(over="ignore"):
@@ -184,7 +184,7 @@ def _point(kind: str, point: object) -> float:
 
 
 def _ladder(model: Model, kind: str) -> Sequence[float]:
-    """Points that suit a model."""
+    """Return points that suit a model."""
     if kind == "pruning":
         return PRUNED
     names = _matrices(model)
@@ -204,7 +204,7 @@ def _ladder(model: Model, kind: str) -> Sequence[float]:
 
 
 def _matrices(model: Model) -> list[str]:
-    """The tensors that steps without further options change."""
+    """Return the tensors that steps without further options change."""
     return _unreduced(model).matrices()
 
 
@@ -213,5 +213,5 @@ def _unreduced(model: Model) -> Prepared:
 
 
 def _parameters(model: Model) -> int:
-    """How many there are, those of tied tensors once."""
+    """Return the number of parameters; tied tensors count once."""
     return sum(np.asarray(model.tensors[name]).size for name in model.tensors if name not in model.aliases)

@@ -79,7 +79,7 @@ def _planned(facts: TensorFacts, in_block: bool) -> TensorPlan:
 
 
 def _difference(facts: TensorFacts) -> TensorPlan:
-    """The plan of a difference: as the options say, or as float32; one of bit patterns has an id of its own."""
+    """Return the plan of a difference: as the options say, or as float32; one of bit patterns has an id of its own."""
     if facts.context.is_bits:
         return facts.coded(DeltaCode(facts.part_id("delta")))
     if facts.stored.kind != "f":
@@ -120,7 +120,7 @@ def _cheapest(facts: TensorFacts, lossy: TensorPlan) -> TensorPlan:
 
 
 def _promising(facts: TensorFacts, lossy: TensorPlan) -> bool:
-    """Whether a glance at some values leaves it open that they are few, or multiples of a step that is not small."""
+    """Return whether a few values may be of a small set, or multiples of a step that is not small."""
     values = facts.floats.reshape(-1)
     # Of what a codebook pays for, at most half are distinct.
     about = min(GLANCE, max(len(values) // 4, GLANCE // 16))
@@ -133,7 +133,7 @@ def _promising(facts: TensorFacts, lossy: TensorPlan) -> bool:
 
 
 def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
-    """What NNR cannot say of a tensor."""
+    """Return the reason why NNR cannot express a tensor."""
     shape = facts.array.shape
     if facts.context.is_bits:
         what = "changes by a difference of bit patterns, which NNR does not express"
@@ -168,7 +168,7 @@ def _lossy(facts: TensorFacts, in_block: bool) -> TensorPlan | None:
 
 
 def _with_qp(facts: TensorFacts, qp: int, dependent: bool, in_block: bool) -> TensorPlan | None:
-    """The plan with a qp, or one with other tools at about the same error; None where the qp does not suit."""
+    """Return the plan with a qp, or one with other tools at about the same error; None where the qp does not suit."""
     options = facts.options
     plan = _quantized(facts, qp, dependent)
     if plan and options.codebook:
@@ -179,7 +179,7 @@ def _with_qp(facts: TensorFacts, qp: int, dependent: bool, in_block: bool) -> Te
 
 
 def _variants(facts: TensorFacts, plan: TensorPlan) -> list[TensorPlan]:
-    """A plan, and others that the effort is worth: with steps of their own only where no ``qp`` is given."""
+    """Return a plan, and others that the effort is worth: with steps of their own only where no ``qp`` is given."""
     options, effort, octave = facts.options, facts.effort, 1 << facts.config.qp_density
     plans, others = [plan], []
     if effort.uniform and plan.dq_flag and facts.config.for_tensor(facts.name).dependent_quantization is None:
@@ -200,7 +200,7 @@ def _variants(facts: TensorFacts, plan: TensorPlan) -> list[TensorPlan]:
 
 
 def _raw(facts: TensorFacts) -> TensorPlan | None:
-    """The values as float32, which only float64 needs to be rounded to; None where that has no number near them."""
+    """Return the plan of float32 values, to which only float64 is rounded; None where float32 is out of range."""
     if facts.stored.name == "float64":
         low, high = facts.bounds
         if not _in_float32(max(high, -low)):
@@ -209,7 +209,7 @@ def _raw(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _fine(facts: TensorFacts) -> TensorPlan | None:
-    """Uniform quantization with a step that their root mean square, and small values, ask for.
+    """Return uniform quantization with a step that their root mean square, and small values, ask for.
 
     Where ``qp`` makes the steps of other tensors smaller than the default one, these are so much smaller, too; where
     it makes them larger, by half as many octaves, of which small values know nothing.
@@ -236,7 +236,7 @@ def _fine(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _wide(facts: TensorFacts) -> TensorPlan | None:
-    """Uniform quantization that keeps the smallest value; None where levels are too large for that."""
+    """Return uniform quantization that keeps the smallest value; None where levels are too large for that."""
     values = facts.floats.reshape(-1)
     smallest = float(values.min(where=values > 0, initial=np.inf))
     qp = qp_below(ldexp(smallest, FINE_LOW), facts.config.qp_density)
@@ -247,7 +247,7 @@ def _wide(facts: TensorFacts) -> TensorPlan | None:
 
 
 def _fine_qps(facts: TensorFacts) -> tuple[int, int]:
-    """The largest qp that the root mean square allows, and the one that small values do."""
+    """Return the largest qp that the root mean square allows, and the one that small values do."""
     density = facts.config.qp_density
     by_mean = qp_below(ldexp(sqrt(facts.energy[0] / facts.array.size), FINE), density)
     if facts.bounds[0] < 0:
@@ -260,7 +260,7 @@ def _fine_qps(facts: TensorFacts) -> tuple[int, int]:
 
 
 def _quantized(facts: TensorFacts, qp: int, dependent: bool) -> TensorPlan | None:
-    """A step at which every decoded value is exact in the tensor's type, as 7.3.3 asks; None if there are too many.
+    """Return a plan whose decoded values are all exact in the tensor's type (7.3.3); None without such a step.
 
     level * mul has to fit the significand. Where it would not, mul loses lower bits, which makes the step smaller.
     Where a power of two does not help, quantization is uniform: then a value too large for the significand is itself a
@@ -294,7 +294,7 @@ def _quantized(facts: TensorFacts, qp: int, dependent: bool) -> TensorPlan | Non
 
 
 def _rate(facts: TensorFacts, dependent: bool) -> float:
-    """What a bit is worth; nothing where the least error is what is asked for."""
+    """Return the squared steps that a bit is worth; 0 where the least error is required."""
     options = facts.options
     if options.rate is not None:
         return float(options.rate)
@@ -305,7 +305,7 @@ def _rate(facts: TensorFacts, dependent: bool) -> float:
 
 @cache
 def _largest(name: str, data_format: DecompressedDataFormat) -> float:
-    """The largest number of a type and of its format."""
+    """Return the largest number of a type and of its format."""
     of_format, stored = float(np.finfo(DTYPES[data_format]).max), STORED_TYPES[name]
     if stored.name in FLOAT_FORMATS:
         return min(of_format, float(np.finfo(stored.name).max))
@@ -314,7 +314,7 @@ def _largest(name: str, data_format: DecompressedDataFormat) -> float:
 
 
 def with_dq_flag(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> TensorPlan | None:
-    """The plan of a quantized tensor for a unit with this dq_flag, which is that of its weight.
+    """Return the plan of a quantized tensor for a unit with this dq_flag, which is that of its weight.
 
     A uniformly quantized one gets half the step where that is 1, since each state of dependent quantization has every
     other multiple of it: no error exceeds what it was at most. None where the multiples would not be exact.
@@ -351,13 +351,13 @@ def _finfo(data_format: DecompressedDataFormat) -> _FloatFormat:
 
 
 def _is_exact(largest: float, qp: int, qp_density: int, info: _FloatFormat) -> bool:
-    """Whether each level up to the largest value, times mul, fits the significand (7.3.3, 7.3.6)."""
+    """Return whether each level up to the largest value, times mul, fits the significand (7.3.3, 7.3.6)."""
     mul = (1 << qp_density) + qp % (1 << qp_density)
     odd = mul // (mul & -mul)
     return (largest / step_size(qp, qp_density) + 2) * odd < 2.0 ** (info.nmant + 1)
 
 
 def _in_float32(largest: float) -> bool:
-    """Whether float32 has a normal number near the largest value, or that is 0."""
+    """Return whether float32 has a normal number near the largest value, or that is 0."""
     info = np.finfo(np.float32)
     return largest == 0 or float(info.tiny) <= largest <= float(info.max)

@@ -159,7 +159,7 @@ def _quantization(name: str, text: bytes, config: EncoderConfig, session: Sessio
 
 
 def _storage_format(name: str) -> int:
-    """The number of a format in Tables 4 and 6."""
+    """Return the number of a format in Tables 4 and 6."""
     for number, known in TOPOLOGY_FORMATS.items():
         if known == name:
             return number
@@ -168,7 +168,7 @@ def _storage_format(name: str) -> int:
 
 
 def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tuple[int, bytes]:
-    """Compression format and data: of NNEF a null-terminated string of UTF-8 (A.4), of others as it is (errata N9)."""
+    """Return compression format and data: null-terminated UTF-8 for NNEF (A.4), others unchanged (errata N9)."""
     if TOPOLOGY_FORMATS[storage] == "nnef":
         try:
             data.decode()
@@ -197,7 +197,7 @@ def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideI
 
 # ------------------------------------------------------------------------------------------------ ids and pruning
 def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderConfig) -> list[str]:
-    """The ids of the reference list, none where there is no list.
+    """Return the ids of the reference list, none where there is no list.
 
     Those of units, and those that have none but lost some of their indices, which a dictionary tells by index too.
     """
@@ -211,7 +211,7 @@ def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderCo
 def _pruning(
     prepared: Prepared, plans: Sequence[UnitPlan], references: Sequence[str]
 ) -> NnrPruningTopologyContainer | None:
-    """The container, or None where there is nothing to say; EncodeError for a mask that is too long (6.3.4.5).
+    """Return the container, or None where there is nothing to say; EncodeError for a mask that is too long (6.3.4.5).
 
     The dictionary has the tensors of which :attr:`nnr_codec.model.Model.pruned` says that they are not as their
     topology has them, with their dimensions as coded. A mask has a bit for each parameter of all tensors with two or
@@ -239,7 +239,7 @@ def _pruning(
 
 
 def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, tuple[int, ...]]:
-    """The dimensions of tensors that lost some of their indices, by id."""
+    """Return the dimensions of tensors that lost some of their indices, by id."""
     tensors, dims = prepared.restored.tensors, dict[str, tuple[int, ...]]()
     names = frozenset(prepared.restored.pruned)
     for unit in plans if names else ():
@@ -253,7 +253,7 @@ def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, t
 
 
 def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
-    """A bit for each parameter."""
+    """Return a bit for each parameter."""
     bits = bitarray(endian="big")
     for unit in plans:
         main = next(iter(unit.tensors.values()))

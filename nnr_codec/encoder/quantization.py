@@ -39,7 +39,7 @@ def as_coded(plan: TensorPlan, array: Array) -> Array:
 def contents(
     plan: TensorPlan, array: Array, syntax: TensorSyntax | None, groups: Groups | None = None
 ) -> tuple[Array, Array | None]:
-    """The levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
+    """Return the levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
 
     ``array`` is as :func:`as_coded` gives it. ``syntax`` is that of the unit; None where it holds floats. ``groups``
     are those of the trellis, row-major.
@@ -109,7 +109,7 @@ def _steps(
 
 
 def fixed_levels(array: Array, form: FixedPoint) -> Levels:
-    """The levels of the nearest numbers of a fixed-point format, flat."""
+    """Return the levels of the nearest numbers of a fixed-point format, flat."""
     flat = array.reshape(-1)
     levels = np.empty(flat.size, np.int32)
     for part, some in zip(chunks(levels), chunks(flat), strict=True):
@@ -118,7 +118,7 @@ def fixed_levels(array: Array, form: FixedPoint) -> Levels:
 
 
 def multiples(values: npt.NDArray[Any], form: FixedPoint) -> npt.NDArray[np.float64]:
-    """Finite values as multiples of 2**-fraction, rounded to nearest, ties to even; infinite where float64 ends."""
+    """Return finite values as multiples of 2**-fraction, rounded to nearest, ties to even; infinite on overflow."""
     with np.errstate(over="ignore"):
         found: npt.NDArray[np.float64] = np.rint(np.ldexp(values.astype(np.float64), form.fraction))
     return found
@@ -140,7 +140,7 @@ def _to_indices(levels: Levels, codebook: IntegerCodebook) -> None:
 
 
 def _nearest(values: quantizer.Real, step: float) -> Levels:
-    """Dependent quantization of each value to the nearest one that its state has; for vectors, which are short."""
+    """Return the levels of the nearest value in each state of dependent quantization; slow, for short vectors."""
     state, levels = 0, []
     for value in (values.astype(np.float64) / step).tolist():
         size = abs(value)

@@ -75,7 +75,7 @@ def allocate(
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
 ) -> EncoderConfig:
-    """Options without goals, of which come what the goals ask for.
+    """Return options without goals, of which come what the goals ask for.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def _least_bytes(arrays: list[Array], _: str) -> int:
 
 
 def _cost(arrays: list[Array], name: str, config: EncoderConfig) -> float:
-    """What a squared error in a tensor costs, of which something is known."""
+    """Return the mean cost of a squared error in a tensor."""
     known = importance(name, arrays[0].shape, config)
     return known.mean() if known else 1.0
 
@@ -184,13 +184,13 @@ class Curve:
     kept: int | None = None
 
     def at(self, point: int) -> tuple[float, float]:
-        """Bits, and weighted distortion."""
+        """Return bits, and weighted distortion."""
         if point not in self.points:
             self.points[point] = self._measured(point * SPACING)
         return self.points[point]
 
     def best(self, level: int) -> int:
-        """The qp of the least sum of distortion and lambda times bits; a vector has that of the level."""
+        """Return the qp of the least sum of distortion and lambda times bits; a vector has that of the level."""
         if self.kept is not None:
             return self.kept
         if self.fine:
@@ -201,13 +201,13 @@ class Curve:
         return self.found[level]
 
     def coded(self, qp: int) -> int:
-        """The qp with which a tensor is coded that is to have this one."""
+        """Return the qp with which a tensor is coded that is to have this one."""
         if self.fine or qp >= self.even:
             return qp
         return max(plan_tensor(self._with(qp), in_block=True).qp, self.least * SPACING)
 
     def bits(self, qp: int) -> float:
-        """Bits at any qp: the parabola through the points around it."""
+        """Return bits at any qp: the parabola through the points around it."""
         point = max(self.least + 1, min(self.greatest - 1, (qp + SPACING // 2) // SPACING))
         part = qp / SPACING - point
         fine, middle, coarse = (self.at(point + k)[0] for k in (-1, 0, 1))
@@ -234,11 +234,11 @@ class Curve:
         return point * SPACING + offset
 
     def options(self, qp: int) -> dict[str, Any]:
-        """The options of the tensor with a qp."""
+        """Return the options of the tensor with a qp."""
         return {"qp": qp} if self.fine else {"qp": qp, "fine_vectors": False}
 
     def rate(self, qp: int) -> float:
-        """What a bit is worth."""
+        """Return the squared steps that a bit is worth."""
         return plan_tensor(self._with(qp), in_block=True).rate
 
     def _with(self, qp: int) -> TensorFacts:
@@ -261,7 +261,7 @@ class Curve:
 
 
 def _curve(arrays: list[Array], name: str, config: EncoderConfig, about: int, weight: float) -> Curve | None:
-    """The curve of a tensor, yet without points; None where there is no step to choose."""
+    """Return the curve of a tensor, yet without points; None where there is no step to choose."""
     tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.options.exact or not any(tensor.bounds):
         return None
@@ -335,7 +335,7 @@ class _Search:
             curve.weight *= self.costs.get(name, 1.0)
 
     def found(self) -> EncoderConfig:
-        """The options; EncodeError where no step leads to the target."""
+        """Return the options; EncodeError where no step leads to the target."""
         high = GREATEST_QP + 1
         for _ in range(ROUNDS):
             low, high = self.levels(high)
@@ -352,7 +352,7 @@ class _Search:
         return self.options(*max(fitting, key=lambda found: (self.sizes[found], found)))
 
     def levels(self, high: int) -> tuple[int, int]:
-        """The coarsest level known not to fit, and the finest that does, where ``high`` does or is too coarse."""
+        """Return the coarsest level known not to fit, and the finest that fits, if ``high`` fits or is too coarse."""
         low, most = LEAST_QP - 1, len(self.sizes) + CODINGS
         level = self.level(low, high, min(high, self.usual))
         while len(self.sizes) < most and high - low > 1:
@@ -379,7 +379,7 @@ class _Search:
             )
 
     def level(self, low: int, high: int, near: int) -> int:
-        """A level between two that fits, or nearly, as the curves have it: found by secants that begin at ``near``."""
+        """Return a level between two that nearly fits by the curves, found by secants that begin at ``near``."""
         aim = 8 * (AIM * self.target - self.fixed) / self.factor
         slope = -sum(curve.scale * curve.some.array.size for curve in self.curves.values()) / OCTAVE
         near = max(low + 1, min(high - 1, near))
@@ -401,11 +401,11 @@ class _Search:
         return near
 
     def bits(self, level: int) -> float:
-        """Bits of all that has a curve."""
+        """Return bits of all that has a curve."""
         return sum(curve.bits(curve.best(level)) for curve in self.curves.values())
 
     def steps(self, level: int) -> Steps:
-        """The best steps."""
+        """Return the best steps."""
         return tuple(curve.best(level) for curve in self.curves.values())
 
     def between(self, coarse: Steps, fine: Steps) -> tuple[str, int] | None:
@@ -442,15 +442,15 @@ class _Search:
 
     @property
     def met(self) -> bool:
-        """Whether a coding was near enough."""
+        """True if a coding was near enough."""
         return any(ENOUGH * self.target <= size <= self.target for size in self.sizes.values())
 
     def fits(self, steps: Steps, name: str = "", extra: float = 0.0) -> bool:
-        """Whether a coding does."""
+        """Return whether a coding does."""
         return self.measured(steps, name, extra) <= self.target
 
     def measured(self, steps: Steps, name: str = "", extra: float = 0.0) -> int:
-        """Bytes of a coding, which corrects the curves."""
+        """Return bytes of a coding, which corrects the curves."""
         if (steps, name, extra) not in self.sizes:
             taken, units = self.size(self.options(steps, name, extra))
             self.sizes[steps, name, extra] = taken
@@ -461,7 +461,7 @@ class _Search:
         return self.sizes[steps, name, extra]
 
     def options(self, steps: Steps, dear: str = "", extra: float = 0.0) -> EncoderConfig:
-        """The options of given steps; a bit of the tensor ``dear`` is worth more by ``extra``."""
+        """Return the options of given steps; a bit of the tensor ``dear`` is worth more by ``extra``."""
         found: dict[str, dict[str, Any]] = {}
         for (name, curve), qp in zip(self.curves.items(), steps, strict=True):
             found[name] = curve.options(qp)
@@ -472,7 +472,7 @@ class _Search:
 
 
 def _towards(start: Steps, end: Steps, way: int) -> Steps:
-    """Steps on the way from some to others, tensor after tensor."""
+    """Return the steps after so many changes by 1 from some steps to others, tensor after tensor."""
     found = []
     for one, other in zip(start, end, strict=True):
         part = min(way, abs(other - one))

@@ -44,7 +44,7 @@ PART = 1 << 15
 
 # --------------------------------------------------------------------------------------------------------------- rate
 def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
-    """Bytes of the units and the record of a tensor, as the probabilities of its levels have it.
+    """Return bytes of the units and the record of a tensor, as the probabilities of its levels have it.
 
     Raises ValueError for a code that the tensor does not fit.
     """
@@ -54,7 +54,7 @@ def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
 
 
 def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
-    """The bytes of :func:`estimated_bytes`, the levels or floats of the tensor's unit, and the syntax of levels."""
+    """Return the bytes of :func:`estimated_bytes`, the levels or floats of the unit, and the syntax of levels."""
     syntax = None
     if plan.payload_type != NNR_PT_RAW_FLOAT:
         syntax = unit_syntax(plan, facts.config.profile)
@@ -67,7 +67,7 @@ def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, Tenso
 
 
 def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
-    """What the header of a tensor's own unit will say."""
+    """Return the syntax of a tensor in a unit of its own."""
     codebook = plan.codebook
     return TensorSyntax(
         plan.dims,
@@ -80,7 +80,7 @@ def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
 
 
 def overhead(plan: TensorPlan) -> float:
-    """Bytes beside levels and floats: headers, and what the record says."""
+    """Return bytes beside levels and floats: headers, and what the record says."""
     total = float(UNIT_BYTES + len(plan.unit_id.encode()) + 2 * len(plan.dims))
     if plan.codebook:
         deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
@@ -95,7 +95,7 @@ def overhead(plan: TensorPlan) -> float:
 
 
 def code_bytes(code: Code) -> float:
-    """Bytes of a code in the record: of base64, deflating leaves little more than what it says."""
+    """Return bytes of a code in the record: of base64, deflating leaves little more than what it says."""
     said = b""
     if isinstance(code, PaletteCode):
         said = code.values
@@ -107,7 +107,7 @@ def code_bytes(code: Code) -> float:
 
 
 def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:
-    """Bits of the differences of a codebook's entries, which are codes of this order (6.3.3.7)."""
+    """Return bits of the differences of a codebook's entries, which are codes of this order (6.3.3.7)."""
     lengths = np.frexp((deltas >> order) + 1.0)[1]  # in bits
     return int((2 * lengths - 1 + order).sum())
 
@@ -130,12 +130,12 @@ class Distortion:
     largest: float
 
     def reaches(self, factor: float) -> bool:
-        """Whether the signal is at least so many times the noise."""
+        """Return whether the signal is at least so many times the noise."""
         return self.noise * factor <= self.signal
 
 
 def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
-    """The error with which a plan of a float tensor decodes; what is kept bit for bit has none.
+    """Return the error with which a plan of a float tensor decodes; what is kept bit for bit has none.
 
     ``levels`` are those of :func:`quant_param`, where they are known.
     """
@@ -159,7 +159,7 @@ def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = Non
 
 
 def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | None) -> Loss | None:
-    """The error with which a tensor decodes, after it was quantized; None for what has no floats.
+    """Return the error with which a tensor decodes, after it was quantized; None for what has no floats.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | No
 
 
 def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
-    """QuantParam, flat: levels with dependent quantization resolved, or entries of the codebook (7.3.6, 9.2)."""
+    """Return QuantParam, flat: dependent quantization resolved, entries of the codebook looked up (7.3.6, 9.2)."""
     syntax = unit_syntax(plan, facts.config.profile)
     levels = quantize(plan, facts.floats, syntax).reshape(-1)
     if plan.dq_flag:
@@ -263,7 +263,7 @@ def power(values: Floats) -> float:
 
 # --------------------------------------------------------------------------------------------------------------- both
 def least_cost(facts: TensorFacts, plans: Sequence[TensorPlan]) -> TensorPlan:
-    """The plan of the least sum of squared errors and bits, of equal ones the first.
+    """Return the plan of the least sum of squared errors and bits, of equal ones the first.
 
     The first plan's step and rate say what a bit is worth.
     """

@@ -29,7 +29,7 @@ PORTION, SUM_BITS = 1 << 20, 40
 
 
 def scale_options(qp_density: int) -> dict[str, Any]:
-    """How new scales are coded: options of their tensor."""
+    """Return the options of the tensor of new scales."""
     return {"qp": STEP_EXPONENT << qp_density, "fine_vectors": False, "rate": 0}
 
 
@@ -48,13 +48,13 @@ class Fit(NamedTuple):
     squares: Floats
 
     def gain(self, before: Floats, after: Floats) -> float:
-        """By how much other scales lower the sum of squared errors: |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>."""
+        """Return the decrease of the squared error by other scales: |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>."""
         gains = (after - before) * (2 * self.products - (after + before) * self.squares)
         return float(_sums(gains[None])[0])
 
 
 def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
-    """The scales that suit the levels of a weight, its dimension of scales first; the same on every machine."""
+    """Return the scales that suit the levels of a weight, its dimension of scales first; the same on every machine."""
     count, step = plan.dims[0], plan.step
     levels = quant_param(plan, facts).reshape(count, -1)
     values = facts.floats.reshape(count, -1)
@@ -71,7 +71,7 @@ def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
 
 
 def scaled_tensors(block: Block, all_facts: Mapping[str, TensorFacts], factors: Floats) -> dict[str, Array] | None:
-    """The tensors of a block that take the factors, by name; None where they do not hold what comes of that."""
+    """Return the tensors of a block that take the factors, by name; None where they do not hold what comes of that."""
     if block.scale is not None:
         powers = {block.scale: factors}
     elif block.gamma is not None:
@@ -92,7 +92,7 @@ def scaled_tensors(block: Block, all_facts: Mapping[str, TensorFacts], factors: 
 
 
 def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, TensorFacts], after: Mapping[str, TensorFacts]) -> bool:
-    """Whether less error in a weight is worth the bits that its other scales take.
+    """Return whether less error in a weight is worth the bits that its other scales take.
 
     ``before`` and ``after`` are the tensors that take the factors, first the scale or gamma, which counts as it is
     decoded; ``before`` is empty where that is new.
@@ -105,7 +105,7 @@ def pays(fitted: Fit, weight: TensorPlan, before: Mapping[str, TensorFacts], aft
 
 
 def _coded(all_facts: Mapping[str, TensorFacts], first: str, values: Floats) -> tuple[float, Floats]:
-    """Bytes of some tensors, and the quotient of what the first one is decoded as, and of these values; 1 for 0 / 0."""
+    """Return bytes of some tensors, and the quotient of the first one as decoded and these values; 1 for 0 / 0."""
     taken, quotient = 0.0, np.ones(len(values))
     for name, one in all_facts.items():
         plan = plan_tensor(one, in_block=True)
@@ -117,7 +117,7 @@ def _coded(all_facts: Mapping[str, TensorFacts], first: str, values: Floats) -> 
 
 
 def _sums(rows: npt.NDArray[np.float64]) -> Floats:
-    """The sum of each row; the same in whichever order its numbers are added up."""
+    """Return the sum of each row; the same in whichever order its numbers are added up."""
     exponent = frexp(float(np.abs(rows).max(initial=0.0)))[1]
     totals = np.zeros(len(rows))
     for start in range(0, rows.shape[1], PORTION):

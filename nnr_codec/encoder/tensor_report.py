@@ -137,7 +137,7 @@ def tensor_statistics(
     side: TensorSide | None = None,
     bits: Array | None = None,
 ) -> TensorStatistics:
-    """How a tensor is coded, from what :func:`~nnr_codec.encoder.quantize.contents` and the choices made of it.
+    """Return statistics of a coded tensor, from its unit and the choices made for it.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def tensor_statistics(
 
 
 def level_statistics(levels: Levels) -> LevelStatistics:
-    """Entropy and histogram of levels, shape (n,), n at least 1."""
+    """Return entropy and histogram of levels, shape (n,), n at least 1."""
     least, greatest = int(levels.min()), int(levels.max())
     if greatest - least < levels.size:
         counts = np.bincount(levels - np.int64(least))
@@ -198,7 +198,7 @@ def level_statistics(levels: Levels) -> LevelStatistics:
 
 
 def _histogram(values: npt.NDArray[np.int64], counts: npt.NDArray[np.intp]) -> Histogram:
-    """The histogram of all but the tails; ``values`` are distinct and ascending."""
+    """Return the histogram of all but the tails; ``values`` are distinct and ascending."""
     up_to = np.cumsum(counts)
     total = int(up_to[-1])
     low = int(values[np.searchsorted(up_to, TAIL * total, side="right")])

@@ -13,7 +13,7 @@ from .facts import native
 
 
 def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> dict[str, str]:
-    """The tensors that need no units of their own, with the names of those that they are tied to.
+    """Return the tensors that need no units of their own, with the names of those that they are tied to.
 
     Those that the model names, and, where side information is allowed, those of a plain dict that have the same memory
     and options. What is in a block, or empty, has units of its own. Raises EncodeError where tensors are said to be
@@ -45,7 +45,7 @@ def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Blo
 
 
 def _target(name: str, model: Model) -> str:
-    """The tensor that another one is tied to, which is not itself tied to one."""
+    """Return the tensor that another one is tied to, which is not itself tied to one."""
     target = name
     for _ in range(len(model.aliases) + 1):
         if target not in model.tensors:
@@ -57,13 +57,13 @@ def _target(name: str, model: Model) -> str:
 
 
 def _changed_by_block(name: str, block_of: Mapping[str, Block]) -> bool:
-    """Whether a tensor does not come out of its block as it is."""
+    """Return whether a tensor does not come out of its block as it is."""
     block = block_of.get(name)
     return block is not None and (block.scale is not None or block.g is not None)
 
 
 def _same(one: Array, other: Array) -> bool:
-    """Whether two tensors have the same type, shape and bits."""
+    """Return whether two tensors have the same type, shape and bits."""
     if one is other:
         return True
     if one.dtype != other.dtype or one.shape != other.shape:

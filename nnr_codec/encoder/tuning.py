@@ -147,11 +147,11 @@ class _Tuner:
         return self.coarser(names[:middle], step) + self.coarser(names[middle:], step)
 
     def size(self, name: str) -> int:
-        """Bytes of a tensor's units."""
+        """Return bytes of a tensor's units."""
         return self.units.get(name, 0)
 
     def holds(self, qps: dict[str, int], tolerance: float, coded: Coded | None = None) -> bool:
-        """Whether the score does; then these are the best."""
+        """Return whether the score does; then these are the best."""
         self.evaluations += 1
         model, nbytes, units = coded or self.coded(self.options(qps))
         score = float(self.evaluate(model))
@@ -161,11 +161,11 @@ class _Tuner:
         return True
 
     def options(self, qps: Mapping[str, int]) -> EncoderConfig:
-        """The options with these steps."""
+        """Return the options with these steps."""
         return self.config.overridden({name: {"qp": qp} for name, qp in qps.items()})
 
 
 def _moved(qps: Mapping[str, int], by: int, names: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
-    """The same steps, but for some tensors, which have coarser ones."""
+    """Return the same steps, but for some tensors, which have coarser ones."""
     chosen = set(names)
     return {name: max(LEAST_QP, min(GREATEST_QP, qp + by)) if name in chosen else qp for name, qp in qps.items()}

@@ -29,7 +29,7 @@ class Fold:
 
 
 def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
-    """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
+    """Return the model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
     A scale of ours becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and it is 1:
     neither is rounded before the other.
@@ -74,7 +74,7 @@ def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
 
 
 def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> str:
-    """Why the batch normalization of a block cannot be folded; empty if it can."""
+    """Return the reason why the batch normalization of a block cannot be folded; empty if it can."""
     what = f"the block of {block.weight!r}"
     parts = {member: getattr(block, member) for member in ("beta", "gamma", "mean", "var")}
     if missing := [member for member, name in parts.items() if name is None]:
@@ -103,7 +103,7 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
 
 
 def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, Array]:
-    """What becomes of the batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
+    """Return the folded batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
 
     alpha is multiplied by ``scale``, by which the weight is divided.
     """

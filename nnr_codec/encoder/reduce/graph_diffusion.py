@@ -33,7 +33,7 @@ COLUMNS, ROWS = 1 << 18, 1 << 10
 
 
 def channel_importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> Floats:
-    """S of channels, shape (n,), of a root mean square of about 1.
+    """Return the importance S of channels, shape (n,), of a root mean square of about 1.
 
     Parameters
     ----------
@@ -53,18 +53,18 @@ def channel_importance(makers: Iterable[Floats], readers: Iterable[Floats]) -> F
 
 
 def _made(rows: Floats) -> tuple[Floats, Floats]:
-    """pi of filters, and their lengths relative to each other."""
+    """Return pi of filters, and their lengths relative to each other."""
     return equilibrium(rows), _scaled(_length(rows)[0])
 
 
 def _length(rows: Floats) -> tuple[Floats, int]:
-    """Lengths of which the squares neither overflow nor vanish beside others, and the exponent that they lack."""
+    """Return lengths, scaled so that their squares neither overflow nor vanish, and the exponent left out."""
     exponent = frexp(float(np.abs(rows).max(initial=0)))[1]
     return lengths(np.ldexp(rows, -exponent)), exponent
 
 
 def equilibrium(rows: Floats) -> Floats:
-    """pi of filters, shape (n, m), times n: 1 where all of them are alike."""
+    """Return pi of filters, shape (n, m), times n: 1 where all of them are alike."""
     units = _units(rows)
     sums = np.empty(len(rows))
     for first in range(0, len(rows), ROWS):
@@ -78,13 +78,13 @@ def equilibrium(rows: Floats) -> Floats:
 
 
 def lengths(rows: Floats) -> Floats:
-    """The lengths of filters, shape (n, m); numbers that are much smaller than a filter's largest count as 0."""
+    """Return the lengths of filters, shape (n, m); numbers that are much smaller than a filter's largest count as 0."""
     integers, exponents = _integers(rows)
     return np.ldexp(_roots(integers), exponents)
 
 
 def _units(rows: Floats) -> Floats:
-    """Filters of length 1, or 0 for those of length 0, in multiples of 2**-UNIT_BITS."""
+    """Return filters of length 1, or 0 for those of length 0, in multiples of 2**-UNIT_BITS."""
     integers, _ = _integers(rows)
     roots = _roots(integers)
     roots[roots == 0] = 1
@@ -93,13 +93,13 @@ def _units(rows: Floats) -> Floats:
 
 
 def _integers(rows: Floats) -> tuple[Floats, npt.NDArray[np.int32]]:
-    """Filters as integers of BITS bits, and the exponent of each."""
+    """Return filters as integers of BITS bits, and the exponent of each."""
     exponents = np.frexp(np.abs(rows).max(axis=1, initial=0))[1] - BITS
     return np.rint(np.ldexp(rows, -exponents[:, None])), exponents
 
 
 def _roots(integers: Floats) -> Floats:
-    """The roots of sums of squares."""
+    """Return the roots of sums of squares."""
     squares = np.zeros(len(integers))
     for first in range(0, integers.shape[1], COLUMNS):
         part = integers[:, first : first + COLUMNS].astype(np.int64)
@@ -108,13 +108,13 @@ def _roots(integers: Floats) -> Floats:
 
 
 def _scaled(values: Floats) -> Floats:
-    """Values whose mean square is 1, or that are all 0."""
+    """Return values whose mean square is 1, or that are all 0."""
     mean = _total([value * value for value in values]) / max(len(values), 1)
     return values / np.sqrt(mean) if mean else values
 
 
 def _total(values: Sequence[Floats]) -> Floats:
-    """A sum in order."""
+    """Return a sum in order."""
     total = np.zeros_like(values[0]) if len(values) else np.zeros(())
     for value in values:
         total = total + value

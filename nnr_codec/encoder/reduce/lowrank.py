@@ -118,7 +118,7 @@ class LowRank:
         return _decomposed(prepared, pairs, listed or self.form == "units") if pairs else prepared
 
     def _chosen(self, weights: Iterable[_Weight], prepared: Prepared) -> dict[str, _Pair]:
-        """G and H of the weights that do not stay; with a ratio all weights are at hand at once, else one by one."""
+        """Return G and H of the weights that are decomposed; a ratio needs all weights in memory at once."""
         ranks: Mapping[str, int] = {}
         if self.ratio is not None:
             weights = list(weights)
@@ -140,12 +140,12 @@ class LowRank:
         return found
 
     def _of_rank(self, weight: _Weight, rank: int) -> _Pair | None:
-        """The pair of a rank, or one of a displacement with fewer parameters and no greater error."""
+        """Return the pair of a rank, or one of a displacement with fewer parameters and no greater error."""
         pair = weight.pair(rank)
         return weight.displaced(pair.squared, pair) if pair and self.displacement else pair
 
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
-        """The pair of the least sum of squared error and bits; None where that of the weight itself is less."""
+        """Return the pair of the least sum of squared error and bits; None where that of the weight itself is less."""
         whole = plain.facts(weight.name)
         plan = plan_tensor(whole, in_block=True)  # the step that is asked for, whatever else may take less
         if not plan.step:
@@ -176,19 +176,19 @@ class _Plain:
         self._model = model
 
     def facts(self, name: str) -> TensorFacts:
-        """The facts about a weight."""
+        """Return the facts about a weight."""
         return tensor_facts(name, native(np.asarray(self._model.tensors[name])), self.config)
 
 
 def _estimated(whole: TensorFacts, in_block: bool = False) -> tuple[float, float]:
-    """About the sum of the squared errors of a tensor, and its bytes."""
+    """Estimate the sum of the squared errors of a tensor, and its bytes."""
     some = excerpt(whole)
     plan, share = plan_tensor(some, in_block=in_block), whole.array.size / some.array.size
     return share * distortion(some, plan).noise, share * estimated_bytes(some, plan)
 
 
 def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
-    """Whether G and H can be quantized: with the step that is asked for, or a usual one where that is to be found."""
+    """Return whether G and H can be quantized with the given step, or with a usual one where a goal decides."""
     options, qp = config.for_tensor(weight.name), config.for_tensor(weight.name).qp
     if has_goal(options) or config.target_size is not None or config.target_ratio is not None:
         config, qp = with_density(config), usual_qp([(weight.energy, weight.matrix.size)])
@@ -200,7 +200,7 @@ def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
 
 
 def _ladder(most: int) -> Iterator[int]:
-    """Ranks from 1 on, each a little larger than the one before."""
+    """Yield ranks from 1 on, each a little larger than the one before."""
     rank = 1
     while rank <= most:
         yield rank
@@ -240,7 +240,7 @@ class _Pair:
         return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
 
     def facts(self, name: str, qp: int, config: EncoderConfig) -> list[TensorFacts]:
-        """The facts about G and H, with the steps that follow from that of the weight with this name."""
+        """Return the facts about G and H, with the steps that follow from that of the weight with this name."""
         found = []
         for array, own in zip((self.g, self.h), self.factors.qps(qp, config.qp_density), strict=True):
             facts = tensor_facts(name, array, config)
@@ -271,7 +271,7 @@ class _Weight:
 
     @classmethod
     def of(cls, name: str, array: Array) -> _Weight | None:
-        """The facts about a tensor; None where some of it is not finite, or its squares are not."""
+        """Return the basis of a matrix of finite numbers."""
         stored = stored_type(array.dtype)
         if stored is None:
             return None
@@ -302,12 +302,12 @@ class _Weight:
         return [(corner, one, _Basis.of(one)) for corner, one in moved]
 
     def pair(self, rank: int) -> _Pair | None:
-        """G and H of a rank, or of that of the matrix; None for more parameters, or a type that does not hold them."""
+        """Return G and H of a rank, or of the matrix's own; None for more parameters, or if the type overflows."""
         rank = min(rank, self.basis.rank)
         return self._made(self.matrix, self.basis, rank, None) if rank <= self.most else None
 
     def within(self, most: float) -> _Pair | None:
-        """The pair of the least rank with a sum of squared errors of at most this; None where there is none."""
+        """Return the pair of the least rank with a sum of squared errors of at most this; None where there is none."""
         rank, more = max(int(np.count_nonzero(self.basis.tails > most)), 1), 1
         for _ in range(TRIES):
             pair = self.pair(rank)
@@ -317,7 +317,7 @@ class _Weight:
         return None
 
     def displaced(self, most: float, other: _Pair | None) -> _Pair | None:
-        """G and H of a displacement with an error of at most this, if they have fewer parameters than the other pair.
+        """Return G and H of a displacement with at most this error, if they have fewer parameters than ``other``.
 
         What is left of that is given otherwise.
         """
@@ -334,7 +334,7 @@ class _Weight:
         return best
 
     def _made(self, matrix: Floats, basis: _Basis, rank: int, corner: int | None) -> _Pair | None:
-        """G and H of what is the weight, or its displacement."""
+        """Return G and H of the weight, or of its displacement."""
         g, h = basis.factors(matrix, rank)
         with np.errstate(over="ignore"):  # what does not fit is looked at
             factors = g.astype(self.dtype), h.astype(self.dtype)
@@ -366,7 +366,7 @@ class _Basis:
 
     @classmethod
     def of(cls, matrix: Floats) -> _Basis:
-        """That of a matrix of finite numbers."""
+        """Return the basis of a matrix of finite numbers."""
         is_left = matrix.shape[0] <= matrix.shape[1]
         squares, vectors = np.linalg.eigh(matrix @ matrix.T if is_left else matrix.T @ matrix)
         squares, vectors = np.maximum(squares[::-1], 0.0), _on_grid(vectors[:, ::-1])
@@ -380,7 +380,7 @@ class _Basis:
         return int(np.count_nonzero(self.values > self.values[0] * GRID))
 
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
-        """G and H of a rank, whose product is next to the matrix.
+        """Return G and H of a rank, whose product is next to the matrix.
 
         A singular value is shared so that its powers are as m to n in an (m, n) matrix: then the bits of both, with
         one step for each, are least at high rates.
@@ -396,7 +396,7 @@ class _Basis:
 
 
 def _on_grid(array: Floats) -> Floats:
-    """The nearest multiples of a small part of the largest magnitude, a power of two."""
+    """Return the nearest multiples of a small part of the largest magnitude, a power of two."""
     largest = float(np.abs(array).max())
     if not largest:
         return array
@@ -407,11 +407,11 @@ def _on_grid(array: Floats) -> Floats:
 
 # ------------------------------------------------------------------------------------------------ all weights
 def _ranks(weights: Sequence[_Weight], ratio: float) -> dict[str, int]:
-    """The ranks of the least sum of squared errors with so many of the parameters; beyond ``most``: as it is."""
+    """Return the ranks of the least sum of squared errors with so many of the parameters; beyond ``most``: as it is."""
     budget = ratio * sum(one.matrix.size for one in weights)
 
     def at(level: float) -> list[int]:
-        """Ranks in which each parameter makes the errors less by as much as the level, or more."""
+        """Return ranks in which each parameter makes the errors less by as much as the level, or more."""
         return [_rank(one, level) for one in weights]
 
     def taken(ranks: Sequence[int]) -> int:
@@ -441,7 +441,7 @@ def _parameters(weight: _Weight, rank: int) -> int:
 
 
 def _rank(weight: _Weight, level: float) -> int:
-    """The rank of the least sum of squared errors and parameters, each of which is worth a level."""
+    """Return the rank of the least sum of squared errors and parameters, each of which is worth a level."""
     if not weight.most:
         return 1
     gains = weight.basis.values[: weight.most] ** 2
@@ -452,7 +452,7 @@ def _rank(weight: _Weight, level: float) -> int:
 
 # ------------------------------------------------------------------------------------------------ the model
 def _decomposable(name: str, prepared: Prepared) -> bool:
-    """Whether a weight can be a product of two tensors: by what it is in blocks, by its options, and by names."""
+    """Return whether a weight can be a product of two tensors, by its blocks, options and names."""
     model, config = prepared.model, prepared.config
     if name in model.aliases.values() or name in (config.sensitivity or ()) or name in (config.hessians or ()):
         return False
@@ -469,12 +469,12 @@ def _decomposable(name: str, prepared: Prepared) -> bool:
 
 
 def _names(name: str) -> tuple[str, str]:
-    """What G and H of a weight are called until they are coded."""
+    """Return the names of G and H of a weight until they are coded."""
     return f"{name}.G", f"{name}.H"
 
 
 def _decomposed(prepared: Prepared, pairs: Mapping[str, _Pair], two_units: bool) -> Prepared:
-    """The model with G and H in the places of some weights."""
+    """Return the model with G and H in the places of some weights."""
     model = prepared.model
     blocks = {block.weight: block for block in model.blocks}
     for name, pair in pairs.items():

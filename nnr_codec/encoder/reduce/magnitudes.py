@@ -27,7 +27,7 @@ CHUNK = 1 << 18
 
 
 def work_type(array: Array) -> np.dtype[Any] | None:
-    """The type of floats in which sums are made; None for what is no float."""
+    """Return the type of floats in which sums are made; None for what is no float."""
     stored = stored_type(array.dtype)
     if stored is None or stored.kind != "f":
         return None
@@ -35,12 +35,12 @@ def work_type(array: Array) -> np.dtype[Any] | None:
 
 
 def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The float tensors with at least two extents above 1, in their order."""
+    """Return the float tensors with at least two extents above 1, in their order."""
     return {name: array for name, array in tensors.items() if is_matrix(array.dtype, array.shape)}
 
 
 def magnitudes(array: Array) -> Floats:
-    """Of all items in row-major order, float32 or float64; those that are not finite are not-a-numbers."""
+    """Return the magnitudes of all items in row-major order, float32 or float64; NaN for those not finite."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.abs(array.astype(work_type(array), order="C").reshape(-1))
         found[~np.isfinite(found)] = np.nan  # one that does not signal
@@ -48,18 +48,18 @@ def magnitudes(array: Array) -> Floats:
 
 
 def integers(values: Array, largest: float) -> npt.NDArray[np.int64]:
-    """Values, those that are finite, as multiples of a power of two: 2**PRECISION or a little less is the largest."""
+    """Return finite values as multiples of a power of two: the largest is about 2**PRECISION."""
     scaled = np.ldexp(values.astype(np.float64), PRECISION - frexp(largest)[1])
     return np.rint(scaled).astype(np.int64)
 
 
 def share(ratio: float, count: int) -> int:
-    """The part of a number of parameters, as its decimals have it, rounded up."""
+    """Return the part of a number of parameters, as its decimals have it, rounded up."""
     return ceil(Fraction(str(float(ratio))) * count)
 
 
 def missing(arrays: Iterable[Array], ratio: float) -> int:
-    """How many parameters of all arrays together have to become 0, that the ratio of them is; not above 0 if it is."""
+    """Return how many more parameters must become 0 for this ratio of zeros; 0 or less if there are enough."""
     zeros = total = 0
     for array in arrays:
         total += array.size
@@ -68,12 +68,12 @@ def missing(arrays: Iterable[Array], ratio: float) -> int:
 
 
 def below(array: Array, threshold: float) -> Mask:
-    """Which parameters, in row-major order, have a magnitude less than sparsification_threshold (6.4.4.3)."""
+    """Return a mask of magnitudes below sparsification_threshold (6.4.4.3), in row-major order."""
     return np.asarray(magnitudes(array) < np.float64(threshold))
 
 
 def cleared(array: Array, mask: Mask) -> Array:
-    """A tensor with some parameters, given in row-major order, set to 0; itself if none is."""
+    """Return a tensor with some parameters, given in row-major order, set to 0; itself if none is."""
     if not mask.any():
         return array
     out = np.array(array, order="C")

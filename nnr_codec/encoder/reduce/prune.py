@@ -80,7 +80,7 @@ class Prune:
         return f"ratio={self.ratio}" + (f", tensors={self.tensors}" if self.tensors != "*" else "")
 
     def _kept(self, groups: list[_Group]) -> list[Mask]:
-        """Which channels of each group stay."""
+        """Return a mask for each group of the channels that stay."""
         ratio = self.ratio or 0.0
         kept = [np.ones(group.channels.size, np.bool_) for group in groups]
         if self.scope == "local":
@@ -97,7 +97,7 @@ class Prune:
         return kept
 
     def _sparse(self, prepared: Prepared) -> Prepared:
-        """The matrices with some of their parameters 0."""
+        """Return the matrices with some of their parameters 0."""
         filters = _by_filter(_groups(prepared, "*"))
         names = prepared.matrices(self.tensors)
         arrays = {name: prepared.array(name) for name in names}
@@ -127,7 +127,7 @@ class _NoFloatsError(Exception):
 
 
 def _why(prepared: Prepared) -> str:
-    """Why there are no channels."""
+    """Return the reason why there are no channels to remove."""
     if prepared.wiring.channels:
         return "rules, patterns, types or earlier steps leave none of the network's channels"
     if prepared.model.topology is None:
@@ -136,7 +136,7 @@ def _why(prepared: Prepared) -> str:
 
 
 def _groups(prepared: Prepared, tensors: str) -> list[_Group]:
-    """The channels that may be removed: of tensors that may change and are as the graph says."""
+    """Return the channels that may be removed: of tensors that may change and are as the graph says."""
     tied = {*prepared.model.aliases, *prepared.model.aliases.values()}
     found = []
     for channels in prepared.wiring.channels:
@@ -157,7 +157,7 @@ def _groups(prepared: Prepared, tensors: str) -> list[_Group]:
 
 
 def _readers(prepared: Prepared, channels: Channels) -> list[Slice]:
-    """The slices of weights that read the channels."""
+    """Return the slices of weights that read the channels."""
     makers = {(part.tensor, part.axis) for part in channels.parts if part.makes}
     shapes = {part.tensor: described(prepared.model.tensors, part.tensor)[1] for part in channels.parts}
     return [
@@ -172,14 +172,14 @@ def _fits(part: Slice, size: int, shape: tuple[int, ...]) -> bool:
 
 
 def indices(part: Slice, channels: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """Where the numbers of some channels stand along the dimension of a slice, in order of the channels."""
+    """Return the indices of some channels along the dimension of a slice, in order of the channels."""
     outer = np.arange(part.outer)[None, :, None] * size * part.inner
     inner = np.arange(part.inner)[None, None, :]
     return (part.offset + outer + channels[:, None, None] * part.inner + inner).reshape(-1)
 
 
 def rows_of(array: Array, part: Slice, size: int) -> Floats:
-    """The numbers of each channel, shape (size, n); _NoFloatsError where they are no finite floats."""
+    """Return the numbers of each channel, shape (size, n); _NoFloatsError where they are no finite floats."""
     if work_type(array) is None:
         raise _NoFloatsError
     taken = np.take(np.moveaxis(array, part.axis, 0), indices(part, np.arange(size), size), axis=0)
@@ -190,7 +190,7 @@ def rows_of(array: Array, part: Slice, size: int) -> Floats:
 
 
 def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prepared:
-    """The model without channels, and its topology's shapes and channels as they are then."""
+    """Return the model without channels, and its topology's shapes and channels as they are then."""
     stays: dict[tuple[str, int], Mask] = {}
     for group, mask in zip(groups, kept, strict=True):
         gone = np.flatnonzero(~mask)
@@ -223,7 +223,7 @@ def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prep
 
 
 def _scales(prepared: Prepared, stays: Mapping[tuple[str, int], Mask]) -> dict[str, Array]:
-    """What is left of scales that a step made, which no graph knows."""
+    """Return the remaining parts of scales that a step made, which no graph lists."""
     return {
         block.scale: np.compress(stays[block.weight, block.axis], prepared.array(block.scale))
         for block in prepared.model.blocks
@@ -234,7 +234,7 @@ def _scales(prepared: Prepared, stays: Mapping[tuple[str, int], Mask]) -> dict[s
 
 
 def _left(prepared: Prepared, name: str, stays: Mapping[tuple[str, int], Mask]) -> tuple[Mask, ...]:
-    """Which of the indices that each dimension of a tensor had, before all steps, are left."""
+    """Return masks of the indices of each dimension, as it was before all steps, that are left."""
     shape = described(prepared.model.tensors, name)[1]
     before = prepared.pruning.kept.get(name) if prepared.pruning else None
     found = []
@@ -249,13 +249,13 @@ def _left(prepared: Prepared, name: str, stays: Mapping[tuple[str, int], Mask]) 
 
 
 def _moved(part: Slice, stays: Mapping[tuple[str, int], Mask]) -> Slice:
-    """A slice where other channels of its dimension are gone."""
+    """Return a slice where other channels of its dimension are gone."""
     mask = stays.get((part.tensor, part.axis))
     return part if mask is None else replace(part, offset=int(np.count_nonzero(mask[: part.offset])))
 
 
 def _by_filter(groups: list[_Group]) -> dict[str, tuple[Slice, int, Floats]]:
-    """The importances of the filters of weights."""
+    """Return the importances of the filters of weights."""
     return {
         part.tensor: (part, group.channels.size, group.importance)
         for group in groups
@@ -265,7 +265,7 @@ def _by_filter(groups: list[_Group]) -> dict[str, tuple[Slice, int, Floats]]:
 
 
 def _weighted(array: Array, filters: tuple[Slice, int, Floats] | None) -> npt.NDArray[np.float32]:
-    """How much each parameter matters, in row-major order: 0 for those that are 0, infinite for no finite numbers."""
+    """Return the weighted magnitude of each parameter, in row-major order; infinite for those not finite."""
     found = magnitudes(array).astype(np.float64)
     found[np.isnan(found)] = np.inf
     if filters:

@@ -57,7 +57,7 @@ class Scale:
 
 
 def with_scales(prepared: Prepared) -> Prepared:
-    """The model when all steps are done, with a scale of ones for each fitted weight whose block has nothing to scale.
+    """Return the model after all steps, with a scale of ones for each fitted weight that has nothing to scale.
 
     Weights that cannot be fitted are fitted no more: those with ``sensitivity`` or ``hessians``, a codebook or a goal
     of their own, or whose block has a tensor that may not change.
@@ -87,7 +87,7 @@ def with_scales(prepared: Prepared) -> Prepared:
 
 
 def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
-    """Whether levels of a weight may decide on the tensors of its block."""
+    """Return whether levels of a weight may decide on the tensors of its block."""
     taking: tuple[str | None, ...] = ()
     if block.scale is not None:
         taking = (block.scale,)
@@ -104,14 +104,14 @@ def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
 
 
 def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig) -> bool:
-    """Whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
+    """Return whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
     listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
     allowed = config.compressed_parameter_types & NNR_CPT_LS and config.for_tensor(scale).fine_vectors
     return dtype.itemsize >= 4 and bool(allowed) and not listed and fits_name(scale)
 
 
 def _scaled(prepared: Prepared, tensors: str) -> Prepared:
-    """The model with new scales for its blocks, and weights divided, index by index, by what multiplies known ones.
+    """Return the model with scales for its blocks, known ones multiplied, and the weights divided by the factors.
 
     What comes out is without the scales that are new, and has undivided weights where there are such.
     """
@@ -147,7 +147,7 @@ def _scaled(prepared: Prepared, tensors: str) -> Prepared:
 
 
 def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> Array | None:
-    """What each index of a weight's dimension is divided by, in the weight's type; None where it is to stay as it is.
+    """Return the divisor of each index of a weight's dimension, in the weight's type; None to leave it as it is.
 
     An error is amplified by alpha of the batch normalization (8.2.1), in proportion to which it should be less; in
     proportion to the root mean square of the index, it could be more. The geometric mean of both is what served
@@ -177,20 +177,20 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
 
 
 def _fits(block: Block, scale: str, divisor: Array, config: EncoderConfig) -> bool:
-    """Whether a new scale is as precise as it has to be, and what is asked of the weight not asked of their product."""
+    """Return whether a new scale is precise enough, and the weight has no goal of its own."""
     return (
         divisor.dtype.itemsize >= 4 and not _has_goals(block.weight, config) and config.for_tensor(scale).fine_vectors
     )
 
 
 def _has_goals(name: str, config: EncoderConfig) -> bool:
-    """Whether a codebook or an error is asked for that is of the tensor as it was."""
+    """Return whether a codebook or an error is asked for that is of the tensor as it was."""
     options = config.for_tensor(name)
     return (options.codebook or None, options.snr, options.max_error) != (None, None, None)
 
 
 def _gain(block: Block, model: Model, wiring: Wiring) -> Floats | None:
-    """Alpha of the batch normalization of a block, one number for each index; None where it has none."""
+    """Return alpha of the batch normalization of a block, one number for each index; None where it has none."""
     by_weight = {known.weight: known for known in wiring.blocks}
     bn = by_weight.get(block.weight, block) if block.gamma is None else block
     if bn.gamma is None or bn.var is None or bn.epsilon is None or (block.gamma is None and block.scale != bn.gamma):

@@ -107,7 +107,7 @@ class Sparsify:
         return block, dimensions("sparsify(superblock)", self.superblock or KERNEL, whole=True)
 
     def _sparse(self, tensors: Arrays, axes: Mapping[str, int]) -> Arrays:
-        """What becomes of tensors, of which some may be missing that stay what they are."""
+        """Return the tensors that change."""
         if self.threshold is not None:
             return {name: cleared(array, below(array, self.threshold)) for name, array in tensors.items()}
         ratio, (block, superblock) = self.ratio or 0.0, self._blocks
@@ -129,7 +129,7 @@ class Sparsify:
 
 
 def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = False) -> dict[str, Array]:
-    """An update with the small parameters of its matrices set to 0, about as many as asked for.
+    """Return an update with the small parameters of its matrices set to 0, about as many as asked for.
 
     Matrices are the float tensors with at least two extents above 1; all others stay as they are. What stays and what
     does not is decided by one number, delta, for all of them: it is the least one that gives enough zeros.
@@ -162,13 +162,13 @@ def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = Fa
 
 
 def _single(tensors: Arrays, wanted: int) -> Arrays:
-    """Matrices with single parameters set to 0 by statistics; some may be missing, which stay what they are."""
+    """Return the matrices that change, with single parameters set to 0 by statistics."""
     found = thresholds(tensors, wanted)
     return {name: cleared(tensors[name], magnitudes(tensors[name]) <= found[name]) for name in found}
 
 
 def _rows(tensors: Arrays, wanted: int, axes: Mapping[str, int] | None = None) -> Arrays:
-    """Matrices with rows set to 0, indices of the first dimension, or of another one where ``axes`` have it."""
+    """Return the matrices that change, with rows set to 0: indices of the first dimension, or of that in ``axes``."""
     turned = {name: np.moveaxis(array, (axes or {}).get(name, 0), 0) for name, array in tensors.items()}
     found = small_rows(turned, wanted)
     out: dict[str, Array] = {}

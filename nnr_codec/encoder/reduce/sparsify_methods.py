@@ -37,7 +37,7 @@ DELTA_GRID = 1 << 40
 
 # ---------------------------------------------------------------------------------------------------------- magnitude
 def largest_of_least(tensors: Mapping[str, Array], wanted: int) -> float:
-    """The largest magnitude of those ``wanted`` parameters, finite and not 0, that are least; 0 for none."""
+    """Return the largest magnitude of those ``wanted`` parameters, finite and not 0, that are least; 0 for none."""
     every = np.concatenate([np.zeros(0, "f4"), *(found[found > 0] for found in map(magnitudes, tensors.values()))])
     wanted = min(wanted, len(every))
     if wanted <= 0:
@@ -47,7 +47,7 @@ def largest_of_least(tensors: Mapping[str, Array], wanted: int) -> float:
 
 
 def small_items(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
-    """Which parameters, in row-major order, become 0, so that exactly ``wanted`` more do, if there are so many.
+    """Return masks of the parameters to set to 0: exactly ``wanted`` more, if there are so many.
 
     Of those that are alike, and too many, some stay, evenly over all tensors.
     """
@@ -69,7 +69,7 @@ def small_items(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
 # --------------------------------------------------------------------------------------------------------------- rows
 def small_rows(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
-    """Which indices of the first dimension become 0, so that ``wanted`` more parameters do, or few more that are alike.
+    """Return masks of indices of the first dimension to set to 0: at least ``wanted`` more parameters become 0.
 
     They are those whose mean magnitude is at most delta_s times the mean of those of the whole tensor, with one delta_s
     for all tensors. Rows that are not finite stay.
@@ -89,7 +89,7 @@ def small_rows(tensors: Mapping[str, Array], wanted: int) -> dict[str, Mask]:
 
 
 def _row_means(array: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Mean magnitudes of rows, in parts of the mean of them all, and how many items of them are not 0.
+    """Return mean magnitudes of rows, in parts of the mean of them all, and how many items of them are not 0.
 
     Of a row that is not finite the mean is infinite, and does not count for the others.
     """
@@ -125,7 +125,7 @@ class _Undecided:
     largest: float
 
     def threshold(self, steps: int) -> np.floating[Any]:
-        """What a magnitude is compared with, for a delta of so many steps of the grid."""
+        """Return the threshold of magnitudes for a delta of so many steps of the grid."""
         value = self.mean + steps / DELTA_GRID * self.deviation
         if not self.deviation:  # all are about alike
             value = self.largest if steps >= 0 else 0.0
@@ -133,12 +133,12 @@ class _Undecided:
         return work
 
     def up_to(self, steps: int) -> Mask:
-        """Which of the undecided ones are not above the threshold."""
+        """Return a mask of the undecided parameters that are not above the threshold."""
         return np.asarray(self.magnitudes <= self.threshold(steps))
 
 
 def thresholds(tensors: Mapping[str, Array], wanted: int) -> dict[str, np.floating[Any]]:
-    """Up to which magnitude parameters of each tensor become 0, so that ``wanted`` more do, or few more that are alike.
+    """Return the magnitude up to which parameters of each tensor become 0: at least ``wanted`` more do.
 
     A threshold is ``|mean| + delta * standard deviation`` of the tensor, with the least delta that serves.
     """
@@ -151,7 +151,7 @@ def thresholds(tensors: Mapping[str, Array], wanted: int) -> dict[str, np.floati
 
 
 def _undecided(array: Array) -> _Undecided:
-    """A tensor at the beginning, when all that is finite and not 0 is undecided."""
+    """Return a tensor at the beginning, when all that is finite and not 0 is undecided."""
     found = magnitudes(array)
     left = found[found > 0]
     largest = float(left.max(initial=0))
@@ -168,7 +168,7 @@ def _undecided(array: Array) -> _Undecided:
 
 
 def _least_steps(parts: list[_Undecided], wanted: int) -> int:
-    """The least delta up to which there are so many undecided parameters, at least 1 and at most all."""
+    """Return the least delta up to which there are so many undecided parameters, at least 1 and at most all."""
 
     def count(steps: int) -> int:
         return sum(int(np.count_nonzero(part.up_to(steps))) for part in parts)
@@ -193,7 +193,7 @@ def _least_steps(parts: list[_Undecided], wanted: int) -> int:
 
 # ---------------------------------------------------------------------------------------------------- compressibility
 def compressible(tensors: Mapping[str, Array], threshold: float) -> dict[str, Array]:
-    """The weights at the minimum, with 0 for what is not above a threshold. What is not finite, or not then, stays."""
+    """Return the weights at the minimum of the loss; those that are not finite, before or after, are unchanged."""
     largest = max(
         float(_excess(part, threshold).max(initial=0)) for array in tensors.values() for part in _chunks(array)
     )
@@ -207,13 +207,13 @@ def compressible(tensors: Mapping[str, Array], threshold: float) -> dict[str, Ar
 
 
 def _chunks(array: Array) -> Iterator[npt.NDArray[Any]]:
-    """A tensor's items in row-major order, part by part; parts of the tensor itself where it lies so."""
+    """Return a tensor's items in row-major order, part by part; parts of the tensor itself where it lies so."""
     flat = array.reshape(-1)
     return (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
 
 
 def _excess(part: Array, threshold: float) -> Floats:
-    """By how much magnitudes are above a threshold; 0 for what is not finite."""
+    """Return magnitudes minus a threshold; 0 if negative or not finite."""
     found = magnitudes(part)
     with np.errstate(over="ignore"):  # of float64, where this is float32
         above: Floats = found - found.dtype.type(threshold)
@@ -235,7 +235,7 @@ def _at_minimum(array: Array, threshold: float, gain: float) -> Array:
 
 # -------------------------------------------------------------------------------------------------------------- micro
 def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> dict[str, Mask]:
-    """Which parameters, in row-major order, become 0, so that ``wanted`` more do, or the rest of a last block as well.
+    """Return masks of the blocks to set to 0: ``wanted`` more parameters become 0, rounded up to a block.
 
     Blocks go in the order of the root mean square of what is not 0 in them, so that the error of all is least. Blocks
     that are not finite stay.
@@ -254,7 +254,7 @@ def small_blocks(tensors: Mapping[str, Array], wanted: int, block: Triple) -> di
 
 
 def small_of_superblocks(array: Array, ratio: float, block: Triple, superblock: Triple) -> Mask:
-    """The same for one tensor, so that the ratio of each of its superblocks is 0."""
+    """Return the same for one tensor, so that the ratio of each of its superblocks is 0."""
     grid = Blocks(array.shape, block)
     a, b, c = (whole // (part or 1) for part, whole in zip(block, superblock, strict=True))
     blocks = Blocks(grid.counts, (a, b, c))  # of which a superblock consists
@@ -276,7 +276,7 @@ def _row_sums(rows: npt.NDArray[np.generic]) -> Counts:
 
 
 def _block_errors(array: Array, grid: Blocks) -> tuple[Floats, Counts]:
-    """Of each block half the root mean square of what is not 0, or infinity, and how many of its items that are."""
+    """Return half the root mean square of the nonzero items of each block, or infinity, and their number."""
     found = magnitudes(array)
     largest = float(np.nanmax(found, initial=0))
     size = prod(grid.sizes)
@@ -295,7 +295,7 @@ def _block_errors(array: Array, grid: Blocks) -> tuple[Floats, Counts]:
 
 
 def _least_blocks(errors: Floats, gains: Counts, wanted: int) -> Mask:
-    """Which blocks become 0: those of least error, until so many items are that were not."""
+    """Return a mask of the blocks of least error that together have so many nonzero items."""
     chosen = np.zeros(len(errors), np.bool_)
     left = np.flatnonzero(np.isfinite(errors) & (gains > 0))
     while len(left) > CHUNK:

@@ -20,11 +20,11 @@ class Tool(Protocol):
     """A frozen dataclass whose fields are the options of a step; EncodeError for values that mean nothing."""
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """The model after the step; EncodeError where there is nothing that it could do."""
+        """Return the model after the step; EncodeError where there is nothing to change."""
 
 
 def made(cls: type[Any], step: Step) -> Tool:
-    """The tool of a step, its options read by the types of its fields; EncodeError for others."""
+    """Return the tool of a step, its options read by the types of its fields; EncodeError for others."""
     types, known = get_type_hints(cls), [option.name for option in fields(cls)]
     options = {}
     for name, value in step.options:
@@ -37,7 +37,7 @@ def made(cls: type[Any], step: Step) -> Tool:
 
 
 def _read(value: Any, kind: str, what: str) -> Any:
-    """A value of an option whose type has such a name: text where that reads as one."""
+    """Return a value of an option whose type has such a name: text where that reads as one."""
     try:
         if "bool" in kind:
             return value if isinstance(value, bool) else {"true": True, "false": False}[value]

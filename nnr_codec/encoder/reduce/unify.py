@@ -94,13 +94,13 @@ class Unify:
         return replace(prepared.replaced(unified), maps=maps)
 
     def threshold_at(self, prepared: Prepared, ratio: float) -> float:
-        """The threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
+        """Return the threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
         parts = [part for grid in self._grids(prepared).values() for part in grid]
         errors = [part.errors[chosen] for part, chosen in zip(parts, _least(parts, ratio), strict=True)]
         return float(np.concatenate([*errors, np.zeros(1)]).max())
 
     def _grids(self, prepared: Prepared) -> dict[str, list[_Part]]:
-        """The blocks of each tensor; EncodeError where there are none at all."""
+        """Return the blocks of each tensor; EncodeError where there are none at all."""
         found = {}
         for name in prepared.matrices(self.tensors):
             if grid := _parts(prepared.array(name), self.shapes, self.super_shape):
@@ -136,7 +136,7 @@ class _Part:
     sizes: Numbers
 
     def unified(self, array: Array, chosen: Mask) -> Array:
-        """A tensor in which the chosen ones of these blocks have one magnitude each."""
+        """Return a tensor in which the chosen ones of these blocks have one magnitude each."""
         magnitudes = np.zeros(prod(self.blocks.counts), array.dtype)
         magnitudes[self.number[chosen]] = self.magnitudes[chosen].astype(array.dtype)
         new: npt.NDArray[Any] = self.blocks.scattered(magnitudes[:, np.newaxis])
@@ -147,7 +147,7 @@ class _Part:
 
 
 def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list[_Part]:
-    """The blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
+    """Return the blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
     candidates, costs = [], []
     for shape in dict.fromkeys(shapes):
         blocks = Blocks(array.shape, shape, superblock)
@@ -171,7 +171,7 @@ def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list
 
 
 def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
-    """Of each row the mean of magnitudes that are not 0, the sum of the squares of what it is off by, and how many."""
+    """Return the mean nonzero magnitude of each row, the sum of squared deviations from it, and the count."""
     with np.errstate(all="ignore"):  # what is not finite is seen by its sum
         magnitudes = np.abs(rows.astype(np.float64, order="C"))  # whose sums do not depend on how the tensor lies
         there = magnitudes != 0
@@ -182,12 +182,12 @@ def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
 
 
 def _only(part: _Part, chosen: Mask) -> _Part:
-    """Some of the blocks."""
+    """Return some of the blocks."""
     return _Part(part.blocks, part.number[chosen], part.magnitudes[chosen], part.errors[chosen], part.sizes[chosen])
 
 
 def _least(parts: list[_Part], ratio: float) -> list[Mask]:
-    """The blocks with the least errors: so many that they have this part of all parameters, and no more."""
+    """Return the blocks with the least errors: so many that they have this part of all parameters, and no more."""
     sizes = np.concatenate([part.sizes for part in parts])
     order = np.argsort(np.concatenate([part.errors for part in parts]), kind="stable")
     reached = np.cumsum(sizes[order])
