@@ -36,14 +36,14 @@ from .facts import DEFAULT_LIMITS, TensorFacts, check_name
 from .plan import Source, TensorPlan, as_uniform
 from .planning import plan_tensor, with_dq_flag
 
-#: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
+#: Members of a block beside its weight: bit in compressed_parameter_types, and fields of Block by role.
 OPTIONAL = (
     (NNR_CPT_LS, {"ls": "scale"}),
     (NNR_CPT_BN, {"beta": "beta", "gamma": "gamma", "mean": "mean", "var": "var"}),
     (NNR_CPT_BI, {"bias": "bias"}),
 )
 _MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
-#: What the unit of a folded batch normalization has.
+#: compressed_parameter_types of a folded batch normalization.
 _FOLDED = NNR_CPT_LS | NNR_CPT_BI
 
 
@@ -76,7 +76,7 @@ class UnitPlan:
 
     @property
     def plans(self) -> tuple[TensorPlan, ...]:
-        """Of all tensors."""
+        """The plans of all tensors."""
         return *self.tensors.values(), *self.implied
 
     @property

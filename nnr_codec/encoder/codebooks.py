@@ -15,12 +15,12 @@ from .facts import DEFAULT_LIMITS, TensorFacts
 from .plan import Borders, Quantized, TensorPlan
 from .rate_distortion import delta_bits
 
-#: Octaves by which the step of a codebook's entries is below the one of the tensor, where the type takes it, and above
-#: it, where it does not; integers that are told apart.
+#: Octaves by which the step of entries is finer than that of the tensor, coarser at most where the type requires it, and
+#: the range of entries in steps: it bounds the histogram to 8 MB.
 FINER, COARSER, RANGE = 3, 24, 1 << 20
-#: Rounds of finding borders for values, and values for borders.
+#: Rounds of the Lloyd iteration; most codebooks converge in fewer.
 ROUNDS = 40
-#: Lengths of codes are rounded to this part of a bit, so that they are the same wherever logarithms are.
+#: Steps of code lengths in a bit: rounding makes them the same on every machine.
 LENGTH_STEPS = 1 << 12
 
 Integers = npt.NDArray[np.int64]

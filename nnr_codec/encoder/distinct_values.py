@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from ..dtypes import StoredType
 
-#: Items that are looked at first, and the part of them that may be distinct before the rest is looked at.
+#: Items of a first sample, and the share of distinct ones from which on the rest is not examined.
 SAMPLE, SHARE = 16_384, 0.95
-#: Items that are looked at together, so that what is made of them takes little memory.
+#: Items of a chunk: temporary arrays of a chunk take 2 MB at most.
 CHUNK = 1 << 18
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]

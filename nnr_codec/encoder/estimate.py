@@ -1,4 +1,4 @@
-"""What a bitstream will take, tensor by tensor, without coding it: excerpts of large tensors stand for the whole."""
+"""Estimated size and error of each tensor without coding; excerpts stand for large tensors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .rate_allocation import allocate
 from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
 from .schedule import Call, Pool, Reader
 
-#: Parameters of an excerpt.
+#: Parameters of an excerpt; smaller tensors are estimated as a whole.
 ABOUT = 1 << 16
 
 
-#: The plan of a tensor, the bytes of its units, and its error; None for what has no floats, or no unit.
+#: The plan of a tensor, the bytes of its units, and its error; None for integers, and without a unit.
 Estimated = tuple[TensorPlan, int, Loss | None]
 
 

@@ -23,13 +23,13 @@ from .facts import TensorFacts
 from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
 
-#: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
+#: Factor of bytes that are estimated from entropies, and the share that a code must save to be worth a record.
 SURPLUS, GAIN = 1.003, 2.0**-9
-#: Bytes of tensors of which no code but the raw one pays for what it adds to the record.
+#: Bytes of a tensor up to which only the raw code is worth its entry in the record.
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
-#: Bits of a level or an entry of a codebook, beside its sign.
+#: Bits of a level or an entry of a codebook, without its sign.
 LEVEL_BITS = 31
-#: Values that are tried before all are.
+#: Values of a first sample, which rules out most tensors.
 GLANCE = 1024
 
 
@@ -167,7 +167,7 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
 
 
 def _offer_float_code(cheapest: Cheapest) -> None:
-    """Offer exponents and the rest of the bits apart."""
+    """Offer the code that separates exponents from the other bits."""
     facts = cheapest.facts
     choice = float_code(facts)
     if choice is not None:

@@ -23,18 +23,18 @@ from .facts import TensorFacts
 Floats = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]
 
-#: Bits of the levels when lower ones are kept apart.
+#: Bits of the levels where low bits are stored apart: fewer are cheaper to code than to store.
 HIGH_BITS = 6
-#: Bits of the mantissa that stand in the levels, where there are as many.
+#: Mantissa bits in the levels: the first one is predictable, others are nearly uniform.
 MANTISSA = 1
-#: cabac_unary_length_minus1 of exponents.
+#: cabac_unary_length_minus1 of exponents: their levels are spread widely.
 EXPONENT_UNARY = 30
-#: Integers that quantizers give the largest magnitude: tried for types of so short a mantissa that rounding hides
-#: divisors.
+#: Integers that quantizers give the largest magnitude; tried for mantissas of fewer than SHORT bits, whose rounding
+#: hides divisors.
 LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
-#: Channels that are tried before all are; magnitudes of each of which a divisor is looked for.
+#: Channels of a first sample; magnitudes of each channel whose common divisor is searched.
 CHANNELS, MAGNITUDES = 4, 64
-#: Of the largest integer of a grid, and of one that is none by chance: the values of narrow types are all on some.
+#: Largest integer of a grid, and the largest that is no coincidence: all values of narrow types are on some grid.
 MOST, CERTAIN = 1 << 16, 255
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a weight, asked of the two matrices whose product it is (ISO/IEC 15938-17:2024, 7.3.5, 8.3.7).
+"""Steps of G and H from the step of the weight that is their product (ISO/IEC 15938-17:2024, 7.3.5, 8.3.7).
 
 An error in G is multiplied by H, and the other way round. With steps in proportion to 1 / |H| for G and 1 / |G| for H,
 a parameter of either adds as much to the error of the product, which is least then for its bits; their size is such
@@ -54,7 +54,7 @@ class Factors:
 
     @property
     def costs(self) -> tuple[float, float]:
-        """What a squared error of a parameter of G, and of H, adds to that of the weight."""
+        """Squared error of the weight for each squared error of a parameter of G, and of H."""
         return self.gain * self.h / self.rank, self.gain * self.g / self.rank
 
     def steps(self, step: float) -> tuple[float, float]:

@@ -125,7 +125,7 @@ class TensorFacts:
 
     @property
     def effort(self) -> Effort:
-        """What is done where the options leave it open."""
+        """The choices that the options leave to the level of effort."""
         return EFFORTS[self.config.effort]
 
     @property

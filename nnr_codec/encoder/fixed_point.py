@@ -21,13 +21,13 @@ from .facts import TensorFacts
 from .plan import FixedPoint, Quantized, TensorPlan
 from .quantization import fixed_levels, multiples
 
-#: Tensors that a warning names, and characters of each name.
+#: Tensors that a warning lists, and characters of each name: the warning fits a terminal.
 LISTED, LONGEST = 8, 200
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """What of a tensor lies beyond the numbers of a fixed-point format.
+    """Parameters of a tensor beyond the numbers of a fixed-point format.
 
     Parameters
     ----------

@@ -29,16 +29,16 @@ DENSITY = 7
 OCTAVE = 1 << DENSITY
 #: The least and the greatest qp of that density whose step is a normal number of float32.
 LEAST_QP, GREATEST_QP = -126 << DENSITY, (128 << DENSITY) - 1
-#: The qp of the default step; and the quality that it has in many networks, to which the steps of vectors belong.
+#: The qp of the default step, and the quality in dB that it gives in many networks; steps of vectors follow from it.
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
-#: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
+#: Steps of qp by which an SNR may exceed its goal (0.2 dB), and the upper bound of steps tried.
 CLOSE, TRIES = 4, 24
-#: Steps of qp between those that are tried of factors; the finest and the coarsest, in root mean squares of the weight.
+#: Distance in qp of the steps tried for factors; the finest and the coarsest one, in root mean squares of the weight.
 FACTOR_STEPS = OCTAVE // 16
 FINEST, COARSEST = 2.0**-26, 8.0
-#: Parameters of an excerpt.
+#: Parameters of an excerpt: enough for an error within about 2 %.
 EXCERPT = 1 << 15
-#: The least magnitude of which squares are added up.
+#: Least magnitude whose square float64 holds with room for sums.
 LEAST = 2.0**-400
 
 

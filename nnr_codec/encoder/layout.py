@@ -33,9 +33,9 @@ from .update_tree import Links
 
 #: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
 MOST_PARAMETER, WIDE_DENSITY = 1 << 12, 5
-#: Of the record for a tensor, beside its name and its code.
+#: Bytes of an entry of the record without its name and code.
 ENTRY_BYTES = 40
-#: The largest code of any tensor takes less of the record, and 9 bytes for each index of its longest dimension.
+#: Bytes of the record above which no code needs more, besides 9 for each index of the longest dimension.
 CODE_ROOM = 1 << 20
 
 
@@ -111,7 +111,7 @@ class _Planned(NamedTuple):
 
 @dataclass
 class _Layout:
-    """What is known while tensor after tensor is planned.
+    """State of planning, tensor after tensor.
 
     Plans are made without knowledge of the ones before. The few that these would change are made again.
     """

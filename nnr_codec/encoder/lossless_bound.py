@@ -26,9 +26,9 @@ Patterns = npt.NDArray[np.unsignedinteger[Any]]
 ITEMS, TIMES = 512, 8
 #: Items of a tensor below which there is a bound only if all are distinct; pairs of a sample below which there is none.
 FEWEST, PAIRS = 256, 128
-#: Bytes of a tensor whose code matters less than its unit and its entry in the record.
+#: Bytes of a tensor up to which its bound is 0: its unit and its entry in the record are larger.
 TINY = 32
-#: Bytes of a code for each bit of collision entropy, at least: contexts make codes shorter than the entropy.
+#: Least bytes of a code for each bit of collision entropy: contexts make codes shorter than the entropy.
 SHARE = 0.8 / 8
 
 

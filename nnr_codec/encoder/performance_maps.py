@@ -29,11 +29,11 @@ from .reduce.unify import Unify
 
 Points = Mapping[str, Sequence[float]]
 
-#: Blocks and superblocks of unification, of whose shapes a row has place for one; superblocks have whole kernels.
+#: Shapes of blocks and superblocks for unification: a row has place for one of each; superblocks have whole kernels.
 BLOCK, SUPERBLOCK = (2, 2, 2), (64, 64)
 _UNIFY: dict[str, Any] = {"block": "x".join(map(str, BLOCK)), "superblock": "x".join(map(str, SUPERBLOCK))}
 
-#: Kinds of maps, and the step that goes to a point of each.
+#: Kinds of maps, and the step of reduction for a point of each.
 STEPS: dict[str, Callable[[float], Step]] = {
     "sparsification": lambda point: Step("sparsify", threshold=point),
     "pruning": lambda point: Step("prune", ratio=point),
@@ -41,15 +41,15 @@ STEPS: dict[str, Callable[[float], Step]] = {
     "decomposition": lambda point: Step("lowrank", mse=point),
 }
 
-#: Rows that a map has at most: spm_count_thresholds and the like are u(8), one more than there are rows (errata I16).
+#: Upper bound of rows: spm_count_thresholds and the like are u(8), one more than there are rows (errata I16).
 MOST_ROWS = 254
-#: Accuracies of classes that a row has at most: spm_count_classes and the like are u(8), dpm_count_classes u(16).
+#: Upper bound of classes in a row: spm_count_classes and the like are u(8), dpm_count_classes u(16).
 MOST_CLASSES = {**dict.fromkeys(STEPS, 255), "decomposition": 65_535}
-#: Masks from here on are ue(7) that decoders refuse whose limits are the usual ones.
+#: Least mask whose ue(7) code decoders with default limits refuse.
 MASKS = (2 << Limits().max_eg_bits) - (1 << 7)
 
-#: Points where none are named: parts of the weights that are 0, of the channels that are left out, and of the weights
-#: that are unified, and mean square errors relative to those of the weights.
+#: Default points: shares of zero weights, of pruned channels and of unified weights, and mean square errors relative to
+#: the mean squares of the weights.
 SPARSE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 PRUNED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 UNIFIED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)

@@ -11,9 +11,9 @@ from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..syntax.structures import IntegerCodebook
 from .sensitivity import Importance
 
-#: The names of tools that options may leave open.
+#: Names of the tools that options may leave open.
 TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
-#: cabac_unary_length_minus1 where nothing else is known.
+#: cabac_unary_length_minus1 that is best for most matrices.
 DEFAULT_UNARY = 10
 
 

@@ -1,4 +1,4 @@
-"""What to do with each tensor: the payload type, the format and the step that its type and the options ask for."""
+"""Planning of one tensor: coding, format and step that its type and the options ask for."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .fixed_point import fixed_plan
 from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
 from .rate_distortion import least_cost
 
-#: Steps of tensors with fewer than two extents above 1: 2 to these powers of their root mean square, which is 65 dB,
-#: and of what one in LOW magnitudes is below, where no value is negative: of variances and the like small ones matter.
+#: Exponents of the steps of vectors: relative to their root mean square (65 dB), and to the magnitude that one value in
+#: LOW is below, where no value is negative: small variances matter.
 FINE, FINE_LOW, LOW = -9, -5, 8
-#: Octaves by which they are coarser at most, where steps of other tensors are twice as many coarser than by default.
+#: Octaves by which steps of vectors are coarser at most; they follow half of the octaves of other tensors.
 COARSER = 2
-#: Values that these are found from.
+#: Values that are sampled for the step of a vector.
 FINE_SAMPLE = 1 << 14
-#: Levels below this take less than the 32 bits of a raw float, even those of short tensors.
+#: Levels below this take fewer than the 32 bits of a raw float, even in short tensors.
 RAW_LEVEL = 1 << 13
 #: Squared steps that a bit is worth, with dependent quantization and without.
 RATES = {True: 0.32, False: 0.1}

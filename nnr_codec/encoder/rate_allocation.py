@@ -48,21 +48,21 @@ from .schedule import Pool, Reader
 from .sensitivity import check_names, importance, relative_costs
 from .tied_tensors import tied_tensors
 
-#: What a sizing gives: the bytes of the bitstream, and of the units of each tensor.
+#: Bytes of a bitstream, and of the units of each tensor.
 Sizes = tuple[int, Mapping[str, int]]
 
-#: Steps of qp between the points of a curve; parameters of all excerpts together, and of each one at least.
+#: Distance in qp of the points of a curve; parameters of all excerpts together, and of the smallest one.
 SPACING, TOTAL, LEAST = OCTAVE // 2, 1 << 22, 1 << 11
-#: At high rates a tensor has the step s where lambda is this times s**2.
+#: lambda in squared steps, at high rates.
 SLOPE = 0.33
-#: Levels that are tried at most.
+#: Largest level for which a curve has points.
 MOST = 1 << 28
-#: What is aimed at, and what is good enough, as parts of the target.
+#: Parts of the target: size that the search aims at, and size that is accepted.
 AIM, ENOUGH = 0.997, 0.99
-#: Of the aim, what levels are searched for to; how many are tried, each so far from the last at most.
+#: CLOSE: relative size error at which the search on curves stops. SECANTS: upper bound of its steps, FARTHEST of their qp.
 CLOSE, SECANTS, FARTHEST = 0.0005, 12, 4 * OCTAVE
-#: Codings at most to find a level, and with bits of one tensor worth up to EXTRA more than by effort; how often a
-#: tensor is found whose size jumps, as where it becomes exact, and the search goes on without it.
+#: Upper bounds: codings to find a level; codings with another rate for one tensor, and how much greater that rate is;
+#: tensors whose size jumps, as where they become exact, and that keep their step from then on.
 CODINGS, EXTRAS, EXTRA, ROUNDS = 12, 6, 0.25, 6
 #: The greatest rate that options may have.
 MOST_RATE = 16.0
@@ -301,14 +301,14 @@ class _Search:
     pool: Pool
     size: Callable[[EncoderConfig], Sizes]
     target: int
-    #: Of squared errors in factors, those in the product.
+    #: Squared error of the product for each squared error of a factor.
     costs: Mapping[str | None, float] = field(default_factory=dict)
     curves: dict[str, Curve] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     sizes: dict[tuple[Steps, str, float], int] = field(default_factory=dict)
     #: The level of the usual quality.
     usual: int = DEFAULT_QP
-    #: Bytes of what has no curve, and by how much codings exceed the curves.
+    #: Bytes of tensors without a curve, and the ratio of coded sizes and those of the curves.
     fixed: float = 0.0
     factor: float = 1.0
 

@@ -30,15 +30,15 @@ from .quantization import contents, quantize
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
 
-#: Of a unit's size, types and flags; of a record's entry, deflated, and of what its name adds where others are alike.
+#: Bytes of a unit's size, types and flags; of an entry of the record, deflated; of its code, without its arrays.
 UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
-#: Of terminate_cabac(), and half of the bits up to the next byte.
+#: Bits of terminate_cabac(), and half of those up to the next byte.
 TERMINATION_BITS = 9
-#: Of integer_codebook() beside its differences.
+#: Bytes of integer_codebook() without its differences.
 CODEBOOK_BYTES = 5
-#: Bytes of an entry point, about: its offset, its state, and bits since the one before.
+#: Typical bytes of an entry point: offset, state, and bits since the one before.
 ENTRY_POINT_BYTES = 4
-#: Values of which the loss is estimated_bytes at once: they fit a cache of 1 MB.
+#: Values whose loss is measured at once: they fit a cache of 1 MB.
 PART = 1 << 15
 
 

@@ -20,11 +20,11 @@ from .plan import TensorPlan
 from .planning import RATES, plan_tensor
 from .rate_distortion import estimated_bytes, quant_param
 
-#: A scale is at most so many times more or less than 1.
+#: Largest scale, and inverse of the least one: further away, a weight of few levels decides.
 RANGE = 2.0
 #: New scales, which are near 1, have a step of 2 to this power.
 STEP_EXPONENT = -6
-#: Numbers that are added up at once, and bits of the integers whose sums are exact.
+#: Numbers of a partial sum, and bits of its integers: together fewer than 63 bits, so that sums are exact.
 PORTION, SUM_BITS = 1 << 20, 40
 
 

@@ -1,4 +1,4 @@
-"""What errors of parameters cost, as far as the caller knows: importance, and second moments of inputs.
+"""Cost of the errors of parameters, as given by the caller: importance, and second moments of inputs.
 
 An error matrix e of a weight, seen as (dims[0], prod(dims[1:])), is taken to cost the sum over rows of
 rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without these the sum of weights * e**2.
@@ -21,19 +21,19 @@ from ..model import Array, Model
 
 Floats = npt.NDArray[np.float64]
 
-#: Of the mean of its diagonal, what is added to the diagonal of second moments: as much as they may be off.
+#: Part of the mean of the diagonal of second moments that is added to it: moments of a sample are about as inexact.
 DAMPING = 0.01
-#: How far they may be from symmetric, relative to their diagonal.
+#: Largest asymmetry of second moments, relative to their diagonal: rounding of float32 sums.
 ASYMMETRY = 1e-3
-#: Tensors weigh at least this, relative to the others.
+#: Least cost relative to the median: no tensor is without a cost.
 LEAST = 1e-6
-#: Bits of integers whose sums are exact.
+#: Bits of integers whose sums are exact in 64 bits.
 SUM_BITS = 40
 
 
 @dataclass(frozen=True)
 class Importance:
-    """What is known of one tensor.
+    """Cost of the errors of one tensor.
 
     Parameters
     ----------

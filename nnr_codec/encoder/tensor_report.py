@@ -17,15 +17,15 @@ from .plan import TensorPlan
 
 Levels = npt.NDArray[np.int32]
 
-#: Bins of a histogram at most.
+#: Upper bound of the bins of a histogram: a chart shows no more.
 BINS = 64
-#: Share of the levels that may lie beyond a histogram, on each side.
+#: Share of the levels that may be beyond a histogram, on each side.
 TAIL = 0.001
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often levels occur.
+    """Frequencies of levels.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class LevelStatistics:
 
 @dataclass(frozen=True)
 class TensorStatistics:
-    """How a tensor is coded.
+    """Coding tools of a tensor, and statistics of its levels.
 
     Parameters
     ----------

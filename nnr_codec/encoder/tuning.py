@@ -13,17 +13,17 @@ from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
 from .schedule import Pool, Reader
 
-#: What encodes and decodes: the decoded model, the bytes of the bitstream, and of the units of each tensor.
+#: A decoded model, the bytes of its bitstream, and of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]
 
-#: Octaves by which all tensors are made coarser at most; how many times as many they are made finer where they have to
-#: be; and the finest part of an octave that is tried.
+#: Octaves by which all tensors become coarser at most; times as many by which they become finer; the least change of
+#: qp that is tried.
 RANGE, FINER, FINEST = 8, 3, OCTAVE // 4
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What :func:`nnr_codec.tune` found.
+    """Result of :func:`nnr_codec.tune`.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from .coding_tools import CodedTensor, bits_of, choose_tools
 
 @dataclass(frozen=True)
 class Link:
-    """What the header of a tensor's unit says of its place in the tree.
+    """Place of a tensor of an update in the parameter update tree.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Links:
-    """What makes a bitstream an update.
+    """References of all tensors of an update.
 
     Parameters
     ----------

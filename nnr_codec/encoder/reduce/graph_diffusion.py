@@ -1,4 +1,4 @@
-"""How much filters matter: graph diffusion over normalized filters, by its equilibrium probabilities.
+"""Importance of filters by graph diffusion: equilibrium probabilities of a walk over normalized filters.
 
 After Zhang, Cricri, Tavakoli and others (graph diffusion for structured pruning, US 12242969), as far as that tells.
 
@@ -24,11 +24,11 @@ Floats = npt.NDArray[np.float64]
 
 #: phi, in squared distances of unit filters.
 SMOOTHING = 1.0
-#: Bits of the integers that numbers of a filter, of a unit filter, and transition weights are seen as.
+#: Bits of the integers of a filter, of a unit filter, and of transition weights.
 BITS, UNIT_BITS, KERNEL_BITS = 22, 24, 30
-#: S is a multiple of this part of the next power of two from the largest one.
+#: Steps of S relative to the next power of two above the largest one: rounding hides last bits.
 GRID = 2.0**-20
-#: Columns whose squares are added up as integers, and rows that are compared at a time.
+#: Columns of a partial sum of squares, and rows that are compared at a time: both bound memory.
 COLUMNS, ROWS = 1 << 18, 1 << 10
 
 

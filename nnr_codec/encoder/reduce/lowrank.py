@@ -35,15 +35,15 @@ from .tool import members, within
 
 Floats = npt.NDArray[np.float64]
 
-#: Of the largest magnitude of a matrix, what its numbers are multiples of, so that last bits of LAPACK do not matter.
+#: Grid of vectors and factors relative to their largest magnitude: it hides the last bits of LAPACK.
 GRID = 2.0**-20
 #: The corners of displacements that are tried: Toeplitz-like, circulant, skew-circulant matrices.
 CORNERS = (0, 1, -1)
-#: Ranks that are tried by rate and distortion, and of displacements, are about so many times the one before.
+#: Ratio of ranks that are tried by rate and distortion, and of displacements.
 GROWTH = 1.25
-#: How often a rank is raised where rounding makes the error of G and H more than it may be.
+#: Upper bound of raises of a rank, where rounding of G and H makes the error too large.
 TRIES = 4
-#: Weights with a largest magnitude between this and its inverse are decomposed.
+#: Least largest magnitude of a weight that is decomposed; its inverse is the greatest: squares stay finite.
 LEAST = 2.0**-400
 FORMS = ("block", "units")
 
@@ -229,12 +229,12 @@ class _Pair:
 
     @property
     def parameters(self) -> int:
-        """Of both."""
+        """Parameters of both."""
         return int(self.g.size + self.h.size)
 
     @property
     def factors(self) -> Factors:
-        """What their steps follow from."""
+        """The sums of squares from which their steps follow."""
         (rows, rank), columns = self.g.shape, self.h.shape[1]
         g, h = (power(np.asarray(array, np.float64)) for array in (self.g, self.h))
         return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
@@ -376,7 +376,7 @@ class _Basis:
 
     @property
     def rank(self) -> int:
-        """How many singular values are more than what is left of rounding: vectors of others could be any."""
+        """Number of singular values above rounding errors: vectors of others are arbitrary."""
         return int(np.count_nonzero(self.values > self.values[0] * GRID))
 
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Matrices and their parameters that are 0: what the methods of sparsification share.
+"""Magnitudes of parameters as integers, counts of zeros, and masks, for the tools of reduction.
 
 Decisions are made by integers, and by operations on single floats that every machine computes alike.
 """
@@ -20,9 +20,9 @@ from ..prepared import is_matrix
 Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
 
-#: Bits of the integers that magnitudes are seen as where they are added up, so that the squares of CHUNK fit 64 bits.
+#: Bits of magnitudes as integers: the sum of CHUNK squares fits 64 bits.
 PRECISION = 22
-#: Items that are looked at together.
+#: Items of a partial sum.
 CHUNK = 1 << 18
 
 

@@ -21,7 +21,7 @@ from ..overlay import Floats, multiplied, overlaid
 from ..prepared import Prepared, matches
 from .tool import may_change, members
 
-#: How many times less, or more, an index of a weight may be scaled than the median of them is.
+#: Largest ratio of a scale to the median of all, and of the median to a scale.
 RANGE = 16.0
 
 

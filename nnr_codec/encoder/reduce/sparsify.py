@@ -28,7 +28,7 @@ Arrays = Mapping[str, Array]
 
 METHODS = ("magnitude", "statistics", "compressibility", "rows", "micro")
 SCOPES = ("global", "local")
-#: The block where none is given: all of a kernel, whose zeros are coded one after the other.
+#: Default block: a whole kernel, whose zeros are coded one after the other.
 KERNEL = "1x1"
 
 

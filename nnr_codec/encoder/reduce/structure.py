@@ -26,7 +26,7 @@ Item = TypeVar("Item", bound=np.generic)
 
 #: The largest extent of blocks and superblocks: block_dimensions and super_block_dimensions are u(8) (6.3.4.3).
 LARGEST = 255
-#: The most items of a block.
+#: Upper bound of the items of a block: it bounds memory.
 ITEMS = 1 << 12
 
 
@@ -88,7 +88,7 @@ class Blocks:
 
     @property
     def counts(self) -> Triple:
-        """How many blocks there are along each dimension."""
+        """Number of blocks along each dimension."""
         a, b, c = (-(-whole // part) for part, whole in zip(self.sizes, reshaped(self.shape), strict=True))
         return a, b, c
 
