@@ -15,10 +15,10 @@ from .facts import DEFAULT_LIMITS, TensorFacts
 from .plan import Borders, Quantized, TensorPlan
 from .rate_distortion import delta_bits
 
-#: Octaves by which the step of entries is finer than that of the tensor, coarser at most where the type requires it, and
-#: the range of entries in steps: it bounds the histogram to 8 MB.
+#: Octaves by which the step of entries is finer than that of the tensor, or at most coarser where the type requires
+#: it; the range of entries in steps, which bounds the histogram to 8 MB.
 FINER, COARSER, RANGE = 3, 24, 1 << 20
-#: Rounds of the Lloyd iteration; most codebooks converge in fewer.
+#: Upper bound of the rounds of the Lloyd iteration.
 ROUNDS = 40
 #: Steps of code lengths in a bit: rounding makes them the same on every machine.
 LENGTH_STEPS = 1 << 12

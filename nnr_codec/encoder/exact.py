@@ -29,7 +29,7 @@ SURPLUS, GAIN = 1.003, 2.0**-9
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
 #: Bits of a level or an entry of a codebook, without its sign.
 LEVEL_BITS = 31
-#: Values of a first sample, which rules out most tensors.
+#: Values of a first sample, tried before all values are.
 GLANCE = 1024
 
 
@@ -51,7 +51,7 @@ class Cheapest:
     price: float = float("inf")
 
     def offer(self, plan: TensorPlan, price: float | None = None) -> None:
-        """Accept a plan that is cheaper; without a price it is estimated_bytes, where it could be.
+        """Accept a plan that is cheaper; without a price its bytes are estimated, if it could be.
 
         A code that the tensor does not fit is not accepted, nor one for which the record has no room.
         """

@@ -23,9 +23,9 @@ from .facts import TensorFacts
 Floats = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]
 
-#: Bits of the levels where low bits are stored apart: fewer are cheaper to code than to store.
+#: Bits of the levels where low bits are stored apart.
 HIGH_BITS = 6
-#: Mantissa bits in the levels: the first one is predictable, others are nearly uniform.
+#: Mantissa bits in the levels, beside the exponent; the others are stored.
 MANTISSA = 1
 #: cabac_unary_length_minus1 of exponents: their levels are spread widely.
 EXPONENT_UNARY = 30

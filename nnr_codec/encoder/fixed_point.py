@@ -21,7 +21,7 @@ from .facts import TensorFacts
 from .plan import FixedPoint, Quantized, TensorPlan
 from .quantization import fixed_levels, multiples
 
-#: Tensors that a warning lists, and characters of each name: the warning fits a terminal.
+#: Tensors that a warning lists, and characters of each name.
 LISTED, LONGEST = 8, 200
 
 

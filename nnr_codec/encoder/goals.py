@@ -36,7 +36,7 @@ CLOSE, TRIES = 4, 24
 #: Distance in qp of the steps tried for factors; the finest and the coarsest one, in root mean squares of the weight.
 FACTOR_STEPS = OCTAVE // 16
 FINEST, COARSEST = 2.0**-26, 8.0
-#: Parameters of an excerpt: enough for an error within about 2 %.
+#: Parameters of an excerpt, which stands for a tensor where many steps are tried.
 EXCERPT = 1 << 15
 #: Least magnitude whose square float64 holds with room for sums.
 LEAST = 2.0**-400

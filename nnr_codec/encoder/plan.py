@@ -13,7 +13,7 @@ from .sensitivity import Importance
 
 #: Names of the tools that options may leave open.
 TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
-#: cabac_unary_length_minus1 that is best for most matrices.
+#: Default of cabac_unary_length_minus1 for matrices.
 DEFAULT_UNARY = 10
 
 

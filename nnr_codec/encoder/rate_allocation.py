@@ -59,7 +59,8 @@ SLOPE = 0.33
 MOST = 1 << 28
 #: Parts of the target: size that the search aims at, and size that is accepted.
 AIM, ENOUGH = 0.997, 0.99
-#: CLOSE: relative size error at which the search on curves stops. SECANTS: upper bound of its steps, FARTHEST of their qp.
+#: CLOSE: relative size error at which the search on curves stops; SECANTS: upper bound of its steps; FARTHEST: of each
+#: change of qp.
 CLOSE, SECANTS, FARTHEST = 0.0005, 12, 4 * OCTAVE
 #: Upper bounds: codings to find a level; codings with another rate for one tensor, and how much greater that rate is;
 #: tensors whose size jumps, as where they become exact, and that keep their step from then on.

@@ -20,7 +20,7 @@ from .plan import TensorPlan
 from .planning import RATES, plan_tensor
 from .rate_distortion import estimated_bytes, quant_param
 
-#: Largest scale, and inverse of the least one: further away, a weight of few levels decides.
+#: Largest scale, and inverse of the least one.
 RANGE = 2.0
 #: New scales, which are near 1, have a step of 2 to this power.
 STEP_EXPONENT = -6

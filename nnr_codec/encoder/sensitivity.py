@@ -21,9 +21,9 @@ from ..model import Array, Model
 
 Floats = npt.NDArray[np.float64]
 
-#: Part of the mean of the diagonal of second moments that is added to it: moments of a sample are about as inexact.
+#: Part of the mean of the diagonal of second moments that is added to it (damping).
 DAMPING = 0.01
-#: Largest asymmetry of second moments, relative to their diagonal: rounding of float32 sums.
+#: Largest asymmetry of second moments, relative to their diagonal.
 ASYMMETRY = 1e-3
 #: Least cost relative to the median: no tensor is without a cost.
 LEAST = 1e-6

@@ -17,7 +17,7 @@ from .plan import TensorPlan
 
 Levels = npt.NDArray[np.int32]
 
-#: Upper bound of the bins of a histogram: a chart shows no more.
+#: Upper bound of the bins of a histogram.
 BINS = 64
 #: Share of the levels that may be beyond a histogram, on each side.
 TAIL = 0.001
