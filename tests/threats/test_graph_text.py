@@ -17,7 +17,7 @@ from .support import memory
 pytestmark = pytest.mark.medium
 
 PARSER, LEXER, CONSTANTS = "formats/nnef/parser.py", "formats/nnef/lexer.py", "formats/nnef/constants.py"
-DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "formats/nnef/blocks.py"
+DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "topology/blocks.py"
 
 
 def document(body: str, fragments: str = "") -> bytes:

@@ -7,14 +7,14 @@ import pytest
 from nnr_codec import formats
 from nnr_codec.errors import LimitError
 from nnr_codec.formats import nnef
-from nnr_codec.formats.tracks import Tracks
 from nnr_codec.model import Topology
+from nnr_codec.topology.tracks import Tracks
 
 from ..formats.test_nnef_channels import graph
 from .checks import pins
 from .support import memory
 
-CHANNELS, TRACKS = "formats/nnef/channels.py", "formats/tracks.py"
+CHANNELS, TRACKS = "topology/channels.py", "topology/tracks.py"
 MOST = 1 << 22  # longer extents are not followed
 
 

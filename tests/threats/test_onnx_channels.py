@@ -14,8 +14,8 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats import onnx
-from nnr_codec.formats.tracks import Tracks
 from nnr_codec.model import Channels, Model, Topology
+from nnr_codec.topology.tracks import Tracks
 
 from ..formats.onnx_files import field, model, node
 from ..formats.onnx_nets import Net, declared, told
@@ -23,7 +23,7 @@ from ..shared import examples
 from .checks import pins
 from .support import memory
 
-CHANNELS, PROTO, TRACKS = "formats/onnx/channels.py", "formats/onnx/proto.py", "formats/tracks.py"
+CHANNELS, PROTO, TRACKS = "topology/channels.py", "formats/onnx/proto.py", "topology/tracks.py"
 
 
 def shell(name: str, *shape: int) -> bytes:
@@ -58,8 +58,8 @@ def test_t38_channels_that_double(operation: str) -> None:
     if operation == "Concat":
         nodes += [node("Concat", [f"v{k}"] * 2, [f"v{k + 1}"], axis=1) for k in range(22)]
     else:
-        nodes += [node("Sum", ["v0"] * 100, [f"v{k}"]) for k in range(20)]
-    found = topology(nodes, [shell("w", 8 if operation == "Concat" else 9000, 3, 1, 1)])
+        nodes += [conv("x", "u", "u0"), *(node("Sum", ["v0", "u0"] * 50, [f"s{k}"]) for k in range(20))]
+    found = topology(nodes, [shell(name, 8 if operation == "Concat" else 9000, 3, 1, 1) for name in "wu"])
     with memory() as used, pytest.raises(LimitError, match="channels are followed"):
         channels(found)
     assert used.peak < 300 << 20
