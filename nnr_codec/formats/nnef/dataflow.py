@@ -7,7 +7,6 @@ them. What is decided by a condition or in a loop stays unknown.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -104,10 +103,9 @@ class _Follower:
     def __init__(self, graph: Graph, whole: bool) -> None:
         self.parameters = _declared() if whole else PARAMETERS
         self.variables = {variable.call: variable for variable in graph.variables}
-        self.labels: dict[str, str] = {}  # the first spelling of each
+        self.labels: dict[str, list[str]] = {}  # of each tensor, those that its variables have
         for variable in graph.variables:
-            self.labels.setdefault(variable.label.casefold(), variable.label)
-        self.uses = Counter(variable.label.casefold() for variable in graph.variables)
+            self.labels.setdefault(variable.label.casefold(), []).append(variable.label)
         self.fragments = {part.name.name: part for part in graph.document.fragments if part.body is not None}
         self.sizes = {name: sum(1 for _ in _nodes(fragment)) for name, fragment in self.fragments.items()}
         self.values: list[Value] = []
@@ -187,8 +185,8 @@ class _Follower:
         return made
 
     def stored(self, variable: Variable) -> Value:
-        made, label = self.new(), variable.label.casefold()
-        made.tensor = Tensor(self.labels[label], variable.shape, variable.dtype == "scalar", self.uses[label] == 1)
+        made, labels = self.new(), self.labels[variable.label.casefold()]
+        made.tensor = Tensor(labels[0], variable.shape, variable.dtype == "scalar", len(labels) == 1)
         return made
 
     def call(self, call: Invocation, names: _Names, depth: int) -> Value:

@@ -39,22 +39,24 @@ class _Follower:
         self.constants = {name: each for name, each in graph.constants.items() if name not in replaceable}
         self.names: dict[str, Value] = {}
         self.values: list[Value] = []
+        self.unknown = Value()
 
     def run(self) -> list[Value]:
         made = [[self.output(name) for name in node.outputs] for node in self.graph.nodes]
         for node, outputs in zip(self.graph.nodes, made, strict=True):
             self.node(node, outputs)
-        unknown = Value()
         for name, value in self.names.items():
             if len(value.users) != self.graph.uses[name]:
-                value.users += [unknown, unknown]
+                value.users += [self.unknown, self.unknown]
         return self.values
 
     def output(self, name: str) -> Value:
-        """Return what a node will give, which has the name if nothing else has it."""
+        """Return what a node will give; a name that something else has means neither."""
         value = Value()
-        if self.is_stored(name) or self.names.setdefault(name, value) is not value:
-            value.users += [value, value]
+        first = Value() if self.is_stored(name) else self.names.setdefault(name, value)
+        if first is not value:
+            value.users += [self.unknown, self.unknown]
+            first.users += [self.unknown, self.unknown]
         return value
 
     def is_stored(self, name: str) -> bool:
