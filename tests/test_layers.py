@@ -36,6 +36,7 @@ LAYERS = {
     "cabac_ext": 1,
     "tensor": 1,
     "sideinfo": 1,
+    "topology": 1,
     "bitstream": 2,
     "parts": 2,
     "encoder": 3,
@@ -68,6 +69,7 @@ SIDEWAYS = {
     "federated": {"encoder", "decoder", "conformance"},
     "integrations": {"api"},
     "compare": {"model"},
+    "topology": {"model"},
     "conformance": {"decoder"},
     "difference": {"decoder"},
     "report": {"encoder", "decoder"},
@@ -77,7 +79,10 @@ SIDEWAYS = {
 }
 
 #: Where the imports go no further than this, in spite of the layers.
-ONLY = {"formats": {"model", "errors", "dtypes", "limits", "files"}}
+ONLY = {
+    "formats": {"model", "errors", "dtypes", "limits", "files", "topology"},
+    "topology": {"model", "errors"},
+}
 
 #: Packages that the library leaves to the command line.
 COMMAND_LINE = {"click", "rich", "nnr_cli"}
