@@ -6,7 +6,7 @@ import contextlib
 import io
 import time
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     short_help="Decode a bitstream into a model.",
     epilog="""\b
 Examples:
-  nnr decode model.nnr -o model.nnef
+  nnr decode model.nnr
   nnr decode model.nnr -o model.onnx
+  nnr decode *.nnr -o folder/ --to safetensors
   nnr decode - -o weights.npz < weights.nnr
   nnr decode model.nnr -o model.safetensors --dtype float16
   nnr decode model.nnr -o heads.npz --only 'head/*' -j 4
@@ -30,9 +31,9 @@ Examples:
   nnr decode model.nnr -o thin.nnef --sparsify 0.01
 """,
 )
-@click.argument("bitstream", type=params.FileName())
-@params.target("MODEL", "The model")
-@params.model_format("by its name", "--to")
+@click.argument("bitstreams", metavar="BITSTREAM...", type=params.FileName(), nargs=-1, required=True)
+@params.target("MODEL", "The model, or a folder for it (default: beside BITSTREAM)", required=False)
+@params.model_format("by its name, else that of the source", "--to")
 @click.option(
     "--only", multiple=True, metavar="GLOB", help="Decode the tensors whose names match, and nothing else; repeatable."
 )
@@ -50,27 +51,23 @@ Examples:
 @params.limits
 @params.conversion
 def decode(
-    bitstream: str,
-    target: str,
+    bitstreams: tuple[str, ...],
+    target: str | None,
     model_format: str | None,
     only: tuple[str, ...],
     dtype: str,
     sparsify: float | None,
     prune: float | None,
-    allow_missing: bool,
-    topology: str | None,
-    jobs: int,
     resume: bool,
-    limits: nnr.Limits,
-    force: bool,
     quiet: bool,
     verbose: bool,
+    **options: Any,
 ) -> None:
-    """Decode BITSTREAM (- for standard input) into a model.
+    """Decode each BITSTREAM (- for standard input) into a model.
 
-    The name of MODEL decides on its format, unless --to says it (nnr formats lists names and endings). Standard output
-    gets the format of the graph that the bitstream carries (of NNEF a tar), or that which it was made of, where that
-    can be a stream; else an npz.
+    --to or the file extension of MODEL selects the format (see nnr formats). Otherwise, in a folder or on standard
+    output, it is the format of the graph in the bitstream (NNEF as a tar on standard output) or of the model that was
+    encoded. Standard output is an npz if that format cannot be a stream.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
@@ -81,19 +78,58 @@ def decode(
         raise click.UsageError(
             "--sparsify and --prune take a whole model as it is, without --only, --dtype and --resume"
         )
-    if target != "-" and not model_format:
+    named = not params.in_folder(target)
+    if named and len(bitstreams) > 1:
+        raise click.UsageError(f"{len(bitstreams)} bitstreams need a folder as the output, as in -o {target}/")
+    if named and target and target != "-" and not model_format:
         try:
             model_format = formats.by_suffix(target).NAME
         except nnr.FormatError as error:
             raise click.UsageError(str(error)) from None
-    stream = params.open_target(target, bitstream, force=force, folder=True)
+    options |= {"only": only, "dtype": dtype, "sparsify": sparsify, "prune": prune, "resume": resume}
+    for bitstream in bitstreams:
+        _decode(bitstream, target, model_format, printer, **options)
+
+
+def _decode(
+    bitstream: str,
+    target: str | None,
+    model_format: str | None,
+    printer: output.Printer,
+    *,
+    only: tuple[str, ...],
+    dtype: str,
+    sparsify: float | None,
+    prune: float | None,
+    allow_missing: bool,
+    topology: str | None,
+    jobs: int,
+    resume: bool,
+    limits: nnr.Limits,
+    force: bool,
+) -> None:
+    """Decode one bitstream."""
+    import nnr_codec as nnr
+    from nnr_codec import formats
+
     started = time.perf_counter()
+    stream = None
+    if target is not None and not params.in_folder(target):
+        stream = params.open_target(target, bitstream, force=force, folder=True)
     given = params.given(topology, limits, bitstream)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
         if isinstance(source, str):  # read in places, so that it is never in memory as a whole
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
+        if target is None or params.in_folder(target):
+            model_format = model_format or formats.source_format(file.topology, file.side.format)
+            if not model_format:
+                raise click.UsageError(
+                    f"{bitstream} does not say which format its model had; give -o with a file extension, or --to"
+                )
+            target = params.place(bitstream, target, formats.writing(model_format).SUFFIXES[0])
+            params.open_target(target, bitstream, force=force, folder=True)
         printer.passed_over(file.ignored)
         names = _matching(file, only) if only else None
         if model_format and formats.needs_topology(model_format):

@@ -16,8 +16,8 @@ from .errors import NO, one_line
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
+    from nnr_codec.bitstream_difference import BitstreamDifference
     from nnr_codec.compare import Agreement, ModelDifference, TensorDifference
-    from nnr_codec.difference import BitstreamDifference
     from nnr_codec.model import Array
 
 _SHOWN = 60  # characters of a value

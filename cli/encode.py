@@ -16,6 +16,8 @@ from .coding import LOSSLESS
 from .diff import errors_told
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import nnr_codec as nnr
     from nnr_codec.compare import LossSummary, ModelDifference
 
@@ -29,8 +31,9 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
     short_help="Compress a model into a bitstream.",
     epilog="""\b
 Examples:
-  nnr encode model.nnef -o model.nnr
+  nnr encode model.onnx
   nnr encode model.onnx -o model.nnr --quality 40
+  nnr encode *.safetensors -o folder/
   nnr encode model.safetensors -o model.nnr --lossless
   nnr encode checkpoint/ -o model.nnr -j 8 --resume
   nnr encode weights.npz -o weights.nnr --qp -32 --rule 'head.*:exact=true' --check
@@ -49,8 +52,8 @@ dq is short for dependent_quantization.
 Where several rules match a tensor, the last one wins.
 """,
 )
-@click.argument("model", type=params.FileName())
-@params.target("OUT.nnr", "The bitstream", required=False)
+@click.argument("models", metavar="MODEL...", type=params.FileName(), nargs=-1, required=True)
+@params.target("OUT.nnr", "The bitstream, or a folder for it (default: beside MODEL)", required=False)
 @click.option(
     "--qp",
     type=int,
@@ -139,7 +142,7 @@ Where several rules match a tensor, the last one wins.
 @params.limits
 @params.conversion
 def encode(
-    model: str,
+    models: tuple[str, ...],
     target: str | None,
     model_format: str | None,
     preset: str | None,
@@ -162,73 +165,91 @@ def encode(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Compress MODEL into an NNR bitstream.
+    """Compress each MODEL into an NNR bitstream.
 
-    MODEL is a file or folder of any format that nnr formats lists, told by its content; - for standard input.
+    MODEL is a file or folder of any format that nnr formats lists, recognised by its content; - for standard input.
     """
     import nnr_codec as nnr
 
     printer = output.Printer(quiet, verbose)
-    if lossless and preset not in (None, LOSSLESS):
-        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
     if preset == GPP and options["fold_batchnorm"]:
         raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
-    config = coding.configured(LOSSLESS if lossless else preset or DEFAULT, rules, options)
+    config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")
     if dry_run and (check or reports):
         raise click.UsageError(f"--dry-run writes nothing that {'--check' if check else '--report'} could tell of")
-    if target is None and not dry_run:
-        raise click.UsageError("Missing option '-o' / '--output'.")
+    if len(models) > 1 and (as_json or reports or not params.in_folder(target)):
+        raise click.UsageError(f"{len(models)} models need a folder as the output, and no --report or --json")
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
-    params.check_resume(resume, None if dry_run else target)
-    if target and os.path.realpath(target) in map(os.path.realpath, reports):
-        raise click.UsageError(f"{target} cannot be both bitstream and report")
+    params.check_resume(resume, "-" if dry_run else target)
+    places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
+    for k, place in enumerate(places):
+        if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
+            raise click.UsageError(f"{place} cannot be two outputs")
     for name in reports:
-        params.open_target(name, model, force=force, folder=False)
-    stream = params.open_target(target, model, force=force, folder=False) if target and not dry_run else None
-    kept = io.BytesIO() if stream and check else None
-    source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits, strict=strict)
+        params.open_target(name, *models, force=force, folder=False)
+    streams = [None if dry_run else params.open_target(place, *models, force=force, folder=False) for place in places]
     if known is not None:
-        config = replace(config, **data_of(nnr.load(known, format="npz", limits=limits)))
-    if target is None or dry_run:
-        estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
-        return
-    if evaluation:
-        config = maps.measured(source, model, config, evaluation, jobs, printer)
-    with printer.progress("encoding", len(source)) as advance:
+        data = data_of(nnr.load(known, format="npz", limits=limits))
+        with coding.usage_errors():
+            config = replace(config, **data)
+    for model, place, stream in zip(models, places, streams, strict=True):
+        source = output.model(model, format=model_format, limits=limits, strict=strict)
+        if dry_run:
+            estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
+            continue
+        asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
+        kept = io.BytesIO() if stream and check else None
+        with printer.progress("encoding", len(source)) as advance:
 
-        def note(tensor: Any) -> None:
-            bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
-            printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
-            advance()
+            def note(tensor: Any, advance: Callable[[], None] = advance) -> None:
+                bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
+                printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
+                advance()
 
-        report = nnr.encode_file(
-            source,
-            kept or stream or target,
-            config,
-            overwrite=force,
-            progress=note,
-            jobs=jobs,
-            statistics=bool(reports),
-            resume=resume,
-        )
-    if stream and kept:
-        stream.write(kept.getvalue())
-    report.source = "" if model == "-" else os.path.basename(os.path.normpath(model))
-    for name in reports:
-        report.save(name, overwrite=force)
-    for line in steps_told(config, report):
-        printer.note(line)
-    printer.note(f"{model} -> {target}: {summary(report)} in {report.seconds:.2f} s")
-    if check:
-        with printer.progress("checking", len(source)) as advance:
-            apart = source.topology if config.topology == "external" else None
-            written = nnr.open(kept.getvalue() if kept else target, limits=limits, topology=apart)
-            with written.deferred(allow_missing=True, jobs=jobs) as decoded:
-                found = nnr.compare_models(nnr.folded(source, report.config), decoded, advance)
-        printer.note(f"check: {checked(found)}")
+            report = nnr.encode_file(
+                source,
+                kept or stream or place,
+                asked,
+                overwrite=force,
+                progress=note,
+                jobs=jobs,
+                statistics=bool(reports),
+                resume=resume,
+            )
+        if stream and kept:
+            stream.write(kept.getvalue())
+        report.source = "" if model == "-" else os.path.basename(os.path.normpath(model))
+        for name in reports:
+            report.save(name, overwrite=force)
+        for line in steps_told(asked, report):
+            printer.note(line)
+        printer.note(f"{model} -> {place}: {summary(report)} in {report.seconds:.2f} s")
+        if check:
+            printer.note(
+                f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
+            )
+
+
+def compared(
+    source: nnr.Model,
+    bitstream: str | bytes,
+    report: nnr.EncodeReport,
+    limits: nnr.Limits,
+    jobs: int,
+    printer: output.Printer,
+) -> ModelDifference:
+    """Return how far the tensors of a bitstream are from those of its source after reduction."""
+    import nnr_codec as nnr
+
+    config = report.config
+    apart = source.topology if config and config.topology == "external" else None
+    with printer.progress("checking", len(source)) as advance:
+        written = nnr.open(bitstream, limits=limits, topology=apart)
+        with written.deferred(allow_missing=True, jobs=jobs) as decoded:
+            return nnr.compare_models(nnr.folded(source, config), decoded, advance)
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:
@@ -292,14 +313,11 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
 
 def check_steps(config: nnr.EncoderConfig) -> None:
     """UsageError for a step of parameter reduction, or an option of one, that does not exist."""
-    import nnr_codec as nnr
     from nnr_codec.encoder.reduce import tool_of
 
-    for step in config.reduction:
-        try:
+    with coding.usage_errors():
+        for step in config.reduction:
             tool_of(step)
-        except nnr.EncodeError as error:
-            raise coding.usage_error(error) from None
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:

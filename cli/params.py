@@ -103,6 +103,7 @@ def _rule(text: str) -> nnr.Rule:
 
 def _option(text: str) -> tuple[str, Option]:
     from dataclasses import fields
+    from difflib import get_close_matches
 
     from nnr_codec.config import TensorOptions
 
@@ -113,7 +114,11 @@ def _option(text: str) -> tuple[str, Option]:
     key = {"dq": "dependent_quantization"}.get(key, key)
     kinds = {field.name: str(field.type) for field in fields(TensorOptions)}
     if key not in kinds:
-        raise ValueError(f"{key!r} is not an option; there are {', '.join(sorted(kinds))}, and dq for short")
+        similar = get_close_matches(key, kinds, 1)
+        known = (
+            f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(sorted(kinds))}, and dq for short"
+        )
+        raise ValueError(f"{key!r} is not an option; {known}")
     return key, _value(key, kinds[key], value.lower())
 
 
@@ -224,6 +229,32 @@ def target(metavar: str, description: str, required: bool = True) -> Callable[[F
     )
 
 
+def in_folder(target: str | None) -> bool:
+    """Return whether an output gets a name of its own: in the folder ``target``, or beside its input for None."""
+    if target is None:
+        return True
+    is_folder = target.endswith(("/", os.sep)) or os.path.isdir(target)
+    return is_folder and not os.path.splitext(os.path.normpath(target))[1]
+
+
+def place(source: str, target: str | None, suffix: str) -> str:
+    """Return the path of the output of ``source``: the target, or in the folder that it names, or beside ``source``.
+
+    A missing folder is created.
+    """
+    from nnr_codec import formats
+
+    if target is not None and not in_folder(target):
+        return target
+    if source == "-":
+        raise click.UsageError("the output of standard input has no default name; give -o")
+    stem = formats.without_suffix(source)
+    if target is None:
+        return stem + suffix
+    os.makedirs(target, exist_ok=True)
+    return os.path.join(target, os.path.basename(stem) + suffix)
+
+
 def model_format(default: str, *names: str, of: str = "MODEL") -> Callable[[F], F]:
     """The option ``--format``, or one of further names, which gives ``model_format``."""
     return click.option(
@@ -242,14 +273,14 @@ def resume(command: F) -> F:
     return click.option(
         "--resume",
         is_flag=True,
-        help="Keep what is done in a folder beside the output (its name and .parts) until all is: after an "
-        "interruption, the same command goes on from there.",
+        help="Store finished work in a folder beside the output (its name and .parts): after an interruption, the "
+        "same command resumes.",
     )(command)
 
 
 def check_resume(resume: bool, target: str | None) -> None:
-    """UsageError for an output beside which no folder can be."""
-    if resume and target in (None, "-"):
+    """Raise UsageError for an output beside which no folder can be."""
+    if resume and target == "-":
         raise click.UsageError("--resume needs a file as the output")
 
 

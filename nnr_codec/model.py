@@ -199,6 +199,11 @@ class Model:
     format: str = ""
     aliases: dict[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        of = f" of {self.format}" if self.format else ""
+        graph = f", {self.topology.format or 'other'} topology" if self.topology else ""
+        return f"<Model{of}: {len(self.tensors):,} tensors{graph}>"
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
 
@@ -207,6 +212,13 @@ class Model:
 
     def __getitem__(self, name: str) -> Array:
         return self.tensors[name]
+
+
+class StatefulModule(Protocol):
+    """A module of PyTorch: something with a ``state_dict()``."""
+
+    def state_dict(self) -> Any:
+        """Return tensors by name."""
 
 
 @runtime_checkable

@@ -33,6 +33,7 @@ from .bitstream.performance import UnificationMap as UnificationMap
 from .bitstream.performance import UnificationRow as UnificationRow
 from .bitstream.summary import UnitInfo as UnitInfo
 from .bitstream.units import Unit as Unit
+from .bitstream_difference import diff as diff
 from .compare import Loss as Loss
 from .compare import LossSummary as LossSummary
 from .compare import compare_models as compare_models
@@ -53,7 +54,6 @@ from .decoder.tools import requirements as requirements
 from .decoder.tools import tree as tree
 from .decoder.update import Update as Update
 from .decoder.update import UpdateDecoder as UpdateDecoder
-from .difference import diff as diff
 from .encoder.encode import TensorReport as TensorReport
 from .encoder.fixed import Saturation as Saturation
 from .encoder.fixed import SaturationWarning as SaturationWarning
@@ -87,7 +87,7 @@ from .limits import Limits as Limits
 from .model import Block as Block
 from .model import Model as Model
 from .model import Topology as Topology
-from .reduction import Step as Step
+from .reduction_steps import Step as Step
 from .report.encoded import EncodeReport as EncodeReport
 from .report.reduced import Reduction as Reduction
 from .report.reduced import StepReport as StepReport

@@ -22,15 +22,15 @@ LAYERS = {
     "errors": 0,
     "rules": 0,
     "constants": 0,
-    "child": 0,
-    "wanted": 0,
+    "cancellation": 0,
+    "subprocess_command": 0,
     "dtypes": 0,
     "limits": 1,
     "model": 1,
-    "workers": 1,
+    "parallel": 1,
     "compare": 1,
     "config": 1,
-    "reduction": 1,
+    "reduction_steps": 1,
     "files": 1,
     "syntax": 1,
     "cabac_ext": 1,
@@ -38,12 +38,11 @@ LAYERS = {
     "sideinfo": 1,
     "topology": 1,
     "bitstream": 2,
-    "parts": 2,
     "encoder": 3,
     "decoder": 3,
     "federated": 3,
     "conformance": 3,
-    "difference": 3,
+    "bitstream_difference": 3,
     "integrations": 4,
     "report": 3,
     "runtime": 3,
@@ -64,14 +63,14 @@ SIDEWAYS = {
     "tensor": {"limits", "model", "cabac_ext"},
     "sideinfo": {"limits", "model", "tensor", "cabac_ext"},
     "files": {"limits"},
-    "config": {"limits", "model", "reduction"},
+    "config": {"limits", "model", "reduction_steps"},
     "encoder": {"decoder"},  # the encoder commits what the decoder will reconstruct; never the other way
     "federated": {"encoder", "decoder", "conformance"},
     "integrations": {"api"},
     "compare": {"model"},
     "topology": {"model"},
     "conformance": {"decoder"},
-    "difference": {"decoder"},
+    "bitstream_difference": {"decoder"},
     "report": {"encoder", "decoder"},
     "api": {"topics", "public"},
     "public": {"api", "topics"},
@@ -235,3 +234,13 @@ def test_importing_the_package_is_cheap() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_an_unbuilt_clone_says_how_to_build_it(tmp_path: Path) -> None:
+    for name in ("__init__.py", "cabac_ext/kernel.pyx"):
+        copy = tmp_path / "nnr_codec" / name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes((PACKAGE / name).read_bytes())
+    command = [sys.executable, "-c", "import nnr_codec"]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("is not built; run `pip install -e .` in its clone, or start Python elsewhere")

@@ -65,6 +65,7 @@ def test_each_fault_is_another_module_with_a_name_of_its_own() -> None:
             assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), fault.name
 
 
+@pytest.mark.medium
 def test_a_sample_has_all_kinds_and_depends_on_its_seed() -> None:
     first = faults.sample(found(), 40, seed=1)
     assert {fault.kind for fault in first} == {"limit", "guard", "arithmetic", "kernel"}

@@ -15,7 +15,7 @@ from ..encoder.reduce.tool import Reduced
 from ..encoder.schedule import Pool, Reader
 from ..errors import FormatError
 from ..model import Model, Wiring
-from ..reduction import Step
+from ..reduction_steps import Step
 from ..report.reduced import StepReport, step_report
 from .decoding import decode
 

@@ -17,8 +17,8 @@ from ..encoder.encode import TensorReport, encode_units
 from ..encoder.prepare import Prepared
 from ..encoder.schedule import Pool, Reader
 from ..errors import EncodeError
-from ..model import Array, Model
-from ..reduction import Step
+from ..model import Model
+from ..reduction_steps import Step
 from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ..encoder.tune import Tuning
-    from .arguments import Source
+    from .arguments import ModelSource
 
 
 def estimate(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     config: EncoderConfig | None = None,
     *,
     jobs: int = 1,
@@ -60,7 +60,7 @@ def estimate(
 
 
 def tune(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     evaluate: Callable[[Model], float],
     *,
     tolerance: float,
@@ -110,9 +110,7 @@ def tune(
     return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
 
 
-def folded(
-    model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]
-) -> Model:
+def folded(model: ModelSource, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]) -> Model:
     """The model that a bitstream of these options restores, but for quantization.
 
     It is ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two leave the
@@ -123,7 +121,7 @@ def folded(
 
 
 def reduce(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     steps: str | Iterable[Step | str],
     config: EncoderConfig | None = None,
     **options: Unpack[EncoderOptions],
@@ -156,7 +154,7 @@ def reduce(
 
 
 def measure(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     evaluate: Callable[[Model], float | tuple[float, Sequence[float | None]]],
     maps: Mapping[str, Sequence[float] | None],
     *,

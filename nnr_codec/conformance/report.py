@@ -12,7 +12,7 @@ from ..limits import Limits
 from ..rules import Requirement
 from ..syntax import Descriptor
 from .digest import TensorDigest
-from .requirements import Finding, Seen
+from .requirements import Finding, SeenUnit
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ FOLLOWS: dict[int, set[str]] = {
 }
 
 
-class Findings:
+class ReportBuilder:
     """Fills a report.
 
     Attributes
@@ -98,9 +98,9 @@ class Findings:
         self.report = Report()
         self.lost: set[int] = set()
         self._told: set[tuple[str, int | str]] = set()  # rules and units, or messages about the bitstream as a whole
-        self._bits: tuple[Seen | None, dict[str, int]] = (None, {})  # of the elements of one unit
+        self._bits: tuple[SeenUnit | None, dict[str, int]] = (None, {})  # of the elements of one unit
 
-    def add(self, rule: Requirement, findings: Iterator[Finding], seen: Seen | None) -> None:
+    def add(self, rule: Requirement, findings: Iterator[Finding], seen: SeenUnit | None) -> None:
         """Add what a check of a rule found."""
         for finding in findings:
             about = finding.seen or seen
@@ -109,7 +109,7 @@ class Findings:
             self._tell(rule, Violation(rule.id, rule.clause, finding.message, index, label, finding.element, bit))
 
     def refuse(
-        self, error: NnrError, index: int | None, label: str, seen: Seen | None = None, *, extension: bool = False
+        self, error: NnrError, index: int | None, label: str, seen: SeenUnit | None = None, *, extension: bool = False
     ) -> None:
         """Add what the decoder refuses, unless a check has said it of the unit already.
 
@@ -137,7 +137,7 @@ class Findings:
         self._told.add((rule.id, found.message if found.unit is None else found.unit))
         (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
 
-    def _bit(self, seen: Seen, element: str) -> int:
+    def _bit(self, seen: SeenUnit, element: str) -> int:
         """Where an element of a unit begins."""
         if self._bits[0] is not seen:
             bits: dict[str, int] = {}

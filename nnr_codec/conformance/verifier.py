@@ -23,8 +23,8 @@ from ..model import Array, Topology
 from ..rules import Requirement
 from ..syntax import Session
 from .digest import TensorDigest
-from .report import Findings
-from .requirements import END_CHECKS, TENSOR_CHECKS, UNIT_CHECKS, Checked, History, Seen, notes_on
+from .report import ReportBuilder
+from .requirements import END_CHECKS, TENSOR_CHECKS, UNIT_CHECKS, CheckedBitstream, History, SeenUnit, notes_on
 
 
 class BitstreamVerifier:
@@ -32,7 +32,7 @@ class BitstreamVerifier:
 
     Parameters
     ----------
-    findings : Findings
+    findings : ReportBuilder
         Where what is found goes.
     limits : Limits
     session : Session
@@ -45,7 +45,7 @@ class BitstreamVerifier:
 
     def __init__(
         self,
-        findings: Findings,
+        findings: ReportBuilder,
         limits: Limits,
         session: Session,
         history: History,
@@ -53,7 +53,7 @@ class BitstreamVerifier:
     ) -> None:
         self.findings, self.limits, self.session = findings, limits, session
         self.findings.lost.clear()
-        self.checked = Checked(limits, history)
+        self.checked = CheckedBitstream(limits, history)
         reader = UnitReader(b"", limits, session)
         self.given = topology is not None
         self.parser = BitstreamParser(reader, given=topology, before=history.topology)
@@ -91,12 +91,12 @@ class BitstreamVerifier:
         if not self.started:
             self.findings.lost.add(NNR_STR)
 
-    def take(self, unit: Unit) -> Seen:
+    def take(self, unit: Unit) -> SeenUnit:
         """Check the next unit that can be read."""
         kind = unit.header.nnr_unit_type
         if vars(self.active) != vars(self.session):
             self.active = self.session.snapshot()
-        seen = self.checked.seen[unit.index] = Seen(unit, self.active)
+        seen = self.checked.seen[unit.index] = SeenUnit(unit, self.active)
         if kind == NNR_NDU:
             with suppress(MissingReferenceError):  # which the parser tells
                 seen.names = tuple(self.session.names(unit.ndu))
@@ -130,7 +130,7 @@ class BitstreamVerifier:
         self.session.general_profile_idc = min(self.session.general_profile_idc, 1)
         return seen
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: SeenUnit) -> None:
         """Apply the checks of units, to a tensor in parts those of its last part."""
         header = seen.unit.header
         is_whole = header.nnr_unit_type != NNR_NDU or header.part < 2

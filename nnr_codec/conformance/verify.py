@@ -19,8 +19,8 @@ from ..model import Topology
 from ..rules import Requirement
 from ..syntax import BitReader, Reader, Session
 from ..syntax.structures import NnrUnitSize
-from .report import Findings, Report
-from .requirements import Finding, History, Member, Seen
+from .report import Report, ReportBuilder
+from .requirements import AggregateMember, Finding, History, SeenUnit
 from .verifier import BitstreamVerifier
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ class _Verifier:
         self.limits, self.history, self.topology = limits, history, topology
         self.session = Session(topology_dimensions, general_profile_idc=1)  # unless an NNR_STR says otherwise
         self.budget = Budget(limits)
-        self.findings = Findings(limits)
-        self.open: list[tuple[Seen, int]] = []  # aggregates, and where each ends
+        self.findings = ReportBuilder(limits)
+        self.open: list[tuple[SeenUnit, int]] = []  # aggregates, and where each ends
         self.guessed = False  # whether the unit before had no size, so that the next one may begin elsewhere
         self.bitstream = self.begin()
 
@@ -141,7 +141,7 @@ class _Verifier:
                 self.next_bitstream(unit)
             seen = self.bitstream.take(unit)
         if self.open:
-            self.open[-1][0].members.append(Member(position, kind, seen))
+            self.open[-1][0].members.append(AggregateMember(position, kind, seen))
         if not size:
             return self.cut(end)
         if seen and kind == NNR_AGG and self.enter(seen, position + size):
@@ -154,7 +154,7 @@ class _Verifier:
             seen.refused |= close <= end
         return end
 
-    def enter(self, seen: Seen, end: int) -> bool:
+    def enter(self, seen: SeenUnit, end: int) -> bool:
         """Go into an aggregate, unless that is too deep."""
         try:
             self.limits.check("max_agg_depth", len(self.open) + 1, "depth of aggregates")
@@ -172,7 +172,7 @@ class _Verifier:
             self.findings.report.notes.append(f"{unit.label()} begins another bitstream")
         else:
             finding = Finding("another bitstream begins", "nnr_unit_type")
-            self.findings.add(Requirement.ONE_BITSTREAM, iter([finding]), Seen(unit, self.session))
+            self.findings.add(Requirement.ONE_BITSTREAM, iter([finding]), SeenUnit(unit, self.session))
 
 
 def unit_size(data: memoryview) -> int:

@@ -19,9 +19,9 @@ from ..tensor.quant import add_update
 from .info import TensorInfo
 from .parents import Reference, refer
 from .reconstruct import Rec, reconstruct
-from .state import Arrays, Digest, Key, Node, UpdateState
+from .state import Arrays, Digest, Key, UpdateNode, UpdateState
 from .task import NduTask
-from .unit import Check, Piece, UnitDecoder, complete, located
+from .unit import Piece, UnitDecoder, complete, located
 
 #: What each unit of a group refers to.
 References = Sequence[Reference | None]
@@ -31,7 +31,7 @@ class Left(NamedTuple):
     """A node that is left to later updates, and what it continues."""
 
     reference: Reference
-    node: Node
+    node: UpdateNode
 
 
 class Group(NamedTuple):
@@ -168,8 +168,6 @@ class GroupDecoder:
         As for :meth:`Group.decode`.
     keep_levels : bool
         Whether :meth:`recs` tells the integers.
-    check : callable, optional
-        See UnitDecoder.
 
     Raises MissingReferenceError when an earlier update has another shape.
     """
@@ -182,7 +180,6 @@ class GroupDecoder:
         first_edition: bool,
         raw: bool = False,
         keep_levels: bool = False,
-        check: Check | None = None,
     ) -> None:
         self.references = references
         self._group, self._raw = group, raw
@@ -205,7 +202,6 @@ class GroupDecoder:
                         co_loc=co_loc,
                         any_sig=any_sig,
                         keep_levels=keep_levels or bool(reference and is_update),
-                        check=check,
                     )
                 )
 
@@ -308,11 +304,11 @@ class _Memory:
                 shared = np.may_share_memory(rec.levels, rec.values)
                 self.levels.append(rec.levels.copy() if shared else rec.levels)
 
-    def node(self) -> Node:
+    def node(self) -> UpdateNode:
         """The node that replaces the one before."""
         _, depth, name, history, cache, *_ = self.reference
         if not self.recs:
-            return Node(depth, name=name)
+            return UpdateNode(depth, name=name)
         any_sig: Arrays = tuple(levels != 0 for levels in self.levels)
         old = history.any_sig if history else ()
         if not any_sig:
@@ -325,7 +321,7 @@ class _Memory:
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
         # Nor do raw parameters touch WeightUpdateCache (7.3.4).
         updates = tuple(self.updates) or (cache.updates if cache else ())
-        return Node(depth, tuple(self.levels), any_sig, updates, name)
+        return UpdateNode(depth, tuple(self.levels), any_sig, updates, name)
 
 
 def is_first_edition(groups: Iterable[Group]) -> bool:

@@ -8,7 +8,7 @@ from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID
 from ..errors import MissingReferenceError
 from ..rules import Requirement
 from ..syntax.structures import NnrCompressedDataUnitHeader
-from .state import Device, Key, Node, UpdateState
+from .state import Device, Key, UpdateNode, UpdateState
 
 
 class Reference(NamedTuple):
@@ -21,11 +21,11 @@ class Reference(NamedTuple):
     put_node_depth : int
     name : str
         Its first topology element.
-    history : Node or None
+    history : UpdateNode or None
         The node whose AnySigBeforeFlag goes on; None where history starts anew.
-    cache : Node or None
+    cache : UpdateNode or None
         The node whose WeightUpdateCache residuals are added to; None where there is none.
-    co_loc : Node or None
+    co_loc : UpdateNode or None
         The node whose levels temporal contexts look at; None without such contexts.
     used : tuple of Device
         The devices of all these and of the parent.
@@ -34,9 +34,9 @@ class Reference(NamedTuple):
     key: Key
     put_node_depth: int
     name: str
-    history: Node | None = None
-    cache: Node | None = None
-    co_loc: Node | None = None
+    history: UpdateNode | None = None
+    cache: UpdateNode | None = None
+    co_loc: UpdateNode | None = None
     used: tuple[Device, ...] = ()
 
 
@@ -159,7 +159,7 @@ def _check_digest(
 
 def _find(
     header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState
-) -> tuple[Key, Node] | None:
+) -> tuple[Key, UpdateNode] | None:
     """The parent of a unit without ids; None where it is not known and need not be.
 
     Small payloads may be those of many tensors, so the name counts as well (errata N19).
@@ -203,7 +203,7 @@ def _unknown(name: str, element: str, digest: bytes) -> MissingReferenceError:
     )
 
 
-def _known(node: Node | None) -> str:
+def _known(node: UpdateNode | None) -> str:
     return f"the last known one has depth {node.put_node_depth}" if node else "none is known"
 
 

@@ -44,7 +44,7 @@ class Digest(NamedTuple):
         return cls(sha256(payload).digest(), sha512(payload).digest())
 
 
-class Node(NamedTuple):
+class UpdateNode(NamedTuple):
     """The last node of one parameter's update tree.
 
     Parameters
@@ -94,7 +94,7 @@ class Sender:
         Bytes of all this.
     """
 
-    nodes: dict[int | str, Node] = field(default_factory=dict)
+    nodes: dict[int | str, UpdateNode] = field(default_factory=dict)
     schema: Schema = field(default_factory=dict)
     position: Position | None = None
     nbytes: int = ENTRY_BYTES
@@ -170,7 +170,7 @@ class UpdateState:
         found = ((device, sender.position) for device, sender in self._senders.items())
         return {device: position for device, position in found if device is not None and position}
 
-    def node(self, key: Key) -> Node | None:
+    def node(self, key: Key) -> UpdateNode | None:
         """The last node of a parameter."""
         sender = self._senders.get(key[0])
         return sender.nodes.get(key[1]) if sender else None
@@ -180,12 +180,12 @@ class UpdateState:
         return self._senders[device].schema if device in self._senders else {}
 
     # ------------------------------------------------------------------------------------------ for a bitstream
-    def before(self, key: Key) -> Node | None:
+    def before(self, key: Key) -> UpdateNode | None:
         """The last node of a parameter that is of an earlier bitstream."""
         sender = self._before.get(key[0])
         return sender.nodes.get(key[1]) if sender else None
 
-    def find(self, digest: bytes) -> Iterator[tuple[Key, Node]]:
+    def find(self, digest: bytes) -> Iterator[tuple[Key, UpdateNode]]:
         """The parameters whose last node of an earlier bitstream has a payload of this digest."""
         if self._index is None:
             self._index = {}
@@ -198,7 +198,7 @@ class UpdateState:
             if found := self.before(key):
                 yield key, found
 
-    def put(self, key: Key, node: Node, limits: Limits, used: Iterable[Device] = ()) -> None:
+    def put(self, key: Key, node: UpdateNode, limits: Limits, used: Iterable[Device] = ()) -> None:
         """Make ``node`` the last one of its parameter; devices ``used`` were of use for it.
 
         Raises

@@ -35,7 +35,7 @@ from ..errors import FormatError
 from ..files import output_file
 from ..limits import Limits
 from .lineage import Position
-from .state import Digest, Key, Node, Sender, UpdateState
+from .state import Digest, Key, Sender, UpdateNode, UpdateState
 
 if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
@@ -187,13 +187,13 @@ class _Reader:
             raise self.damaged(f"type {type_!r}")
         return name, (shape, type_)
 
-    def node(self) -> Node:
+    def node(self) -> UpdateNode:
         name, depth = self.text(), self.number(_U64)
         digests = self.list(_DIGEST, lambda: Digest(bytes(self.take(32)), bytes(self.take(64))))
         levels = self.list(1, partial(self.array, (LEVELS,)))
         any_sig = self.list(1, partial(self.array, (FLAGS,)))
         updates = self.list(1, partial(self.array, (*TYPES[:1], *TYPES[2:])))
-        return Node(depth, tuple(levels), tuple(any_sig), tuple(updates), name, tuple(digests))
+        return UpdateNode(depth, tuple(levels), tuple(any_sig), tuple(updates), name, tuple(digests))
 
     def array(self, types: Sequence[np.dtype[Any]]) -> Array:
         index = self.take(1)[0]

@@ -129,6 +129,7 @@ class TopologyInfo:
         """Raise FormatError unless tensors of these shapes and types are those of the topology; some may be missing."""
         wrong: dict[str, list[str]] = {"are no variables of it": [], "have other shapes": [], "have other types": []}
         strangers, shapes, types = wrong.values()
+        first = ""
         for name, (shape, type_) in tensors.items():
             declared = self.shape(name)
             if declared is None:
@@ -137,6 +138,9 @@ class TopologyInfo:
                 shapes.append(f"{name!r} is {shape}, declared as {declared}")
             elif STORED_TYPES[type_].kind not in self._kinds.get(self.known(name), STORED_TYPES[type_].kind):
                 types.append(f"{name!r} is {type_}")
+            else:
+                continue
+            first = first or name
         found = [
             f"{len(names):,} of {len(tensors):,} tensors {what}: {_list(names)}"
             for what, names in wrong.items()
@@ -144,7 +148,10 @@ class TopologyInfo:
         ]
         if found:
             raise FormatError(
-                f"the topology given does not fit the bitstream: {'; '.join(found)}", rule=Requirement.TOPOLOGY_FIT
+                f"the topology given does not fit the bitstream: {'; '.join(found)}",
+                rule=Requirement.TOPOLOGY_FIT,
+                tensor=first,
+                hint="give the topology of the model that was encoded",
             )
 
 

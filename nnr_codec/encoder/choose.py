@@ -13,7 +13,7 @@ from ..cabac_ext import quantizer
 from ..config import DEFAULT_STEP_EXPONENT
 from ..constants import NNR_PT_FLOAT, NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..dtypes import STORED_TYPES
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array
 from ..sideinfo.record import DeltaCode, TensorRecord
 from ..tensor.quant import DTYPES, step_size
@@ -52,7 +52,7 @@ def choose(subject: Subject, in_block: bool = False, index: int = 0) -> TensorPl
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
         plan = _choose(subject, in_block, index)
     if plan.record and not subject.config.side_info:
-        raise EncodeError(_unsaid(subject))
+        raise EncodeError(*_unsaid(subject), tensor=subject.name)
     return plan
 
 
@@ -134,7 +134,7 @@ def _promising(subject: Subject, lossy: TensorPlan) -> bool:
     return are_multiples or distinct < SHARE * len(some)
 
 
-def _unsaid(subject: Subject) -> str:
+def _unsaid(subject: Subject) -> tuple[str, ...]:
     """What NNR cannot say of a tensor."""
     shape = subject.array.shape
     if subject.is_bits:
@@ -145,7 +145,7 @@ def _unsaid(subject: Subject) -> str:
         what = f"has type {subject.stored.name}, which profile 0 does not express (7.2)"
     else:
         what = f"has type {subject.stored.name}, which NNR does not express (Table 15)"
-    return f"tensor {subject.name!r} {what}; only side information does"
+    return f"tensor {subject.name!r} {what}; use ", Option("side_info", True)
 
 
 def _lossy(subject: Subject, in_block: bool) -> TensorPlan | None:

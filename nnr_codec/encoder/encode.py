@@ -26,7 +26,6 @@ from .contexts import groups_of, refer
 from .cost import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .distortion import loss
 from .encode_warnings import warn_if_larger, warn_of_loss
-from .kept import Keeping
 from .layout import plan_units, side_info
 from .links import Link
 from .lossless import least_bytes, lossless
@@ -34,6 +33,7 @@ from .plan import TensorPlan
 from .preamble import preamble
 from .prepare import Prepared
 from .quantize import Groups, as_coded, contents
+from .resume import Resumption
 from .schedule import Call, Pool, Reader
 from .statistics import TensorStatistics, tensor_statistics
 from .tools import Part, choose_tools
@@ -42,7 +42,7 @@ from .unused_options import check_blocks, warn_unmatched, warn_unused
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ..parts import Parts
+    from ..parallel.checkpoint import Checkpoint
 
 #: A lossless encoding is sized only if the lower bound of its bytes is below this part of the encoding's bytes.
 SURE = 0.99
@@ -77,16 +77,16 @@ def encode_units(
     jobs: int = 1,
     executor: Executor | None = None,
     statistics: bool = False,
-    parts: Parts | None = None,
+    checkpoint: Checkpoint | None = None,
     asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
     """The units of a bitstream that holds a model, one after another.
 
     All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
     (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
-    With ``parts``, what is there of the same work is not done again; a reading more tells what that is. With ``asked``,
-    the options of the caller, an EncodeWarning names options without effect, matrices with a large error, and the size
-    of a lossless encoding if that is smaller.
+    With ``checkpoint``, finished units of the same encoding are not coded again, and all tensors are read once more.
+    With ``asked``, the options of the caller, an EncodeWarning names options without effect, matrices with a large
+    error, and the size of a lossless encoding if that is smaller.
 
     Raises EncodeError, naming the tensor, for one that cannot be coded as requested.
     """
@@ -108,13 +108,9 @@ def encode_units(
         def settle() -> EncoderConfig:
             return allocate(prepared, config, read, pool, sizes)
 
-        if parts is None:
-            settled = settle()
-            done = yield from _units(prepared, settled, read, pool, progress, statistics)
-        else:
-            keeping = Keeping(pool, parts, model, read)
-            settled = keeping.settled(config, settle)
-            done = yield from _units(prepared, settled, read, keeping, progress, statistics)
+        resumption = Resumption(checkpoint, prepared, config, read, pool) if checkpoint else None
+        settled = resumption.settled(config, settle) if resumption else settle()
+        done = yield from _units(prepared, settled, read, pool, progress, statistics, resumption)
         if not asked:
             return
         warn_of_loss(done.losses, asked, prepared)
@@ -150,9 +146,10 @@ def _units(
     prepared: Prepared,
     config: EncoderConfig,
     read: Reader,
-    pool: Pool | Keeping,
+    pool: Pool,
     progress: Progress | None,
     statistics: bool = False,
+    resumption: Resumption | None = None,
 ) -> Generator[bytes, None, _Done]:
     """The units of a bitstream, with options that have no goals."""
     session = Session()
@@ -179,7 +176,7 @@ def _units(
         link = links.of.get(plan.name) if links else None
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
         calls.append(Call(_encoded, read, names, arguments, cost, hints))
-    results = pool.units(calls, before) if isinstance(pool, Keeping) else pool.results(calls)
+    results = resumption.units(calls, before, statistics) if resumption else pool.run(calls)
     losses: dict[str, Loss] = {}
     for plan, (units, taken, measured, lost, floor) in zip(plans, results, strict=True):
         unit_bytes, seconds = sum(map(len, units)), taken

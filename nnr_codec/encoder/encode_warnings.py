@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..compare import Loss
 from ..config import EncoderConfig
-from ..errors import EncodeWarning, LossWarning
+from ..errors import EncodeWarning, LossWarning, Option
 from .fixed import LISTED, LONGEST
 from .prepare import Prepared
 
@@ -40,14 +40,18 @@ def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Pre
     named = ", ".join(f"{name[:LONGEST]!a} ({snr:.1f} dB)" for name, snr in [*found.items()][:LISTED])
     more = f" and {len(found) - LISTED:,} more" if len(found) > LISTED else ""
     if asked.fixed_point:
-        advice = f"the steps of fixed_point {asked.fixed_point!r} are too large for them"
+        advice: tuple[str, ...] = (
+            "the steps of ",
+            Option("fixed_point"),
+            f" {asked.fixed_point!r} are too large for them",
+        )
     elif asked.target_size is not None or asked.target_ratio is not None:
-        advice = "use a larger target, or a rule with snr= or exact=true"
+        advice = ("use a larger target, or a rule with snr= or exact=true",)
     elif asked.codebook:
-        advice = "use a larger codebook, or a rule with exact=true"
+        advice = "use a larger ", Option("codebook"), ", or a rule with exact=true"
     else:
-        advice = "use a smaller qp, quality=, or a rule with exact=true"
-    warning = LossWarning(f"{what} coded below {LEAST_SNR:.0f} dB: {named}{more}; {advice}")
+        advice = "use a smaller ", Option("qp"), ", ", Option("quality"), ", or a rule with exact=true"
+    warning = LossWarning(f"{what} coded below {LEAST_SNR:.0f} dB: {named}{more}; ", *advice)
     warning.tensors = found
     warnings.warn(warning, stacklevel=4)
 
@@ -55,6 +59,6 @@ def warn_of_loss(losses: Mapping[str, Loss], asked: EncoderConfig, prepared: Pre
 def warn_if_larger(taken: int, exact: int, config: EncoderConfig) -> None:
     """Warn of an encoding that takes more bytes than a lossless one."""
     if taken > exact:
-        way_out = f"target_size={exact} (--target-size)" if config.steps else "exact=True (--lossless)"
+        option = Option("target_size", exact) if config.steps else Option("exact", True)
         message = f"the encoding takes {taken:,} bytes, more than the {exact:,} bytes of a lossless encoding"
-        warnings.warn(EncodeWarning(f"{message}; use {way_out}"), stacklevel=4)
+        warnings.warn(EncodeWarning(f"{message}; use ", option), stacklevel=4)

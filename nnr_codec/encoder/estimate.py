@@ -68,7 +68,7 @@ def _estimated(
     before = sum(map(len, said))
     plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
     calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
-    found = dict(zip([call.names[0] for call in calls], pool.results(calls), strict=True))
+    found = dict(zip([call.names[0] for call in calls], pool.run(calls), strict=True))
     tensors: list[Estimated] = []
     for plan, _ in plans:
         size, error = found.get(plan.name, (0, None))

@@ -83,7 +83,7 @@ def exact(subject: Subject) -> TensorPlan:
         for code in (RawCode(subject.part_id("raw")),) if tiny else _codes(subject):
             cheapest.offer(subject.coded(code))
     if cheapest.plan is None:
-        raise EncodeError(_reason(subject))
+        raise EncodeError(_reason(subject), tensor=subject.name)
     return cheapest.plan
 
 

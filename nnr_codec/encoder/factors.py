@@ -79,7 +79,7 @@ def _nearest(step: float, density: int) -> int:
 def measured(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:
     """The factors of each of these weights, by its name; ``energy``: that of the weight as well."""
     calls = [Call(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
-    return {block.weight: found for block, found in zip(blocks, pool.results(calls), strict=True)}
+    return {block.weight: found for block, found in zip(blocks, pool.run(calls), strict=True)}
 
 
 def _names(block: Block) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..config import FIXED_POINT
 from ..constants import NNR_PT_FLOAT
 from ..dtypes import STORED_TYPES
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..sideinfo.record import TensorRecord
 from .distinct import chunks
 from .exact import Cheapest
@@ -70,7 +70,9 @@ def fixed_plan(subject: Subject, in_block: bool = False) -> TensorPlan:
     form = FixedPoint(fraction, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     if not all(map(isfinite, subject.bounds)):
         raise EncodeError(
-            f"tensor {subject.name!r} has values that are not finite, for which {name} has no numbers",
+            f"tensor {subject.name!r} has values that are not finite, which ",
+            Option("fixed_point", name),
+            " does not represent",
             tensor=subject.name,
         )
     qp = -fraction << subject.config.qp_density

@@ -125,7 +125,9 @@ def _factors_qp(
     qps = range(qp_of(rms * FINEST), qp_of(rms * COARSEST) + 1, FACTOR_STEPS)
     qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
     if qp is None:
-        raise EncodeError(f"no steps of its factors give {block.weight!r} the error that is asked for")
+        raise EncodeError(
+            f"no steps of its factors give {block.weight!r} the error that is asked for", tensor=block.weight
+        )
     return qp
 
 
@@ -160,7 +162,7 @@ def read_each(
 ) -> dict[str, Result]:
     """What a function gives of each tensor: of a list with the array, its name, and what else is given."""
     calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
-    return {call.names[0]: result for call, result in zip(calls, pool.results(calls), strict=True)}
+    return {call.names[0]: result for call, result in zip(calls, pool.run(calls), strict=True)}
 
 
 def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..config import EncoderConfig
 from ..constants import NNR_PT_INT
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import SideInfo, TensorRecord
 from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
@@ -25,7 +25,6 @@ from .cost import code_bytes
 from .fitting import fit, pays, scale_options, scaled
 from .fixed import warn_saturated
 from .goals import with_density
-from .kept import Keeping
 from .links import Link, Links
 from .plan import READABLE, Subject, TensorPlan, check_name, subject
 from .prepare import Prepared
@@ -58,7 +57,7 @@ class Layout:
     quantization_parameter: int
 
 
-def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool | Keeping) -> Layout:
+def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> Layout:
     """Plan the units of a model.
 
     Each tensor, or block, is read and released. Tensors whose steps are out of reach of the QuantizationParameter that
@@ -104,7 +103,7 @@ def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> Sid
     records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
     record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
     if record and not config.side_info:
-        raise EncodeError("the model has metadata, which only side information holds")
+        raise EncodeError("the model has metadata, which only side information holds; use ", Option("side_info", True))
     size = len(record.to_bytes()) if record else 0
     if size > READABLE.max_side_info_bytes:
         raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
@@ -166,7 +165,7 @@ class _Layout:
     model: Model
     config: EncoderConfig
     read: Reader
-    pool: Pool | Keeping
+    pool: Pool
     wiring: Wiring
     scales: set[str]
     fitted: frozenset[str]
@@ -204,7 +203,7 @@ class _Layout:
                 calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
         self.planned = {name: one for name, one in self.planned.items() if not self.out_of_reach & {*calls[name].names}}
         left = [name for name in calls if name not in self.planned]
-        self.planned |= zip(left, self.pool.results([calls[name] for name in left]), strict=True)
+        self.planned |= zip(left, self.pool.run([calls[name] for name in left]), strict=True)
         apart: dict[str, TensorPlan] = {}
         for name, index in places.items():
             if name in tied:
@@ -253,7 +252,11 @@ class _Layout:
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
         """A tensor that is another one."""
         if not self.config.side_info:
-            raise EncodeError(f"tensor {name!r} is tied to {target!r}, which only side information says", tensor=name)
+            raise EncodeError(
+                f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
+                Option("side_info", True),
+                tensor=name,
+            )
         (array,) = self.read((name,))
         plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..decoder.state import Node
+from ..decoder.state import UpdateNode
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Link:
     ----------
     elements : mapping
         Syntax elements of its compressed data unit header.
-    before : Node or None
+    before : UpdateNode or None
         The last node of the parameter, to which contexts may refer; None where nothing counts.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
         Whether they do; None: where that saves bits.
@@ -28,7 +28,7 @@ class Link:
     """
 
     elements: Mapping[str, Any]
-    before: Node | None = None
+    before: UpdateNode | None = None
     temporal_context_modeling: bool | None = None
     hist_dep_sig_prob: bool | None = None
     is_residual: bool = False

@@ -22,7 +22,7 @@ from ..config import EncoderConfig
 from ..errors import EncodeError
 from ..limits import Limits
 from ..model import Model, Wiring
-from ..reduction import Step
+from ..reduction_steps import Step
 from .prepare import Prepared
 from .reduce.structure import reshaped
 from .reduce.tool import Reduced

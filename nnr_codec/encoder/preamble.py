@@ -20,7 +20,7 @@ from ..constants import (
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Topology
 from ..sideinfo.record import STORAGE_FORMAT, SideInfo
 from ..syntax import Session
@@ -69,8 +69,9 @@ def preamble(
     for unit in units:
         if config.max_unit_size is not None and len(unit) > config.max_unit_size:
             raise EncodeError(
-                f"a unit that carries no tensor, such as a topology, has {len(unit):,} bytes, more than "
-                f"max_unit_size={config.max_unit_size}, and is not divided (6.4.3.1)"
+                f"a unit that carries no tensor, such as a topology, has {len(unit):,} bytes, more than ",
+                Option("max_unit_size", config.max_unit_size),
+                ", and is not divided (6.4.3.1)",
             )
         yield unit
 
@@ -90,7 +91,9 @@ def _units(
     told = {**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})}
     own = links.elements if links else {}
     if "base_model_id" in told and "base_model_id" in own:
-        raise EncodeError("performance has a base_model_id, but an update says itself what it builds on (6.4.4.3)")
+        raise EncodeError(
+            Option("performance"), " has a base_model_id, but an update says itself what it builds on (6.4.4.3)"
+        )
     start = NnrStartUnitHeader(general_profile_idc=config.profile)
     yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_STR, detail=start), None, session)
     parameters = NnrModelParameterSetUnitPayload(

@@ -11,7 +11,7 @@ import numpy as np
 from ..bitstream.performance import PerformanceMaps
 from ..config import EncoderConfig
 from ..model import Model, Wiring, described, source_size
-from ..reduction import Step
+from ..reduction_steps import Step
 from .links import Links
 from .reduce import apply
 from .reduce.blocks import recognised

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..config import EncoderConfig
 from ..errors import LimitError
 from ..model import Array, Model, Portable, nbytes_of, only_of
-from ..workers import SMALL, WINDOW, Pool, elsewhere
+from ..parallel.pool import SMALL, WINDOW, Pool, Task, worker_errors
 from .plan import native
 
 __all__ = ["Call", "Pool", "Reader"]
@@ -63,8 +63,8 @@ def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]
     return [native(np.asarray(tensors[name])) for name in names]
 
 
-@dataclass(slots=True)
-class Call(Generic[Result]):
+@dataclass
+class Call(Task[Result]):
     """A function of some tensors, which are read when it is called; another process reads them itself if it can.
 
     Calling it raises LimitError where there is not enough memory.
@@ -77,7 +77,7 @@ class Call(Generic[Result]):
     names : tuple of str
     arguments : tuple
         The other ones.
-    cost : int
+    nbytes : int
         Bytes of the tensors.
     hints : tuple
         Arguments after those, on which the result does not depend, given the others and what precedes the units.
@@ -87,12 +87,12 @@ class Call(Generic[Result]):
     read: Reader
     names: tuple[str, ...]
     arguments: tuple[Any, ...]
-    cost: int
+    nbytes: int
     hints: tuple[Any, ...] = ()
 
     @property
-    def here(self) -> bool:
-        """See :class:`nnr_codec.workers.Task`: without tensors there is nothing to do."""
+    def inline(self) -> bool:
+        """See Task: without tensors there is nothing to do."""
         return not self.names
 
     def __call__(self) -> Result:
@@ -124,7 +124,7 @@ def _elsewhere(
 ) -> Result:
     """What a call does in another process."""
     try:
-        with elsewhere():
+        with worker_errors():
             arrays = arrays_of(tensors, names)
         return function(arrays, *arguments)
     except MemoryError:

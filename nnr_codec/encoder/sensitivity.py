@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..cabac_ext import surgeon
 from ..config import EncoderConfig
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Model
 
 Floats = npt.NDArray[np.float64]
@@ -117,33 +117,41 @@ class Importance:
 def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:
     """What is known of a tensor; None when nothing is. EncodeError for what does not fit it."""
     sensitivity = _given(name, "sensitivity", config.sensitivity)
-    hessian = _given(name, "hessian", config.hessians)
+    hessian = _given(name, "hessians", config.hessians)
     if sensitivity is None and hessian is None:
         return None
     dims = shape or (1,)
     if sensitivity is not None and sensitivity.shape not in ((), shape):
-        raise EncodeError(f"the sensitivity of {name!r} has shape {sensitivity.shape}, but the tensor has {shape}")
+        raise EncodeError(
+            Option("sensitivity"),
+            f" of {name!r} has shape {sensitivity.shape}, but the tensor has {shape}",
+            tensor=name,
+        )
     if sensitivity is not None and sensitivity.size and sensitivity.min() < 0:
-        raise EncodeError(f"the sensitivity of {name!r} is negative")
+        raise EncodeError(Option("sensitivity"), f" of {name!r} is negative", tensor=name)
     columns = prod(dims[1:])
     if hessian is not None and hessian.shape != (columns, columns):
         raise EncodeError(
-            f"the hessian of {name!r} has shape {hessian.shape}, but the tensor has rows of {columns}: "
-            f"it takes {(columns, columns)}"
+            Option("hessians"),
+            f" of {name!r} have shape {hessian.shape}, but the tensor has rows of {columns}; "
+            f"they take {(columns, columns)}",
+            tensor=name,
         )
     if hessian is not None and hessian.size:
         diagonal = np.diagonal(hessian)
         if diagonal.min() < 0 or np.abs(hessian - hessian.T).max() > ASYMMETRY * diagonal.max():
-            raise EncodeError(f"the hessian of {name!r} is not symmetric, or has a negative diagonal")
+            raise EncodeError(
+                Option("hessians"), f" of {name!r} are not symmetric, or have a negative diagonal", tensor=name
+            )
     return Importance(name, dims, sensitivity, hessian)
 
 
 def check_names(model: Model, config: EncoderConfig) -> None:
     """Raise EncodeError for what is known of tensors that the model does not have."""
-    for what, given in (("sensitivity", config.sensitivity), ("hessian", config.hessians)):
+    for option, given in (("sensitivity", config.sensitivity), ("hessians", config.hessians)):
         for name in given or ():
             if name not in model.tensors:
-                raise EncodeError(f"there is a {what} of {name!r}, which is no tensor of the model")
+                raise EncodeError(Option(option), f": {name!r} is no tensor of the model", tensor=name)
 
 
 def scaled(found: Mapping[str, float]) -> dict[str, float]:
@@ -153,14 +161,14 @@ def scaled(found: Mapping[str, float]) -> dict[str, float]:
     return {name: max(value / middle, LEAST) for name, value in found.items()}
 
 
-def _given(name: str, what: str, mapping: Mapping[str, Any] | None) -> npt.NDArray[Any] | None:
+def _given(name: str, option: str, mapping: Mapping[str, Any] | None) -> npt.NDArray[Any] | None:
     """What a mapping holds of a tensor, as finite real numbers."""
     value = (mapping or {}).get(name)
     if value is None:
         return None
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise EncodeError(f"the {what} of {name!r} is not made of finite numbers")
+        raise EncodeError(Option(option), f" of {name!r} must be finite numbers", tensor=name)
     return array if array.dtype.char in "fd" else array.astype(np.float64)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Model
 from .choose import choose
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, settle, with_density
@@ -59,11 +59,12 @@ def tune(
     ``restored`` is what comes out, weights that were decomposed as they are.
     """
     if not tolerance >= 0:
-        raise EncodeError(f"tolerance {tolerance} is not a number of at least 0")
+        raise EncodeError(Option("tolerance"), f" {tolerance} is not a number of at least 0")
     if budget < 2:
-        raise EncodeError(f"a budget of {budget} evaluations is not one for the model and one for a bitstream")
+        raise EncodeError(Option("budget"), f" must be at least 2 evaluations, got {budget}")
     if config.target_size is not None or config.target_ratio is not None:
-        raise EncodeError("a target leaves nothing to tune")
+        name = "target_ratio" if config.target_size is None else "target_size"
+        raise EncodeError(Option(name), " leaves nothing to tune; leave it out")
     read = Reader(prepared)
     with Pool() as pool:
         config = with_density(settle(prepared, config, read, pool, restored=restored))

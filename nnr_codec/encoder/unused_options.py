@@ -11,9 +11,9 @@ from ..compare import is_matrix_shape
 from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..constants import NNR_PT_RAW_FLOAT
 from ..dtypes import STORED_TYPES
-from ..errors import EncodeError, EncodeWarning
+from ..errors import EncodeError, EncodeWarning, Option
 from ..model import Block
-from ..reduction import Step
+from ..reduction_steps import Step
 from ..tensor.quant import DTYPES
 from .blocks import OPTIONAL, UnitPlan
 from .layout import is_listed
@@ -26,19 +26,18 @@ _NO_BLOCKS = "the model has no graph that tells which tensors form a block"
 def warn_unmatched(config: EncoderConfig, names: Collection[str]) -> None:
     """Warn about rules and overrides that match none of these tensors."""
     idle = [rule.pattern for rule in config.rules if not any(fnmatchcase(name, rule.pattern) for name in names)]
-    _warn([f"rule {pattern!r} matches no tensor" for pattern in idle])
-    _warn([f"overrides of {name!r} match no tensor" for name in config.overrides if name not in names])
+    _warn([(f"rule {pattern!r} matches no tensor",) for pattern in idle])
+    _warn([(Option("overrides"), f" of {name!r} match no tensor") for name in config.overrides if name not in names])
 
 
 def check_blocks(config: EncoderConfig, prepared: Prepared) -> None:
     """Raise EncodeError for options about blocks of a model without any."""
     if prepared.wiring.blocks or prepared.model.blocks or prepared.restored.blocks:
         return
-    asked = {"block": config.block, "local_scaling": config.local_scaling}
-    names = [name for name, value in asked.items() if value]
-    names += [f"reduce={str(step)!r}" for step in config.reduction if _needs_blocks(step)]
-    if names:
-        raise EncodeError(f"{names[0]} is impossible: {_NO_BLOCKS}")
+    options = [Option(name) for name in ("block", "local_scaling") if getattr(config, name)]
+    options += [Option("reduce", repr(str(step))) for step in config.reduction if _needs_blocks(step)]
+    if options:
+        raise EncodeError(options[0], f" is impossible: {_NO_BLOCKS}")
 
 
 def _needs_blocks(step: Step) -> bool:
@@ -49,7 +48,8 @@ def _needs_blocks(step: Step) -> bool:
 def warn_not_update(config: EncoderConfig) -> None:
     """Warn about options that only an update after another update obeys."""
     names = ("temporal_context_modeling", "hist_dep_sig_prob", "nnr_pre")
-    _warn([f"{name} has no effect: there is no update before this one" for name in names if getattr(config, name)])
+    reason = " has no effect: there is no update before this one"
+    _warn([(Option(name), reason) for name in names if getattr(config, name)])
 
 
 def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> None:
@@ -59,44 +59,47 @@ def warn_unused(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitP
     """
     warn_not_update(config)
     if config.topology == "external" and prepared.model.topology is None:
-        _warn(["topology='external' has no effect: the model has no graph"])
+        _warn([(Option("topology", repr("external")), " has no effect: the model has no graph")])
     if config.indexed_references and sum(len(unit.all_ids) for unit in units) < 2:
-        _warn(["indexed_references has no effect: a list takes at least two tensors"])
+        _warn([(Option("indexed_references"), " has no effect: a list takes at least two tensors")])
     _warn(_blocks(config, prepared, units))
     _warn(_tensors(config, prepared, [plan for unit in units for plan in unit.tensors.values()]))
 
 
-def _warn(messages: Iterable[str]) -> None:
-    for message in messages:
-        warnings.warn(EncodeWarning(message), stacklevel=3)
+def _warn(messages: Iterable[Iterable[str]]) -> None:
+    """Issue warnings with these parts."""
+    for parts in messages:
+        warnings.warn(EncodeWarning(*parts), stacklevel=3)
 
 
-def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> Iterator[str]:
+def _blocks(config: EncoderConfig, prepared: Prepared, units: Sequence[UnitPlan]) -> Iterator[tuple[str, ...]]:
     """Options of blocks that have no effect, or not on all blocks that the graph has."""
     of_graph = {block.weight for block in prepared.wiring.blocks}
     known = [block for block in prepared.model.blocks if block.weight in of_graph] if config.has_blocks else []
     wanted = [block.weight for block in known if _has_members(block, config.compressed_parameter_types)]
     no_blocks = not known and not prepared.restored.blocks
     if config.block and not wanted:
-        yield "block has no effect: compressed_parameter_types leaves nothing to code with a weight"
+        types = Option("compressed_parameter_types")
+        yield Option("block"), " has no effect: ", types, " leaves nothing to code with a weight"
     for step in prepared.unused:
-        name = f"reduce={str(step)!r}" if step in config.reduction else "local_scaling"
+        option = Option("reduce", repr(str(step))) if step in config.reduction else Option("local_scaling")
         if no_blocks and _needs_blocks(step):
             continue
-        reason = "no weight can be scaled (docs/steering.md)"
         if is_listed(prepared.model, config):
-            reason = "indexed_references leaves no names for scales"
-        yield f"{name} has no effect: {reason}"
+            yield option, " has no effect: ", Option("indexed_references"), " leaves no names for scales"
+        else:
+            yield option, " has no effect: no weight can be scaled (docs/steering.md)"
     together = {plan.name for unit in units if unit.compressed_parameter_types for plan in unit.plans}
     plans = {plan.name: plan for unit in units for plan in unit.plans}
     if apart := [plans[name] for name in wanted if name not in together]:
         first = apart[0]
         reason = "does not fit a unit with the rest" if first.step else "is exact"
         reason = "has a codebook" if first.codebook else reason
-        yield f"{len(apart)} of {len(wanted)} blocks are coded as separate tensors: {first.name!r} {reason}"
+        yield (f"{len(apart)} of {len(wanted)} blocks are coded as separate tensors: {first.name!r} {reason}",)
     default = EncoderConfig.compressed_parameter_types
     if config.compressed_parameter_types != default and not (config.has_blocks or prepared.model.blocks):
-        yield "compressed_parameter_types has no effect: no tensors are coded in blocks; set block"
+        types = Option("compressed_parameter_types")
+        yield types, " has no effect: no tensors are coded in blocks; set ", Option("block")
 
 
 def _has_members(block: Block, types: int) -> bool:
@@ -105,7 +108,7 @@ def _has_members(block: Block, types: int) -> bool:
     return block.g is not None or any(kind & types and None not in names for kind, names in members)
 
 
-def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPlan]) -> Iterator[str]:
+def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPlan]) -> Iterator[tuple[str, ...]]:
     """Options of tensors that none of the tensors they are for can obey."""
     factors = prepared.factors
     tensors = [(plan, config.for_tensor(factors.get(plan.name, plan.name))) for plan in plans if plan.has_unit]
@@ -116,7 +119,7 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
                 continue
             asked = [(plan, own) for plan, own in tensors if _is_asked(name, getattr(own, name))]
             if not any(obeys(plan, own) for plan, own in asked):
-                yield f"{name} has no effect: {reason}"
+                yield Option(name), f" has no effect: {reason}"
     if config.target_size is None and config.target_ratio is None:
         known = [plan.importance for plan in plans if plan.importance and not plan.codebook]
         for name, used in (
@@ -124,7 +127,7 @@ def _tensors(config: EncoderConfig, prepared: Prepared, plans: Sequence[TensorPl
             ("hessians", any(one.hessian is not None for one in known)),
         ):
             if getattr(config, name) and not used:
-                yield f"{name} has no effect on any tensor: docs/data-aware.md says what it is for"
+                yield Option(name), " has no effect on any tensor: docs/data-aware.md says what it is for"
 
 
 def _is_asked(name: str, value: float | None) -> bool:

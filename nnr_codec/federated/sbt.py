@@ -13,7 +13,7 @@ from ..config import EncoderConfig
 from ..encoder.goals import DENSITY, qp_of, with_density
 from ..encoder.reduce.sbt import binary_ternary, is_ternary
 from ..encoder.reduce.zeros import Floats, matrices
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array
 from ..tensor.quant import step_size
 
@@ -106,13 +106,13 @@ def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: Enco
     """The quantization that two options ask for, None for none; EncodeError for what means nothing."""
     for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
         if part is not None and not _is_part(part):
-            raise EncodeError(f"{name} is a number within 0..1, not {part!r}")
+            raise EncodeError(Option(name), f" is a number within 0..1, not {part!r}")
     if sbt is not None and config.exact:
-        raise EncodeError("exact=True keeps every bit, so sbt has no effect")
+        raise EncodeError(Option("exact", True), " keeps every bit, so ", Option("sbt"), " has no effect")
     if sbt is not None:
         return BinaryTernary(float(sbt), TERNARY if sbt_ternary is None else float(sbt_ternary))
     if sbt_ternary is not None:
-        raise EncodeError("sbt_ternary goes with sbt")
+        raise EncodeError(Option("sbt_ternary"), " needs ", Option("sbt"))
     return None
 
 

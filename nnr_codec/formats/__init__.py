@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import stat
+import sys
 import tempfile
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -19,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_che
 from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
-from ..model import Array, Channels, Model, Topology, Wiring
+from ..model import Array, Channels, Model, StatefulModule, Topology, Wiring
 from ..model import described as type_and_shape
-from .others import FormatWarning
+from .plugins import FormatWarning
 from .registry import (
     ChannelFormat,
     Format,
@@ -39,6 +40,7 @@ from .registry import (
     reading,
     recognise,
     require,
+    without_suffix,
     writing,
 )
 
@@ -77,11 +79,13 @@ __all__ = [
     "recognise",
     "require",
     "save",
+    "source_format",
     "spooled",
     "state",
     "topology_of",
     "warn_of_loss",
     "wiring",
+    "without_suffix",
     "writing",
 ]
 
@@ -302,12 +306,34 @@ def load(
 
 
 def as_model(
-    model: Model | Mapping[str, Array] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    model: Model
+    | Mapping[str, Any]
+    | StatefulModule
+    | str
+    | os.PathLike[str]
+    | bytes
+    | bytearray
+    | memoryview
+    | BinaryIO,
 ) -> Model:
-    """A model as it is, or of tensors by name, or of a file; raises what :func:`load` raises."""
+    """Return the model, or that of arrays or PyTorch tensors by name, of a PyTorch module, or of a file.
+
+    Raises what :func:`load` raises.
+    """
     if isinstance(model, Model):
         return model
-    return Model(model) if isinstance(model, Mapping) else load(model)
+    torch = sys.modules.get("torch")  # who passes a module or tensor has imported it
+    if isinstance(model, Mapping):
+        if torch and any(isinstance(value, torch.Tensor) for value in model.values()):
+            from .pytorch.modules import from_state_dict
+
+            return from_state_dict(model)
+        return Model(model)
+    if torch and isinstance(model, torch.nn.Module):
+        from .pytorch.modules import from_module
+
+        return from_module(model)
+    return load(cast(Any, model))
 
 
 @contextlib.contextmanager
@@ -339,7 +365,9 @@ def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
     """The format that is asked for, or else the one that the content has."""
     module = reading(format) if format else recognise(source)
     if module is None:
-        raise FormatError("not a model of a format that is read here (nnr formats lists them)")
+        raise FormatError(
+            "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
+        )
     return module
 
 
@@ -394,8 +422,14 @@ def save(
     chosen.write(model, target)
 
 
+def source_format(topology: Topology | None, format: str | None) -> str | None:
+    """Return the name of the format of a topology, or else ``format`` if it is the name of one; None if unknown."""
+    if of_graph := of_topology(topology) if topology else None:
+        return of_graph.NAME
+    return format if format in names() else None
+
+
 def _stream_format(model: Model) -> str:
-    """The format of a model for which none is asked: that of its topology, or that which it came from, or npz."""
-    of_graph = of_topology(model.topology) if model.topology else None
-    known = [of_graph.NAME] if of_graph else [model.format] if model.format in names() else []
-    return next((name for name in known if isinstance(get(name), StreamFormat)), "npz")
+    """Return the format of a model for which none is given: its own if that can be a stream, otherwise npz."""
+    known = source_format(model.topology, model.format)
+    return known if known and isinstance(get(known), StreamFormat) else "npz"

@@ -39,7 +39,7 @@ _ENTRY = re.compile(r"""\s*['"](\w+)['"]\s*:\s*(?:['"]([^'"]*)['"]|(True|False)|
 _PLAIN = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32))")
 
 
-class Header(NamedTuple):
+class NpyHeader(NamedTuple):
     """What stands before the items of an array.
 
     Parameters
@@ -68,7 +68,7 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
     return _PLAIN.fullmatch(dtype.str) is not None
 
 
-def read_header(file: IO[bytes], what: str) -> Header:
+def read_header(file: IO[bytes], what: str) -> NpyHeader:
     """The header of an array (NumPy's format 1.0 to 3.0); FormatError, which begins with ``what``."""
     prefix = file.read(8)
     if prefix[:6] != _MAGIC or prefix[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
@@ -87,7 +87,7 @@ def read_header(file: IO[bytes], what: str) -> Header:
 
 
 @lru_cache(maxsize=256)  # arrays of an archive often have the same header
-def _parsed(header: bytes, size: int) -> Header:
+def _parsed(header: bytes, size: int) -> NpyHeader:
     """The header that says this, and has so many bytes; FormatError where it is malformed."""
     match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
     fields = _fields(match[1]) if match else {}
@@ -100,7 +100,7 @@ def _parsed(header: bytes, size: int) -> Header:
         dtype = np.dtype(fields["descr"])
     except TypeError as error:
         raise FormatError(f"this machine has no dtype {fields['descr']}") from error
-    return Header(shape, dtype, fields["fortran_order"] == "True", size)
+    return NpyHeader(shape, dtype, fields["fortran_order"] == "True", size)
 
 
 def _fields(text: str) -> dict[str, str]:

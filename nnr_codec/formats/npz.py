@@ -26,7 +26,7 @@ from ..limits import Budget, Limits
 from ..model import Array, Model
 from . import FormatWarning, fill, lacks_type, listed, state, warn_of_loss
 from .lazy import Entry, LazyTensors
-from .npy import Header, is_plain, read_header
+from .npy import NpyHeader, is_plain, read_header
 from .zips import ZIP_ERRORS
 
 NAME = "npz"
@@ -54,11 +54,11 @@ class _Array(Entry):
 
     Parameters
     ----------
-    header : Header
+    header : NpyHeader
         Checked before.
     """
 
-    header: Header
+    header: NpyHeader
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -269,7 +269,7 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
     return info.header_offset + start, data
 
 
-def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> Header:
+def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> NpyHeader:
     """The header of an array, which fits its member and the budget."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{what}: compression method {info.compress_type}; only deflate is read")
@@ -282,19 +282,19 @@ def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, wh
     return header
 
 
-def _read_items(member: IO[bytes], header: Header, what: str) -> Array:
+def _read_items(member: IO[bytes], header: NpyHeader, what: str) -> Array:
     """The array whose header has been read."""
     array = _new_array(header)
     _fill(member, array, what)
     return _native(array, header)
 
 
-def _new_array(header: Header) -> Array:
+def _new_array(header: NpyHeader) -> Array:
     """Return an array for the items, in their order and byte order."""
     return np.empty(header.shape[::-1] if header.fortran_order else header.shape, header.dtype)
 
 
-def _native(array: Array, header: Header) -> Array:
+def _native(array: Array, header: NpyHeader) -> Array:
     """Return the items in the machine's byte order and the shape of the header."""
     array = array.astype(header.dtype.newbyteorder("="), copy=False)
     return array.T if header.fortran_order else array

@@ -1,7 +1,7 @@
 """Which model formats there are, and which one a file, a name or a topology asks for.
 
 A format is a module that has what :class:`Format` asks for: those of :data:`_MODULES`, and those that other packages
-add (:mod:`.others`). Modules are imported when they are first needed, what others add only where none of ours answers.
+add (:mod:`.plugins`). Modules are imported when they are first needed, what others add only where none of ours answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple, Protocol, cast, runtime_checkable
 from ..errors import FormatError, MissingDependencyError
 from ..limits import Limits
 from ..model import Channels, Model, Topology, Wiring
-from . import others
+from . import plugins
 
 
 class _Ours(NamedTuple):
@@ -52,7 +52,7 @@ class Format(Protocol):
     NAME: str
     #: One line for a list of formats.
     DESCRIPTION: str
-    #: The endings of file names it writes, in lower case; the longest decides, of our formats before all others.
+    #: The endings of file names it writes, in lower case; the longest decides, of our formats before all plugins.
     SUFFIXES: tuple[str, ...]
     #: What it reads, in a few words; empty if it only writes.
     READS: str
@@ -129,7 +129,7 @@ class TopologyFormat(Protocol):
 
 def names() -> tuple[str, ...]:
     """The names of all formats, those of other packages last."""
-    return tuple(dict.fromkeys([*_MODULES, *others.entries()]))
+    return tuple(dict.fromkeys([*_MODULES, *plugins.entries()]))
 
 
 def every() -> Iterator[Format]:
@@ -142,9 +142,9 @@ def get(name: str) -> Format:
     """The format called ``name``; FormatError when there is none, or that of another package cannot be used."""
     if name in _MODULES:
         return cast(Format, importlib.import_module(_MODULES[name].module, __package__))
-    if name not in others.entries():
+    if name not in plugins.entries():
         raise FormatError(f"no model format is called {name!r}; there are {', '.join(names())}")
-    return cast(Format, others.named(name))
+    return cast(Format, plugins.named(name))
 
 
 def reading(name: str) -> Reading:
@@ -189,6 +189,14 @@ def by_suffix(path: str | os.PathLike[str]) -> Writing:
     )
 
 
+def without_suffix(path: str | os.PathLike[str]) -> str:
+    """Return a path without the file extension of a model format, or else without its last extension."""
+    text = os.path.normpath(path)
+    known = [suffix for place in _MODULES.values() for suffix in place.suffixes if suffix.startswith(".")]
+    found = [suffix for suffix in known if text.lower().endswith(suffix)]
+    return text[: -len(max(found, key=len))] if found else os.path.splitext(text)[0]
+
+
 def of_topology(topology: Topology) -> GraphFormat | None:
     """The format that a topology is of; None when that is not known."""
     ours = (get(name) for name, place in _MODULES.items() if place.topology == topology.format)
@@ -208,8 +216,8 @@ def check_topology(name: str, topology: Topology | None) -> None:
     module = get(name)
     if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
         raise FormatError(
-            f"there is no {name} graph, without which that format cannot be written: give one (topology=, --topology), "
-            "or write a .safetensors or .npz"
+            f"there is no {name} graph, which a model of that format needs",
+            hint="give one (topology=, --topology), or write a .safetensors or .npz",
         )
 
 
@@ -227,4 +235,4 @@ def _ours() -> Iterator[Format]:
 
 
 def _theirs() -> Iterator[Format]:
-    return (cast(Format, module) for module in others.working(_MODULES))
+    return (cast(Format, module) for module in plugins.working(_MODULES))

@@ -24,11 +24,11 @@ from ..files import output_directory
 from ..limits import Budget, Limits
 from ..model import Array, Model, Topology, Wiring
 from . import FormatWarning, announce, check_topology, listed, opened_file, warn_of_loss
-from .nnef import LazyTensors
+from .nnef import NnefTensors
 from .nnef.container import Directory
 from .nnef.labels import GRAPH, is_hidden, label_path, label_paths, path_label, portable_path
 from .nnef.lexer import check_text
-from .nnef.tensorfile import DATA_TYPES, Header, header_of, read_header, write_tensor
+from .nnef.tensorfile import DATA_TYPES, TensorFileHeader, header_of, read_header, write_tensor
 
 NAME = "skriptnd"
 SUFFIXES = (".sknd",)
@@ -110,7 +110,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             f"files that are no part of the model are left out: {listed(strangers)}", FormatWarning, stacklevel=3
         )
     metadata = _texts(folder, modules, budget)
-    headers: dict[str, Header] = {}
+    headers: dict[str, TensorFileHeader] = {}
     with closing(folder.members(labels)) as members:
         for path, stream, size in members:
             header = read_header(stream, size, path)
@@ -119,7 +119,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
             if not header.is_written or header.data_type != DATA_TYPES[header.dtype.kind]:
                 metadata[_KEY + labels[path] + _TENSOR] = header.fields.hex()
     return Model(
-        LazyTensors(folder, {labels[path]: path for path in headers}, headers), topology, metadata=metadata, format=NAME
+        NnefTensors(folder, {labels[path]: path for path in headers}, headers), topology, metadata=metadata, format=NAME
     )
 
 

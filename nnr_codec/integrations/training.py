@@ -36,7 +36,7 @@ from ..encoder.reduce.tool import Reduced, matches
 from ..errors import EncodeError
 from ..formats import require
 from ..model import Array, Block, Model, Wiring
-from ..reduction import Step, steps_of
+from ..reduction_steps import Step, steps_of
 
 __all__ = ["LocalScaling", "LowRank", "Masks", "Projection", "compressibility_loss"]
 

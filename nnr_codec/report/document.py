@@ -16,7 +16,7 @@ from ..config import EncoderConfig, Rule
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..encoder.encode import TensorReport
 from ..encoder.statistics import TensorStatistics
-from ..reduction import Step
+from ..reduction_steps import Step
 from .encoded import EncodeReport, TensorDetails
 from .reduced import number
 

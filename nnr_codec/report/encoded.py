@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from html import escape
 
 import numpy as np
 
@@ -86,6 +87,19 @@ class EncodeReport:
     details: dict[str, TensorDetails] = field(default_factory=dict)
     overhead: dict[str, int] = field(default_factory=dict)
     steps: list[StepReport] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        of = f" of {self.source}" if self.source else ""
+        sizes = f"{self.source_bytes:,} -> {self.nbytes:,} bytes" + (
+            f", {100 * self.ratio:.2f} %" if self.nbytes else ""
+        )
+        return f"<EncodeReport{of}: {len(self.tensors):,} tensors, {sizes}>"
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, or without statistics a line of text, for notebooks."""
+        if not self.details:
+            return escape(repr(self))
+        return f'<iframe srcdoc="{escape(self.to_html())}" style="width: 100%; height: 50rem; border: 0"></iframe>'
 
     @property
     def ratio(self) -> float:

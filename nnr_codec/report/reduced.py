@@ -12,7 +12,7 @@ from ..compare import ModelDifference, compare_models
 from ..encoder.reduce.tool import Reduced, decomposed
 from ..encoder.reduce.zeros import is_matrix
 from ..model import Model, described
-from ..reduction import Step
+from ..reduction_steps import Step
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """DeepCABAC as printed: ISO/IEC 15938-17:2024, 10.2 and 10.3, one bin at a time.
 
 This is a companion to the printed text and the oracle for faster code; it is slow. One description of the syntax
-serves both directions: a :class:`Coder` is told the value of each syntax element and returns it. When decoding, the
+serves both directions: a :class:`BinCoder` is told the value of each syntax element and returns it. When decoding, the
 value that is passed in is ignored.
 
 Names are those of the standard. Where the printed text contradicts itself or existing bitstreams, a comment says
@@ -105,7 +105,7 @@ class Context:
         self.p_state_idx1 += sign * (TRANSITION_TABLE[16 + (sign * self.p_state_idx1 >> 7)] >> self.shift1)
 
 
-class Coder(Protocol):
+class BinCoder(Protocol):
     """The descriptors of 6.1.3 that go through the arithmetic engine, for either direction."""
 
     decoding: bool
@@ -152,7 +152,7 @@ class Coder(Protocol):
             self.trace(Bin(element, ctx_inc, bin_val, self.ivl_curr_range, self.ivl_offset, *state))
 
 
-class ArithmeticDecoder(Coder):
+class ArithmeticDecoder(BinCoder):
     """The arithmetic decoding engine, ISO/IEC 15938-17:2024, 10.3.2.4 and 10.3.4.3."""
 
     decoding = True
@@ -234,7 +234,7 @@ class ArithmeticDecoder(Coder):
             raise PayloadError(f"{left} bytes follow the terminated DeepCABAC payload")
 
 
-class ArithmeticEncoder(Coder):
+class ArithmeticEncoder(BinCoder):
     """The encoder that belongs to the engine: the lower end of the interval in 10 bits, carries kept outstanding."""
 
     decoding = False
@@ -433,7 +433,7 @@ def index_to_xy(w: int, h: int, i: int, bs: int) -> tuple[int, int]:
 class _QuantTensor:
     """The syntax structures of one tensor with the variables they share; ``given`` is what an encoder codes."""
 
-    def __init__(self, c: Coder, s: QuantTensorSyntax, given: QuantTensor) -> None:
+    def __init__(self, c: BinCoder, s: QuantTensorSyntax, given: QuantTensor) -> None:
         self.c, self.s, self.given, self.t = c, s, given, QuantTensor()
         self.max_num_no_rem_minus1 = s.cabac_unary_length_minus1
         limiting = s.codebook if s.general_profile_idc == 1 else None
@@ -651,12 +651,12 @@ class _QuantTensor:
         return 2 * j + 2 * (self.max_num_no_rem_minus1 + 1) + (abs(co_loc_param) < j)
 
 
-def quant_tensor(c: Coder, s: QuantTensorSyntax, t: QuantTensor | None = None) -> QuantTensor:
+def quant_tensor(c: BinCoder, s: QuantTensorSyntax, t: QuantTensor | None = None) -> QuantTensor:
     """Code one tensor: qp_value, its flags, the shift indices and the levels.
 
     Parameters
     ----------
-    c : Coder
+    c : BinCoder
         Several tensors can follow each other in one coder (NNR_PT_BLOCK); :func:`terminate` ends the payload.
     s : QuantTensorSyntax
         What the syntax depends on.
@@ -677,7 +677,7 @@ def quant_tensor(c: Coder, s: QuantTensorSyntax, t: QuantTensor | None = None) -
     return _QuantTensor(c, s, given).code()
 
 
-def terminate(c: Coder) -> None:
+def terminate(c: BinCoder) -> None:
     """terminate_cabac( ), ISO/IEC 15938-17:2024, 10.2.1.2."""
     if not c.at(1):
         raise PayloadError("terminating_one_bit is 0 (10.2.1.2)")

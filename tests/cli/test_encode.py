@@ -275,18 +275,17 @@ def test_an_existing_output_survives_an_error(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("force", [[], ["-f"]])
 def test_places_where_no_file_can_be(npz: Path, capsys: Capture, force: list[str]) -> None:
-    Path("folder").mkdir()
+    Path("folder.nnr").mkdir()
     Path("file").touch()
     for target, message in {
-        "folder": "folder: Is a directory",
-        ".": ".: Is a directory",
+        "folder.nnr": "folder.nnr: Is a directory",
         "no/x.nnr": "no: No such file or directory",
         "file/x.nnr": "file: Not a directory",
     }.items():
         result = call(capsys, "encode", npz, "-o", target, *force)
         assert (result.code, result.err) == (5, f"nnr: error: {message}\n")
-    assert sorted(os.listdir()) == ["file", "folder", "model.npz"]
-    assert os.listdir("folder") == []
+    assert sorted(os.listdir()) == ["file", "folder.nnr", "model.npz"]
+    assert os.listdir("folder.nnr") == []
 
 
 def test_a_folder_that_is_read_only(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +336,7 @@ def test_missing_model(capsys: Capture) -> None:
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize("arguments", [["", "-o", "x.nnr"], ["model.npz", "-o", ""], ["model.npz"], ["-o", "x.nnr"]])
+@pytest.mark.parametrize("arguments", [["", "-o", "x.nnr"], ["model.npz", "-o", ""], ["-o", "x.nnr"]])
 def test_missing_names(npz: Path, capsys: Capture, arguments: list[str]) -> None:
     assert call(capsys, "encode", *arguments).code == 2
 

@@ -206,4 +206,3 @@ def test_a_dry_run_of_a_bad_model(capsys: Capture) -> None:
     result = call(capsys, "encode", "m.npz", "--dry-run")
     assert (result.code, result.out) == (3, "")
     assert result.err.startswith("nnr: error: ")
-    assert call(capsys, "encode", "m.npz").err.endswith("Error: Missing option '-o' / '--output'.\n")

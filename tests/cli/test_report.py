@@ -48,8 +48,8 @@ def test_an_existing_report_is_refused_before_any_work(npz: Path, capsys: Captur
         (["-"], "ends neither"),
         (["r.json", "r.json"], "'r.json' is given twice"),
         (["r.json", "./r.json"], "'./r.json' is given twice"),
-        (["m.json"], "m.json cannot be both bitstream and report"),
-        (["./m.json"], "m.json cannot be both bitstream and report"),
+        (["m.json"], "m.json cannot be two outputs"),
+        (["./m.json"], "m.json cannot be two outputs"),
     ],
 )
 def test_wrong_names(npz: Path, capsys: Capture, names: list[str], message: str) -> None:

@@ -25,7 +25,7 @@ from nnr_codec.constants import (
     NNR_PT_RAW_FLOAT,
     DecompressedDataFormat,
 )
-from nnr_codec.decoder.state import DIGEST_BYTES, NODE_BYTES, Node, UpdateState
+from nnr_codec.decoder.state import DIGEST_BYTES, NODE_BYTES, UpdateNode, UpdateState
 from nnr_codec.limits import Limits
 from nnr_codec.tensor.quant import scale
 
@@ -393,7 +393,7 @@ def test_nodes_weigh_something() -> None:
     """Very many parameters of one number each are refused, though their numbers are few bytes."""
     limits, state = Limits.strict(), UpdateState()
     one = (np.ones(1, np.int32),)
-    node = Node(1, one, (np.ones(1, bool),), one)
+    node = UpdateNode(1, one, (np.ones(1, bool),), one)
 
     def fill() -> None:
         for k in range(100_000):

@@ -14,7 +14,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.decoder.lineage import Position
-from nnr_codec.decoder.state import Digest, Node
+from nnr_codec.decoder.state import Digest, UpdateNode
 from nnr_codec.errors import NnrError
 from nnr_codec.limits import Limits
 
@@ -86,10 +86,10 @@ def test_an_empty_state(tmp_path: Path, keep: bool) -> None:
 def test_the_format(tmp_path: Path) -> None:
     """Byte by byte, as the module describes it."""
     state = nnr.UpdateState(keep_digests=True)
-    node = Node(3, name="w", digests=(Digest(bytes(range(32)), bytes(range(64))),))
+    node = UpdateNode(3, name="w", digests=(Digest(bytes(range(32)), bytes(range(64))),))
     node = node._replace(levels=(np.array([[1, -2]], np.int32),), any_sig=(np.array([[True, False]]),))
     state.put((None, "w"), node._replace(updates=(np.array([[0.5, -1.0]], np.float16),)), UNLIMITED)
-    state.put((7, 5), Node(0, name="v"), UNLIMITED)
+    state.put((7, 5), UpdateNode(0, name="v"), UNLIMITED)
     state.place(7, Position(2, "t" * 16), UNLIMITED)
     state.remember(7, {"v": ((2, 0), "bfloat16")}, UNLIMITED)
 

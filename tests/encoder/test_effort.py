@@ -70,6 +70,7 @@ def test_more_effort_is_not_larger(dtype: str) -> None:
     assert sums[4] < 0.985 * sums[0]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("effort", LEVELS)
 def test_whatever_the_effort_the_tensors_come_back(effort: int) -> None:
     model = {

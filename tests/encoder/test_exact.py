@@ -388,6 +388,7 @@ def test_the_report_has_all_tensors(tmp_path: Path) -> None:
     assert sum(tensor.unit_bytes for tensor in report.tensors.values()) == ndus
 
 
+@pytest.mark.medium
 def test_planning_keeps_no_tensor() -> None:
     class Lazy(dict[str, Array]):
         def __getitem__(self, name: str) -> Array:

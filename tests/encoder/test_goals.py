@@ -579,8 +579,8 @@ def test_tuning_keeps_what_rules_keep() -> None:
     [
         ({"tolerance": -1}, "tolerance -1 is not a number of at least 0"),
         ({"tolerance": float("nan")}, "tolerance nan is not"),
-        ({"tolerance": 0, "budget": 1}, "a budget of 1 evaluations"),
-        ({"tolerance": 0, "target_size": 1000}, "a target leaves nothing to tune"),
+        ({"tolerance": 0, "budget": 1}, "budget must be at least 2 evaluations, got 1"),
+        ({"tolerance": 0, "target_size": 1000}, "target_size leaves nothing to tune; leave it out"),
     ],
 )
 def test_wrong_tuning(options: dict[str, Any], message: str) -> None:

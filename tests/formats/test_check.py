@@ -16,7 +16,7 @@ from nnr_codec.errors import FormatError
 from nnr_codec.formats.nnef.check import Checker
 from nnr_codec.formats.nnef.lexer import Text
 from nnr_codec.formats.nnef.parser import parse
-from nnr_codec.formats.nnef.rules import MOST, RULES, Findings, ModelReport
+from nnr_codec.formats.nnef.rules import MOST, RULES, ModelFindings, ModelReport
 
 from ..shared import SHARED, examples, needs_shared
 
@@ -28,7 +28,7 @@ _VENDOR = "extension acme_operations;\n"
 
 def check(text: str | bytes) -> ModelReport:
     data = text.encode() if isinstance(text, str) else text
-    findings = Findings()
+    findings = ModelFindings()
     Checker(parse(data), Text(data, "graph.nnef"), findings).run()
     return findings.end()
 

@@ -18,7 +18,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import formats
-from nnr_codec.formats import others
+from nnr_codec.formats import plugins
 from nnr_codec.model import Block, Topology
 
 from ..cli.support import Result, call, process
@@ -80,8 +80,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """What this process knows of other packages."""
-    others.entries.cache_clear()
-    others.named.cache_clear()
+    plugins.entries.cache_clear()
+    plugins.named.cache_clear()
     for name in ("odd_format", "nnr_json"):
         sys.modules.pop(name, None)
 

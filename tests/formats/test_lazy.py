@@ -20,7 +20,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
-from nnr_codec.formats.nnef import LazyTensors
+from nnr_codec.formats.nnef import NnefTensors
 from nnr_codec.formats.nnef.labels import portable_path
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model
@@ -149,7 +149,7 @@ def test_every_container_is_read_on_access(name: str, tmp_path: Path, monkeypatc
         model = formats.load(source)
         if opened:
             opened.close()
-        assert isinstance(model.tensors, LazyTensors)
+        assert isinstance(model.tensors, NnefTensors)
         for label in model:
             assert np.array_equal(model[label], LARGE[label])
         assert tracemalloc.get_traced_memory()[1] < 2 * LARGE["a"].nbytes

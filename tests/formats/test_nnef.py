@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
-from nnr_codec.formats.nnef import LazyTensors
+from nnr_codec.formats.nnef import NnefTensors
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Model, Topology
 
@@ -64,7 +64,7 @@ def test_synthetic_models_are_read(name: str, tmp_path: Path) -> None:
     folder = SYNTHETIC / "graphs" / name
     with pytest.warns(formats.FormatWarning, match=r"NOTE\.txt"):
         model = formats.load(folder)
-    assert isinstance(model.tensors, LazyTensors)
+    assert isinstance(model.tensors, NnefTensors)
     assert list(model) == _LABELS.get(name, ["w"])
     quantization = (folder / "graph.quant").read_bytes() if name == "quantized" else None
     assert model.topology == Topology("nnef", (folder / "graph.nnef").read_bytes(), quantization)
@@ -92,6 +92,7 @@ def test_extra_files_are_named_once() -> None:
     assert str(warning.message).endswith("left out: 'NOTE.txt', 'README.txt', 'vendor/opt.bin', 'w.dat.q8'")
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.parametrize("source", _MODELS, ids=lambda path: path.name)
 def test_real_models_survive_byte_for_byte(source: Path, tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_real_models_survive_byte_for_byte(source: Path, tmp_path: Path) -> None
     for name in ("m.nnef", "m.nnef.tar", "m.nnef.tgz"):
         formats.save(model, tmp_path / name)
         model = formats.load(tmp_path / name)
-        assert isinstance(model.tensors, LazyTensors)
+        assert isinstance(model.tensors, NnefTensors)
     formats.save(model, tmp_path / "back.nnef")
     assert tree(tmp_path / "m.nnef") == tree(source) == tree(tmp_path / "back.nnef")
 

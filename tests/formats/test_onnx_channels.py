@@ -638,6 +638,7 @@ REAL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.clients
 @REAL

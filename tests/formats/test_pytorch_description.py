@@ -15,7 +15,7 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError
 from nnr_codec.formats import pytorch
-from nnr_codec.formats.pytorch import tree
+from nnr_codec.formats.pytorch import description
 from nnr_codec.model import Block, Model, Topology, Wiring
 
 from .torch_support import floats
@@ -55,7 +55,7 @@ def test_wiring() -> None:
     assert found.shapes == {key: tuple(node["tensor"]) for key, node in STATE["OrderedDict"]}
     assert found.blocks == (Block(**BLOCK),)
     assert not found.ignores_case
-    assert tree.to_bytes(STATE, found.blocks) == topology.data
+    assert description.to_bytes(STATE, found.blocks) == topology.data
 
 
 def test_names() -> None:
@@ -67,14 +67,14 @@ def test_names() -> None:
             [{"tuple": [1, "x"]}, {"tensor": [4]}],
         ]
     }
-    assert tree.parse(described(nodes)).wiring.shapes == {
+    assert description.parse(described(nodes)).wiring.shapes == {
         "a.0": (1,),
         "a.1.0": (2,),
         "own": (),
         "null": (3,),
         '{"tuple":[1,"x"]}': (4,),
     }
-    assert tree.parse(described({"tensor": [5]})).wiring.shapes == {"tensor": (5,)}
+    assert description.parse(described({"tensor": [5]})).wiring.shapes == {"tensor": (5,)}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_names() -> None:
 )
 def test_what_is_no_description(data: bytes) -> None:
     with pytest.raises(FormatError):
-        tree.parse(data)
+        description.parse(data)
     assert formats.wiring(Topology("pytorch", data)) == Wiring()
 
 
@@ -159,9 +159,9 @@ NODES: list[Any] = [
 @pytest.mark.parametrize("node", NODES, ids=lambda node: json.dumps(node)[:40])
 def test_nodes_that_are_none(node: Any) -> None:
     with pytest.raises(FormatError, match="the description"):
-        tree.parse(described(node))
+        description.parse(described(node))
     with pytest.raises(FormatError):
-        tree.parse(described({"dict": [["k", [node]]]}))
+        description.parse(described({"dict": [["k", [node]]]}))
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_nodes_that_are_none(node: Any) -> None:
 )
 def test_blocks_that_are_none(change: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match="block"):
-        tree.parse(described(STATE, [BLOCK | change]))
+        description.parse(described(STATE, [BLOCK | change]))
 
 
 def test_blocks_are_a_list() -> None:
     for blocks in ({}, 1, [1], [[]], [{}], [BLOCK, BLOCK]):
         with pytest.raises(FormatError, match="block"):
-            tree.parse(described(STATE, blocks))
+            description.parse(described(STATE, blocks))
 
 
 def test_a_foreign_topology_of_that_number() -> None:
@@ -208,6 +208,7 @@ def test_a_foreign_topology_of_that_number() -> None:
         assert not pytorch.owns(Topology("pytorch", data))
 
 
+@pytest.mark.medium
 def test_decoders_need_no_pytorch() -> None:
     """Folded batch normalizations are unfolded by the description alone."""
     tensors = {key: floats(*node["tensor"]) + 1 for key, node in STATE["OrderedDict"]}
@@ -244,7 +245,7 @@ def test_decoders_need_no_pytorch() -> None:
 def test_any_json(node: Any) -> None:
     data = json.dumps({"nnr_codec.pytorch": 1, "tree": node}).encode()
     try:
-        found = tree.parse(data)
+        found = description.parse(data)
     except FormatError:
         return
-    assert tree.parse(tree.to_bytes(found.tree, found.blocks)).places == found.places
+    assert description.parse(description.to_bytes(found.tree, found.blocks)).places == found.places

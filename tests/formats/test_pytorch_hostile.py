@@ -19,7 +19,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.formats import pytorch
-from nnr_codec.formats.pytorch import tree
+from nnr_codec.formats.pytorch import description
 from nnr_codec.formats.pytorch.archive import LEGACY
 from nnr_codec.limits import Limits
 
@@ -84,10 +84,10 @@ def test_a_metadata_key_that_calls() -> None:
 @pytest.mark.torch
 def test_a_type_that_is_a_part_of_pytorch(torch: Any) -> None:
     """A whole process: the description of a bitstream names no module that is imported, not even one of PyTorch."""
-    description = tree.to_bytes({"dict": [["w", {"tensor": [1]}], ["t", {"dtype": "_dynamo"}]]})
+    data = description.to_bytes({"dict": [["w", {"tensor": [1]}], ["t", {"dtype": "_dynamo"}]]})
     program = (
         "import io, sys, numpy as np, nnr_codec as nnr\n"
-        f"model = nnr.Model({{'w': np.ones(1, 'f4')}}, nnr.Topology('pytorch', {description!r}))\n"
+        f"model = nnr.Model({{'w': np.ones(1, 'f4')}}, nnr.Topology('pytorch', {data!r}))\n"
         "try: nnr.save(model, io.BytesIO(), format='pytorch')\n"
         "except nnr.FormatError as error: print(error, 'torch._dynamo' in sys.modules)"
     )
@@ -107,7 +107,7 @@ def test_more_values_than_a_description_may_have(torch: Any, monkeypatch: pytest
     """A file that could be encoded but not restored."""
     data = saved(torch, {"w": torch.ones(1), "many": list(range(2000))})
     nnr.load(data)
-    monkeypatch.setattr(tree, "_MAX_MARKS", 2000)
+    monkeypatch.setattr(description, "_MAX_MARKS", 2000)
     refused(data, "more than 2,000 values")
 
 
@@ -145,6 +145,18 @@ def test_an_old_file_whose_storages_lie(torch: Any) -> None:
         assert changed != data
         refused(changed, "the pickle says")
     refused(data[:-1], "ends beyond the end")
+
+
+def test_an_old_file_whose_pickles_are_longer_than_the_limit() -> None:
+    content = b"(" + text("a") + b"ctorch\nfloat32\nK\x01" + integer(70_000) + b"G" + bytes(8) + b"\x8a\x01\x05t."
+    data = legacy(mapping({"w": content.removesuffix(b".")}))
+    assert nnr.load(data, limits=Limits(max_topology_bytes=4096)).topology
+    for most in range(len(data)):
+        with pytest.raises(nnr.LimitError, match="max_topology_bytes") as caught:
+            nnr.load(data, limits=Limits(max_topology_bytes=most))
+        assert caught.value.option == "max_topology_bytes"
+        with pytest.raises(nnr.FormatError):
+            nnr.load(data[: max(most, len(LEGACY))], limits=Limits(max_topology_bytes=4096))
 
 
 def test_structures_without_end() -> None:

@@ -23,7 +23,7 @@ from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError, NnrError
 from nnr_codec.formats.protobuf import Source, varint
 from nnr_codec.formats.tensorflow import writing
-from nnr_codec.formats.tensorflow.bundle import Fields, _numbers
+from nnr_codec.formats.tensorflow.bundle import MessageFields, _numbers
 from nnr_codec.formats.tensorflow.checksum import crc32c, masked
 from nnr_codec.formats.tensorflow.writing import field, field32
 from nnr_codec.limits import Limits
@@ -190,7 +190,7 @@ def test_any_mutation_gives_a_model_or_an_error(tmp_path: Path) -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_message_or_none(data: bytes) -> None:
     for read in (
-        lambda: Fields(data, "x", Limits()).messages(1),
+        lambda: MessageFields(data, "x", Limits()).messages(1),
         lambda: _numbers(Source(data, Limits()), 0, 1, "x"),
     ):
         try:

@@ -13,7 +13,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.errors import FormatError
-from nnr_codec.formats.pytorch import tree
+from nnr_codec.formats.pytorch import description
 from nnr_codec.model import Model
 
 
@@ -141,4 +141,4 @@ def floats(*shape: int) -> Any:
     return np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
 
 
-DESCRIPTION = tree.to_bytes({"dict": [["w", {"tensor": [2, 3]}]]})
+DESCRIPTION = description.to_bytes({"dict": [["w", {"tensor": [2, 3]}]]})

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 
 import nnr_codec as nnr
-from nnr_codec.conformance.report import Findings
+from nnr_codec.conformance.report import ReportBuilder
 from nnr_codec.conformance.verify import unit_type
 from nnr_codec.constants import NNR_STR
 from nnr_codec.decoder.pruning import PruningWarning
@@ -347,17 +347,17 @@ def by_name(tensors: Iterable[Named]) -> tuple[Named, ...]:
 @contextmanager
 def refusals() -> Iterator[list[NnrError]]:
     """Collect the decoding errors that `verify` records while the block runs."""
-    found, refuse = list[NnrError](), Findings.refuse
+    found, refuse = list[NnrError](), ReportBuilder.refuse
 
-    def recorded(self: Findings, error: NnrError, *rest: Any, **options: Any) -> None:
+    def recorded(self: ReportBuilder, error: NnrError, *rest: Any, **options: Any) -> None:
         found.append(error)
         refuse(self, error, *rest, **options)
 
-    Findings.refuse = recorded  # type: ignore[method-assign]
+    ReportBuilder.refuse = recorded  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Findings.refuse = refuse  # type: ignore[method-assign]
+        ReportBuilder.refuse = refuse  # type: ignore[method-assign]
 
 
 def _is_restart(data: bytes, error: NnrError, options: dict[str, Any]) -> bool:

@@ -280,6 +280,7 @@ def test_what_is_written_is_what_is_read(indexed: bool, fold: bool, tmp_path: Pa
     assert {name: saved[name].shape for name in saved} == {name: decoded[name].shape for name in decoded}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, {"fold_batchnorm": True}, {"topology": "external", "block": True}])
 def test_masks_say_what_is_not_zero(options: dict[str, Any]) -> None:
     """Over all tensors of two dimensions and more, in the order of their units; of blocks, the weight alone."""
@@ -382,6 +383,7 @@ def test_a_pruned_model_is_pruned_further(name: Path, options: dict[str, Any], t
     assert sum(direct[each].size for each in direct) < 0.8 * sum(np.asarray(once[each]).size for each in once)
 
 
+@pytest.mark.medium
 def test_reports_count_what_the_model_had(tmp_path: Path) -> None:
     whole = nnr.encode_file(EXAMPLE, tmp_path / "a.nnr")
     for options in ({}, {"fold_batchnorm": False, "block": True}, {"statistics": True}):

@@ -83,9 +83,13 @@ def error(tensors: Mapping[str, Array], others: Mapping[str, Array]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ all methods
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.3, 0.55, 0.9, 1.0])
 @pytest.mark.parametrize("tool", WAYS, ids=str)
-def test_the_ratio_is_reached(tool: Sparsify, ratio: float) -> None:
+def test_the_ratio_is_reached(tool: Sparsify) -> None:
+    for ratio in (0.0, 0.1, 0.3, 0.55, 0.9, 1.0):
+        assert_the_ratio_is_reached(tool, ratio)
+
+
+def assert_the_ratio_is_reached(tool: Sparsify, ratio: float) -> None:
     """With as few more zeros as the last unit has, which is a parameter, a row or a block."""
     before = weights()
     got = changed(Sparsify(**{**vars(tool), "ratio": ratio}), before)
@@ -423,6 +427,7 @@ def test_zeros_that_are_there_count_in_blocks() -> None:
         assert np.array_equal(changed(tool, {"w": weight})["w"], weight)
 
 
+@pytest.mark.medium
 def test_large_blocks_and_long_kernels() -> None:
     """The squares of a block of more items than 64 bits have room for, and tensors that are looked at part by part."""
     long = np.full((3, 2, 1 << 20), 1.98, "f4")
@@ -456,7 +461,7 @@ def test_large_blocks_and_long_kernels() -> None:
         ("ratio=0.5, method=rows, superblock=64x64", "are for sparsify(method=micro)"),
         ("ratio=0.5, method=micro, block=4y1", "sparsify(block) '4y1' is not up to three numbers"),
         ("ratio=0.5, method=micro, block=3x1, superblock=64x64", "do not divide"),
-        ("ratio=0.5, tensors=x*", "no float matrix to reduce among the tensors 'x*'"),
+        ("ratio=0.5, tensors=x*", "no float matrix among the tensors 'x*'"),
     ],
 )
 def test_options_that_mean_nothing(options: str, message: str) -> None:

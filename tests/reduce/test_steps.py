@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.encoder import reduce
 from nnr_codec.encoder.reduce.tool import Reduced, Tool, made, within
-from nnr_codec.reduction import Step, steps_of
+from nnr_codec.reduction_steps import Step, steps_of
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"a": RNG.normal(0, 0.05, (20, 30)).astype("f4"), "b": np.arange(6, dtype="i4")}
@@ -125,7 +125,7 @@ def test_a_tool_without_a_name() -> None:
         ("halve(limit=2)", "limit 2.0 is outside 0..1"),
         ("halve(count=1.5)", "takes a whole number"),
         ("halve(quick=1)", "takes true or false"),
-        ("halve(tensors=c*)", "there is no float matrix to reduce among the tensors 'c*'"),
+        ("halve(tensors=c*)", "there is no float matrix among the tensors 'c*'"),
         ("fold", "there is no batch normalization to fold"),
     ],
 )

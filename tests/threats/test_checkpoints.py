@@ -10,7 +10,7 @@ import pytest
 
 from nnr_codec import formats
 from nnr_codec.errors import NnrError
-from nnr_codec.formats import beside
+from nnr_codec.formats import companion_files
 from nnr_codec.formats.protobuf import varint
 from nnr_codec.formats.tensorflow.checksum import crc32c, masked
 from nnr_codec.limits import Limits
@@ -21,7 +21,7 @@ from .support import memory
 
 BUNDLE = "formats/tensorflow/bundle.py"
 PROTOBUF = "formats/protobuf.py"
-BESIDE = "formats/beside.py"
+BESIDE = "formats/companion_files.py"
 
 
 def bad(path: Path, message_: str, limits: Limits | None = None) -> None:
@@ -131,33 +131,33 @@ def test_a_number_of_any_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "/x", "../x", "a/../x", "a/", ".", "a\\b", "C:x", "a\0", "a*", "x ", "x."])
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(NnrError, match="cannot be the name of a file"):
-        beside.check_names([name])
+        companion_files.check_names([name])
 
 
 @pins(BESIDE, "if is_device(part):")
 @pytest.mark.parametrize("name", ["con", "a/NUL", "com1.txt", "CONIN$", "aux .x"])
 def test_names_of_devices(name: str) -> None:
     with pytest.raises(NnrError, match="has the name of a device"):
-        beside.check_names([name])
+        companion_files.check_names([name])
 
 
 @pins(BESIDE, 'if len(part.encode()) > _MAX_BYTES or unicodedata.normalize("NFD", part) != part:')
 @pytest.mark.parametrize("name", ["x" * 256, "caf\xe9"])
 def test_names_that_systems_change(name: str) -> None:
     with pytest.raises(NnrError, match="too long, or has characters"):
-        beside.check_names([name])
+        companion_files.check_names([name])
 
 
 @pins(BESIDE, "if key in folded:")
 def test_names_that_are_one(tmp_path: Path) -> None:
     with pytest.raises(NnrError, match="are the same name to some systems"):
-        beside.check_names(["a/B", "A/b"])
+        companion_files.check_names(["a/B", "A/b"])
 
 
 @pins(BESIDE, "for key in folders & folded.keys():", "for key in ():")
 def test_a_file_as_a_folder() -> None:
     with pytest.raises(NnrError, match="would be a file and a folder"):
-        beside.check_names(["A/b", "a"])
+        companion_files.check_names(["A/b", "a"])
 
 
 @pins(BESIDE, "if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):")
@@ -168,18 +168,18 @@ def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
     else:
         (tmp_path / "x").symlink_to("/etc" if kind == "folder" else "/etc/passwd")
     with pytest.raises(NnrError, match="'x' is no file of the folder"):
-        list(beside.files(tmp_path, Limits()))
+        list(companion_files.files(tmp_path, Limits()))
 
 
 @pins(BESIDE, "if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):")
 def test_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
-    with pytest.raises(NnrError, match="'x' is no file"), beside.opened(tmp_path / "x"):
+    with pytest.raises(NnrError, match="'x' is no file"), companion_files.opened(tmp_path / "x"):
         pass
 
 
 @pins(BESIDE, 'getattr(os, "O_NOFOLLOW", 0)', "0")
 def test_a_link_in_the_place_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("/etc/passwd")
-    with pytest.raises(NnrError, match="'x' is a link, which is not followed"), beside.opened(tmp_path / "x"):
+    with pytest.raises(NnrError, match="'x' is a link, which is not followed"), companion_files.opened(tmp_path / "x"):
         pass

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.clients
 
 READER = "formats/keras/hdf5.py"
 MESSAGES = "formats/keras/messages.py"
-TENSORS = "formats/keras/tensors.py"
+TENSORS = "formats/keras/datasets.py"
 ARCHIVE = "formats/keras/archive.py"
 ATTRIBUTES = "formats/keras/attributes.py"
 

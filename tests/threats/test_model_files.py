@@ -44,7 +44,7 @@ from .watch import Seen, content, read_watched, untouched
 
 pytestmark = pytest.mark.medium
 
-BESIDE, LABELS, SKRIPTND, NPZ = (f"formats/{name}.py" for name in ("beside", "nnef/labels", "skriptnd", "npz"))
+BESIDE, LABELS, SKRIPTND, NPZ = (f"formats/{name}.py" for name in ("companion_files", "nnef/labels", "skriptnd", "npz"))
 KERAS, ONNX, HEADER = (f"formats/{name}.py" for name in ("keras/archive", "onnx/tensor", "safetensors/header"))
 LEADS_OUT = "if folder not in found.parents and own.parent != found.parent:"
 

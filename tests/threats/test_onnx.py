@@ -25,7 +25,7 @@ from .support import memory
 
 WIRE, PROTO, GRAPH = "formats/protobuf.py", "formats/onnx/proto.py", "formats/onnx/graph.py"
 TENSOR, EXTERNAL, MODULE = "formats/onnx/tensor.py", "formats/onnx/external.py", "formats/onnx/__init__.py"
-BESIDE = "formats/beside.py"
+BESIDE = "formats/companion_files.py"
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

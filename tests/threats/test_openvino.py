@@ -22,7 +22,7 @@ from .checks import pins
 from .support import memory
 
 IR, LAYERS, WEIGHTS, OPENVINO = (f"formats/openvino/{name}.py" for name in ("ir", "layers", "weights", "__init__"))
-BESIDE = "formats/beside.py"
+BESIDE = "formats/companion_files.py"
 
 HEAD, TAIL = ir().split(b"\n\t</layers>")
 LAUGHS = b"".join(b'<!ENTITY l%d "%s">' % (k, b"&l%d;" % (k - 1) * 10) for k in range(1, 10))

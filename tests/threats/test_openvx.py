@@ -19,7 +19,7 @@ from ..formats.openvx import compiles
 from .checks import pins
 
 TENSORS, CLIENT = "formats/openvx/tensors.py", "formats/openvx/client.py"
-ARGUMENTS, WIRES = "formats/openvx/arguments.py", "formats/openvx/wires.py"
+ARGUMENTS, WIRES = "formats/openvx/arguments.py", "formats/openvx/signals.py"
 
 #: What leads elsewhere, is a device, or is one file with another name where case does not count.
 NAMES = ["../x", "/etc/x", "a/../../x", "..\\x", "C:x", "aux", "con.x", "a", "A", "ﬁ", "fi", "x.", " x", "."]

@@ -13,7 +13,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.errors import FormatError, LimitError
-from nnr_codec.formats.pytorch import archive, tree
+from nnr_codec.formats.pytorch import archive, description
 from nnr_codec.formats.pytorch.pickles import read_pickle
 from nnr_codec.limits import Budget, Limits
 
@@ -22,7 +22,7 @@ from .checks import pins
 from .support import memory
 
 PICKLES, ARCHIVE, STRUCTURE, TREE = (
-    f"formats/pytorch/{name}.py" for name in ("pickles", "archive", "structure", "tree")
+    f"formats/pytorch/{name}.py" for name in ("pickles", "archive", "structure", "description")
 )
 
 
@@ -254,7 +254,7 @@ def test_t39_a_key_that_is_there_again() -> None:
     pairs = b"".join(key + integer(k) for k, key in enumerate(keys))
     topology = nnr.load(archive_of(b"\x80\x02}(" + pairs + b"u.")).topology
     assert topology is not None
-    assert tree.parse(topology.data).tree == {"dict": [[1, 2]]}
+    assert description.parse(topology.data).tree == {"dict": [[1, 2]]}
 
 
 # ------------------------------------------------------------------------------------------------ the old format
@@ -409,7 +409,7 @@ def test_t39_a_directory_of_many(wide: bool) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ descriptions
-def description(tree_text: str, blocks: str = "") -> bytes:
+def described(tree_text: str, blocks: str = "") -> bytes:
     """The text of a description."""
     return f'{{"nnr_codec.pytorch":1,"tree":{tree_text}{blocks and ","}{blocks}}}'.encode()
 
@@ -417,23 +417,23 @@ def description(tree_text: str, blocks: str = "") -> bytes:
 @pins(TREE, "if depth > MAX_DEPTH:")
 def test_t39_a_deep_description() -> None:
     with pytest.raises(FormatError, match="nested deeper than 100"):
-        tree.parse(description("[" * 300 + "]" * 300))
+        description.parse(described("[" * 300 + "]" * 300))
 
 
 @pins(TREE, 'if sum(data.count(mark) for mark in b"[{,") > _MAX_MARKS:')
 def test_t39_a_description_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "_MAX_MARKS", 10_000)
+    monkeypatch.setattr(description, "_MAX_MARKS", 10_000)
     with memory() as used, pytest.raises(FormatError, match="more than 10,000 values"):
-        tree.parse(description(f"[{'[],' * 100_000}1]"))
+        description.parse(described(f"[{'[],' * 100_000}1]"))
     assert used.peak < 1 << 20
 
 
 @pins(TREE, "if size > MAX_NAMES:")
 def test_t39_a_key_in_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "MAX_NAMES", 1 << 20)
+    monkeypatch.setattr(description, "MAX_NAMES", 1 << 20)
     tensors = ",".join(['{"tensor":[1]}'] * 1000)
     with memory() as used, pytest.raises(FormatError, match="the names of the description have more than"):
-        tree.parse(description(f'{{"dict":[["{"k" * 100_000}",[{tensors}]]]}}'))
+        description.parse(described(f'{{"dict":[["{"k" * 100_000}",[{tensors}]]]}}'))
     assert used.peak < 8 << 20
 
 
@@ -441,7 +441,7 @@ def test_t39_a_key_in_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_t39_a_block_of_other_shapes() -> None:
     tensors = '{"dict":[["w",{"tensor":[4,3]}],["b",{"tensor":[5]}]]}'
     with pytest.raises(FormatError, match="differ in shape"):
-        tree.parse(description(tensors, '"blocks":[{"weight":"w","bias":"b","axis":0}]'))
+        description.parse(described(tensors, '"blocks":[{"weight":"w","bias":"b","axis":0}]'))
 
 
 @pins(TREE, "if taken.intersection(names) or len(set(names)) < len(names):")
@@ -449,4 +449,4 @@ def test_t39_a_tensor_in_two_blocks() -> None:
     tensors = '{"dict":[["w",{"tensor":[4,3]}],["b",{"tensor":[4]}]]}'
     for blocks in ('{"weight":"w","axis":0},{"weight":"w","axis":0}', '{"weight":"w","bias":"b","beta":"b","axis":0}'):
         with pytest.raises(FormatError, match="is in a block already"):
-            tree.parse(description(tensors, f'"blocks":[{blocks}]'))
+            description.parse(described(tensors, f'"blocks":[{blocks}]'))

@@ -21,7 +21,7 @@ from ..formats.test_shards import INDEX, ONE, TENSORS, TWO, checkpoint, elsewher
 from .checks import pins
 from .support import memory
 
-BESIDE = "formats/beside.py"
+BESIDE = "formats/companion_files.py"
 SHARDS, FILES, HEADER = (f"formats/safetensors/{name}.py" for name in ("shards", "__init__", "header"))
 GGUF, NPY = "formats/gguf.py", "formats/npy.py"
 

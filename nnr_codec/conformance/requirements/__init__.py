@@ -11,22 +11,22 @@ from .registry import (
     END_CHECKS,
     TENSOR_CHECKS,
     UNIT_CHECKS,
-    Checked,
+    AggregateMember,
+    CheckedBitstream,
     Finding,
     History,
-    Member,
-    Seen,
+    SeenUnit,
 )
 
 __all__ = [
     "END_CHECKS",
     "TENSOR_CHECKS",
     "UNIT_CHECKS",
-    "Checked",
+    "AggregateMember",
+    "CheckedBitstream",
     "Finding",
     "History",
-    "Member",
-    "Seen",
+    "SeenUnit",
     "notes_on",
 ]
 del _composition, _nnef, _parameters, _tensors

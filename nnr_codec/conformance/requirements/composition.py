@@ -16,11 +16,11 @@ from ...limits import Budget
 from ...rules import Requirement
 from ...syntax import Session, Structure
 from ...syntax.structures import NnrAggregateUnitHeader, NnrLayerParameterSetUnitHeader, NnrQuantizationUnitHeader
-from .registry import Checked, Finding, Seen, at_end, each_unit
+from .registry import CheckedBitstream, Finding, SeenUnit, at_end, each_unit
 
 
 @each_unit(Requirement.RESERVED_ZERO)
-def reserved_zero(_: Checked, seen: Seen) -> Iterator[Finding]:
+def reserved_zero(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     yield from _reserved(seen.unit.header, "")
     if seen.unit.structure:
         yield from _reserved(seen.unit.structure, "")
@@ -38,27 +38,27 @@ def _reserved(structure: Structure, path: str) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.UNIT_SIZE, NNR_STR)
-def start_payload(_: Checked, seen: Seen) -> Iterator[Finding]:
+def start_payload(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     rest = seen.unit.size.nnr_unit_size - seen.unit.payload_offset
     if rest:
         yield Finding(f"{rest} bytes follow the header of an NNR_STR, whose payload is empty", "nnr_unit_size")
 
 
 @each_unit(Requirement.UNIT_TYPE)
-def unit_type(_: Checked, seen: Seen) -> Iterator[Finding]:
+def unit_type(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if NNR_AGG < seen.unit.header.nnr_unit_type < 32:
         yield Finding(f"nnr_unit_type {seen.unit.header.nnr_unit_type} is reserved", "nnr_unit_type")
 
 
 @each_unit(Requirement.PARTIAL_FLAGS)
-def partial_flags(_: Checked, seen: Seen) -> Iterator[Finding]:
+def partial_flags(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     header = seen.unit.header
     if not header.independently_decodable_flag and not header.partial_data_counter:
         yield Finding("the unit is not independently decodable, and is not a part", "independently_decodable_flag")
 
 
 @at_end(Requirement.PARTIAL_FLAG_EQUAL)
-def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
+def partial_flag_equal(checked: CheckedBitstream) -> Iterator[Finding]:
     flags: dict[str, int] = {}
     for seen in checked.of(NNR_NDU):
         flag = seen.unit.header.independently_decodable_flag
@@ -69,7 +69,7 @@ def partial_flag_equal(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.TOPOLOGY_FIRST)
-def topology_first(checked: Checked) -> Iterator[Finding]:
+def topology_first(checked: CheckedBitstream) -> Iterator[Finding]:
     for found in checked.late(NNR_TPL):
         # No tensor refers to a later list; with NNEF, all topology units come first (A.4).
         is_list = found.seen and "topology_elem_id_list" in cast(Structure, found.seen.unit.structure)
@@ -78,20 +78,20 @@ def topology_first(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.QUANTIZATION_FIRST)
-def quantization_first(checked: Checked) -> Iterator[Finding]:
+def quantization_first(checked: CheckedBitstream) -> Iterator[Finding]:
     for found in checked.late(NNR_QNT):
-        header = cast(NnrQuantizationUnitHeader, cast(Seen, found.seen).unit.header.detail)
+        header = cast(NnrQuantizationUnitHeader, cast(SeenUnit, found.seen).unit.header.detail)
         if header.quantization_storage_format != NNR_QNT_NNEF:  # which has a rule of its own (A.4)
             yield found
 
 
 # ------------------------------------------------------------------------------------------------ aggregates
-def _aggregates(checked: Checked) -> Iterator[tuple[Seen, NnrAggregateUnitHeader]]:
+def _aggregates(checked: CheckedBitstream) -> Iterator[tuple[SeenUnit, NnrAggregateUnitHeader]]:
     return ((seen, cast(NnrAggregateUnitHeader, seen.unit.header.detail)) for seen in checked.of(NNR_AGG))
 
 
 @at_end(Requirement.AGGREGATE_TYPE)
-def aggregate_type(checked: Checked) -> Iterator[Finding]:
+def aggregate_type(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         if NNR_AGG_SLF < header.nnr_aggregate_unit_type < 128:
             message = f"nnr_aggregate_unit_type {header.nnr_aggregate_unit_type} is reserved"
@@ -99,7 +99,7 @@ def aggregate_type(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.AGGREGATE_COUNT)
-def aggregate_count(checked: Checked) -> Iterator[Finding]:
+def aggregate_count(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         declared = header.num_of_nnr_units_minus2 + 2
         if declared != len(seen.members) and not seen.refused:
@@ -108,7 +108,7 @@ def aggregate_count(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.AGGREGATE_UNIT_TYPE)
-def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
+def aggregate_unit_type(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_type, seen.members, strict=False)):
             if listed != member.nnr_unit_type:
@@ -117,7 +117,7 @@ def aggregate_unit_type(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.AGGREGATE_ENTRY_POINT)
-def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
+def aggregate_entry_point(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (listed, member) in enumerate(zip(header.nnr_unit_entry_point, seen.members, strict=False)):
             start = member.offset - seen.unit.offset
@@ -127,7 +127,7 @@ def aggregate_entry_point(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.QUANT_BITDEPTH)
-def quant_bitdepth(checked: Checked) -> Iterator[Finding]:
+def quant_bitdepth(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (depth, member) in enumerate(zip(header.quant_bitdepth, seen.members, strict=False)):
             bits = min(member.seen.level_bits or 0, 31) if member.seen else 0  # 31 is the most that u(5) can tell
@@ -141,7 +141,7 @@ def _element(name: str) -> str:
 
 # ------------------------------------------------------------------------------------------------ self-containment
 @at_end(Requirement.AGGREGATE_SELF_CONTAINED)
-def aggregate_self_contained(checked: Checked) -> Iterator[Finding]:
+def aggregate_self_contained(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         if header.nnr_aggregate_unit_type == NNR_AGG_SLF and not _is_refused(seen):
             session = Session()
@@ -150,13 +150,13 @@ def aggregate_self_contained(checked: Checked) -> Iterator[Finding]:
             yield from _alone(checked, seen, session, [seen])
 
 
-def _is_refused(seen: Seen | None) -> bool:
+def _is_refused(seen: SeenUnit | None) -> bool:
     return not seen or seen.refused or any(_is_refused(member.seen) for member in seen.members)
 
 
 @at_end(Requirement.LPS_SELF_CONTAINED)
-def lps_self_contained(checked: Checked) -> Iterator[Finding]:
-    scopes: dict[int, list[Seen]] = {}
+def lps_self_contained(checked: CheckedBitstream) -> Iterator[Finding]:
+    scopes: dict[int, list[SeenUnit]] = {}
     for seen in checked.of(NNR_TPL, NNR_NDU):
         scopes.setdefault(id(seen.session.lps), []).append(seen)
     for seen in checked.of(NNR_LPS):
@@ -166,7 +166,7 @@ def lps_self_contained(checked: Checked) -> Iterator[Finding]:
             yield from _alone(checked, seen, replace(own[0].session, topology_dimensions={}), own)
 
 
-def _alone(checked: Checked, subject: Seen, session: Session, units: list[Seen]) -> Iterator[Finding]:
+def _alone(checked: CheckedBitstream, subject: SeenUnit, session: Session, units: list[SeenUnit]) -> Iterator[Finding]:
     """Decode units with what ``session`` has, without earlier bitstreams."""
     limits = checked.limits
     groups: list[Group] = []

@@ -22,21 +22,21 @@ from ...errors import FormatError, LimitError, NnrError
 from ...model import Topology
 from ...rules import Requirement
 from ...syntax.structures import NnrQuantizationUnitHeader, NnrTopologyUnitHeader, NnrTopologyUnitPayload
-from .registry import Checked, Finding, Seen, at_end
+from .registry import CheckedBitstream, Finding, SeenUnit, at_end
 
 
 # ------------------------------------------------------------------------------------------------ texts
 @at_end(Requirement.NNEF_STRING)
-def string(checked: Checked) -> Iterator[Finding]:
+def string(checked: CheckedBitstream) -> Iterator[Finding]:
     return _not_utf8(checked, "topology")
 
 
 @at_end(Requirement.NNEF_QUANTIZATION_STRING)
-def quantization_string(checked: Checked) -> Iterator[Finding]:
+def quantization_string(checked: CheckedBitstream) -> Iterator[Finding]:
     return _not_utf8(checked, "quantization")
 
 
-def _not_utf8(checked: Checked, kind: str) -> Iterator[Finding]:
+def _not_utf8(checked: CheckedBitstream, kind: str) -> Iterator[Finding]:
     text = checked.texts.get(kind, b"")
     try:
         text.decode()
@@ -44,7 +44,7 @@ def _not_utf8(checked: Checked, kind: str) -> Iterator[Finding]:
         yield _about(checked, kind, f"the {kind} text is not UTF-8 at byte {error.start}: {error.reason}")
 
 
-def _about(checked: Checked, kind: str, message: str) -> Finding:
+def _about(checked: CheckedBitstream, kind: str, message: str) -> Finding:
     """Something about a text; without a unit when the bitstream does not carry it."""
     units = (
         checked.graphs if kind == "topology" else [s for s in checked.of(NNR_QNT) if _quantization(s) == NNR_QNT_NNEF]
@@ -53,16 +53,16 @@ def _about(checked: Checked, kind: str, message: str) -> Finding:
 
 
 @at_end(Requirement.NNEF_GRAPH)
-def graph(checked: Checked) -> Iterator[Finding]:
+def graph(checked: CheckedBitstream) -> Iterator[Finding]:
     return _invalid(checked, "topology", "graph.nnef")
 
 
 @at_end(Requirement.NNEF_QUANTIZATION)
-def quantization(checked: Checked) -> Iterator[Finding]:
+def quantization(checked: CheckedBitstream) -> Iterator[Finding]:
     return _invalid(checked, "quantization", "graph.quant")
 
 
-def _invalid(checked: Checked, kind: str, file: str) -> Iterator[Finding]:
+def _invalid(checked: CheckedBitstream, kind: str, file: str) -> Iterator[Finding]:
     """What chapter 6 of NNEF refuses in a text that can be read."""
     if checked.validity and not any(_not_utf8(checked, kind)):
         for found in checked.validity.violations:
@@ -71,7 +71,7 @@ def _invalid(checked: Checked, kind: str, file: str) -> Iterator[Finding]:
 
 
 @at_end(Requirement.NNEF_TOPOLOGY_FORMAT)
-def topology_format(checked: Checked) -> Iterator[Finding]:
+def topology_format(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         value = _topology(seen).topology_storage_format
         if value in TOPOLOGY_FORMATS and value != NNR_TPL_NNEF and _is_graph(_text(checked, seen, "topology")):
@@ -80,7 +80,7 @@ def topology_format(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.NNEF_QUANTIZATION_FORMAT)
-def quantization_format(checked: Checked) -> Iterator[Finding]:
+def quantization_format(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_QNT):
         value = _quantization(seen)
         is_other = checked.variables and value in TOPOLOGY_FORMATS and value != NNR_QNT_NNEF
@@ -89,15 +89,15 @@ def quantization_format(checked: Checked) -> Iterator[Finding]:
             yield Finding(message, "nnr_quantization_unit_header.quantization_storage_format", seen)
 
 
-def _topology(seen: Seen) -> NnrTopologyUnitHeader:
+def _topology(seen: SeenUnit) -> NnrTopologyUnitHeader:
     return cast(NnrTopologyUnitHeader, seen.unit.header.detail)
 
 
-def _quantization(seen: Seen) -> int:
+def _quantization(seen: SeenUnit) -> int:
     return cast(NnrQuantizationUnitHeader, seen.unit.header.detail).quantization_storage_format
 
 
-def _text(checked: Checked, seen: Seen, kind: str) -> bytes:
+def _text(checked: CheckedBitstream, seen: SeenUnit, kind: str) -> bytes:
     """The data of a unit of another format, without zeros at its end; empty where it cannot be read."""
     data: bytes = getattr(seen.unit.structure, f"{kind}_data")
     if seen.refused:
@@ -130,18 +130,18 @@ def _is_quantization(text: bytes) -> bool:
 
 # ------------------------------------------------------------------------------------------------ order
 @at_end(Requirement.NNEF_TOPOLOGY_FIRST)
-def topology_first(checked: Checked) -> Iterator[Finding]:
+def topology_first(checked: CheckedBitstream) -> Iterator[Finding]:
     if checked.graphs:
         yield from checked.late(NNR_TPL)
 
 
 @at_end(Requirement.NNEF_QUANTIZATION_FIRST)
-def quantization_first(checked: Checked) -> Iterator[Finding]:
+def quantization_first(checked: CheckedBitstream) -> Iterator[Finding]:
     yield from (found for found in checked.late(NNR_QNT) if found.seen and _quantization(found.seen) == NNR_QNT_NNEF)
 
 
 @at_end(Requirement.NNEF_LIST_CONSECUTIVE)
-def consecutive(checked: Checked) -> Iterator[Finding]:
+def consecutive(checked: CheckedBitstream) -> Iterator[Finding]:
     before = None
     for seen in checked.of(NNR_TPL):
         value = _topology(seen).topology_storage_format
@@ -153,7 +153,7 @@ def consecutive(checked: Checked) -> Iterator[Finding]:
 
 # ------------------------------------------------------------------------------------------------ names
 @at_end(Requirement.NNEF_REFERENCE_LIST)
-def reference_list(checked: Checked) -> Iterator[Finding]:
+def reference_list(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         for j, name in enumerate(cast(NnrTopologyUnitPayload, seen.unit.structure).topology_elem_id_list):
             if checked.is_stranger(name):
@@ -161,7 +161,7 @@ def reference_list(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.NNEF_NAMES)
-def names(checked: Checked) -> Iterator[Finding]:
+def names(checked: CheckedBitstream) -> Iterator[Finding]:
     told: set[str] = set()
     for seen in checked.of(NNR_NDU):
         for name in seen.names:
@@ -171,7 +171,7 @@ def names(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.NNEF_SHAPES)
-def shapes(checked: Checked) -> Iterator[Finding]:
+def shapes(checked: CheckedBitstream) -> Iterator[Finding]:
     if not checked.graphs or checked.wiring is None:
         return
     info = TopologyInfo(checked.wiring)
@@ -182,7 +182,7 @@ def shapes(checked: Checked) -> Iterator[Finding]:
             yield Finding(f"{name!r} has the shape {shape}, declared as {declared}", "", units.get(name))
 
 
-def _helpers(seen: Seen) -> list[str]:
+def _helpers(seen: SeenUnit) -> list[str]:
     """The names of H and of local scaling, which are no variables of the model (errata N5)."""
     try:
         return [part.name for part in parts(seen.unit.ndu, seen.session) if part.role in ("h", "ls")]

@@ -27,12 +27,12 @@ from ...syntax.structures import (
     NnrTopologyUnitHeader,
     NnrTopologyUnitPayload,
 )
-from .registry import Checked, Finding, Seen, at_end, each_unit
+from .registry import CheckedBitstream, Finding, SeenUnit, at_end, each_unit
 
 
 # ------------------------------------------------------------------------------------------------ formats
 @each_unit(Requirement.TOPOLOGY_FORMAT, NNR_TPL)
-def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
+def topology_format(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     value = _topology(seen).topology_storage_format
     if NNR_TPL_REFLIST < value < 128:
         yield Finding(
@@ -41,7 +41,7 @@ def topology_format(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.QUANTIZATION_FORMAT, NNR_QNT)
-def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
+def quantization_format(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     value = cast(NnrQuantizationUnitHeader, seen.unit.header.detail).quantization_storage_format
     if NNR_QNT_TEF < value < 128:
         element = "nnr_quantization_unit_header.quantization_storage_format"
@@ -49,7 +49,7 @@ def quantization_format(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.COMPRESSION_FORMAT, NNR_TPL, NNR_QNT)
-def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
+def compression_format(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
     value = getattr(seen.unit.header.detail, f"{kind}_compression_format")
     if value > NNR_DFL:
@@ -58,7 +58,7 @@ def compression_format(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.DEFLATE, NNR_TPL, NNR_QNT)
-def deflate(checked: Checked, seen: Seen) -> Iterator[Finding]:
+def deflate(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     """Also where a decoder passes over the data, as it does over a single zero; not where nobody knows what it is."""
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
     is_deflated = getattr(seen.unit.header.detail, f"{kind}_compression_format") == NNR_DFL
@@ -74,13 +74,13 @@ def deflate(checked: Checked, seen: Seen) -> Iterator[Finding]:
         yield Finding("deflated data does not end with its unit", f"{kind}_data")
 
 
-def _topology(seen: Seen) -> NnrTopologyUnitHeader:
+def _topology(seen: SeenUnit) -> NnrTopologyUnitHeader:
     return cast(NnrTopologyUnitHeader, seen.unit.header.detail)
 
 
 # ------------------------------------------------------------------------------------------------ parameter sets
 @each_unit(Requirement.QUANTIZATION_METHODS, NNR_MPS, NNR_LPS)
-def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
+def quantization_methods(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     element = f"{'mps' if seen.unit.header.nnr_unit_type == NNR_MPS else 'lps'}_quantization_method_flags"
     flags = getattr(seen.unit.structure, element)
     if flags & 4:
@@ -88,14 +88,14 @@ def quantization_methods(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.BASE_MODEL_ID, NNR_MPS)
-def base_model_id(_: Checked, seen: Seen) -> Iterator[Finding]:
+def base_model_id(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     mps = cast(NnrModelParameterSetUnitPayload, seen.unit.structure)
     if mps.nnr_pre_flag and not mps.base_model_id_present_flag:
         yield Finding("nnr_pre_flag is 1 and base_model_id_present_flag 0", "base_model_id_present_flag")
 
 
 @each_unit(Requirement.MAP_COUNTS, NNR_MPS, NNR_LPS)
-def map_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
+def map_counts(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     for part, count in (
         ("sparsification", "spm_count_thresholds"),
         ("pruning", "ppm_count_pruning_ratios"),
@@ -114,7 +114,7 @@ _NO_TOPOLOGY = (NNR_TPL_PRUN, NNR_TPL_REFLIST)
 
 
 @at_end(Requirement.TOPOLOGY_CARRIAGE)
-def topology_carriage(checked: Checked) -> Iterator[Finding]:
+def topology_carriage(checked: CheckedBitstream) -> Iterator[Finding]:
     found = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format not in _NO_TOPOLOGY]
     # A zero says that the topology is kept apart (B.4), but others write it with flag 1; what others keep from 128 on
     # may be one.
@@ -131,7 +131,7 @@ def topology_carriage(checked: Checked) -> Iterator[Finding]:
 
 
 @at_end(Requirement.TOPOLOGY_DATA)
-def topology_data(checked: Checked) -> Iterator[Finding]:
+def topology_data(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_TPL):
         is_nnef = _topology(seen).topology_storage_format == NNR_TPL_NNEF
         by_name = not seen.session.mps_topology_indexed_reference_flag
@@ -139,19 +139,19 @@ def topology_data(checked: Checked) -> Iterator[Finding]:
             yield Finding("topology_data is empty", "topology_data", seen)
 
 
-def _payload(seen: Seen) -> NnrTopologyUnitPayload:
+def _payload(seen: SeenUnit) -> NnrTopologyUnitPayload:
     return cast(NnrTopologyUnitPayload, seen.unit.structure)
 
 
 # ------------------------------------------------------------------------------------------------ pruning
 @each_unit(Requirement.REPRESENTATION_TYPE, NNR_TPL)
-def representation_type(_: Checked, seen: Seen) -> Iterator[Finding]:
+def representation_type(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if "pruning" in _payload(seen) and _payload(seen).pruning.nnr_rep_type > NNR_TPL_DICT:
         yield Finding(f"nnr_rep_type {_payload(seen).pruning.nnr_rep_type} is reserved", "pruning.nnr_rep_type")
 
 
 @each_unit(Requirement.PRUNE_COUNTS, NNR_TPL)
-def prune_counts(_: Checked, seen: Seen) -> Iterator[Finding]:
+def prune_counts(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if "pruning" not in _payload(seen):
         return
     pruning = _payload(seen).pruning

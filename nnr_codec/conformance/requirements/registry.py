@@ -32,17 +32,17 @@ class Finding(NamedTuple):
         What is wrong, with the values.
     element : str
         Path of the syntax element within its unit, as a trace has it; empty when it is no single one.
-    seen : Seen or None
+    seen : SeenUnit or None
         The unit; None for the one at hand, or for the bitstream as a whole.
     """
 
     message: str
     element: str = ""
-    seen: Seen | None = None
+    seen: SeenUnit | None = None
 
 
 @dataclass(eq=False)
-class Seen:
+class SeenUnit:
     """A unit with what was active before it.
 
     Parameters
@@ -52,7 +52,7 @@ class Seen:
         A copy.
     names : tuple of str
         Topology element ids of a compressed data unit.
-    members : list of Member
+    members : list of AggregateMember
         Of an aggregate.
     level_bits : int or None
         Bits of the largest QuantParam of the unit in two's complement; None when there is none.
@@ -63,17 +63,17 @@ class Seen:
     unit: Unit
     session: Session
     names: tuple[str, ...] = ()
-    members: list[Member] = field(default_factory=list)
+    members: list[AggregateMember] = field(default_factory=list)
     level_bits: int | None = None
     refused: bool = False
 
 
-class Member(NamedTuple):
+class AggregateMember(NamedTuple):
     """A unit of an aggregate: its first byte in the bitstream, its nnr_unit_type, and the unit if it can be read."""
 
     offset: int
     nnr_unit_type: int
-    seen: Seen | None
+    seen: SeenUnit | None
 
 
 @dataclass
@@ -102,7 +102,7 @@ class History:
 
 
 @dataclass
-class Checked:
+class CheckedBitstream:
     """One bitstream while it is checked.
 
     Parameters
@@ -110,7 +110,7 @@ class Checked:
     limits : Limits
     history : History
         Of the bitstreams before it.
-    seen : dict of int to Seen
+    seen : dict of int to SeenUnit
         The units so far that can be read, by number.
     topology : Topology or None
         The text that the bitstream carries, the one given, or else that of the bitstreams before.
@@ -124,13 +124,13 @@ class Checked:
 
     limits: Limits
     history: History
-    seen: dict[int, Seen] = field(default_factory=dict)
+    seen: dict[int, SeenUnit] = field(default_factory=dict)
     topology: Topology | None = None
     first_edition: bool = False
     owners: Mapping[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def of(self, *types: int) -> list[Seen]:
+    def of(self, *types: int) -> list[SeenUnit]:
         """The units of these types."""
         return [seen for seen in self.seen.values() if seen.unit.header.nnr_unit_type in types]
 
@@ -143,7 +143,7 @@ class Checked:
                 yield Finding(f"{tensors} NNR_NDU come before this unit", "nnr_unit_type", seen)
 
     @cached_property
-    def graphs(self) -> list[Seen]:
+    def graphs(self) -> list[SeenUnit]:
         """The units with an NNEF topology."""
         headers = ((seen, cast("NnrTopologyUnitHeader", seen.unit.header.detail)) for seen in self.of(NNR_TPL))
         return [seen for seen, header in headers if header.topology_storage_format == NNR_TPL_NNEF]
@@ -185,9 +185,9 @@ class Checked:
         return self.variables is not None and self.owners.get(name, name).casefold() not in self._folded
 
 
-UnitCheck = Callable[[Checked, Seen], Iterator[Finding]]
-TensorCheck = Callable[[Checked, "Group", "list[Rec]"], Iterator[Finding]]
-EndCheck = Callable[[Checked], Iterator[Finding]]
+UnitCheck = Callable[[CheckedBitstream, SeenUnit], Iterator[Finding]]
+TensorCheck = Callable[[CheckedBitstream, "Group", "list[Rec]"], Iterator[Finding]]
+EndCheck = Callable[[CheckedBitstream], Iterator[Finding]]
 
 UNIT_CHECKS: list[tuple[Requirement, tuple[int, ...], UnitCheck]] = []
 TENSOR_CHECKS: list[tuple[Requirement, TensorCheck]] = []

@@ -21,7 +21,7 @@ from ...constants import (
 from ...decoder.group import Group
 from ...decoder.reconstruct import Rec
 from ...rules import Requirement
-from .registry import Checked, Finding, Seen, each_tensor, each_unit
+from .registry import CheckedBitstream, Finding, SeenUnit, each_tensor, each_unit
 
 _Ints = npt.NDArray[np.int32]
 _Floats = npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ HEADER = "nnr_compressed_data_unit_header"
 
 
 @each_unit(Requirement.PARENT_FLAG, NNR_NDU)
-def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
+def parent_flag(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     header = seen.unit.ndu  # tensors of depth 0, and without one, take the place of the base's
     if not seen.session.mps_parent_signalling_enabled_flag or header.parent_node_id_present_flag:
         return
@@ -40,13 +40,13 @@ def parent_flag(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.RESIDUAL_QUANTIZATION, NNR_NDU)
-def pre_without_dq(_: Checked, seen: Seen) -> Iterator[Finding]:
+def pre_without_dq(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if _is_residual(seen) and seen.unit.ndu.dq_flag:
         yield Finding("nnr_pre_flag and dq_flag are 1", f"{HEADER}.dq_flag")
 
 
 @each_unit(Requirement.RESIDUAL_FIRST, NNR_NDU)
-def pre_first(checked: Checked, seen: Seen) -> Iterator[Finding]:
+def pre_first(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if _is_residual(seen):
         if "put_node_depth" in seen.unit.ndu and seen.unit.ndu.put_node_depth <= 1:
             depth = seen.unit.ndu.put_node_depth
@@ -55,14 +55,14 @@ def pre_first(checked: Checked, seen: Seen) -> Iterator[Finding]:
             yield Finding("a residual, and no update comes before", f"{HEADER}.parent_node_id_present_flag")
 
 
-def _is_residual(seen: Seen) -> bool:
+def _is_residual(seen: SeenUnit) -> bool:
     header = seen.unit.ndu
     predictable = header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT)
     return bool(seen.session.nnr_pre_flag and predictable and header.parent_node_id_present_flag)
 
 
 @each_unit(Requirement.QUANTIZATION_METHOD_USED, NNR_NDU)
-def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
+def method_used(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     mps, lps = seen.session.mps, seen.session.lps
     if seen.unit.ndu.nnr_compressed_data_unit_payload_type != NNR_PT_FLOAT or not mps:
         return
@@ -74,7 +74,7 @@ def method_used(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.PARAMETER_TYPES, NNR_NDU)
-def parameter_types(_: Checked, seen: Seen) -> Iterator[Finding]:
+def parameter_types(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     header = seen.unit.ndu
     others = header.compressed_parameter_types & ~NNR_CPT_DC
     if others and header.nnr_compressed_data_unit_payload_type < NNR_PT_BLOCK:
@@ -83,14 +83,14 @@ def parameter_types(_: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------------------------------------ parents
-def _is_named(seen: Seen) -> bool:
+def _is_named(seen: SeenUnit) -> bool:
     """Whether the unit is an update that names its parent otherwise than by a hash."""
     header = seen.unit.ndu
     return bool(header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID)
 
 
 @each_unit(Requirement.PARENT_DEPTH, NNR_NDU)
-def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
+def parent_depth(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if not _is_named(seen):
         return
     header = seen.unit.ndu
@@ -101,7 +101,7 @@ def parent_depth(checked: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.PARENT_TENSOR, NNR_NDU)
-def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
+def parent_tensor(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     if _is_named(seen):
         header = seen.unit.ndu
         names = checked.history.names.get((header.parent_device_id, header.parameter_id))
@@ -111,7 +111,7 @@ def parent_tensor(checked: Checked, seen: Seen) -> Iterator[Finding]:
 
 
 @each_unit(Requirement.PARENT_HASH, NNR_NDU)
-def parent_hash(checked: Checked, seen: Seen) -> Iterator[Finding]:
+def parent_hash(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
     header = seen.unit.ndu
     for name, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
         if not checked.history.bitstreams or name not in header:
@@ -126,7 +126,7 @@ CHUNK = 1 << 20
 
 
 @each_tensor(Requirement.FLOAT_EXACT)
-def float_exact(checked: Checked, group: Group, recs: list[Rec]) -> Iterator[Finding]:
+def float_exact(checked: CheckedBitstream, group: Group, recs: list[Rec]) -> Iterator[Finding]:
     for part, rec in zip((part for task in group.tasks for part in task.parts), recs, strict=True):
         if rec.levels is None or rec.values.dtype.kind != "f":
             continue

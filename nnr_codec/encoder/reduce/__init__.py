@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 
 from ...errors import EncodeError, Option
-from ...reduction import Step
+from ...reduction_steps import Step
 from .tool import Reduced, Tool, made
 
 #: Module and class of each tool, by the name that steps have.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...config import EncoderConfig
 from ...errors import EncodeError
-from ...reduction import Step
+from ...reduction_steps import Step
 from . import tool_of
 
 

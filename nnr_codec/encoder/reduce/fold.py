@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EncoderConfig
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring
 from ..changed import Floats, changed, factored
 from .blocks import may_change, whole
@@ -61,7 +61,8 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
         blocks.append(replace(folded, beta=None, gamma=None, mean=None, var=None))
     if not others:
         why = reasons[0] if reasons else ": there is no graph that tells of one"
-        raise EncodeError(f"there is no batch normalization to fold{why}")
+        option = Option("fold_batchnorm" if config.fold_batchnorm else "reduce")
+        raise EncodeError(option, f": there is no batch normalization to fold{why}")
     coded = (
         factored(changed(model.tensors, others, divisors), gone) if gone else changed(model.tensors, others, divisors)
     )
@@ -128,7 +129,8 @@ def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, 
         if not np.isfinite(array).all():
             raise EncodeError(
                 f"the batch normalization of {block.weight!r} cannot be folded: with {block.var!r} and epsilon "
-                f"{epsilon:g}, {getattr(block, member)!r} has no finite values (8.2.1)"
+                f"{epsilon:g}, {getattr(block, member)!r} has no finite values (8.2.1)",
+                tensor=block.weight,
             )
     found["mean"] = np.zeros_like(arrays["mean"])
     if "bias" in arrays:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ...config import EncoderConfig
 from ...dtypes import stored_type
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array, Block, described
 from ...sideinfo.record import default_unit
 from ...tensor.reduction import displacement, from_displacement
@@ -98,9 +98,11 @@ class LowRank:
         within("lowrank(rate)", self.rate, 0, 1000)
         amounts = {name: getattr(self, name) for name in ("error", "mse", "ratio", "rank", "rate")}
         if len(given := [name for name, value in amounts.items() if value is not None]) > 1:
-            raise EncodeError(f"reduce: lowrank takes one of {', '.join(amounts)}, not {' and '.join(given)}")
+            raise EncodeError(
+                Option("reduce"), f": lowrank takes one of {', '.join(amounts)}, not {' and '.join(given)}"
+            )
         if self.form not in FORMS:
-            raise EncodeError(f"reduce: lowrank(form={self.form}): there are {' and '.join(FORMS)}")
+            raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): there are {' and '.join(FORMS)}")
 
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays.
@@ -108,9 +110,9 @@ class LowRank:
         EncodeError with fixed-point numbers, without matrices, and for displacements without side information.
         """
         if reduced.config.fixed_point is not None:
-            raise EncodeError("reduce: lowrank makes products, which are no fixed-point numbers")
+            raise EncodeError(Option("reduce"), ": lowrank makes products, which are no fixed-point numbers")
         if self.displacement and not reduced.config.side_info:
-            raise EncodeError("reduce: lowrank(displacement=true) needs side information")
+            raise EncodeError(Option("reduce"), ": lowrank(displacement=true) needs side information")
         names = [name for name in reduced.matrices(self.tensors) if _decomposable(name, reduced)]
         pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, reduced.array(name)))), reduced)
         listed = reduced.config.indexed_references and reduced.model.topology is not None  # where H has no name (A.4)

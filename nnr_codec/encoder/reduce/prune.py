@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array, Channels, Slice, described
 from ..changed import changed
 from .diffusion import GRID, importance
@@ -57,16 +57,16 @@ class Prune:
         within("prune(ratio)", self.ratio, 0, 1)
         within("prune(sparsity)", self.sparsity, 0, 1)
         if self.scope not in SCOPES:
-            raise EncodeError(f"reduce: prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
+            raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
 
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no graph tells of channels."""
         if self.ratio is None:
-            raise EncodeError("reduce: prune needs a ratio, such as prune(ratio=0.1)")
+            raise EncodeError(Option("reduce"), ": prune needs a ratio, such as prune(ratio=0.1)")
         if self.ratio:
             groups = _groups(reduced, self.tensors)
             if not groups:
-                raise EncodeError(f"reduce: prune({self._told}): {_why(reduced)}")
+                raise EncodeError(Option("reduce"), f": prune({self._told}): {_why(reduced)}")
             reduced = _without(reduced, groups, self._kept(groups))
         if self.sparsity:
             reduced = self._sparse(reduced)

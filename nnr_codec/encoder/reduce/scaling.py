@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...config import EncoderConfig
 from ...constants import NNR_CPT_LS
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring, described
 from ..changed import Floats, changed, multiplied
 from ..plan import fits_name
@@ -47,7 +47,7 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise EncodeError(f"reduce: scale(method={self.method}) takes {' or '.join(METHODS)}")
+            raise EncodeError(Option("reduce"), f": scale(method={self.method}) takes {' or '.join(METHODS)}")
 
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is no weight to fit scales to."""

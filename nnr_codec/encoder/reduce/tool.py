@@ -15,7 +15,7 @@ from ...bitstream.performance import PerformanceMaps
 from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring, described
-from ...reduction import Step
+from ...reduction_steps import Step
 from ...tensor.reduction import from_displacement, product
 from ..changed import changed
 from .zeros import is_matrix
@@ -93,7 +93,7 @@ class Reduced:
         found = [name for name in known if self.may_change(name)]
         if not found:
             why = ": rules keep them, or they are tied to others" if known else ""
-            raise EncodeError(f"there is no float matrix to reduce among the tensors {tensors!r}{why}")
+            raise EncodeError(Option("reduce"), f": there is no float matrix among the tensors {tensors!r}{why}")
         return found
 
     def may_change(self, name: str) -> bool:

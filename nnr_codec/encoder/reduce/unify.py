@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import EncodeError
+from ...errors import EncodeError, Option
 from ...model import Array
 from .structure import Blocks, Triple, dimensions, divided
 from .tool import Reduced, within
@@ -59,7 +59,7 @@ class Unify:
         within("unify(ratio)", self.ratio, 0, 1)
         within("unify(threshold)", self.threshold, 0)
         if self.ratio is not None and self.threshold is not None:
-            raise EncodeError("reduce: unify takes a ratio or a threshold, not both")
+            raise EncodeError(Option("reduce"), ": unify takes a ratio or a threshold, not both")
         for shape in self.shapes:
             divided(shape, self.super_shape)
 
@@ -76,7 +76,7 @@ class Unify:
     def apply(self, reduced: Reduced) -> Reduced:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
         if self.ratio is None and self.threshold is None:
-            raise EncodeError("reduce: unify needs a ratio, such as unify(ratio=0.3), or a threshold")
+            raise EncodeError(Option("reduce"), ": unify needs a ratio, such as unify(ratio=0.3), or a threshold")
         grids = self._grids(reduced)
         parts = [part for grid in grids.values() for part in grid]
         if self.threshold is not None:
@@ -106,8 +106,9 @@ class Unify:
                 found[name] = grid
         if not found:
             raise EncodeError(
-                f"reduce: of the tensors {self.tensors!r}, none has finite values and more than one in a block "
-                f"of {self.block}"
+                Option("reduce"),
+                f": of the tensors {self.tensors!r}, none has finite values and more than one in a block "
+                f"of {self.block}",
             )
         return found
 

@@ -19,7 +19,7 @@ from ...model import Array, Model, Topology, Wiring
 from .. import FormatWarning, opened_file, state
 from ..lazy import LazyTensors
 from . import archive, attributes, hdf5, writing
-from .archive import Part
+from .archive import KerasWeights
 
 NAME = "keras"
 DESCRIPTION = "Keras: .keras archives, and .h5 files of models or weights"
@@ -120,7 +120,7 @@ def _what(name: str) -> str:
     return f"tensor {name[:80]!a}"
 
 
-def _topology(found: Part, contents: hdf5.Contents) -> Topology | None:
+def _topology(found: KerasWeights, contents: hdf5.Contents) -> Topology | None:
     config = found.config
     if config is None:
         config = attributes.configuration(contents.attributes)

@@ -16,7 +16,7 @@ from typing import IO, BinaryIO, cast
 from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
 from .. import opened_file, spooled
-from ..beside import as_metadata, check_names, files, from_metadata, opened
+from ..companion_files import as_metadata, check_names, files, from_metadata, opened
 from ..zips import ZIP_ERRORS, may_hold
 
 CONFIG = "config.json"
@@ -32,7 +32,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 @dataclass
-class Part:
+class KerasWeights:
     """The weights of a model, and what is beside them.
 
     Parameters
@@ -81,7 +81,7 @@ def is_archive(file: BinaryIO) -> bool:
 
 
 @contextmanager
-def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[Part]:
+def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[KerasWeights]:
     """The parts of an archive or a folder, or an HDF5 file alone; raises FormatError, LimitError, OSError."""
     with ExitStack() as stack:
         if isinstance(source, Path) and source.is_dir():
@@ -90,7 +90,7 @@ def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[P
         file = stack.enter_context(opened_file(source))
         size = file.seek(0, os.SEEK_END)
         limits.check("max_archive_bytes", size, "bytes of the file")
-        part = Part(file, 0, size)
+        part = KerasWeights(file, 0, size)
         if is_archive(file):
             try:
                 part = _of_archive(file, limits, budget, stack)
@@ -103,7 +103,7 @@ def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[P
         yield part
 
 
-def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -> Part:
+def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -> KerasWeights:
     """What Keras writes without an archive; files that are no part of that are left out."""
     found = dict(files(folder, limits))
     if CONFIG not in found or WEIGHTS not in found:
@@ -111,7 +111,7 @@ def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -
     file = stack.enter_context(opened(found.pop(WEIGHTS)))
     size = file.seek(0, os.SEEK_END)
     limits.check("max_archive_bytes", size, "bytes of the file")
-    part = Part(file, 0, size, folder / WEIGHTS)
+    part = KerasWeights(file, 0, size, folder / WEIGHTS)
     for name, path in found.items():
         if name in (CONFIG, METADATA) or name.startswith(_ASSETS):
             with opened(path) as beside:
@@ -121,7 +121,7 @@ def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -
     return part
 
 
-def _of_archive(file: BinaryIO, limits: Limits, budget: Budget, stack: ExitStack) -> Part:
+def _of_archive(file: BinaryIO, limits: Limits, budget: Budget, stack: ExitStack) -> KerasWeights:
     archive = stack.enter_context(zipfile.ZipFile(file))
     infos = _infos(archive, limits, budget)
     if WEIGHTS not in infos:
@@ -136,7 +136,7 @@ def _of_archive(file: BinaryIO, limits: Limits, budget: Budget, stack: ExitStack
     return part
 
 
-def _add(part: Part, name: str, size: int, file: IO[bytes], budget: Budget) -> None:
+def _add(part: KerasWeights, name: str, size: int, file: IO[bytes], budget: Budget) -> None:
     """Take in what is beside the weights."""
     limit = "max_topology_bytes" if name == CONFIG else "max_side_info_bytes"
     budget.charge(limit, size, f"bytes beside {WEIGHTS}")
@@ -171,12 +171,14 @@ def _infos(archive: zipfile.ZipFile, limits: Limits, budget: Budget) -> dict[str
     return found
 
 
-def _weights(file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits, stack: ExitStack) -> Part:
+def _weights(
+    file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits, stack: ExitStack
+) -> KerasWeights:
     """The weights where they are, or a copy of them if they are deflated."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         with archive.open(info) as member:
             spool = stack.enter_context(spooled(cast(BinaryIO, member), limits, f"bytes of {WEIGHTS}"))
-        return Part(spool, 0, spool.seek(0, os.SEEK_END))
+        return KerasWeights(spool, 0, spool.seek(0, os.SEEK_END))
     file.seek(info.header_offset)
     head = file.read(_LOCAL_HEADER.size)
     if len(head) != _LOCAL_HEADER.size or head[:4] != b"PK\3\4":
@@ -185,7 +187,7 @@ def _weights(file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, li
     start = info.header_offset + _LOCAL_HEADER.size + name + extra
     if start + info.file_size > file.seek(0, os.SEEK_END) or info.file_size != info.compress_size:
         raise FormatError(f"{WEIGHTS} is larger than the archive")
-    return Part(file, start, info.file_size)
+    return KerasWeights(file, start, info.file_size)
 
 
 def _ordered(names: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from ...dtypes import STORED_TYPES
 from ...errors import FormatError
 from .. import is_text as is_unicode
 from .hdf5 import Attribute
-from .messages import Type, text_of
+from .messages import HdfType, text_of
 
 _KEY = "keras:hdf5"
 _CONFIG = "model_config"
@@ -102,14 +102,14 @@ def _attribute(name: str, value: Any, config: bytes | None, what: str) -> Attrib
     count = 0 if shape is None else math.prod(shape)
     extents = None if shape is None else tuple(shape)
     if match := _TEXT.fullmatch(kind):
-        type_ = Type("text" if match[2] else "texts", int(match[2] or 16), utf8=match[1] == "utf8")
+        type_ = HdfType("text" if match[2] else "texts", int(match[2] or 16), utf8=match[1] == "utf8")
         if not isinstance(values, list) or len(values) != count or not all(is_text(text) for text in values):
             raise FormatError(f"{what}: not as many texts as the shape says")
         if match[2] and any(len(text.encode()) > type_.size for text in values):
             raise FormatError(f"{what}: a text of more than {type_.size} bytes")
     elif _NUMBER.fullmatch(kind):
         dtype = np.dtype(kind)
-        type_ = Type("number", dtype.itemsize, dtype.name, kind[0] == ">")
+        type_ = HdfType("number", dtype.itemsize, dtype.name, kind[0] == ">")
         values = _bytes(values)
         if values is None or len(values) != count * dtype.itemsize:
             raise FormatError(f"{what}: not as many numbers as the shape says")

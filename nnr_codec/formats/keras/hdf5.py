@@ -16,6 +16,7 @@ from typing import BinaryIO
 from ...dtypes import STORED_TYPES
 from ...errors import FormatError
 from ...limits import Budget, Limits
+from .datasets import Chunk, Stored
 from .messages import (
     ATTRIBUTE,
     DATASPACE,
@@ -27,11 +28,11 @@ from .messages import (
     LAYOUT,
     SYMBOL_TABLE,
     UNDEFINED,
-    Fields,
-    Layout,
+    DatasetLayout,
+    HdfType,
     Message,
+    MessageReader,
     RawAttribute,
-    Type,
     attribute,
     dataspace,
     datatype,
@@ -40,7 +41,6 @@ from .messages import (
     messages,
     text_of,
 )
-from .tensors import Chunk, Stored
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The attribute by which Keras marks opaque items as bfloat16.
@@ -62,13 +62,13 @@ class Attribute:
 
     Parameters
     ----------
-    type : Type
+    type : HdfType
     shape : tuple of int or None
         None for an attribute that has a type and no value.
     values : list of str, or bytes
     """
 
-    type: Type
+    type: HdfType
     shape: tuple[int, ...] | None
     values: list[str] | bytes
 
@@ -141,7 +141,7 @@ class _Reader:
 
     def _root(self) -> int:
         """The address of the root group."""
-        fields = Fields(self._read(0, min(_SUPERBLOCK, self._size)), "the superblock of the HDF5 file")
+        fields = MessageReader(self._read(0, min(_SUPERBLOCK, self._size)), "the superblock of the HDF5 file")
         if fields.bytes(8) != SIGNATURE:
             raise FormatError("not an HDF5 file")
         version = fields.number(1)
@@ -162,7 +162,7 @@ class _Reader:
     def _object(self, address: int, path: str, found: Contents) -> list[tuple[int, str]]:
         """Take in a group or a dataset; what a group has: addresses and paths."""
         what = f"{path[:80]!a} of the HDF5 file" if path else "the root of the HDF5 file"
-        head = Fields(self._read(address, 16), what)
+        head = MessageReader(self._read(address, 16), what)
         if head.number(1) != 1:
             raise FormatError(f"{what}: {_LATER}")
         head.bytes(1)
@@ -201,12 +201,12 @@ class _Reader:
         tree, heap = fields.number(8), fields.number(8)
         names, links = self._names(heap, what), []
         for node, _ in self._tree(tree, 0, 8, what):
-            fields = Fields(self._read(node, 8), what)
+            fields = MessageReader(self._read(node, 8), what)
             if fields.bytes(5)[:4] != b"SNOD":
                 raise FormatError(f"{what}: damaged")
             fields.bytes(1)
             entries = fields.number(2)
-            fields = Fields(self._read(node + 8, entries * _SNOD_ENTRY), what)
+            fields = MessageReader(self._read(node + 8, entries * _SNOD_ENTRY), what)
             self._budget.charge("max_names", entries, "objects and attributes of the HDF5 file")
             for _ in range(entries):
                 start, target, kind = fields.number(8), fields.number(8), fields.number(4)
@@ -225,7 +225,7 @@ class _Reader:
 
     def _names(self, address: int, what: str) -> bytes:
         """The names of a group: its local heap."""
-        fields = Fields(self._read(address, 32), what)
+        fields = MessageReader(self._read(address, 32), what)
         if fields.bytes(8) != b"HEAP\0\0\0\0":
             raise FormatError(f"{what}: damaged")
         size = fields.number(8)
@@ -240,13 +240,13 @@ class _Reader:
             if level < 0:
                 yield address, before
                 continue
-            fields = Fields(self._read(address, _TREE_HEAD), what)
+            fields = MessageReader(self._read(address, _TREE_HEAD), what)
             if fields.bytes(4) != b"TREE" or fields.number(1) != kind:
                 raise FormatError(f"{what}: damaged")
             own, entries = fields.number(1), fields.number(2)
             if own > level:
                 raise FormatError(f"{what}: damaged")
-            fields = Fields(self._read(address + _TREE_HEAD, entries * (key + 8)), what)
+            fields = MessageReader(self._read(address + _TREE_HEAD, entries * (key + 8)), what)
             nodes = [(fields.bytes(key), fields.number(8)) for _ in range(entries)]
             waiting.extend((target, own - 1, before) for before, target in reversed(nodes))
 
@@ -286,7 +286,7 @@ class _Reader:
         return Stored(stored, shape, self._base + place.address, nbytes, 0, kind.big_endian)
 
     def _chunks(
-        self, place: Layout, shape: tuple[int, ...], itemsize: int, pipeline: tuple[int, ...], what: str
+        self, place: DatasetLayout, shape: tuple[int, ...], itemsize: int, pipeline: tuple[int, ...], what: str
     ) -> tuple[Chunk, ...]:
         """The chunks of a dataset, each once."""
         chunk = place.chunk or ()
@@ -297,7 +297,7 @@ class _Reader:
         key = 8 + 8 * (len(shape) + 1)
         found: dict[tuple[int, ...], Chunk] = {}
         for address, before in () if place.address == UNDEFINED else self._tree(place.address, 1, key, what):
-            fields = Fields(before, what)
+            fields = MessageReader(before, what)
             size, mask = fields.number(4), fields.number(4)
             at = tuple(fields.number(8) for _ in shape)
             inside = all(
@@ -336,7 +336,7 @@ class _Reader:
 
     def _in_heap(self, reference: bytes, what: str) -> bytes:
         """What a reference to the global heap stands for."""
-        fields = Fields(reference, what)
+        fields = MessageReader(reference, what)
         length, address, index = fields.number(4), fields.number(8), fields.number(4)
         self._budget.charge("max_topology_bytes", length, "texts of attributes")
         if not length or address in (0, UNDEFINED):
@@ -349,10 +349,10 @@ class _Reader:
         return item[:length]
 
     def _collection(self, address: int, what: str) -> Iterator[tuple[int, bytes]]:
-        head = Fields(self._read(address, 16), what)
+        head = MessageReader(self._read(address, 16), what)
         if head.bytes(8) != b"GCOL\1\0\0\0":
             raise FormatError(f"{what}: the heap of its texts is damaged")
-        fields = Fields(self._read(address + 16, max(head.number(8) - 16, 0)), what)
+        fields = MessageReader(self._read(address + 16, max(head.number(8) - 16, 0)), what)
         while fields.left >= 16 and (index := fields.number(2)):
             fields.bytes(6)
             size = fields.number(8)

@@ -34,7 +34,7 @@ _MAX_RANK = 32
 _FLOATS = {2: (10, 5, 10, 15), 4: (23, 8, 23, 127), 8: (52, 11, 52, 1023)}
 
 
-class Fields:
+class MessageReader:
     """Reads numbers and bytes one after another; FormatError at the end of the data."""
 
     def __init__(self, data: bytes, what: str) -> None:
@@ -71,15 +71,15 @@ class Message:
     flags: int
     data: bytes
 
-    def fields(self, what: str) -> Fields:
+    def fields(self, what: str) -> MessageReader:
         """The data to read; FormatError where they lie somewhere else."""
         if self.flags & _SHARED:
             raise FormatError(f"{what}: shared messages (committed types) are not read")
-        return Fields(self.data, what)
+        return MessageReader(self.data, what)
 
 
 @dataclass(frozen=True)
-class Type:
+class HdfType:
     """A type of HDF5's.
 
     Parameters
@@ -103,7 +103,7 @@ class Type:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DatasetLayout:
     """Where the items of a dataset are.
 
     Parameters
@@ -127,7 +127,7 @@ class RawAttribute:
     """An attribute as it stands in the header; variable-length texts are references to a heap."""
 
     name: str
-    type: Type
+    type: HdfType
     shape: tuple[int, ...] | None
     data: bytes
 
@@ -140,7 +140,7 @@ def text_of(data: bytes, what: str) -> str:
         raise FormatError(f"{what}: {data[:40]!r} is not UTF-8") from None
 
 
-def dataspace(fields: Fields, what: str) -> tuple[int, ...] | None:
+def dataspace(fields: MessageReader, what: str) -> tuple[int, ...] | None:
     """The extents; None where there are no items (a null dataspace)."""
     version, rank, flags = fields.number(1), fields.number(1), fields.number(1)
     if version not in (1, 2) or rank > _MAX_RANK:
@@ -154,7 +154,7 @@ def dataspace(fields: Fields, what: str) -> tuple[int, ...] | None:
     return None if version == 2 and kind == 2 else shape
 
 
-def datatype(fields: Fields, what: str) -> Type:
+def datatype(fields: MessageReader, what: str) -> HdfType:
     """The type, of which other than numbers, booleans, texts and opaque items only the size is read."""
     head, bits, size = fields.number(1), fields.number(3), fields.number(4)
     kind, version = head & 15, head >> 4
@@ -165,36 +165,36 @@ def datatype(fields: Fields, what: str) -> Type:
     if kind in (0, 1):
         return _number(kind, bits, size, fields)
     if kind == 3:
-        return Type("text", size, utf8=bits >> 4 & 15 == 1)
+        return HdfType("text", size, utf8=bits >> 4 & 15 == 1)
     if kind == 5:
-        return Type("opaque", size)
+        return HdfType("opaque", size)
     if kind == 8:
         return _enumeration(bits & 0xFFFF, size, version, fields, what)
     if kind == 9 and bits & 15 == 1 and size == 16:
-        return Type("texts", size, utf8=bits >> 8 & 15 == 1)
-    return Type("other", size)
+        return HdfType("texts", size, utf8=bits >> 8 & 15 == 1)
+    return HdfType("other", size)
 
 
-def _number(kind: int, bits: int, size: int, fields: Fields) -> Type:
+def _number(kind: int, bits: int, size: int, fields: MessageReader) -> HdfType:
     big_endian, offset, precision = bool(bits & 1), fields.number(2), fields.number(2)
     if offset or precision != 8 * size:
-        return Type("other", size)
+        return HdfType("other", size)
     if kind == 0:
         name = f"{'' if bits & 8 else 'u'}int{precision}"
-        return Type("number", size, name, big_endian) if size in (1, 2, 4, 8) else Type("other", size)
+        return HdfType("number", size, name, big_endian) if size in (1, 2, 4, 8) else HdfType("other", size)
     exponent, exponent_size, mantissa, mantissa_size = (fields.number(1) for _ in range(4))
     found = exponent, exponent_size, mantissa_size, fields.number(4)
     plain = mantissa == 0 and bits >> 4 & 3 == 2 and bits >> 8 & 0xFF == precision - 1 and not bits & 0x40
     if not plain or _FLOATS.get(size) != found:
-        return Type("other", size)
-    return Type("number", size, f"float{precision}", big_endian)
+        return HdfType("other", size)
+    return HdfType("number", size, f"float{precision}", big_endian)
 
 
-def _enumeration(count: int, size: int, version: int, fields: Fields, what: str) -> Type:
+def _enumeration(count: int, size: int, version: int, fields: MessageReader, what: str) -> HdfType:
     """Booleans, which h5py writes as an enumeration of bytes; nothing else."""
     base, names = datatype(fields, what), []
     if count != 2 or base.size != 1 or size != 1:
-        return Type("other", size)
+        return HdfType("other", size)
     for _ in range(count):
         name = b""
         while (one := fields.bytes(1)) != b"\0":
@@ -203,18 +203,18 @@ def _enumeration(count: int, size: int, version: int, fields: Fields, what: str)
             fields.bytes(-(len(name) + 1) % 8)
         names.append(name)
     values = list(fields.bytes(count))
-    return Type("number", 1, "bool") if (names, values) == ([b"FALSE", b"TRUE"], [0, 1]) else Type("other", size)
+    return HdfType("number", 1, "bool") if (names, values) == ([b"FALSE", b"TRUE"], [0, 1]) else HdfType("other", size)
 
 
-def layout(fields: Fields, rank: int, what: str) -> Layout:
+def layout(fields: MessageReader, rank: int, what: str) -> DatasetLayout:
     """Where the items are."""
     version, kind = fields.number(1), fields.number(1)
     if version != 3:
         raise FormatError(f"{what}: its layout (version {version}) is one of those that are not read, as virtual ones")
     if kind == 0:
-        return Layout(inline=fields.bytes(fields.number(2)))
+        return DatasetLayout(inline=fields.bytes(fields.number(2)))
     if kind == 1:
-        return Layout(fields.number(8), fields.number(8))
+        return DatasetLayout(fields.number(8), fields.number(8))
     if kind != 2:
         raise FormatError(f"{what}: its layout has the unknown class {kind}")
     dimensions = fields.number(1)
@@ -222,10 +222,10 @@ def layout(fields: Fields, rank: int, what: str) -> Layout:
     chunk = tuple(fields.number(4) for _ in range(dimensions))[:-1]
     if len(chunk) != rank or not rank or 0 in chunk:
         raise FormatError(f"{what}: chunks of {chunk} in {rank} dimensions")
-    return Layout(address, chunk=chunk)
+    return DatasetLayout(address, chunk=chunk)
 
 
-def filters(fields: Fields, what: str) -> tuple[int, ...]:
+def filters(fields: MessageReader, what: str) -> tuple[int, ...]:
     """The filters of chunks in the order in which they were applied: 1 deflate, 2 shuffle."""
     version, count = fields.number(1), fields.number(1)
     if version not in (1, 2):
@@ -246,7 +246,7 @@ def filters(fields: Fields, what: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def attribute(fields: Fields, what: str) -> RawAttribute:
+def attribute(fields: MessageReader, what: str) -> RawAttribute:
     """An attribute, whose data fit its type and shape."""
     version, flags = fields.number(1), fields.number(1)
     sizes = [fields.number(2) for _ in range(3)]
@@ -263,8 +263,8 @@ def attribute(fields: Fields, what: str) -> RawAttribute:
 
     name = text_of(part(sizes[0]).partition(b"\0")[0], what)
     what = f"{what}, attribute {name[:80]!a}"
-    kind = datatype(Fields(part(sizes[1]), what), what)
-    shape = dataspace(Fields(part(sizes[2]), what), what)
+    kind = datatype(MessageReader(part(sizes[1]), what), what)
+    shape = dataspace(MessageReader(part(sizes[2]), what), what)
     return RawAttribute(name, kind, shape, fields.bytes(0 if shape is None else math.prod(shape) * kind.size))
 
 
@@ -273,7 +273,7 @@ def messages(
 ) -> Iterator[Message]:
     """The messages of an object header of version 1, whose first block is given; the others follow from them."""
     for start, size in blocks:  # which grows
-        fields = Fields(read(start, size), what)
+        fields = MessageReader(read(start, size), what)
         while fields.left >= 8 and count:
             count -= 1
             kind, length, flags = fields.number(2), fields.number(2), fields.number(1)

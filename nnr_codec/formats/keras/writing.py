@@ -33,7 +33,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class KerasPlan:
     """What is written.
 
     Parameters
@@ -48,7 +48,7 @@ class Plan:
     attributes: Mapping[str, Mapping[str, Attribute]]
 
 
-def plan(model: Model, name: str) -> Plan:
+def plan(model: Model, name: str) -> KerasPlan:
     """How to write a model under a name, of which the ending counts; what is lost is named in a FormatWarning.
 
     Raises FormatError when such a file cannot hold the model, MissingDependencyError when h5py is not installed.
@@ -86,10 +86,10 @@ def plan(model: Model, name: str) -> Plan:
         warnings.warn(f"left out: {', '.join(lost)}", FormatWarning, stacklevel=4)
     members = archive.members(model.metadata, config) if as_archive and config is not None else None
     _check_paths(model, found)
-    return Plan(members, found)
+    return KerasPlan(members, found)
 
 
-def to_file(model: Model, plan: Plan, file: BinaryIO) -> None:
+def to_file(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
     """Write a model to a file that can seek."""
     if plan.members is None:
         _write_hdf5(model, plan, file)
@@ -97,7 +97,7 @@ def to_file(model: Model, plan: Plan, file: BinaryIO) -> None:
         to_stream(model, plan, file)
 
 
-def to_stream(model: Model, plan: Plan, file: BinaryIO) -> None:
+def to_stream(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
     """Write a model to a file that need not be seekable, by way of a temporary one."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
         weights = cast(BinaryIO, spool)
@@ -134,7 +134,7 @@ def _check_paths(model: Model, found: Mapping[str, object]) -> None:
             raise FormatError(f"{name[:80]!a} is a tensor; HDF5 has no others below it")
 
 
-def _write_hdf5(model: Model, plan: Plan, file: BinaryIO) -> None:
+def _write_hdf5(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
     """Write groups, datasets and attributes, one tensor at a time."""
     with _h5py().File(file, "w", libver=_VERSIONS, track_order=False) as target:
         _write_attributes(target, plan.attributes.get("", {}))

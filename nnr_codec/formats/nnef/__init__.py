@@ -36,7 +36,7 @@ from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
 from .lexer import check_text
 from .quant import doubtful, identifiers_of, read_quantization
 from .tar import Output, gzipped, write_tar
-from .tensorfile import HEADER_SIZE, Header, header_of, read_data, read_header, write_tensor
+from .tensorfile import HEADER_SIZE, TensorFileHeader, header_of, read_data, read_header, write_tensor
 from .tree import Variable
 
 NAME = "nnef"
@@ -55,7 +55,7 @@ _KINDS = {"scalar": "fiu", "integer": "iu", "logical": "biu"}
 _HEADER_KEY = "nnef:"
 
 
-class LazyTensors(Mapping[str, Array]):
+class NnefTensors(Mapping[str, Array]):
     """Tensors that are read from their container at each access; headers have been checked before.
 
     An access raises FormatError when the file is not what it was, OSError when it cannot be read.
@@ -65,11 +65,11 @@ class LazyTensors(Mapping[str, Array]):
     container : Container
     files : mapping of str to str
         The path of each tensor.
-    headers : mapping of str to Header
+    headers : mapping of str to TensorFileHeader
         By path.
     """
 
-    def __init__(self, container: Container, files: Mapping[str, str], headers: Mapping[str, Header]) -> None:
+    def __init__(self, container: Container, files: Mapping[str, str], headers: Mapping[str, TensorFileHeader]) -> None:
         self._container, self._files, self._headers, self._lock = container, files, headers, Lock()
 
     def __getitem__(self, label: str) -> Array:
@@ -86,7 +86,7 @@ class LazyTensors(Mapping[str, Array]):
         files = {name: self._files[name] for name in names}
         container = self._container.only(files.values())
         headers = {path: self._headers[path] for path in files.values()}
-        return LazyTensors(container, files, headers) if container else {name: self[name] for name in names}
+        return NnefTensors(container, files, headers) if container else {name: self[name] for name in names}
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Type and shape of a tensor, from its header where that tells."""
@@ -95,7 +95,7 @@ class LazyTensors(Mapping[str, Array]):
         return dtype, header.shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LazyTensors, (self._container, self._files, self._headers)
+        return NnefTensors, (self._container, self._files, self._headers)
 
     def __contains__(self, label: object) -> bool:
         return label in self._files
@@ -156,9 +156,9 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     variables = {variable.label: variable for variable in graph.variables}
     wanted = {path: variables[label] for label, found in files.items() for path in found}
     headers = _headers(container, wanted, graph, Budget(limits))
-    tensors = LazyTensors(container, {label: found[0] for label, found in files.items()}, headers)
+    tensors = NnefTensors(container, {label: found[0] for label, found in files.items()}, headers)
     several = [found for found in files.values() if len(found) > 1]
-    arrays = LazyTensors(container, {path: path for found in several for path in found}, headers)
+    arrays = NnefTensors(container, {path: path for found in several for path in found}, headers)
     for found in several:
         for path in found[1:]:
             if not _same(arrays[path], arrays[found[0]]):
@@ -252,9 +252,11 @@ def _present(labels: tuple[str, ...], paths: dict[str, str], names: frozenset[st
     return tuple([paths[label] for label in labels if paths[label] in names]) or (paths[labels[0]],)
 
 
-def _headers(container: Container, wanted: dict[str, Variable], graph: Graph, budget: Budget) -> dict[str, Header]:
+def _headers(
+    container: Container, wanted: dict[str, Variable], graph: Graph, budget: Budget
+) -> dict[str, TensorFileHeader]:
     """Check the header of every wanted tensor file."""
-    headers: dict[str, Header] = {}
+    headers: dict[str, TensorFileHeader] = {}
     with closing(container.members(wanted)) as members:
         for path, stream, size in members:
             header = read_header(stream, size, path)
@@ -264,7 +266,7 @@ def _headers(container: Container, wanted: dict[str, Variable], graph: Graph, bu
     return headers
 
 
-def _check_fit(header: Header, variable: Variable, graph: Graph, path: str) -> None:
+def _check_fit(header: TensorFileHeader, variable: Variable, graph: Graph, path: str) -> None:
     if header.shape != variable.shape:
         raise FormatError(f"{path} has shape {header.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
     if header.data_type != variable.dtype:

@@ -16,7 +16,7 @@ from .invoke import Invoker, standard
 from .lexer import PRIMITIVES, Text
 from .operations import later_operations
 from .parser import assignment_of
-from .rules import Findings
+from .rules import ModelFindings
 from .tree import (
     Array,
     Assignment,
@@ -54,7 +54,7 @@ _FRAGMENTS, _OPERATORS = "KHR_enable_fragment_definitions", "KHR_enable_operator
 class Checker(Invoker):
     """Checks a document."""
 
-    def __init__(self, document: Document, text: Text, findings: Findings) -> None:
+    def __init__(self, document: Document, text: Text, findings: ModelFindings) -> None:
         self.document = document
         # The words of vendors' extensions, which may declare names.
         vendor = {word for extension in document.extensions for word in _vendor_words(extension.names)}

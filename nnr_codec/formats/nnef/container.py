@@ -29,7 +29,7 @@ from ...errors import FormatError
 from ...limits import Limits
 from .. import opened_file, spooled, state
 from .labels import GRAPH, QUANT
-from .tar import Member, read_index
+from .tar import TarMember, read_index
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
@@ -279,7 +279,7 @@ class _Tar:
         self.files = tuple(self.index)
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
-        wanted: list[tuple[str, Member]] = []
+        wanted: list[tuple[str, TarMember]] = []
         for path in paths:
             if path not in self.index:
                 raise FormatError(f"{path} is missing")

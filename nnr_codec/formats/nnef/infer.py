@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from .lexer import PRIMITIVES, Text
-from .rules import Findings
+from .rules import ModelFindings
 from .tree import (
     Array,
     Builtin,
@@ -49,7 +49,7 @@ class Inference(ABC):
     Recursion is as deep as the tree, so that no method stands between two expressions needlessly.
     """
 
-    def __init__(self, text: Text, findings: Findings, vendor: set[str]) -> None:
+    def __init__(self, text: Text, findings: ModelFindings, vendor: set[str]) -> None:
         self.text, self.findings, self.vendor = text, findings, vendor
         self.scope: dict[str, Type] = {}
         self.unknown: set[str] = set()

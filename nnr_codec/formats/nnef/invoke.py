@@ -13,7 +13,7 @@ from .infer import Inference, literal_type
 from .labels import is_legal
 from .lexer import PRIMITIVES, Text
 from .operations import GRAPH_ONLY, LEAST, MODES, later_operations, operations
-from .rules import Findings
+from .rules import ModelFindings
 from .tree import Argument, Array, Expression, Fragment, Identifier, Invocation, Literal, Unary
 from .types import GENERIC, SHAPE, Type, candidates, castable, declared, is_attribute, spelled, substitute, tuple_of
 
@@ -69,7 +69,7 @@ def standard() -> Mapping[str, Signature]:
 class Invoker(Inference):
     """Matches invocations with declarations; ``variables`` are those that it met in the body of the graph."""
 
-    def __init__(self, fragments: Iterable[Fragment], text: Text, findings: Findings, vendor: set[str]) -> None:
+    def __init__(self, fragments: Iterable[Fragment], text: Text, findings: ModelFindings, vendor: set[str]) -> None:
         super().__init__(text, findings, vendor)
         self.own = {fragment.name.name: _signature(fragment) for fragment in fragments}
         self.variables: list[Declared] = []

@@ -156,7 +156,7 @@ class ModelReport:
     variables: int = 0
 
 
-class Findings:
+class ModelFindings:
     """Fills a report."""
 
     def __init__(self) -> None:

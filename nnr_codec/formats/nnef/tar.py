@@ -29,7 +29,7 @@ _OCTAL = re.compile(rb"([0-7]+)[ \0]*")
 _RATIO = 32
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """Where the bytes of a file are in the (decompressed) archive."""
 
     offset: int
@@ -46,7 +46,7 @@ class Output(NamedTuple):
 
 def read_index(
     stream: io.BufferedIOBase, limits: Limits, texts: tuple[str, ...] = (), compressed: int | None = None
-) -> tuple[dict[str, Member], dict[str, bytes]]:
+) -> tuple[dict[str, TarMember], dict[str, bytes]]:
     """Read the headers of a tar from its start, moving forward only.
 
     Parameters
@@ -64,7 +64,7 @@ def read_index(
 
     Returns
     -------
-    index : dict of str to Member
+    index : dict of str to TarMember
         Every file by its path, without a leading ``./``.
     contents : dict of str to bytes
         The texts that are there.
@@ -77,7 +77,7 @@ def read_index(
     LimitError
         It asks for more than the limits permit.
     """
-    index: dict[str, Member] = {}
+    index: dict[str, TarMember] = {}
     contents: dict[str, bytes] = {}
     others = 0  # bytes that are no part of a model
 
@@ -117,7 +117,7 @@ def _is_tensor(stream: io.BufferedIOBase, size: int) -> bool:
     return True
 
 
-def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, Member]]:
+def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, TarMember]]:
     """Yield every file with the stream at its content, of which the caller may read as much as it likes."""
     budget = Budget(limits)
     offset = 0
@@ -142,7 +142,7 @@ def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, Memb
             continue
         if header.type not in _FILES or not path:
             raise FormatError(f"the archive has {path!a}, which is no regular file (type {header.type!r})")
-        yield path, Member(start, size)
+        yield path, TarMember(start, size)
         if padded:
             stream.seek(offset - 1)
             _read(stream, 1)

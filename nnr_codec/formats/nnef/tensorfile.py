@@ -3,7 +3,7 @@
 The layout is that of NNEF 1.0.3, 5.2, with the item types 0 to 5 as NNEF 1.0.4 corrected them. In files of 1.0 to 1.0.2
 the item type is a quantization code: integers are signed where the first parameter is not 0, and the unsigned integers
 of the codes 0x10 and 0x11 stand for numbers that further parameters tell. All of them are read as the integers that
-they are; what else a header says is kept in :attr:`Header.fields`.
+they are; what else a header says is kept in :attr:`TensorFileHeader.fields`.
 
 Items of other widths than numpy's are a stream of bits, the highest of each item first, as all implementations have it
 for booleans; in memory they take the next wider integer.
@@ -75,7 +75,7 @@ DATA_TYPES = {"f": "scalar", "i": "integer", "u": "integer", "b": "logical"}
 
 
 @dataclass(frozen=True)
-class Header:
+class TensorFileHeader:
     """What a tensor file says of its items.
 
     Parameters
@@ -144,7 +144,7 @@ class Header:
         return (start + extents + self.fields).ljust(HEADER_SIZE, b"\0")
 
 
-def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
+def read_header(file: BufferedIOBase, size: int, name: str) -> TensorFileHeader:
     """Read and check the header of a tensor file of ``size`` bytes; the file is then at its items.
 
     Raises
@@ -169,7 +169,7 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> Header:
 
 
 @functools.lru_cache(_MAX_CACHED)
-def _parsed(raw: bytes) -> Header:
+def _parsed(raw: bytes) -> TensorFileHeader:
     """The header of 128 bytes; tensors of the same shape and item type share it. FormatError without a name."""
     magic, major, minor, length, rank = _START.unpack_from(raw)
     if magic != _MAGIC:
@@ -187,7 +187,7 @@ def _parsed(raw: bytes) -> Header:
     return header
 
 
-def _header(shape: tuple[int, ...], fields: bytes) -> Header:
+def _header(shape: tuple[int, ...], fields: bytes) -> TensorFileHeader:
     """The header of a shape that goes on with these bytes, zero bytes at whose end may be missing.
 
     FormatError, without a name, for an item type that is not read here.
@@ -208,10 +208,10 @@ def _header(shape: tuple[int, ...], fields: bytes) -> Header:
     kind = "i" if item_type == _UNSIGNED and parameter else what.kind
     width = max(8, 1 << (bits - 1).bit_length())
     dtype: np.dtype[np.generic] = np.dtype(np.bool_) if kind == "b" else np.dtype(f"{kind}{width // 8}")
-    return Header(shape, dtype, bits, item_type, fields.rstrip(b"\0"))
+    return TensorFileHeader(shape, dtype, bits, item_type, fields.rstrip(b"\0"))
 
 
-def read_data(file: BufferedIOBase, header: Header, name: str) -> Array:
+def read_data(file: BufferedIOBase, header: TensorFileHeader, name: str) -> Array:
     """Read the items that follow a header into a new array.
 
     FormatError when the file ends early, or has bits other than 0 after the last item.
@@ -257,7 +257,7 @@ def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> A
     return read_data(file, header, name)
 
 
-def header_of(array: Array, data_type: str | None, name: str, fields: str | None = None) -> Header:
+def header_of(array: Array, data_type: str | None, name: str, fields: str | None = None) -> TensorFileHeader:
     """The header that an array is written with for a variable of a data type.
 
     Parameters
@@ -270,8 +270,8 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
     name : str
         What errors call the file.
     fields : str, optional
-        :attr:`Header.fields` of the file that the array came from, as hexadecimal digits. They are kept where arrays of
-        this dtype come from such files; otherwise the tensor has been converted since.
+        :attr:`TensorFileHeader.fields` of the file that the array came from, as hexadecimal digits. They are kept where
+        arrays of this dtype come from such files; otherwise the tensor has been converted since.
 
     Raises
     ------
@@ -306,17 +306,17 @@ def _digits(fields: str, rank: int) -> bytes:
     raise FormatError(f"{fields[:40]!a} is no part of the header of a tensor file")
 
 
-def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str) -> Header:
+def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str) -> TensorFileHeader:
     """The header of our own choice; its data type differs where no item type of the dtype has that one."""
     bits = 1 if dtype.kind == "b" else 8 * dtype.itemsize
     item_type = _WRITTEN.get((dtype.kind, data_type))
     if item_type is None:
         item_type = next(code for (kind, _), code in _WRITTEN.items() if kind == dtype.kind)
     fields = bytes(4 * (_MAX_RANK - len(shape))) + _ITEMS.pack(bits, item_type, 0, 0, b"")
-    return Header(shape, dtype, bits, item_type, fields.rstrip(b"\0"))
+    return TensorFileHeader(shape, dtype, bits, item_type, fields.rstrip(b"\0"))
 
 
-def write_tensor(file: BinaryIO, array: Array, header: Header, name: str) -> int:
+def write_tensor(file: BinaryIO, array: Array, header: TensorFileHeader, name: str) -> int:
     """Write an array as a tensor file with a header of :func:`header_of`; returns the number of bytes.
 
     FormatError where an integer does not fit the bits of its item; part of the file is written by then.
@@ -331,7 +331,7 @@ def write_tensor(file: BinaryIO, array: Array, header: Header, name: str) -> int
     return HEADER_SIZE + header.length
 
 
-def _pack(part: npt.NDArray[Any], header: Header, name: str) -> memoryview:
+def _pack(part: npt.NDArray[Any], header: TensorFileHeader, name: str) -> memoryview:
     """The items of a part of an array of integers, the first of which begins a byte."""
     width, signed = 8 * part.dtype.itemsize, int(part.dtype.kind == "i")
     least, most = -(signed << (header.bits - 1)), (1 << (header.bits - signed)) - 1

@@ -23,8 +23,8 @@ from .labels import GRAPH, QUANT, is_hidden, label_path, label_paths, path_label
 from .lexer import Text, VersionError
 from .parser import parse
 from .quant import Quantization, doubtful, identifiers_of, read_quantization
-from .rules import Findings, ModelReport
-from .tensorfile import Header, read_data, read_header
+from .rules import ModelFindings, ModelReport
+from .tensorfile import TensorFileHeader, read_data, read_header
 from .tree import Argument, Document, Invocation
 from .types import ArrayOf, TensorOf, Type, is_attribute
 
@@ -82,7 +82,7 @@ class _Texts:
 class _Validator:
     def __init__(self, container: Container, limits: Limits) -> None:
         self.container, self.limits = container, limits
-        self.findings = Findings()
+        self.findings = ModelFindings()
         self.names = frozenset(container.files)
         self.groups: dict[str, list[Declared]] = {}  # variables by label, case ignored
 
@@ -197,7 +197,7 @@ class _Validator:
         except FormatError:
             return ""
 
-    def file(self, path: str, variable: Declared, budget: Budget) -> Header | None:
+    def file(self, path: str, variable: Declared, budget: Budget) -> TensorFileHeader | None:
         """Check a tensor file; its header where that can be read."""
         try:
             with contextlib.closing(self.container.members([path])) as members:
@@ -215,7 +215,7 @@ class _Validator:
             self.tell("data-type", f"{header.data_type} data; the graph says {variable.dtype}", path)
         return header
 
-    def digest(self, path: str, header: Header) -> bytes:
+    def digest(self, path: str, header: TensorFileHeader) -> bytes:
         """What is equal where the type and the items of two files are."""
         with contextlib.closing(self.container.members([path])) as members:
             _, stream, size = next(members)

@@ -19,7 +19,7 @@ from ...model import Array, Channels, Model, Topology, Wiring
 from ...topology.blocks import find_blocks
 from ...topology.channels import find_channels
 from .. import opened_file, state
-from ..beside import neighbour, opened
+from ..companion_files import neighbour, opened
 from ..lazy import LazyTensors
 from ..protobuf import LENGTH, VARINT, Source, without_zero
 from .dataflow import BROADCASTS, flow

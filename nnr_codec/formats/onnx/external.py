@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import FormatError
-from ..beside import located
+from ..companion_files import located
 
 _LONGEST = 1024
 

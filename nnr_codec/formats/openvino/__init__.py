@@ -23,7 +23,7 @@ from ...model import Channels, Model, Topology, Wiring
 from ...topology.blocks import find_blocks
 from ...topology.channels import find_channels
 from .. import FormatWarning, announce, check_topology, described, listed, opened_file, state, warn_of_loss
-from ..beside import located, opened
+from ..companion_files import located, opened
 from ..lazy import LazyTensors
 from .dataflow import flow
 from .ir import Constant, is_ir, read_constants

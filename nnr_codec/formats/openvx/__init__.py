@@ -22,7 +22,7 @@ from ..nnef.graph import parse_graph
 from .builder import build, vectors_of
 from .client import client_source, header_source
 from .network import Network, Parameters
-from .tensors import Tensor, describe, write_tensor
+from .tensors import VxTensor, describe, write_tensor
 
 NAME = "openvx"
 SUFFIXES = (".openvx",)
@@ -88,7 +88,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(name[:LONGEST] for name in names[:LISTED]) + more
 
 
-def _description(tensors: list[Tensor], network: Network) -> dict[str, Any]:
+def _description(tensors: list[VxTensor], network: Network) -> dict[str, Any]:
     """The content of ``tensors.json``."""
     signals = network.signals
     return {

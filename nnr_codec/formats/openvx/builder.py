@@ -32,7 +32,7 @@ from .arguments import (
     windows,
 )
 from .network import Layer, Network, Parameters
-from .wires import NORMALIZING, Wire, Wires
+from .signals import NORMALIZING, Wire, Wires
 
 #: Activations (vx_nn_activation_function_e) by operation; of all, a and b have to be positive.
 ACTIVATIONS = {

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from .network import Layer, Network
-from .tensors import Tensor
+from .tensors import VxTensor
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./: ")
 
@@ -385,7 +385,7 @@ int main(int argc, char **argv)
 """
 
 
-def header_source(tensors: Sequence[Tensor], network: Network) -> str:
+def header_source(tensors: Sequence[VxTensor], network: Network) -> str:
     """The text of ``client.h``."""
     return _HEADER % {
         "tensors": len(tensors),
@@ -397,7 +397,7 @@ def header_source(tensors: Sequence[Tensor], network: Network) -> str:
     }
 
 
-def client_source(tensors: Sequence[Tensor], network: Network) -> str:
+def client_source(tensors: Sequence[VxTensor], network: Network) -> str:
     """The text of ``client.c``: of a network that is not complete without a main function."""
     real = {*network.inputs, *network.outputs, *network.views, *[whole for whole, _ in network.views.values()]}
     signals = [
@@ -426,7 +426,7 @@ def _table(declared: str, entries: Iterable[str], last: str) -> str:
     return f"\nconst {declared} = {{\n{lines}}};\n"
 
 
-def _entry(tensor: Tensor, is_virtual: bool = False, whole: int = -1, first: int = 0) -> str:
+def _entry(tensor: VxTensor, is_virtual: bool = False, whole: int = -1, first: int = 0) -> str:
     file = string(tensor.file) if tensor.file else "NULL"
     flag = "vx_true_e" if is_virtual else "vx_false_e"
     dims = ", ".join(map(str, tensor.dims))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...model import Array, Model
 from .. import described
 from .arguments import Shape
-from .tensors import Q78, Tensor, type_of
+from .tensors import Q78, VxTensor, type_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Network:
 
     Parameters
     ----------
-    signals : list of Tensor
+    signals : list of VxTensor
         What goes from layer to layer.
     layers : list of Layer
         In the order of computation.
@@ -61,7 +61,7 @@ class Network:
         Of tensors for which layers ask for others than their own.
     """
 
-    signals: list[Tensor] = field(default_factory=list)
+    signals: list[VxTensor] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: dict[int, None] = field(default_factory=dict)

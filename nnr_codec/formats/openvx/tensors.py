@@ -31,7 +31,7 @@ _OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
-class Type:
+class VxType:
     """A type of the extension (1.6).
 
     Parameters
@@ -52,19 +52,19 @@ class Type:
     suffix: str
 
 
-Q78 = Type("VX_TYPE_INT16", POSITION, 2, ".q78")
-_INTEGERS = {"int8": Type("VX_TYPE_INT8", 0, 1, ".s8"), "uint8": Type("VX_TYPE_UINT8", 0, 1, ".u8")}
+Q78 = VxType("VX_TYPE_INT16", POSITION, 2, ".q78")
+_INTEGERS = {"int8": VxType("VX_TYPE_INT8", 0, 1, ".s8"), "uint8": VxType("VX_TYPE_UINT8", 0, 1, ".u8")}
 
 
 @dataclass(frozen=True)
-class Tensor:
+class VxTensor:
     """What vxCreateTensor has to know.
 
     Parameters
     ----------
     name : str
         In the model.
-    type : Type
+    type : VxType
     dims : tuple of int
         In the order of OpenVX, the one that changes fastest first.
     file : str
@@ -74,7 +74,7 @@ class Tensor:
     """
 
     name: str
-    type: Type
+    type: VxType
     dims: tuple[int, ...]
     file: str = ""
     turned: bool = False
@@ -94,7 +94,7 @@ class Tensor:
         }
 
 
-def type_of(dtype: np.dtype[Any]) -> Type | None:
+def type_of(dtype: np.dtype[Any]) -> VxType | None:
     """The type that tensors of a dtype have, floats only if their values permit; None where there is none."""
     stored = stored_type(dtype)
     if stored is None:
@@ -102,7 +102,7 @@ def type_of(dtype: np.dtype[Any]) -> Type | None:
     return Q78 if stored.kind == "f" else _INTEGERS.get(stored.name)
 
 
-def describe(model: Model, network: Network) -> list[Tensor]:
+def describe(model: Model, network: Network) -> list[VxTensor]:
     """The tensors of a model as its layers ask for them; FormatError for one that cannot be written."""
     names = [name for name in model if name not in network.folded]
     digits, found = len(str(max(len(names) - 1, 0))), []
@@ -121,11 +121,11 @@ def describe(model: Model, network: Network) -> list[Tensor]:
         plain = _OTHERS.sub("_", name)[:NAME_LENGTH]
         file = f"{place:0{digits}}-{plain}{type_.suffix}"
         dims = network.dims.get(name) or tuple(reversed(shape)) or (1,)
-        found.append(Tensor(name, type_, dims, file, name in network.turned))
+        found.append(VxTensor(name, type_, dims, file, name in network.turned))
     return found
 
 
-def write_tensor(file: BinaryIO, array: Array, tensor: Tensor) -> None:
+def write_tensor(file: BinaryIO, array: Array, tensor: VxTensor) -> None:
     """Write the items, little-endian; FormatError for a float that is no number of Q7.8."""
     if tensor.turned:
         array = np.ascontiguousarray(array.swapaxes(0, 1)[:, :, ::-1, ::-1])

@@ -20,7 +20,7 @@ from ...limits import Budget, Limits
 from ...model import Array, Model, Topology, Wiring
 from .. import FormatWarning, listed, opened_file, require, state
 from ..lazy import LazyTensors
-from . import tree
+from . import description
 from .archive import LEGACY, entry_of, is_archive, open_archive, read_legacy, view_of
 from .modules import from_module, load_state
 from .pickles import read_pickle
@@ -116,12 +116,12 @@ def write(model: Model, file: BinaryIO) -> None:
 
 def owns(topology: Topology) -> bool:
     """Whether a topology is a description as we write it."""
-    return topology.data.startswith(tree.START)
+    return topology.data.startswith(description.START)
 
 
 def wiring(topology: Topology) -> Wiring:
     """What a description says of its tensors, without PyTorch; FormatError if it is malformed."""
-    return tree.parse(topology.data).wiring
+    return description.parse(topology.data).wiring
 
 
 def _torch() -> Any:
@@ -129,9 +129,9 @@ def _torch() -> Any:
 
 
 def _topology(found: Found, limits: Limits) -> Topology:
-    data = tree.to_bytes(found.tree)
+    data = description.to_bytes(found.tree)
     limits.check("max_topology_bytes", len(data), "bytes of the description")
-    tree.parse(data)  # what is not read again is not to be encoded
+    description.parse(data)  # what is not read again is not to be encoded
     return Topology(TOPOLOGY, data)
 
 

@@ -20,7 +20,7 @@ from .. import fill
 from ..lazy import Entry, native
 from ..zips import ZIP_ERRORS, directory_size, may_hold
 from .items import TYPES
-from .pickles import Items, Leaf, Tensor, read_pickle
+from .pickles import Container, Leaf, TensorRef, read_pickle
 from .structure import View
 
 #: How files begin that PyTorch wrote before 1.6: the pickle of a number that it calls magic.
@@ -72,7 +72,7 @@ def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> V
     """The view of a tensor, for :func:`.structure.walk`; ``place`` finds a storage by its key."""
     if type(value) is Leaf:
         return value
-    if type(value) is not Tensor:
+    if type(value) is not TensorRef:
         raise FormatError(f"{what} is a storage, a type of storages or a function, which is not carried")
     if value.type not in TYPES:
         raise FormatError(f"{what} is of torch.{value.type}, for which there is no type here")
@@ -114,7 +114,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
     machine = read_pickle(data, version.end, budget)
     content = read_pickle(data, machine.end, budget)
     keys = read_pickle(data, content.end, budget)
-    if version.value != 1001 or type(keys.value) is not Items or keys.value.kind != "list":
+    if version.value != 1001 or type(keys.value) is not Container or keys.value.kind != "list":
         raise FormatError("the file has no version 1001, or no list of storages")
     places: dict[str, tuple[int, int]] = {}
     at = keys.end

@@ -1,10 +1,10 @@
 """Interpreter of the pickles in PyTorch files. It calls and imports nothing, and makes values of its own only.
 
-It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes an
-:class:`Items`, :class:`Leaf` or :class:`Tensor`. Each opcode takes constant time, or time for bytes of the pickle, or
-time for items that are charged: an object that stands in several places is one object here, and keys are not hashed.
-A container that was used again is not changed any more. Hence no container holds itself, and at the end it can be
-counted how many values there are in all places.
+It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes a
+:class:`Container`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time proportional to bytes
+of the pickle or to items that are charged to a limit: an object that occurs several times is one object here, and keys
+are not hashed. A container that was used again does not change any more. Hence no container holds itself, and values
+can be counted at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...errors import FormatError, NnrError
 from ...limits import Budget
-from .tree import MAX_DEPTH, PAIRS
+from .description import MAX_DEPTH, PAIRS
 
 #: Open marks at most: two for each container, its own and that of a tuple in it, and those of a tensor.
 _MAX_MARKS = 2 * MAX_DEPTH + 8
@@ -37,7 +37,7 @@ _UINT2, _UINT4, _INT4, _DOUBLE = (struct.Struct(code).unpack_from for code in ("
 
 
 # ------------------------------------------------------------------------------------------------ values
-class Items(list[Any]):
+class Container(list[Any]):
     """A container: the items of a list or set, or the keys and values of a dict, OrderedDict or Counter in turn.
 
     A key may be there more than once: the last one counts.
@@ -51,7 +51,7 @@ class Items(list[Any]):
     is_used = False
 
     @classmethod
-    def of(cls, kind: str, items: Iterable[Any] = ()) -> Items:
+    def of(cls, kind: str, items: Iterable[Any] = ()) -> Container:
         """A container of a kind."""
         found = cls(items)
         found.kind = kind
@@ -74,7 +74,7 @@ class Storage(NamedTuple):
     size: int
 
 
-class Tensor(NamedTuple):
+class TensorRef(NamedTuple):
     """A tensor or parameter: ``type`` is that of its items, ``offset`` and ``stride`` are in items.
 
     ``key`` and ``nbytes`` are those of its storage.
@@ -131,7 +131,7 @@ def _tensor(
     metadata: Any = None,
     *,
     dtype: str | None = None,
-) -> Tensor:
+) -> TensorRef:
     """``_rebuild_tensor`` and ``_rebuild_tensor_v2``."""
     if type(storage) is not Storage or type(offset) is not int or not -_MAX_SIZE <= offset <= _MAX_SIZE:
         raise _damaged("a tensor has no storage or offset")
@@ -141,19 +141,21 @@ def _tensor(
     shape, stride = _sizes(shape), _sizes(stride)
     if len(shape) != len(stride) or min(shape, default=0) < 0:
         raise _damaged("the shape and stride of a tensor do not fit")
-    return Tensor(storage.key, storage.size * storage.itemsize, dtype or storage.type, offset, shape, stride, gradients)
+    return TensorRef(
+        storage.key, storage.size * storage.itemsize, dtype or storage.type, offset, shape, stride, gradients
+    )
 
 
 def _tensor_v3(
     storage: Any, offset: Any, shape: Any, stride: Any, gradients: Any, hooks: Any, dtype: Any, metadata: Any = None
-) -> Tensor:
+) -> TensorRef:
     if type(dtype) is not Leaf or dtype.kind != "dtype":
         raise _damaged("a tensor has no dtype")
     return _tensor(storage, offset, shape, stride, gradients, hooks, metadata, dtype=dtype.value)
 
 
-def _parameter(data: Any, gradients: Any, hooks: Any) -> Tensor:
-    if type(data) is not Tensor:
+def _parameter(data: Any, gradients: Any, hooks: Any) -> TensorRef:
+    if type(data) is not TensorRef:
         raise _damaged("a parameter has no tensor")
     _check_state(gradients, hooks)
     return data._replace(requires_grad=gradients, is_parameter=True)
@@ -164,27 +166,27 @@ def _check_state(gradients: Any, hooks: Any) -> None:
         raise FormatError("a tensor of the pickle has backward hooks, or does not say whether it requires gradients")
 
 
-def _ordered(pairs: Any = ()) -> Items:
+def _ordered(pairs: Any = ()) -> Container:
     """An OrderedDict of nothing, of a dict, or of pairs as Python 2 writes them."""
-    if type(pairs) is Items and pairs.kind in PAIRS:
-        return Items.of("OrderedDict", pairs)
-    return Items.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
+    if type(pairs) is Container and pairs.kind in PAIRS:
+        return Container.of("OrderedDict", pairs)
+    return Container.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
 
 
-def _counter(pairs: Any = None) -> Items:
+def _counter(pairs: Any = None) -> Container:
     """A Counter of nothing, or of a dict."""
-    if pairs is not None and not (type(pairs) is Items and pairs.kind in PAIRS):
+    if pairs is not None and not (type(pairs) is Container and pairs.kind in PAIRS):
         raise _damaged("a Counter is made of no dict")
-    return Items.of("Counter", pairs or ())
+    return Container.of("Counter", pairs or ())
 
 
-def _set(items: Any = ()) -> Items:
-    return Items.of("set", _plain(items))
+def _set(items: Any = ()) -> Container:
+    return Container.of("set", _plain(items))
 
 
 def _plain(items: Any, length: int | None = None) -> Any:
     """Check that this is a list or tuple, of a length."""
-    if not (type(items) is tuple or (type(items) is Items and items.kind == "list")):
+    if not (type(items) is tuple or (type(items) is Container and items.kind == "list")):
         raise _damaged("a container is made of neither list nor tuple")
     if length is not None and len(items) != length:
         raise _damaged("an item of a dict is no pair")
@@ -274,13 +276,16 @@ def read_pickle(data: bytes, start: int, budget: Budget) -> Pickle:
     FormatError
         The pickle is damaged, or asks for anything but containers, plain values and tensors.
     LimitError
-        It makes more objects than the limits permit.
+        It makes more objects than the limits permit, or ``data`` ends in it and is as long as they permit.
     """
     try:
         return _run(data, start, budget)
     except NnrError:
         raise
-    except (LookupError, ValueError, TypeError, struct.error) as error:
+    except (EOFError, struct.error):
+        budget.limits.check("max_topology_bytes", len(data) + 1, "bytes of the pickles")
+        raise _damaged("it ends early") from None
+    except (LookupError, ValueError, TypeError) as error:
         raise _damaged(f"{type(error).__name__} {str(error)[:100]}") from None
 
 
@@ -291,7 +296,10 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
     storages: dict[str, tuple[str, int]] = {}
     put = -1  # the last key of the memo
     most = left = budget.limits.max_names - budget.spent.get("max_names", 0)
+    last = len(data) - 1
     while left >= 0:
+        if at >= last and data[at:] != b".":  # only STOP may be the last byte
+            raise EOFError
         opcode = data[at]
         at += 1
         match opcode:
@@ -303,9 +311,9 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
             case 0x68 | 0x6A:  # BINGET, LONG_BINGET
                 known = memo[data[at] if opcode == 0x68 else _UINT4(data, at)[0]]
                 at += 1 if opcode == 0x68 else 4
-                if type(known) is Items:
+                if type(known) is Container:
                     known.is_used = True
-                elif type(known) is Tensor:  # of which each place has a name
+                elif type(known) is TensorRef:  # of which each place has a name
                     left -= _AGAIN - 1
                 stack.append(known)
                 left -= 1
@@ -335,7 +343,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                     raise _damaged("the arguments of a call are no tuple")
                 value = function.make(*arguments)
                 stack.append(value)
-                if type(value) is Items:  # which are copied
+                if type(value) is Container:  # which are copied
                     left -= len(value)
                 if memo.get(put) is arguments:  # which nothing refers to again: a third of all objects
                     del memo[put]
@@ -384,13 +392,13 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 stack.append(None)
                 left -= 1
             case 0x7D:  # EMPTY_DICT
-                stack.append(Items.of("dict"))
+                stack.append(Container.of("dict"))
                 left -= 1
             case 0x5D:  # EMPTY_LIST
-                stack.append(Items())
+                stack.append(Container())
                 left -= 1
             case 0x8F:  # EMPTY_SET
-                stack.append(Items.of("set"))
+                stack.append(Container.of("set"))
                 left -= 1
             case 0x75:  # SETITEMS
                 items, stack = stack, below.pop()
@@ -411,7 +419,10 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 state = stack.pop()
                 _build(stack[-1], state)
             case 0x63:  # GLOBAL
-                end = data.index(b"\n", data.index(b"\n", at) + 1)
+                try:
+                    end = data.index(b"\n", data.index(b"\n", at) + 1)
+                except ValueError:
+                    raise EOFError from None
                 stack.append(_constant(str(data[at:end], "utf-8"), stack))
                 at = end + 1
                 left -= 1
@@ -441,8 +452,8 @@ def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -
     if depth > MAX_DEPTH + 1:
         raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
     total = 1
-    for value in chain(container, container.metadata if type(container) is Items else ()):
-        if type(value) is not tuple and type(value) is not Items:
+    for value in chain(container, container.metadata if type(container) is Container else ()):
+        if type(value) is not tuple and type(value) is not Container:
             total += 1
             continue
         count = counts.get(id(value))
@@ -456,13 +467,13 @@ def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -
 
 def _bytes(data: bytes, first: int, end: int) -> bytes:
     if end > len(data):
-        raise _damaged("it ends early")
+        raise EOFError
     return data[first:end]
 
 
-def _open(container: Any, kinds: tuple[str, ...]) -> Items:
+def _open(container: Any, kinds: tuple[str, ...]) -> Container:
     """Check that this is a container that may still change."""
-    if type(container) is not Items or container.kind not in kinds:
+    if type(container) is not Container or container.kind not in kinds:
         raise _damaged("items are put into what is no container of such items")
     if container.is_used:
         raise FormatError("the pickle changes a container after it was used again, as one that holds itself")

@@ -18,7 +18,7 @@ from ...errors import FormatError
 from ...files import own_suffix
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, lacks_type, listed, warn_of_loss
-from . import tree
+from . import description
 from .items import TYPES, filled, patterns_of
 from .structure import build, is_name
 
@@ -50,14 +50,14 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
         torch.save(content, file)
 
 
-def _description(model: Model) -> tree.Description | None:
+def _description(model: Model) -> description.Description | None:
     """The description that a model has; what is lost is warned of."""
     topology = model.topology
-    if topology is None or topology.format != "pytorch" or not topology.data.startswith(tree.START):
+    if topology is None or topology.format != "pytorch" or not topology.data.startswith(description.START):
         warn_of_loss(model, "a PyTorch file", "ties")
         return None
     warn_of_loss(model, "a PyTorch file", "topology", "ties")
-    return tree.parse(topology.data)
+    return description.parse(topology.data)
 
 
 def _checked(name: str) -> str:
@@ -67,7 +67,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _shape(model: Model, name: str, place: tree.Place | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _shape(model: Model, name: str, place: description.TensorPlace | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Type and shape of a tensor in the file: the shape that is described, if only extents of 1 make the difference."""
     dtype, shape = described(model, name)
     if dtype.name not in TYPES:

@@ -12,9 +12,9 @@ from ...dtypes import StoredType
 from ...errors import FormatError
 from ...limits import Budget
 from .. import is_text
-from . import tree
-from .pickles import Items, Leaf
-from .tree import Node
+from . import description
+from .description import Node
+from .pickles import Container, Leaf
 
 #: A character in two halves, which are separate in a str of Python, and one character in JSON.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -92,7 +92,7 @@ class Found:
     ----------
     tree : node
         Its description.
-    tensors : dict of str to Tensor
+    tensors : dict of str to TensorRef
         By the names that they get.
     views : dict of str to View
     aliases : dict of str to str
@@ -156,16 +156,18 @@ class _Walker:
 
     def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "values of the file")
-        if depth > tree.MAX_DEPTH:
-            raise FormatError(f"containers are nested deeper than {tree.MAX_DEPTH}, or hold themselves")
-        kind = value.kind if type(value) is Items else _KINDS.get(type(value))
+        if depth > description.MAX_DEPTH:
+            raise FormatError(f"containers are nested deeper than {description.MAX_DEPTH}, or hold themselves")
+        kind = value.kind if type(value) is Container else _KINDS.get(type(value))
         if kind is None:
             return self.leaf(value, path)
-        if kind in tree.PAIRS:
+        if kind in description.PAIRS:
             return self.mapping(value, kind, path, depth)
         if kind == "set":  # the order of which is no property of it
             nodes = [(self.key(item, path, 0), item) for item in value]
-            return {"set": sorted({_identity(item): node for node, item in reversed(nodes)}.values(), key=tree.text)}
+            return {
+                "set": sorted({_identity(item): node for node, item in reversed(nodes)}.values(), key=description.text)
+            }
         items = [self.node(item, (*path, str(k)), depth + 1) for k, item in enumerate(value)]
         return items if kind == "list" else {"tuple": items}
 
@@ -173,18 +175,18 @@ class _Walker:
         keys: dict[str, Node] = {}
         values: dict[str, Any] = {}
         parts = iter(value)
-        for key, item in zip(parts, parts, strict=True) if type(value) is Items else value.items():
+        for key, item in zip(parts, parts, strict=True) if type(value) is Container else value.items():
             node = self.key(key, path, 0)
             same = _identity(key)
             keys.setdefault(same, node)
             values[same] = item
         node = {
             kind: [
-                (key, self.node(item, (*path, tree.part(key)), depth + 1))
+                (key, self.node(item, (*path, description.part(key)), depth + 1))
                 for key, item in zip(keys.values(), values.values(), strict=True)
             ]
         }
-        if type(value) is Items:
+        if type(value) is Container:
             metadata = value.metadata
         else:
             attributes = getattr(value, "__dict__", {})
@@ -197,7 +199,7 @@ class _Walker:
 
     def key(self, key: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "keys of the file")
-        if type(key) is tuple and depth < tree.MAX_DEPTH:
+        if type(key) is tuple and depth < description.MAX_DEPTH:
             return {"tuple": [self.key(item, path, depth + 1) for item in key]}
         if key is None or type(key) in (bool, int, float, str):
             return self.leaf(key, path)
@@ -215,11 +217,11 @@ class _Walker:
         if value is None or kind is bool:
             return value
         if kind is int:
-            return self.charged(tree.whole(value))
+            return self.charged(description.whole(value))
         if kind is float:
-            return tree.real(value)
+            return description.real(value)
         if kind is complex:
-            return {"complex": [tree.real(value.real), tree.real(value.imag)]}
+            return {"complex": [description.real(value.real), description.real(value.imag)]}
         what = _place(path)
         found = self.read(value, what)
         if found is None:
@@ -231,7 +233,7 @@ class _Walker:
     def charged(self, node: Node) -> Node:
         """Charge what may be long in the description."""
         if type(node) is not int:
-            self.budget.charge("max_topology_bytes", len(tree.text(node)), "bytes of values in the description")
+            self.budget.charge("max_topology_bytes", len(description.text(node)), "bytes of values in the description")
         return node
 
     def tensor(self, value: Any, view: View, path: tuple[str, ...], what: str) -> Node:
@@ -245,15 +247,15 @@ class _Walker:
             self.budget.charge("max_total_bytes", more, f"{what}: bytes between its items")
         kind = "parameter" if view.is_parameter else "tensor"
         node: Node = {kind: view.shape}
-        if view.requires_grad is not tree.TENSORS[kind]:
+        if view.requires_grad is not description.TENSORS[kind]:
             node["requires_grad"] = view.requires_grad
-        name = tree.name_of(path)
+        name = description.name_of(path)
         if not is_name(name):
             raise FormatError(f"{what}: no bitstream has a tensor of that name")
         limits.check("max_name_bytes", len(name.encode()), "bytes of the name of a tensor")
         self.characters += len(name)
-        if self.characters > tree.MAX_NAMES:
-            raise FormatError(f"the names of the tensors have more than {tree.MAX_NAMES:,} characters")
+        if self.characters > description.MAX_NAMES:
+            raise FormatError(f"the names of the tensors have more than {description.MAX_NAMES:,} characters")
         self.tensors.append((name, node, value, view))
         return node
 
@@ -313,22 +315,24 @@ def build(torch: Any, node: Node, tensors: Mapping[str, Any], path: tuple[str, .
     torch : module
     node : node
         Of a description that was checked.
-    tensors : mapping of str to Tensor
+    tensors : mapping of str to TensorRef
         All that it names.
     """
     if isinstance(node, list):
         return [build(torch, item, tensors, (*path, str(k))) for k, item in enumerate(node)]
     if not isinstance(node, dict):
         return node
-    kind, value = tree.kind_of(node)
-    if kind in tree.TENSORS:
-        return _built(torch, kind, node, tensors[node.get("name", tree.name_of(path))])
+    kind, value = description.kind_of(node)
+    if kind in description.TENSORS:
+        return _built(torch, kind, node, tensors[node.get("name", description.name_of(path))])
     if kind == "tuple":
         return tuple(build(torch, item, tensors, (*path, str(k))) for k, item in enumerate(value))
     if kind == "set":
         return {build(torch, item, {}) for item in value}
-    if kind in tree.PAIRS:
-        pairs = [(build(torch, key, {}), build(torch, item, tensors, (*path, tree.part(key)))) for key, item in value]
+    if kind in description.PAIRS:
+        pairs = [
+            (build(torch, key, {}), build(torch, item, tensors, (*path, description.part(key)))) for key, item in value
+        ]
         found: Any = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind](
             pairs if kind != "Counter" else dict(pairs)
         )
@@ -341,7 +345,7 @@ def build(torch: Any, node: Node, tensors: Mapping[str, Any], path: tuple[str, .
 
 
 def _built(torch: Any, kind: str, node: Node, tensor: Any) -> Any:
-    gradients = node.get("requires_grad", tree.TENSORS[kind])
+    gradients = node.get("requires_grad", description.TENSORS[kind])
     if gradients and not tensor.is_floating_point():
         raise FormatError("the description has integers that require gradients")
     if kind == "parameter":
@@ -353,11 +357,11 @@ def _built(torch: Any, kind: str, node: Node, tensor: Any) -> Any:
 def _value(torch: Any, kind: str, value: Any) -> Any:
     """A value that JSON has no kind for."""
     if kind == "int":
-        return tree.integer_of(value)
+        return description.integer_of(value)
     if kind == "float":
-        return tree.float_of({"float": value})
+        return description.float_of({"float": value})
     if kind == "complex":
-        return complex(*map(tree.float_of, value))
+        return complex(*map(description.float_of, value))
     if kind == "size":
         return torch.Size(value)
     try:

@@ -24,7 +24,7 @@ from ...files import output_directory, output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
-from ..beside import neighbour
+from ..companion_files import neighbour
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
@@ -215,7 +215,7 @@ def _write(model: Model, file: BinaryIO) -> None:
     _write_file(model, file, head, tensors)
 
 
-def _write_shards(model: Model, plan: shards.Plan, create: Callable[[str], BinaryIO]) -> None:
+def _write_shards(model: Model, plan: shards.ShardPlan, create: Callable[[str], BinaryIO]) -> None:
     heads = [
         make_header(metadata, tensors) for metadata, tensors in zip(plan.metadata, plan.shards.values(), strict=True)
     ]

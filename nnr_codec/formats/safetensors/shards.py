@@ -33,7 +33,7 @@ from typing import Any
 from ...errors import FormatError
 from ...limits import Budget
 from .. import is_text
-from ..beside import is_device, located
+from ..companion_files import is_device, located
 from ..lazy import Entry
 from .header import Described, in_order, parse_object, size_of
 
@@ -174,7 +174,7 @@ def tells_more(metadata: Mapping[str, str]) -> bool:
 
 
 @dataclass
-class Plan:
+class ShardPlan:
     """Which files are to be written.
 
     Parameters
@@ -201,7 +201,7 @@ class Plan:
         return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
 
 
-def plan(tensors: Mapping[str, Described], metadata: Mapping[str, str], stem: str | None) -> Plan:
+def plan(tensors: Mapping[str, Described], metadata: Mapping[str, str], stem: str | None) -> ShardPlan:
     """The files for these tensors: the shards that the metadata tell of, or else of at most :data:`LARGEST` bytes.
 
     Without a stem, they are for a folder of their own. Raises FormatError where the metadata are not what
@@ -222,7 +222,7 @@ def plan(tensors: Mapping[str, Described], metadata: Mapping[str, str], stem: st
     total = record.index
     if total and total.get(_TOTAL, 0) is None:
         total = total | {_TOTAL: sum(map(size_of, tensors.values()))}
-    return Plan(
+    return ShardPlan(
         own + INDEX,
         dict(zip(names, map(in_order, parts), strict=True)),
         [{key: plain.get(key, text) for key, text in own.items()} | plain for own in texts],

@@ -16,7 +16,7 @@ from ...files import output_directory, output_files
 from ...limits import Budget, Limits
 from ...model import Model, Topology, Wiring
 from .. import opened_file
-from ..beside import as_metadata, check_names, files, opened
+from ..companion_files import as_metadata, check_names, files, opened
 from ..lazy import LazyTensors
 from . import bundle, writing
 

@@ -19,7 +19,7 @@ from ...errors import FormatError
 from ...limits import Budget, Limits
 from ...model import Array
 from .. import fill, state
-from ..beside import opened
+from ..companion_files import opened
 from ..lazy import Entry, native
 from ..protobuf import FIXED32, FIXED64, LENGTH, Source
 from .checksum import crc32c, masked
@@ -56,7 +56,7 @@ _MAX_SIZE = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Checked(Entry):
+class BundleEntry(Entry):
     """Where a tensor is, and the checksum of its items."""
 
     checksum: int = 0
@@ -78,7 +78,7 @@ class Checkpoint:
 
     Parameters
     ----------
-    entries : dict of str to Checked
+    entries : dict of str to BundleEntry
         The tensors by name, in the order of their items.
     files : list of (Path, tuple)
         The data files with their state.
@@ -86,7 +86,7 @@ class Checkpoint:
         Tensors of strings, with their shapes.
     """
 
-    entries: dict[str, Checked] = field(default_factory=dict)
+    entries: dict[str, BundleEntry] = field(default_factory=dict)
     files: list[tuple[Path, tuple[int, ...]]] = field(default_factory=list)
     strings: dict[str, tuple[tuple[int, ...], list[bytes]]] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ def read(index: Path, limits: Limits, budget: Budget) -> Checkpoint:
             name = _name(key, limits)
             if not name or name in found.entries or name in found.strings:
                 raise FormatError("a name that is empty or there twice in the checkpoint")
-            _add(found, name, Fields(value, f"entry {name[:80]!a} of the checkpoint", limits), limits, budget)
+            _add(found, name, MessageFields(value, f"entry {name[:80]!a} of the checkpoint", limits), limits, budget)
     if not found.files:
         raise FormatError("the checkpoint has no header")
     found.entries = dict(sorted(found.entries.items(), key=lambda item: (item[1].file, item[1].start)))
@@ -131,7 +131,7 @@ def _name(key: bytes, limits: Limits) -> str:
 
 def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget) -> list[tuple[Path, tuple[int, ...]]]:
     """The data files that the header (BundleHeaderProto) tells of."""
-    header = Fields(value, "the header of the checkpoint", limits)
+    header = MessageFields(value, "the header of the checkpoint", limits)
     count = header.number(1)
     if key or header.number(2):
         raise FormatError("a checkpoint without a header, or of a machine with big-endian numbers")
@@ -148,7 +148,7 @@ def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget
     return paths
 
 
-def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Budget) -> None:
+def _add(found: Checkpoint, name: str, entry: MessageFields, limits: Limits, budget: Budget) -> None:
     """Take in a BundleEntryProto."""
     what = f"tensor {name[:80]!a}"
     kind, shard, start, nbytes = (entry.number(field) for field in (1, 3, 4, 5))
@@ -173,10 +173,10 @@ def _add(found: Checkpoint, name: str, entry: Fields, limits: Limits, budget: Bu
             f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} has {elements * stored.itemsize:,}"
         )
     _ = stored.dtype  # which may need ml_dtypes
-    found.entries[name] = Checked(stored.name, shape, start, nbytes, shard, entry.number(6))
+    found.entries[name] = BundleEntry(stored.name, shape, start, nbytes, shard, entry.number(6))
 
 
-def _shape(shape: Fields, what: str) -> tuple[int, ...]:
+def _shape(shape: MessageFields, what: str) -> tuple[int, ...]:
     """The extents of a TensorShapeProto."""
     extents = tuple(dimension.number(1) for dimension in shape.messages(2))
     if shape.number(3) or any(extent > _MAX_SIZE for extent in extents):
@@ -267,7 +267,7 @@ def same(checkpoint: Checkpoint, name: str, other: str) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ protocol buffers
-class Fields:
+class MessageFields:
     """The fields of a message; the last value of each counts, 0 or nothing where there is none."""
 
     def __init__(self, data: bytes, what: str, limits: Limits) -> None:
@@ -293,16 +293,16 @@ class Fields:
             raise FormatError(f"{self._what}: field {number} is no number")
         return value
 
-    def messages(self, number: int) -> list[Fields]:
+    def messages(self, number: int) -> list[MessageFields]:
         """Messages; FormatError when one is something else."""
         values = [value for value in self._found.get(number, ()) if isinstance(value, bytes)]
         if len(values) != len(self._found.get(number, ())):
             raise FormatError(f"{self._what}: field {number} is no message")
-        return [Fields(value, self._what, self._limits) for value in values]
+        return [MessageFields(value, self._what, self._limits) for value in values]
 
-    def message(self, number: int) -> Fields:
+    def message(self, number: int) -> MessageFields:
         """A message, empty if it is not there."""
-        return [Fields(b"", self._what, self._limits), *self.messages(number)][-1]
+        return [MessageFields(b"", self._what, self._limits), *self.messages(number)][-1]
 
 
 def _numbers(source: Source, at: int, count: int, what: str) -> tuple[list[int], int]:

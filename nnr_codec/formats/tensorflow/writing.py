@@ -16,7 +16,7 @@ from ...dtypes import STORED_TYPES, bit_patterns
 from ...errors import FormatError
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, is_text, lacks_type
-from ..beside import from_metadata
+from ..companion_files import from_metadata
 from ..protobuf import FIXED32, VARINT, message, varint
 from .bundle import MAGIC, STRING, TYPES
 from .checksum import crc32c, masked
@@ -36,14 +36,14 @@ Strings = dict[str, tuple[tuple[int, ...], list[bytes]]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckpointPlan:
     """What is written beside the tensors: files by name, and tensors of strings."""
 
     files: Mapping[str, bytes]
     strings: Strings
 
 
-def plan(model: Model, *, keeps_all: bool) -> Plan:
+def plan(model: Model, *, keeps_all: bool) -> CheckpointPlan:
     """What to write; warns of what is lost, which is not ``keeps_all``.
 
     Raises FormatError for tensors or metadata that cannot be written.
@@ -64,10 +64,10 @@ def plan(model: Model, *, keeps_all: bool) -> Plan:
         lost.append("ties of tensors, which are written once for each name")
     if lost:
         warnings.warn(f"left out: {', '.join(lost)}", FormatWarning, stacklevel=4)
-    return Plan(files, strings)
+    return CheckpointPlan(files, strings)
 
 
-def write(model: Model, plan: Plan, items: BinaryIO, table: BinaryIO) -> None:
+def write(model: Model, plan: CheckpointPlan, items: BinaryIO, table: BinaryIO) -> None:
     """Write a data file and a table, one tensor after another, and those of strings last."""
     announce(model, list(model))
     entries = {"": field(1, 1) + field(3, field(1, 1))}  # BundleHeaderProto: one data file, version 1

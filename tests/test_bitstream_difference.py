@@ -9,8 +9,8 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.units import UnitReader
+from nnr_codec.bitstream_difference import BitstreamDifference
 from nnr_codec.constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
-from nnr_codec.difference import BitstreamDifference
 
 from .builder import aggregate, ndu, update_ndu
 from .interop import ALL

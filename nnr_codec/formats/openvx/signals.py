@@ -12,7 +12,7 @@ from ..nnef.dataflow import flow
 from ..nnef.graph import Graph
 from .arguments import NoLayerError, Shape, integers, number, padding
 from .network import Layer, Network, Parameters
-from .tensors import Q78, Tensor
+from .tensors import Q78, VxTensor
 
 #: Operations whose results have the largest of the shapes of their inputs.
 ALIKE = ("+", "-", "*", "/", "add", "sub", "mul", "div", "pow", "min", "max", "batch_normalization", "prelu")
@@ -91,7 +91,7 @@ class Wires:
         if not shape or min(shape) < 1 or prod(shape) > LARGEST_SIGNAL:
             raise NoLayerError
         name = self.names.get(id(value), value.text)
-        self.network.signals.append(Tensor(name, Q78, tuple(reversed(shape))))
+        self.network.signals.append(VxTensor(name, Q78, tuple(reversed(shape))))
         return Wire(len(self.network.signals) - 1, shape)
 
     def open(self, value: Value, shape: Shape) -> Wire:

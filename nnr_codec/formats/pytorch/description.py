@@ -46,7 +46,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where a tensor stands.
 
     Parameters
@@ -68,13 +68,13 @@ class Description:
     ----------
     tree : node
         As it is in JSON, checked.
-    places : mapping of str to Place
+    places : mapping of str to TensorPlace
         All tensors by name, in order.
     blocks : tuple of Block
     """
 
     tree: Node
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, TensorPlace] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ def parse(data: bytes) -> Description:
         raise FormatError(f"version {str(value[KEY])[:20]!a} of {KEY}; only {VERSION} is read")
     if not {"tree"} <= value.keys() <= {KEY, "tree", "blocks"}:
         raise FormatError("the description has other parts than a tree and blocks")
-    places: dict[str, Place] = {}
+    places: dict[str, TensorPlace] = {}
     size = 0
     for name, shape in _places(value["tree"], (), 0):
         # A key that is written once may be part of many names.
@@ -113,7 +113,7 @@ def parse(data: bytes) -> Description:
             raise FormatError(f"the names of the description have more than {MAX_NAMES:,} characters")
         if name in places:
             raise FormatError(f"two tensors of the description are called {name[:80]!a}")
-        places[name] = Place(name, shape)
+        places[name] = TensorPlace(name, shape)
     return Description(value["tree"], places, _blocks(value.get("blocks", []), places))
 
 
@@ -257,7 +257,7 @@ def _fields(block: Block) -> dict[str, Any]:
     return named | {"axis": block.axis} | ({} if block.epsilon is None else {"epsilon": float(block.epsilon)})
 
 
-def _blocks(value: object, places: Mapping[str, Place]) -> tuple[Block, ...]:
+def _blocks(value: object, places: Mapping[str, TensorPlace]) -> tuple[Block, ...]:
     """The blocks of a description, whose tensors there are, in one block each, and of shapes that belong together."""
     if not isinstance(value, list):
         raise FormatError("the blocks of the description are no list")

@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class DifferencePosition:
     """Where one of two bitstreams differs from the other, and what stands there.
 
     Parameters
@@ -61,7 +61,7 @@ class BitstreamDifference:
 
     Parameters
     ----------
-    places : (Place, Place)
+    places : (DifferencePosition, DifferencePosition)
     tensor : str
         The first tensor of one shape that decodes to other values; empty if none does.
     values : TensorDifference or None
@@ -70,7 +70,7 @@ class BitstreamDifference:
         Why tensors could not be compared.
     """
 
-    places: tuple[Place, Place]
+    places: tuple[DifferencePosition, DifferencePosition]
     tensor: str = ""
     values: TensorDifference | None = None
     note: str = ""
@@ -127,15 +127,15 @@ class _Side:
             reading += 1
         return found
 
-    def place(self, unit: Unit | None, bit: int, payload: bool) -> Place:
+    def place(self, unit: Unit | None, bit: int, payload: bool) -> DifferencePosition:
         """What stands at a bit."""
         if unit is None:
-            return Place("")
+            return DifferencePosition("")
         if payload:
             size = unit.size.nnr_unit_size - unit.payload_offset
-            return Place(unit.label(), "payload", unit.offset, bit, size)
+            return DifferencePosition(unit.label(), "payload", unit.offset, bit, size)
         path, start, value = self.element(unit.index, bit)
-        return Place(unit.label(), path, unit.offset, start, value)
+        return DifferencePosition(unit.label(), path, unit.offset, start, value)
 
     def open(self) -> NnrFile:
         """Its tensors."""

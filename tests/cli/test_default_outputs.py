@@ -1,0 +1,81 @@
+"""Where outputs go without -o, and in a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+
+from .support import call
+
+Capture = pytest.CaptureFixture[str]
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.nnef"
+
+
+def files(folder: str = ".") -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with models a.npz and b.safetensors; metadata make the bitstream of b name its format."""
+    monkeypatch.chdir(tmp_path)
+    tensors = {"w": np.linspace(-1, 1, 64, dtype="f4").reshape(8, 8)}
+    nnr.save(tensors, "a.npz")
+    nnr.save(nnr.Model(tensors, metadata={"author": "somebody"}), "b.safetensors")
+    return tmp_path
+
+
+def test_outputs_are_beside_inputs_in_the_format_of_the_source(models: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", "a.npz", "b.safetensors").code == 0
+    assert files() == ["a.nnr", "a.npz", "b.nnr", "b.safetensors"]
+    Path("b.safetensors").unlink()
+    assert call(capsys, "decode", "b.nnr").code == 0
+    assert files() == ["a.nnr", "a.npz", "b.nnr", "b.safetensors"]
+
+
+def test_outputs_go_into_a_folder_that_is_created(models: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", "a.npz", "b.safetensors", "-o", "out/").code == 0
+    assert call(capsys, "decode", "out/a.nnr", "out/b.nnr", "-o", "out", "--to", "npz").code == 0
+    assert call(capsys, "decode", "out/b.nnr", "-o", "out").code == 0
+    assert files("out") == ["a.nnr", "a.npz", "b.nnr", "b.npz", "b.safetensors"]
+
+
+def test_the_format_of_a_graph_is_known_without_side_information(models: Path, capsys: Capture) -> None:
+    assert call(capsys, "encode", DIGITS, "-o", "digits.nnr").code == 0
+    assert call(capsys, "decode", "digits.nnr").code == 0
+    assert Path("digits.nnef").exists()
+
+
+def test_an_existing_default_output_is_not_replaced(models: Path, capsys: Capture) -> None:
+    Path("a.nnr").write_text("precious")
+    assert call(capsys, "encode", "a.npz").err == "nnr: error: a.nnr exists; -f replaces it\n"
+    assert Path("a.nnr").read_text() == "precious"
+    assert call(capsys, "encode", "a.npz", "-f").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["encode", "a.npz", "b.safetensors", "-o", "x.nnr"], "2 models need a folder as the output"),
+        (["encode", "a.npz", "./a.npz", "-o", "out/"], "cannot be two outputs"),
+        (["encode", "-"], "give -o"),
+        (["decode", "a.nnr", "b.nnr", "-o", "x.npz"], "2 bitstreams need a folder as the output"),
+    ],
+)
+def test_what_has_no_place_is_a_mistake(models: Path, capsys: Capture, arguments: list[str], message: str) -> None:
+    result = call(capsys, *arguments)
+    assert (result.code, message in result.err) == (2, True)
+    assert files() == ["a.npz", "b.safetensors"] + (["out"] if "out/" in arguments else [])
+
+
+def test_a_bitstream_that_does_not_say_its_format(models: Path, capsys: Capture) -> None:
+    Path("x.nnr").write_bytes(nnr.encode({"w": np.ones((2, 2), "f4")}))
+    result = call(capsys, "decode", "x.nnr")
+    assert result.code == 2
+    assert "x.nnr does not say which format its model had; give -o with a file extension, or --to" in result.err
