@@ -48,6 +48,11 @@ def constant(value: object) -> Build:
     return lambda net: net.constant("k", value)
 
 
+def zero() -> bytes:
+    """A tensor of one integer, as an attribute."""
+    return made.field(5, made.tensor("", np.zeros(1, np.int64)))
+
+
 def scales(*values: float) -> Build:
     return lambda net: net.tensors.update(s=np.array(values, np.float32))
 
@@ -132,6 +137,20 @@ FREE = {
         ],
         WITH_V.format(0),
     ),
+    "every other place": (
+        [ints(0), lambda n: n.integers("e", 1 << 62), lambda n: n.integers("k", 2), lambda n: n.integers("s", 2),
+         apply("Slice", "p i e k s")],
+        FIRST,
+    ),
+    "padding that is computed": (  # as exporters of PyTorch write it
+        [ints(1, 0), lambda n: n.integers("z", 6), lambda n: n.op("ConstantOfShape", "z", "zeros", value=zero()),
+         lambda n: n.op("Concat", "i zeros", "a", axis=0), lambda n: n.integers("j", -1, 2),
+         lambda n: n.op("Reshape", "a j", "b"), lambda n: n.integers("s", -1), lambda n: n.integers("e", -(1 << 62)),
+         lambda n: n.integers("k", 0), lambda n: n.op("Slice", "b s e k s", "c"),
+         lambda n: n.op("Transpose", "c", "d", perm=[1, 0]), lambda n: n.integers("m", -1),
+         lambda n: n.op("Reshape", "d m", "pads"), apply("Pad", "p pads")],
+        FIRST,
+    ),
     "padded": ([ints(0, 0, 1, 1, 0, 0, 1, 1), apply("Pad", "p i")], FIRST),
     "older padding": ([opset(10), apply("Pad", pads=[0, 0, 1, 1, 0, 0, 1, 1])], FIRST),
     "enlarged": ([constant([1, 1, 2, 2]), apply("Resize", "p - k")], FIRST),
@@ -200,6 +219,9 @@ def branch(*nodes: bytes) -> bytes:
 
 KEPT = {
     "softmax": [apply("Softmax", axis=1)],
+    "every other channel": [ints(0), lambda n: n.integers("e", 1 << 62), lambda n: n.integers("k", 1),
+                            lambda n: n.integers("s", 2), lambda n: n.op("Slice", "p i e k s", "r"),
+                            lambda n: n.conv("r", "q", "d", 4, 2, 1, 1)],
     "unknown": [apply("Frobnicate")],
     "elsewhere": [lambda n: n.nodes.append(made.node("Relu", ["p"], ["q"]) + made.field(7, "vendor"))],
     "local response": [apply("LRN", size=3)],
@@ -631,8 +653,8 @@ REAL = pytest.mark.parametrize(
     ("name", "count"),
     [
         ("digits_cnn", 112),
-        ("resnet20_cifar10", 336),
-        ("resnet56_cifar10", 1008),
+        ("resnet20_cifar10", 352),
+        ("resnet56_cifar10", 1024),
         pytest.param("squeezenet1_0_deepcompression", 2976, marks=pytest.mark.slow),
     ],
 )

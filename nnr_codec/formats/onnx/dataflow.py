@@ -12,6 +12,7 @@ from functools import partial
 
 from ...topology import graph as topology
 from ...topology.graph import Tensor, Value, integers
+from .constants import evaluate
 from .graph import Graph, Node
 
 #: Of BatchNormalization, as it holds it.
@@ -69,6 +70,10 @@ class _Follower:
         target, *others = outputs or [Value()]
         is_alone = not any(self.graph.uses[name] for name in node.outputs[1:] if name)
         made = rule(self, node) if rule and is_alone and node.inputs and node.inputs[0] else None
+        name = node.outputs[0] if node.outputs else ""
+        constants = [self.constants.get(each) for each in node.inputs]
+        if self.names.get(name) is target and (found := evaluate(node.operation, node.attributes, constants)):
+            self.constants[name] = found
         operation, inputs = made or ("", {str(k): self.value(name) for k, name in enumerate(node.inputs) if name})
         self.add(operation, inputs, target)
         self.values += others
@@ -220,6 +225,12 @@ class _Follower:
             inputs["axes"] = integers(axes)
         return "nearest_upsample", inputs
 
+    def slice(self, node: Node) -> _Made | None:
+        axes = self.integers(node, "axes", 3)
+        if axes is None:
+            return None
+        return "slice", {"input": self.value(node.inputs[0]), "axes": integers(axes)}
+
     def flatten(self, node: Node) -> _Made | None:
         axis = node.attributes.get("axis", 1)
         if not isinstance(axis, int):
@@ -294,6 +305,7 @@ _RULES: Mapping[str, _Rule] = {
     **_each(("Resize", "Upsample"), _Follower.resize),
     "Flatten": _Follower.flatten,
     "Reshape": _Follower.reshape,
+    "Slice": _Follower.slice,
     **_each(("Squeeze", "Unsqueeze"), _Follower.squeeze),
     "Transpose": _Follower.transpose,
 }

@@ -302,6 +302,9 @@ class _Walker:
             self.within(seen[_Attribute.T], walk)
         elif _Attribute.T in seen:
             self.stay(seen[_Attribute.T])
+            if node and node.operation == "ConstantOfShape" and self.whole:
+                value = constant_of(self.source, read_tensor(self.source, seen[_Attribute.T], self.limits))
+                node.attributes[name] = [int(each) for each in value.values] if value else []
         if _Attribute.SPARSE_TENSOR in seen and name == "sparse_value" and constant is not None:
             self.within(seen[_Attribute.SPARSE_TENSOR], partial(self.sparse, path=constant))
         elif _Attribute.SPARSE_TENSOR in seen:
