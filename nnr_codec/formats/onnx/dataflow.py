@@ -7,8 +7,7 @@ counted by :class:`.graph.Graph`. Nodes may stand in any order. Initializers tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 
 from ...topology import graph as topology
 from ...topology.graph import Tensor, Value, integers
@@ -142,11 +141,6 @@ class _Follower:
         product = self.add("matmul", inputs)
         return "add" if is_plain else "elementwise", {"x": product, "y": self.value(node.inputs[2])}
 
-    def matmul(self, node: Node) -> _Made | None:
-        if not _input(node, 1) or len(node.outputs) != 1:
-            return None
-        return "batched_matmul", {"A": self.value(node.inputs[0]), "B": self.value(node.inputs[1])}
-
     def norm(self, node: Node) -> _Made | None:
         epsilon = node.attributes.get("epsilon", EPSILON)
         is_spatial = node.attributes.get("spatial", 1) == 1  # one mean for each channel, as always since opset 9
@@ -157,26 +151,13 @@ class _Follower:
         inputs = dict(zip(("input", "scale", "offset", "mean", "variance"), map(self.value, node.inputs), strict=True))
         return "batch_normalization", {**inputs, "epsilon": Value(constant=epsilon)}
 
-    def instance_norm(self, node: Node) -> _Made | None:
-        if len(node.inputs) != 3 or not all(node.inputs):
-            return None
-        return "instance_normalization", dict(
-            zip(("input", "scale", "offset"), map(self.value, node.inputs), strict=True)
+    def elementwise(self, node: Node) -> _Made | None:
+        """Return an operation on the numbers of any number of values."""
+        return (
+            ("elementwise", {str(k): self.value(name) for k, name in enumerate(node.inputs)})
+            if all(node.inputs)
+            else None
         )
-
-    def elementwise(self, node: Node, operation: str) -> _Made | None:
-        if not all(node.inputs) or (operation != "elementwise" and len(node.inputs) != 2):
-            return None
-        names = ("x", "alpha" if operation == "prelu" else "y")
-        return operation, {names[k] if k < 2 else str(k): self.value(name) for k, name in enumerate(node.inputs)}
-
-    def unary(self, node: Node, operation: str = "elementwise") -> _Made:
-        """Return an operation on each number; scalars beside it are not followed."""
-        return operation, {"x": self.value(node.inputs[0])}
-
-    def behind(self, node: Node, operation: str) -> _Made:
-        """Return an operation of one operand."""
-        return operation, {"input": self.value(node.inputs[0])}
 
     def concat(self, node: Node) -> _Made | None:
         axis = node.attributes.get("axis")
@@ -214,41 +195,22 @@ class _Follower:
         region, shape = self.shape("" if is_old else _input(node, 1)), self.shape(scales)
         if _input(node, 3) or region not in (None, (0,)) or shape is None or len(shape) != 1:
             return None
-        if isinstance(axes, list) and len(axes) != shape[0]:
+        factors = self.constants[scales].values if scales in self.constants else (0.0,) * shape[0]
+        if not len(factors) == shape[0] == (len(axes) if isinstance(axes, list) else shape[0]):
             return None
         inputs = {"input": self.value(node.inputs[0])}
         if scales in self.constants:
-            factors = self.constants[scales].values
             axes = axes if isinstance(axes, list) else [*range(len(factors))]
-            inputs["axes"] = integers(axis for axis, factor in zip(axes, factors, strict=False) if factor != 1)
+            inputs["axes"] = integers(axis for axis, factor in zip(axes, factors, strict=True) if factor != 1)
         elif isinstance(axes, list):
             inputs["axes"] = integers(axes)
         return "nearest_upsample", inputs
-
-    def slice(self, node: Node) -> _Made | None:
-        axes = self.integers(node, "axes", 3)
-        if axes is None:
-            return None
-        return "slice", {"input": self.value(node.inputs[0]), "axes": integers(axes)}
 
     def flatten(self, node: Node) -> _Made | None:
         axis = node.attributes.get("axis", 1)
         if not isinstance(axis, int):
             return None
         return "flatten", {"input": self.value(node.inputs[0]), "axis": Value(constant=axis)}
-
-    def reshape(self, node: Node) -> _Made | None:
-        """Return a reshape, in whose shape 0 stands for the extent that there is."""
-        shape = self.integers(node, "shape", 1)
-        if shape is None or node.attributes.get("allowzero", 0):
-            return None
-        return "reshape", {"input": self.value(node.inputs[0]), "shape": integers(shape)}
-
-    def squeeze(self, node: Node) -> _Made | None:
-        axes = self.integers(node, "axes", 1)
-        if axes is None:
-            return None
-        return node.operation.lower(), {"input": self.value(node.inputs[0]), "axes": integers(axes)}
 
     def transpose(self, node: Node) -> _Made:
         order, shape = node.attributes.get("perm"), self.shape(node.inputs[0])
@@ -268,44 +230,64 @@ def _input(node: Node, place: int) -> str:
 _Rule = Callable[[_Follower, Node], "_Made | None"]
 
 
-def _each(names: Iterable[str], rule: Callable[..., _Made | None], *operation: str) -> dict[str, _Rule]:
-    """Return the same rule for several operations."""
-    return {name: (lambda follower, node: rule(follower, node, *operation)) for name in names}
+def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
+    """Return the rule of an operation of operands alone; there may be scalars behind them unless it ``is_exact``."""
+
+    def rule(follower: _Follower, node: Node) -> _Made | None:
+        if (is_exact and len(node.inputs) != len(names)) or not all(node.inputs[: len(names)]):
+            return None
+        return operation, dict(zip(names, map(follower.value, node.inputs), strict=False))
+
+    return rule
+
+
+def _listed(operation: str, name: str, place: int = 1) -> _Rule:
+    """Return the rule of an operation of an operand and some integers, an attribute or input of this place."""
+
+    def rule(follower: _Follower, node: Node) -> _Made | None:
+        found = follower.integers(node, name, place)
+        # With this attribute of Reshape, 0 is no extent that stays as it is.
+        if found is None or node.attributes.get("allowzero", 0):
+            return None
+        return operation, {"input": follower.value(node.inputs[0]), name: integers(found)}
+
+    return rule
 
 
 #: The rule of each operation; none for those that mix channels, or give no number where channels are zero.
 _RULES: Mapping[str, _Rule] = {
-    **_each(("Conv", "ConvTranspose"), _Follower.conv),
+    **dict.fromkeys(("Conv", "ConvTranspose"), _Follower.conv),
     "Gemm": _Follower.gemm,
-    "MatMul": _Follower.matmul,
+    "MatMul": _plain("batched_matmul", "A", "B"),
     "BatchNormalization": _Follower.norm,
-    "InstanceNormalization": _Follower.instance_norm,
-    **_each(("Add",), _Follower.elementwise, "add"),
-    **_each(("Mul",), _Follower.elementwise, "mul"),
-    **_each(("Div",), _Follower.elementwise, "div"),
-    **_each(("PRelu",), _Follower.elementwise, "prelu"),
-    **_each(("Max", "Mean", "Min", "Sub", "Sum"), _Follower.elementwise, "elementwise"),
-    "Identity": partial(_Follower.unary, operation="copy"),
-    **_each(
+    "InstanceNormalization": _plain("instance_normalization", "input", "scale", "offset"),
+    "Add": _plain("add", "x", "y"),
+    "Mul": _plain("mul", "x", "y"),
+    "Div": _plain("div", "x", "y"),
+    "PRelu": _plain("prelu", "x", "alpha"),
+    **dict.fromkeys(("Max", "Mean", "Min", "Sub", "Sum"), _Follower.elementwise),
+    "Identity": _plain("copy", "x"),
+    **dict.fromkeys(
         (
             *("Abs", "Cast", "Ceil", "Celu", "Clip", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
             *("HardSwish", "LeakyRelu", "Mish", "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus"),
             *("Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"),
         ),
-        _Follower.unary,
+        _plain("elementwise", "x", is_exact=False),
     ),
-    **_each(("AveragePool", "LpPool", "MaxPool"), _Follower.behind, "pool"),
-    **_each(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _Follower.behind, "global_pool"),
-    **_each(
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _plain("pool", "input")),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _plain("global_pool", "input")),
+    **dict.fromkeys(
         ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
         _Follower.reduce,
     ),
     "Concat": _Follower.concat,
     "Pad": _Follower.pad,
-    **_each(("Resize", "Upsample"), _Follower.resize),
+    **dict.fromkeys(("Resize", "Upsample"), _Follower.resize),
     "Flatten": _Follower.flatten,
-    "Reshape": _Follower.reshape,
-    "Slice": _Follower.slice,
-    **_each(("Squeeze", "Unsqueeze"), _Follower.squeeze),
+    "Reshape": _listed("reshape", "shape"),
+    "Slice": _listed("slice", "axes", 3),
+    "Squeeze": _listed("squeeze", "axes"),
+    "Unsqueeze": _listed("unsqueeze", "axes"),
     "Transpose": _Follower.transpose,
 }

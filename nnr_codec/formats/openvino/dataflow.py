@@ -104,12 +104,6 @@ class _Follower:
             return None
         return "external", {"shape": integers(int(text) if _INTEGER.fullmatch(text.strip()) else 0 for text in extents)}
 
-    def conv(self, layer: Layer, inputs: _Inputs) -> _Made | None:
-        if len(inputs) != 2:
-            return None
-        operation = "conv" if layer.type == "Convolution" else "deconv"
-        return operation, {"input": inputs[0], "filter": inputs[1]}
-
     def group_conv(self, layer: Layer, inputs: _Inputs) -> _Made | None:
         """Return a convolution of each channel with a filter of its own, which is of no block."""
         shape = inputs[1].tensor.shape if len(inputs) == 2 and inputs[1].tensor else ()
@@ -143,12 +137,6 @@ class _Follower:
         operation = {"Add": "add", "Multiply": "mul", "Divide": "div"}.get(layer.type, "elementwise")
         return operation, {"x": inputs[0], "y": inputs[1]}
 
-    def unary(self, layer: Layer, inputs: _Inputs) -> _Made | None:
-        return ("elementwise", {"x": inputs[0]}) if len(inputs) == 1 else None
-
-    def pool(self, layer: Layer, inputs: _Inputs) -> _Made | None:
-        return ("pool", {"input": inputs[0]}) if len(inputs) == 1 else None
-
     def reduce(self, layer: Layer, inputs: _Inputs) -> _Made | None:
         before, after = (ports[0].extents if ports else [] for ports in (layer.inputs, layer.outputs))
         if len(inputs) != 2 or not layer.is_true("keep_dims") or len(before) != len(after) or not all(before + after):
@@ -164,20 +152,33 @@ class _Follower:
         return "concat", {"values": values, "axis": Value(constant=int(axis))}
 
 
+_Rule = Callable[[_Follower, Layer, _Inputs], "_Made | None"]
+
+
+def _plain(operation: str, *names: str) -> _Rule:
+    """Return the rule of an operation of operands alone."""
+
+    def rule(_: _Follower, __: Layer, inputs: _Inputs) -> _Made | None:
+        return (operation, dict(zip(names, inputs, strict=True))) if len(inputs) == len(names) else None
+
+    return rule
+
+
 _UNARY = (
     *("Abs", "Ceiling", "Clamp", "Convert", "Elu", "Erf", "Exp", "Floor", "Gelu", "HSigmoid", "HSwish", "Mish"),
     *("Negative", "ReLU", "Round", "Sigmoid", "Sign", "SoftPlus", "SoftSign", "Sqrt", "Swish", "Tanh"),
 )
 #: The rule of each layer, as for ONNX.
-RULES: Mapping[str, Callable[[_Follower, Layer, _Inputs], _Made | None]] = {
-    **dict.fromkeys(("Convolution", "ConvolutionBackpropData"), _Follower.conv),
+RULES: Mapping[str, _Rule] = {
+    "Convolution": _plain("conv", "input", "filter"),
+    "ConvolutionBackpropData": _plain("deconv", "input", "filter"),
     "Parameter": _Follower.parameter,
     "GroupConvolution": _Follower.group_conv,
     "MatMul": _Follower.matmul,
     "BatchNormInference": _Follower.norm,
     **dict.fromkeys(("Add", "Divide", "Maximum", "Minimum", "Multiply", "Subtract"), _Follower.binary),
-    **dict.fromkeys(_UNARY, _Follower.unary),
-    **dict.fromkeys(("AvgPool", "MaxPool"), _Follower.pool),
+    **dict.fromkeys(_UNARY, _plain("elementwise", "x")),
+    **dict.fromkeys(("AvgPool", "MaxPool"), _plain("pool", "input")),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _Follower.reduce),
     "Concat": _Follower.concat,
 }
