@@ -19,7 +19,6 @@ from nnr_codec.integrations.rounds import one_line
 from ..cli.support import NAMES
 from ..formats.support import nnef_model
 
-ERRORS, OUTPUT = "nnr_cli/errors.py", "nnr_cli/output.py"
 #: Beginning of what does something to a terminal or a page, and ends of what would be quoted.
 BAD = "\x1b]0;x\x07\x1b[2J\r\n\x9b31m\u202e</script><script>alert(1)</script>'\"` [red]"
 TENSORS = {name: np.full((4, 5), k, np.float32) for k, name in enumerate([BAD, *NAMES])}

@@ -15,9 +15,6 @@ from .support import memory
 
 pytestmark = pytest.mark.medium
 
-PARSER, LEXER, CONSTANTS = "formats/nnef/parser.py", "formats/nnef/lexer.py", "formats/nnef/constants.py"
-DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "formats/nnef/blocks.py"
-
 
 def document(body: str, fragments: str = "") -> bytes:
     return f"version 1.0; {fragments} graph g(x) -> (y) {{ {body} }}".encode()

@@ -9,8 +9,6 @@ from nnr_codec.errors import FormatError
 from nnr_codec.formats.nnef import rules
 from nnr_codec.formats.nnef.labels import label_path, label_paths
 
-LABELS, RULES, TYPES = "formats/nnef/labels.py", "formats/nnef/rules.py", "formats/nnef/types.py"
-
 
 def document(body: str, fragments: str = "") -> bytes:
     return f"version 1.0; {fragments} graph g(x) -> (y) {{ x = external(shape = [1]); y = copy(x); {body} }}".encode()

@@ -43,8 +43,6 @@ from .watch import Seen, content, read_watched, untouched
 
 pytestmark = pytest.mark.medium
 
-BESIDE, LABELS, SKRIPTND, NPZ = (f"formats/{name}.py" for name in ("companion_files", "nnef/labels", "skriptnd", "npz"))
-KERAS, ONNX, HEADER = (f"formats/{name}.py" for name in ("keras/archive", "onnx/tensor", "safetensors/header"))
 
 SECRET = np.arange(6.25, 14.25, dtype=np.float32)
 

@@ -7,13 +7,12 @@ import pytest
 from nnr_codec import formats
 from nnr_codec.errors import LimitError
 from nnr_codec.formats import nnef
-from nnr_codec.formats.tracks import Tracks
 from nnr_codec.model import Topology
+from nnr_codec.topology.tracks import Tracks
 
 from ..formats.test_nnef_channels import graph
 from .support import memory
 
-CHANNELS, TRACKS = "formats/nnef/channels.py", "formats/tracks.py"
 MOST = 1 << 22  # longer extents are not followed
 
 

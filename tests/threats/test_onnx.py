@@ -22,9 +22,6 @@ from ..formats import onnx_files as made
 from ..formats.onnx_files import constant, entries, field, model, node, tensor
 from .support import memory
 
-WIRE, PROTO, GRAPH = "formats/protobuf.py", "formats/onnx/proto.py", "formats/onnx/graph.py"
-TENSOR, EXTERNAL, MODULE = "formats/onnx/tensor.py", "formats/onnx/external.py", "formats/onnx/__init__.py"
-
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 

@@ -14,15 +14,14 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats import onnx
-from nnr_codec.formats.tracks import Tracks
 from nnr_codec.model import Channels, Model, Topology
+from nnr_codec.topology.tracks import Tracks
 
+from ..formats import onnx_files as made
 from ..formats.onnx_files import field, model, node
 from ..formats.onnx_nets import Net, declared, told
 from ..shared import examples
 from .support import memory
-
-CHANNELS, PROTO, TRACKS = "formats/onnx/channels.py", "formats/onnx/proto.py", "formats/tracks.py"
 
 
 def shell(name: str, *shape: int) -> bytes:
@@ -56,8 +55,8 @@ def test_t38_channels_that_double(operation: str) -> None:
     if operation == "Concat":
         nodes += [node("Concat", [f"v{k}"] * 2, [f"v{k + 1}"], axis=1) for k in range(22)]
     else:
-        nodes += [node("Sum", ["v0"] * 100, [f"v{k}"]) for k in range(20)]
-    found = topology(nodes, [shell("w", 8 if operation == "Concat" else 9000, 3, 1, 1)])
+        nodes += [conv("x", "u", "u0"), *(node("Sum", ["v0", "u0"] * 50, [f"s{k}"]) for k in range(20))]
+    found = topology(nodes, [shell(name, 8 if operation == "Concat" else 9000, 3, 1, 1) for name in "wu"])
     with memory() as used, pytest.raises(LimitError, match="channels are followed"):
         channels(found)
     assert used.peak < 300 << 20
@@ -141,6 +140,28 @@ def test_attributes_that_mean_nothing(operation: str, values: list[int]) -> None
 def test_nodes_without_what_they_need(operation: str, inputs: list[str]) -> None:
     for outputs in ([], [""], ["z"], ["", "z"], ["p"], ["a"]):
         channels(topology([node(operation, inputs, outputs)], []))
+
+
+def constant(name: str, values: list[int], *shape: int) -> bytes:
+    """A tensor of integers, which stays in the graph."""
+    items = field(7, b"".join(made.varint(value) for value in values))
+    return b"".join(field(1, extent) for extent in shape) + field(2, 7) + field(8, name) + items
+
+
+def test_t38_constants_of_large_shapes() -> None:
+    """Each extent may be small."""
+    nodes = [node("ConstantOfShape", ["s"], ["t"])]
+    with memory() as used:
+        assert told(channels(topology(nodes, [constant("s", [50] * 5, 5)]))) == FOUND
+    assert used.peak < 4 << 20
+
+
+def test_t38_constants_that_grow() -> None:
+    """Each has the one before twice."""
+    nodes = [node("Gather", [f"s{k}", "i"], [f"s{k + 1}"], axis=0) for k in range(19)]
+    with memory() as used:
+        assert told(channels(topology(nodes, [constant("s0", [1, 2], 2), constant("i", [0, 1, 0, 1], 2, 2)]))) == FOUND
+    assert used.peak < 4 << 20
 
 
 NET = Net().conv("x", "p", "a", 4, 3, 1, 1).norm("p", "q", "n", 4).conv("q", "r", "d", 8, 1, 1, 1, group=4)

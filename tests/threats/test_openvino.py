@@ -12,6 +12,7 @@ from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats import openvino
 from nnr_codec.formats.openvino import ir as reader
+from nnr_codec.formats.openvino import layers
 from nnr_codec.formats.openvino.ir import read_constants
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
@@ -19,7 +20,6 @@ from nnr_codec.model import Model, Topology
 from ..formats.irs import around, const, ir, put
 from .support import memory
 
-IR, WEIGHTS, OPENVINO = (f"formats/openvino/{name}.py" for name in ("ir", "weights", "__init__"))
 
 HEAD, TAIL = ir().split(b"\n\t</layers>")
 LAUGHS = b"".join(b'<!ENTITY l%d "%s">' % (k, b"&l%d;" % (k - 1) * 10) for k in range(1, 10))
@@ -181,3 +181,13 @@ def test_t36_more_than_fits_a_place(tmp_path: Path) -> None:
     model = Model({"w": np.zeros(4, np.float32), "v": np.ones(2, np.float32)}, Topology("", text))
     with pytest.raises(FormatError, match=r"'w' has shape \[4\]"):
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
+
+
+def test_t38_layers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object for each takes more than its few bytes."""
+    monkeypatch.setattr(layers, "MOST", 10_000)
+    text = ir("<layer><input><port><dim/></port></input></layer>" * 25_000)
+    with memory() as used:
+        assert formats.wiring(Topology("", text)).blocks == ()
+        assert formats.channels(Topology("", text)) == ()
+    assert used.peak < 8 << 20

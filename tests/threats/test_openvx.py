@@ -17,9 +17,6 @@ from nnr_codec.model import Array, Model, Topology
 
 from ..formats.openvx import compiles
 
-TENSORS, CLIENT = "formats/openvx/tensors.py", "formats/openvx/client.py"
-ARGUMENTS, WIRES = "formats/openvx/arguments.py", "formats/openvx/signals.py"
-
 #: What leads elsewhere, is a device, or is one file with another name where case does not count.
 NAMES = ["../x", "/etc/x", "a/../../x", "..\\x", "C:x", "aux", "con.x", "a", "A", "ﬁ", "fi", "x.", " x", "."]
 #: What would end a string, a comment or a line of C, or be a trigraph.

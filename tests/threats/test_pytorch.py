@@ -20,10 +20,6 @@ from nnr_codec.limits import Budget, Limits
 from ..formats.torch_support import archive_of, integer, mapping, rebuilt, tensor, text
 from .support import memory
 
-PICKLES, ARCHIVE, STRUCTURE, TREE = (
-    f"formats/pytorch/{name}.py" for name in ("pickles", "archive", "structure", "description")
-)
-
 
 def check(data: bytes, limits: Limits | None = None) -> None:
     """Read a pickle, within 4 MiB of memory."""

@@ -20,9 +20,6 @@ from ..formats.test_npy import headed
 from ..formats.test_shards import INDEX, ONE, TENSORS, TWO, checkpoint, elsewhere
 from .support import memory
 
-SHARDS, FILES, HEADER = (f"formats/safetensors/{name}.py" for name in ("shards", "__init__", "header"))
-GGUF, NPY = "formats/gguf.py", "formats/npy.py"
-
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800"])
 def test_shards_are_plain_names(name: str, tmp_path: Path) -> None:
