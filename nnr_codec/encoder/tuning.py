@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError, Option
 from ..model import Array, Model
+from ..parallel.pool import Pool
 from .facts import tensor_facts
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
-from .schedule import Pool, Reader
+from .tensor_tasks import Reader
 
 #: A decoded model, the bytes of its bitstream, and of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]
