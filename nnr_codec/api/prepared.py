@@ -12,10 +12,9 @@ from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.reduce import open_amounts, prepare, with_amounts
 from ..encoder.reduce.scaling import with_scales
-from ..encoder.tensor_tasks import Reader
+from ..encoder.schedule import Pool, Reader
 from ..errors import FormatError
 from ..model import Model, Wiring
-from ..parallel.pool import Pool
 from ..reduction_steps import Step
 from ..report.reduced import StepReport, step_report
 from .decoding import decode

@@ -15,11 +15,10 @@ from ..encoder import estimate as estimation
 from ..encoder import tuning
 from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
+from ..encoder.schedule import Pool, Reader
 from ..encoder.tensor_report import TensorReport
-from ..encoder.tensor_tasks import Reader
 from ..errors import EncodeError
 from ..model import Model
-from ..parallel.pool import Pool
 from ..reduction_steps import Step
 from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport

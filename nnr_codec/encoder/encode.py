@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..compare import Loss
 from ..config import EncoderConfig
 from ..errors import EncodeError
-from ..parallel.pool import Pool
 from ..syntax import Session
 from .blocks import UnitPlan
 from .coded_unit import CodedUnit, code_unit
@@ -22,8 +21,8 @@ from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .resume import Resumption
+from .schedule import Call, Pool, Reader
 from .tensor_report import TensorReport
-from .tensor_tasks import Reader, TensorTask
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -134,7 +133,7 @@ def _units(
         own = {name: index[name] for name in plan.all_ids} if index else index
         link = links.of.get(plan.name) if links else None
         arguments, hints = (plan, own, config.max_unit_size, statistics, link), (session, pool.threads(cost, whole))
-        calls.append(TensorTask(code_unit, read, names, arguments, cost, hints))
+        calls.append(Call(code_unit, read, names, arguments, cost, hints))
     results = resumption.units(calls, before, statistics) if resumption else pool.run(calls)
     losses: dict[str, Loss] = {}
     for plan, coded in zip(layout.units, results, strict=True):

@@ -9,7 +9,6 @@ from ..compare import Loss, is_matrix_shape
 from ..config import EncoderConfig
 from ..constants import NNR_PT_RAW_FLOAT
 from ..model import Array
-from ..parallel.pool import Pool
 from ..syntax import Session
 from .encode_warnings import check_blocks, warn_unmatched, warn_unused
 from .facts import tensor_facts
@@ -21,7 +20,7 @@ from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
-from .tensor_tasks import Reader, TensorTask
+from .schedule import Call, Pool, Reader
 
 #: Parameters of an excerpt; smaller tensors are estimated as a whole.
 ABOUT = 1 << 16
@@ -62,7 +61,7 @@ def _estimated(
     before = sum(map(len, preamble(prepared, layout, config, Session())[0]))
     plans = [plan for unit in units for plan in unit.plans]
     coded = [plan for unit in units for plan in unit.tensors.values() if plan.has_unit]
-    calls = [TensorTask(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
+    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
     found = dict(zip([call.names[0] for call in calls], pool.run(calls), strict=True))
     tensors: list[Estimated] = []
     for plan in plans:

@@ -17,14 +17,13 @@ import numpy.typing as npt
 
 from ..config import TENSOR_GOALS, EncoderConfig, TensorOptions
 from ..model import Array, Block
-from ..parallel.pool import Pool
 from ..tensor.quant import scale, step_size
 from .facts import TensorFacts, tensor_facts
 from .plan import TensorPlan, as_uniform
 from .planning import plan_tensor
 from .prepared import weight_of
 from .rate_distortion import Distortion, power, quant_param
-from .tensor_tasks import Reader, TensorTask
+from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -80,7 +79,7 @@ def _nearest(step: float, density: int) -> int:
 
 def read_factors(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:
     """Return the factors of each of these weights, by its name; ``energy``: that of the weight as well."""
-    calls = [TensorTask(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
+    calls = [Call(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
     return {block.weight: found for block, found in zip(blocks, pool.run(calls), strict=True)}
 
 

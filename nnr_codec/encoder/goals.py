@@ -12,7 +12,6 @@ import numpy as np
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
 from ..errors import EncodeError
 from ..model import Array, Block, Model, described
-from ..parallel.pool import Pool
 from ..tensor.quant import step_size
 from .default_step import FLOOR, default_step, floor_step, qp_below
 from .factor_steps import Factors, has_steps, inherited, largest_qp, qp_options, read_factors
@@ -20,7 +19,7 @@ from .facts import TensorFacts, tensor_facts
 from .planning import plan_tensor, with_dq_flag
 from .prepared import decomposed
 from .rate_distortion import Distortion, distortion, power
-from .tensor_tasks import Reader, TensorTask
+from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]
 Result = TypeVar("Result")
@@ -160,7 +159,7 @@ def read_each(
     names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
     """Return the result of a function for each tensor: of a list with the array, its name, and the other arguments."""
-    calls = [TensorTask(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
+    calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
     return {call.names[0]: result for call, result in zip(calls, pool.run(calls), strict=True)}
 
 

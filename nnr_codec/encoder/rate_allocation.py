@@ -20,7 +20,6 @@ from ..config import TENSOR_GOALS, EncoderConfig
 from ..constants import NNR_PT_FLOAT
 from ..errors import EncodeError
 from ..model import Array, Model
-from ..parallel.pool import Pool
 from ..tensor.quant import DTYPES, step_size
 from .factor_steps import read_factors
 from .facts import TensorFacts, tensor_facts
@@ -45,8 +44,8 @@ from .planning import plan_tensor
 from .prepared import Prepared, decomposed
 from .quantization import quantize
 from .rate_distortion import power, resolve, unit_syntax
+from .schedule import Pool, Reader
 from .sensitivity import check_names, importance, relative_costs
-from .tensor_tasks import Reader
 from .tied_tensors import tied_tensors
 
 #: Bytes of a bitstream, and of the units of each tensor.

@@ -14,11 +14,10 @@ from ..config import EncoderConfig
 from ..constants import PayloadType
 from ..model import Array
 from ..parallel.checkpoint import Checkpoint, Record
-from ..parallel.pool import Pool
 from .coded_unit import CodedUnit
 from .prepared import Prepared
+from .schedule import Call, Pool, Reader
 from .tensor_report import Histogram, LevelStatistics, TensorStatistics
-from .tensor_tasks import Reader, TensorTask
 
 #: Options that are no values for JSON; settling goals leaves them as they are.
 _GIVEN = ("sensitivity", "hessians", "performance")
@@ -34,14 +33,14 @@ class Resumption:
         self, checkpoint: Checkpoint, prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
     ) -> None:
         self._checkpoint, self._pool, model = checkpoint, pool, prepared.model
-        digests = [TensorTask(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]
+        calls = [Call(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]
         about = config.sensitivity or {}, config.hessians or {}
         self._about = checkpoint.key(
             replace(
                 config, performance=None, overrides={name: dict(config.overrides[name]) for name in config.overrides}
             ),
             [[(name, _digest([np.asarray(of[name])])) for name in of] for of in about],
-            list(zip(model.tensors, pool.run(digests), strict=True)),
+            list(zip(model.tensors, pool.run(calls), strict=True)),
             model.blocks,
             model.aliases,
             prepared.wiring,
@@ -62,14 +61,12 @@ class Resumption:
         self._checkpoint.put(self._settled, changed)
         return found
 
-    def units(
-        self, tasks: Sequence[TensorTask[CodedUnit]], before: Sequence[bytes], statistics: bool
-    ) -> Iterator[CodedUnit]:
+    def units(self, calls: Sequence[Call[CodedUnit]], before: Sequence[bytes], statistics: bool) -> Iterator[CodedUnit]:
         """Yield the units of plans in their order; they follow from those ``before`` as well."""
         about = self._checkpoint.key(self._about, hashlib.sha256(b"".join(before)).digest(), statistics)
-        keys = [self._checkpoint.key("unit", about, index) for index in range(len(tasks))]
+        keys = [self._checkpoint.key("unit", about, index) for index in range(len(calls))]
         self._checkpoint.only({self._settled, *keys})
-        return self._checkpoint.run(self._pool, tasks, keys, _pack, _unpack)
+        return self._checkpoint.run(self._pool, calls, keys, _pack, _unpack)
 
 
 def _pack(coded: CodedUnit) -> Record:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
 from ..errors import EncodeError, Option
 from ..model import Array, Model
-from ..parallel.pool import Pool
 from .facts import tensor_facts
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
-from .tensor_tasks import Reader
+from .schedule import Pool, Reader
 
 #: A decoded model, the bytes of its bitstream, and of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]

@@ -31,12 +31,11 @@ from ..encoder.overlay import overlaid, with_factors
 from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
-from ..encoder.tensor_tasks import Reader
+from ..encoder.schedule import Pool, Reader
 from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
 from ..model import Array, Model
-from ..parallel.pool import Pool
 from .apply import identity
 from .difference import Difference, difference
 from .feedback import ErrorFeedback

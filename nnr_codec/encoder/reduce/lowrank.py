@@ -20,7 +20,6 @@ from ...config import EncoderConfig
 from ...dtypes import stored_type
 from ...errors import EncodeError, Option
 from ...model import Array, Block, described
-from ...parallel.pool import Pool
 from ...sideinfo.record import default_unit
 from ...tensor.reduction import displacement, from_displacement
 from ..default_step import default_step, qp_below
@@ -31,7 +30,7 @@ from ..overlay import overlaid, with_factors
 from ..planning import RATES, plan_tensor
 from ..prepared import Prepared, product_of
 from ..rate_distortion import distortion, estimated_bytes, power
-from ..tensor_tasks import Reader
+from ..schedule import Pool, Reader
 from .tool import members, within
 
 Floats = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Tasks on tensors of a model: the worker reads the tensors."""
+"""Work on tensors of a model: they are read by whoever does it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import numpy as np
 from ..config import EncoderConfig
 from ..errors import LimitError
 from ..model import Array, Model, Portable, nbytes_of, only_of
-from ..parallel.pool import SMALL, WINDOW, Task, worker_errors
+from ..parallel.pool import SMALL, WINDOW, Pool, Task, worker_errors
 from .facts import native
+
+__all__ = ["Call", "Pool", "Reader"]
 
 #: Of memory that an array takes beside its items, and its name in a dict.
 ARRAY_BYTES = 400
@@ -62,7 +64,7 @@ def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]
 
 
 @dataclass
-class TensorTask(Task[Result]):
+class Call(Task[Result]):
     """A function of some tensors, which are read when it is called; another process reads them itself if it can.
 
     Calling it raises LimitError where there is not enough memory.
