@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec.decoder import group as group_module
+from nnr_codec.encoder import coded_unit as unit_module
 from nnr_codec.encoder import encode as encode_module
 from nnr_codec.model import Array
 from nnr_codec.parallel import checkpoint as checkpoint_module
@@ -68,13 +69,13 @@ def some() -> dict[str, Array]:
 def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of tensors whose units are made."""
     made: list[str] = []
-    encode_unit = encode_module.encode_unit
+    header = unit_module._header
 
     def noted(plan: Any, *rest: Any) -> Any:
         made.append(plan.ids[0])
-        return encode_unit(plan, *rest)
+        return header(plan, *rest)
 
-    monkeypatch.setattr(encode_module, "encode_unit", noted)
+    monkeypatch.setattr(unit_module, "_header", noted)
     return made
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.encode import Progress, TensorReport, encode_units
+from ..encoder.encode import Progress, encode_units
+from ..encoder.tensor_report import TensorReport
 from ..files import output_file
 from ..parallel.checkpoint import Checkpoint
 from ..report.encoded import EncodeReport, Notes, Witness

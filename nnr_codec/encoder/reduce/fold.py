@@ -11,9 +11,9 @@ import numpy.typing as npt
 from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring
-from ..changed import Floats, changed, factored
-from .blocks import may_change, whole
-from .tool import Reduced
+from ..overlay import Floats, overlaid, with_factors
+from ..prepared import Prepared
+from .tool import may_change, whole
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Fold:
     What is coded are these two; decoders recreate the others from the topology.
     """
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is nothing to fold."""
-        return _folded(reduced, reduced.config)
+        return _folded(prepared, prepared.config)
 
 
-def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
-    """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
+def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
+    """Return the model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
     A scale of ours becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and it is 1:
     neither is rounded before the other.
     """
-    model, restored = reduced.model, reduced.restored
+    model, restored = prepared.model, prepared.restored
     others: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
     gone: dict[str, dict[str, Array]] = {}
@@ -42,7 +42,7 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
     for block in model.blocks:
         ours = block.scale if block.scale not in restored.tensors else None
         plain = block if ours is None else replace(block, scale=None)
-        reason = _unfoldable(plain, model, config, reduced.wiring)
+        reason = _unfoldable(plain, model, config, prepared.wiring)
         if reason:
             reasons.append(f": {reason}")
             blocks.append(block)
@@ -63,18 +63,18 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
         why = reasons[0] if reasons else ": there is no graph that tells of one"
         option = Option("fold_batchnorm" if config.fold_batchnorm else "reduce")
         raise EncodeError(option, f": there is no batch normalization to fold{why}")
-    coded = (
-        factored(changed(model.tensors, others, divisors), gone) if gone else changed(model.tensors, others, divisors)
-    )
+    coded = overlaid(model.tensors, others, divisors)
+    if gone:
+        coded = with_factors(coded, gone)
     return replace(
-        reduced,
+        prepared,
         model=replace(model, tensors=coded, blocks=blocks),
-        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+        restored=replace(restored, tensors=overlaid(restored.tensors, others, divisors)),
     )
 
 
 def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> str:
-    """Why the batch normalization of a block cannot be folded; empty if it can."""
+    """Return the reason why the batch normalization of a block cannot be folded; empty if it can."""
     what = f"the block of {block.weight!r}"
     parts = {member: getattr(block, member) for member in ("beta", "gamma", "mean", "var")}
     if missing := [member for member, name in parts.items() if name is None]:
@@ -103,7 +103,7 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
 
 
 def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, Array]:
-    """What becomes of the batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
+    """Return the folded batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
 
     alpha is multiplied by ``scale``, by which the weight is divided.
     """
