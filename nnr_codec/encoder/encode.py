@@ -91,17 +91,7 @@ def encode_units(
 
 
 class _Done(NamedTuple):
-    """A finished bitstream.
-
-    Parameters
-    ----------
-    units : list of UnitPlan
-    nbytes : int
-    least_bytes : int
-        A lower bound of the bytes of a lossless encoding.
-    losses : dict of str to Loss
-        Errors of tensors, by name.
-    """
+    """A finished bitstream; ``least_bytes`` is a lower bound of the bytes of a lossless encoding."""
 
     units: list[UnitPlan]
     nbytes: int

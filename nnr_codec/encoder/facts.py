@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -122,6 +123,10 @@ class TensorFacts:
         """True if its steps are those of vectors, if it is quantized."""
         vector = len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
+
+    def with_options(self, options: Mapping[str, Any]) -> TensorFacts:
+        """Return the facts about the same tensor with other options."""
+        return replace(self, options=self.options.replaced(options))
 
     @property
     def effort(self) -> Effort:

@@ -231,7 +231,7 @@ def _with_floor(
     tensor, qp = tensor_facts(name, arrays[0], config), found[name]["qp"]
     tensor = replace(tensor, options=replace(tensor.options, quality=None))
     ratio = _floor(config.for_tensor(name).quality)
-    if all(error.reaches(ratio) for error in _errors(_with(tensor, {"qp": qp}), name in blocks)):
+    if all(error.reaches(ratio) for error in _errors(tensor.with_options({"qp": qp}), name in blocks)):
         return found[name]
     options = _with_snr(tensor, ratio, name in blocks)
     return {**options, "qp": min(qp, options["qp"])} if "qp" in options else options
@@ -288,7 +288,7 @@ def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
     qp = qp_of(2 * bound)
     for shift in (0, 1, 2, OCTAVE // 8, OCTAVE):  # what float arithmetic and narrow types round takes a smaller step
         options = {"qp": max(LEAST_QP, qp - shift), "dependent_quantization": False, "rate": 0.0, "fine_vectors": False}
-        if max(error.largest for error in _errors(_with(tensor, options), in_block)) <= bound:
+        if max(error.largest for error in _errors(tensor.with_options(options), in_block)) <= bound:
             return options
     return {"exact": True}
 
@@ -314,7 +314,9 @@ def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -
     """
     low, high = LEAST_QP - 1, GREATEST_QP + 1  # the largest that does, and the smallest that does not
     for attempt in range(TRIES):
-        found = max(_errors(_with(tensor, {"qp": qp, "fine_vectors": False}), in_block), key=_noise)
+        found = max(
+            _errors(tensor.with_options({"qp": qp, "fine_vectors": False}), in_block), key=lambda error: error.noise
+        )
         if found.reaches(factor):
             low = qp
         else:
@@ -330,10 +332,6 @@ def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -
     return low if low >= LEAST_QP else None
 
 
-def _with(tensor: TensorFacts, options: Options) -> TensorFacts:
-    return replace(tensor, options=tensor.options.replaced(options))
-
-
 def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
     """Return the errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
     plans = [plan_tensor(tensor)]
@@ -344,7 +342,3 @@ def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
             other = with_dq_flag(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
             plans += [other] if other else []
     return [distortion(tensor, plan) for plan in plans]
-
-
-def _noise(error: Distortion) -> float:
-    return error.noise

@@ -205,7 +205,7 @@ class Curve:
         """Return the qp with which a tensor is coded that is to have this one."""
         if self.fine or qp >= self.even:
             return qp
-        return max(plan_tensor(self._with(qp), in_block=True).qp, self.least * SPACING)
+        return max(plan_tensor(self.some.with_options(self.options(qp)), in_block=True).qp, self.least * SPACING)
 
     def bits(self, qp: int) -> float:
         """Return bits at any qp: the parabola through the points around it."""
@@ -240,13 +240,10 @@ class Curve:
 
     def rate(self, qp: int) -> float:
         """Return the squared steps that a bit is worth."""
-        return plan_tensor(self._with(qp), in_block=True).rate
-
-    def _with(self, qp: int) -> TensorFacts:
-        return replace(self.some, options=self.some.options.replaced(self.options(qp)))
+        return plan_tensor(self.some.with_options(self.options(qp)), in_block=True).rate
 
     def _measured(self, qp: int) -> tuple[float, float]:
-        some = self._with(qp)
+        some = self.some.with_options(self.options(qp))
         plan = plan_tensor(some, in_block=True)
         if plan.payload_type != NNR_PT_FLOAT or not plan.step:
             return 8.0 * self.scale * some.array.nbytes, 0.0
