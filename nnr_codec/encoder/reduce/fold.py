@@ -91,8 +91,8 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     if not may_change(names, model, config):
         return f"a tensor of {what} is tied to another one, or a rule keeps it"
     arrays = [np.asarray(model.tensors[name]) for name in names]
-    if any(array.dtype.kind != "f" or array.shape != arrays[0].shape for array in arrays):
-        return f"the tensors of {what} differ in shape, or are no floats"
+    if any(array.dtype.kind != "f" or array.size != arrays[0].size for array in arrays):
+        return f"the tensors of {what} differ in size, or are no floats"
     if config.fixed_point is not None:  # the weight is multiplied by what normalizes
         weight = np.asarray(model.tensors[block.weight])
         if not may_change([block.weight], model, config):
@@ -111,17 +111,18 @@ def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, 
     for member in ("beta", "gamma", "mean", "var", "bias"):
         if (name := getattr(block, member)) is not None:
             arrays[member] = np.asarray(model.tensors[name])
-    value = {member: array.astype(np.float64) for member, array in arrays.items()}
+    # A bias may have extents of 1 that the normalization lacks.
+    value = {member: array.astype(np.float64).reshape(-1) for member, array in arrays.items()}
     epsilon = block.epsilon or 0.0
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
         # What is folded stays as it is: its variance is 1 - epsilon as the type holds it.
-        folded = arrays["var"] == arrays["var"].dtype.type(1 - epsilon)
+        folded = arrays["var"].reshape(-1) == arrays["var"].dtype.type(1 - epsilon)
         alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]
         if scale is not None:
-            alpha = alpha * scale.reshape(alpha.shape)
+            alpha = alpha * scale
         found = {
-            member: np.asarray(values, np.float64).astype(arrays[member].dtype)
+            member: np.asarray(values, np.float64).astype(arrays[member].dtype).reshape(arrays[member].shape)
             for member, values in (("gamma", alpha), ("beta", delta), ("var", np.full_like(value["var"], 1 - epsilon)))
         }
     for member, array in found.items():

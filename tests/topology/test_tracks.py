@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnr_codec.formats import tracks as tracks_module
-from nnr_codec.formats.tracks import Tracks
 from nnr_codec.model import Channels, Slice
+from nnr_codec.topology import tracks as tracks_module
+from nnr_codec.topology.tracks import Tracks
 
 
 def made(tracks: Tracks, tensor: str, extent: int, axis: int = 0) -> np.ndarray:

@@ -1,9 +1,10 @@
-"""Which channels of an NNEF graph could be removed, and from which variables.
+"""Recognition of the channels of a network that can be removed, and of the tensors that have numbers of them.
 
 The graph is walked from its inputs: each operation says which extents of its operands and results are the same
-channels, and which it mixes or counts. Whatever is not understood, or would take another number in the text than a
-variable's shape, has to stay: inputs and outputs of the network, groups, literal shapes. A contraction lets channels
-go where one of its operands is a weight, whose numbers for them go with them.
+channels, and which it mixes or counts. All channels stay that an unknown operation uses, that an operation turns into
+numbers that are not finite once they are 0, or whose number the text of the graph repeats: inputs and outputs of the
+network, groups, literal shapes. A contraction lets channels go if one of its operands is a weight, whose numbers for
+them go with them.
 """
 
 from __future__ import annotations
@@ -15,30 +16,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...model import Channels
-from ..tracks import Ids, Tracks
-from .dataflow import Value, flow
-from .graph import Graph
-from .operations import operations
-from .tree import Variable
+from ..model import Channels
+from .graph import Graph, Tensor, Value
+from .tracks import Ids, Tracks
 
 #: Longer extents are not followed.
 _MOST = 1 << 22
 _MAX_RANK = 32
 
-_OPERATORS = {"+", "-", "*", "/", "^", "<", ">", "<=", ">=", "==", "!=", "&&", "||"}
-#: Operations that compute each number from those at the same place.
+#: Operations that compute each number from those at the same place, and whose results are finite where these are 0.
+#: Of ``div``, the divisor is not.
 _ELEMENTWISE = frozenset(
     {
-        *("copy", "neg", "rcp", "exp", "log", "sin", "cos", "tan", "abs", "sign", "floor", "ceil", "round", "sqr"),
-        *("sqrt", "rsqr", "rsqrt", "log2", "not", "add", "sub", "mul", "div", "pow", "min", "max", "lt", "gt", "le"),
-        *("ge", "eq", "ne", "and", "or", "select", "clamp", "sigmoid", "relu", "tanh", "softplus", "prelu", "elu"),
+        *("copy", "neg", "exp", "sin", "cos", "tan", "abs", "sign", "floor", "ceil", "round", "sqr", "sqrt", "not"),
+        *("add", "sub", "mul", "div", "pow", "min", "max", "lt", "gt", "le", "ge", "eq", "ne", "and", "or", "select"),
+        *("clamp", "sigmoid", "relu", "tanh", "softplus", "prelu", "elu", "elementwise"),
         *("leaky_relu", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "gelu", "silu", "selu"),
         *("min_max_linear_quantize", "zero_point_linear_quantize", "linear_quantize", "cast"),
     }
 )
 #: Those of weights that leave nothing where a weight is 0.
-_SCALING = ("copy", "neg", "mul", "*")
+_SCALING = ("copy", "neg", "mul")
 
 
 @dataclass(eq=False)
@@ -54,14 +52,19 @@ Axis = Ids | _Merged | None
 
 
 @dataclass(eq=False)
-class _Tensor:
-    """A value: its extents, None for those that are not known and hold no channels; no list where nothing is known.
+class _Extents:
+    """The extents of a value, None for those that are unknown and hold no channels; no list if nothing is known.
 
-    ``weight`` is whether it is made of variables alone, and nothing is left of what is 0 in these.
+    ``is_weight`` is whether it is made of tensors alone and is 0 where these are; with ``is_open``, there may be more
+    dimensions before these.
     """
 
     axes: list[Axis] | None
-    weight: bool = False
+    is_weight: bool = False
+    is_open: bool = False
+
+
+_UNKNOWN = _Extents(None)
 
 
 class _LostError(Exception):
@@ -69,89 +72,92 @@ class _LostError(Exception):
 
 
 def find_channels(graph: Graph) -> tuple[Channels, ...]:
-    """The channels of a graph that can be removed; none where fragments make it too large.
-
-    LimitError where there are too many of them.
-    """
+    """Return the channels of a graph that can be removed; LimitError where there are too many of them."""
     return _Walk(graph).run()
+
+
+Arguments = dict[str, Value]
 
 
 @dataclass
 class _Walk:
     graph: Graph
     tracks: Tracks = field(default_factory=Tracks)
-    tensors: dict[int, _Tensor] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+    found: dict[int, _Extents] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
 
     def run(self) -> tuple[Channels, ...]:
-        """All values in order; then what is used by something else has to stay."""
-        for variable in self.graph.variables:
-            self.labels.setdefault(variable.label.casefold(), variable.label)
-        values = flow(self.graph).values
+        """Walk all values in order; then fix what is used by something else."""
+        values = self.graph.values
         for value in values:
-            self.tensors[id(value)] = self.tensor(value)
+            # What comes before one of its inputs does not know it.
+            self.fix_all([used for used in value.inputs.values() if id(used) not in self.found])
+            found = self.found[id(value)] = self.extents(value)
+            if id(value) in self.lost:
+                self.fix_each(found.axes)
         for value in values:
-            if any(id(user) not in self.tensors for user in value.users):
+            if any(id(user) not in self.found for user in value.users):
                 self.fix_all([value])
         return self.tracks.channels()
 
     # ---------------------------------------------------------------------------------------------- values
-    def tensor(self, value: Value) -> _Tensor:
-        """What a value is, once those before it are known."""
-        if value.variable is not None:
-            return self.variable(value.variable)
+    def extents(self, value: Value) -> _Extents:
+        """Return the extents of a value, once those before it are known."""
+        if value.tensor is not None:
+            return self.of_tensor(value.tensor)
         if value.constant is not None:
-            return _Tensor([])
-        if not value.called:
-            return _Tensor(None)
-        arguments = _arguments(value)
+            return _Extents([])
+        if value.items is not None:
+            return _UNKNOWN
         try:
-            found, tensors = self.operation(value, arguments)
+            found, known = self.operation(value)
             if found.axes is not None and len(found.axes) > _MAX_RANK:
                 raise _LostError
         except _LostError:
             self.fix_all(value.inputs.values())
-            return _Tensor(None)
-        self.fix_all(other for name, other in arguments.items() if name not in tensors)
+            return _UNKNOWN
+        self.fix_all(other for name, other in value.inputs.items() if name not in known)
         return found
 
-    def operation(self, value: Value, arguments: dict[str, Value]) -> tuple[_Tensor, Collection[str]]:
-        """What an operation gives, and which of its arguments it takes as tensors."""
-        if value.called in _OPERATORS or value.called in _ELEMENTWISE:
-            return self.elementwise(value, arguments), arguments
-        rule, tensors = self.RULES.get(value.called, (None, ()))
+    def operation(self, value: Value) -> tuple[_Extents, Collection[str]]:
+        """Return what an operation gives, and which of its arguments it takes as tensors."""
+        if value.operation in _ELEMENTWISE:
+            return self.elementwise(value), value.inputs
+        rule, tensors = self.RULES.get(value.operation, (None, ()))
         if rule is None:
             raise _LostError
-        return rule(self, arguments), tensors
+        return rule(self, value.inputs), tensors
 
-    def variable(self, variable: Variable) -> _Tensor:
-        """A variable; those of one label are one tensor. Integers and logicals mean indices or choices: they stay."""
-        label = self.labels[variable.label.casefold()]
+    def of_tensor(self, tensor: Tensor) -> _Extents:
+        """Return the extents of a tensor; equal names are one tensor. Integers mean indices or choices, and stay."""
         axes: list[Axis] = [
-            self.tracks.fixed(1) if extent == 1 else self.tracks.of(label, k, extent) if extent <= _MOST else None
-            for k, extent in enumerate(variable.shape)
+            self.tracks.fixed(1) if extent == 1 else self.tracks.of(tensor.name, k, extent) if extent <= _MOST else None
+            for k, extent in enumerate(tensor.shape)
         ]
-        if variable.dtype != "scalar":
-            for axis in axes:
-                self.fix(axis)
-        return _Tensor(axes, weight=True)
+        if not tensor.is_float:
+            self.fix_each(axes)
+        return _Extents(axes, is_weight=True)
 
-    def of(self, value: Value | None) -> _Tensor:
-        """The tensor that a value is, a single number where there is none."""
-        return _Tensor([]) if value is None else self.tensors[id(value)]
+    def of(self, value: Value | None) -> _Extents:
+        """Return the extents of a value, those of a single number where there is none."""
+        return _Extents([]) if value is None else self.found.get(id(value), _UNKNOWN)
 
     def known(self, value: Value | None) -> list[Axis]:
-        """The extents of a value; _LostError where they are not known."""
-        axes = self.of(value).axes
-        if axes is None:
+        """Return all extents of a value; _LostError where they are not known."""
+        found = self.of(value)
+        if found.axes is None or found.is_open:
             raise _LostError
-        return list(axes)
+        return list(found.axes)
 
     def fix(self, axis: Axis) -> None:
         """These channels have to stay."""
         if axis is not None:
             self.tracks.fix(axis.ids if isinstance(axis, _Merged) else axis)
+
+    def fix_each(self, axes: Iterable[Axis] | None) -> None:
+        """All of these have to stay."""
+        for axis in axes or ():
+            self.fix(axis)
 
     def fix_all(self, values: Iterable[Value]) -> None:
         """All channels of values, and of what arrays have in them, have to stay."""
@@ -161,8 +167,7 @@ class _Walk:
             if id(value) not in self.lost:
                 self.lost.add(id(value))
                 left += value.items or ()
-                for axis in self.tensors[id(value)].axes or ():
-                    self.fix(axis)
+                self.fix_each(self.of(value).axes)
 
     # ---------------------------------------------------------------------------------------------- extents
     def ids(self, axis: Axis, extent: int | None = None) -> Ids | None:
@@ -209,7 +214,7 @@ class _Walk:
         """An extent of channels, for each of which a vector may have a number."""
         if value is None:
             return axis
-        axes = self.known_or_none(value)
+        axes = self.of(value).axes
         wide = [of for of in axes or () if not self.is_single(of)]
         if axes is not None and not wide:
             return axis
@@ -219,120 +224,139 @@ class _Walk:
         self.fix(axis)
         return axis
 
-    def known_or_none(self, value: Value | None) -> list[Axis] | None:
-        """The extents of a value, if they are known."""
-        return self.of(value).axes
-
     def channel(self, value: Value | None) -> Axis:
-        """The channels of an activation: its second dimension."""
-        axes = self.of(value).axes
-        return axes[1] if axes is not None and len(axes) > 1 else None
+        """Return the channels of an activation: its second dimension."""
+        found = self.of(value)
+        if found.is_open:
+            raise _LostError
+        return found.axes[1] if found.axes is not None and len(found.axes) > 1 else None
 
-    def result(self, value: Value | None, channels: Axis, rank: int) -> _Tensor:
-        """A result with the first extent of an operand, and channels; the others are not known."""
+    def result(self, value: Value | None, channels: Axis, rank: int) -> _Extents:
+        """Return a result with the first extent of an operand, and channels; the others are counted, and not known."""
         axes = self.of(value).axes
-        first = axes[0] if axes else None
-        return _Tensor([first, channels, *[None] * ((len(axes) if axes else rank) - 2)])
+        self.fix_each((axes or [])[2:])
+        return _Extents([axes[0] if axes else None, channels, *[None] * ((len(axes) if axes else rank) - 2)])
+
+    def broadcast(self, found: Sequence[_Extents]) -> list[Axis]:
+        """Return the extents of a result whose operands are aligned."""
+        step = -1 if self.graph.aligns_last else 1
+        aligned = [((each.axes or [])[::step], each.is_open) for each in found]
+        axes = [
+            self.same([axes[k] if k < len(axes) else None for axes, is_open in aligned if k < len(axes) or is_open])
+            for k in range(max((len(axes) for axes, _ in aligned), default=0))
+        ]
+        return axes[::step]
 
     # ---------------------------------------------------------------------------------------------- operations
-    def elementwise(self, value: Value, arguments: dict[str, Value]) -> _Tensor:
-        """Operands whose dimensions are aligned from the first (NNEF 1.0, 4.2.2)."""
-        tensors = [self.of(argument) for argument in arguments.values()]
-        if any(tensor.axes is None for tensor in tensors):
+    def elementwise(self, value: Value) -> _Extents:
+        found = [self.of(argument) for argument in value.inputs.values()]
+        if any(each.axes is None for each in found):
             raise _LostError
-        axes = [tensor.axes or [] for tensor in tensors]
-        weight = value.called in _SCALING and all(tensor.weight or not tensor.axes for tensor in tensors)
-        return _Tensor(
-            [self.same([of[k] for of in axes if k < len(of)]) for k in range(max(map(len, axes), default=0))], weight
-        )
+        if value.operation == "div":
+            self.fix_each(self.of(value.inputs.get("y")).axes)
+        is_weight = value.operation in _SCALING and all(each.is_weight or not each.axes for each in found)
+        return _Extents(self.broadcast(found), is_weight, any(each.is_open for each in found))
 
-    def external(self, a: dict[str, Value]) -> _Tensor:
+    def external(self, a: Arguments) -> _Extents:
         shape = _integers(a.get("shape"))
-        return _Tensor([self.tracks.fixed(extent) if 1 <= extent <= _MOST else None for extent in shape])
+        return _Extents([self.tracks.fixed(extent) if 1 <= extent <= _MOST else None for extent in shape])
 
-    def conv(self, a: dict[str, Value]) -> _Tensor:
-        return self.convolved(a, "filter", into=1, out=0)
+    def conv(self, a: Arguments) -> _Extents:
+        return self.convolved(a, "filter")
 
-    def deconv(self, a: dict[str, Value]) -> _Tensor:
-        if "output_shape" in a and _integers(a["output_shape"]):
+    def deconv(self, a: Arguments) -> _Extents:
+        if _integers(a.get("output_shape")):
             raise _LostError
-        return self.convolved(a, "filter", into=0, out=1)
+        return self.convolved(a, "filter", is_transposed=True)
 
-    def separable_conv(self, a: dict[str, Value]) -> _Tensor:
+    def separable_conv(self, a: Arguments) -> _Extents:
         if _integer(a.get("groups"), 1) != 1:
             raise _LostError
-        planes = self.planes(a, "plane_filter")
-        return self.convolved(a, "point_filter", into=1, out=0, source=planes)
+        return self.convolved(a, "point_filter", given=self.planes(a, "plane_filter"))
 
-    def convolved(
-        self, a: dict[str, Value], name: str, *, into: int, out: int, source: _Tensor | None = None
-    ) -> _Tensor:
-        """A convolution with a filter that has its input channels in one dimension, its own in another."""
+    def convolved(self, a: Arguments, name: str, given: Axis = None, *, is_transposed: bool = False) -> _Extents:
+        """Return a convolution of an input, or of the channels that it has after a convolution of each."""
         weight, axes = self.of(a.get(name)), self.known(a.get(name))
         groups = _integer(a.get("groups"), 1)
         if len(axes) < 2 or groups not in (0, 1):
             raise _LostError
         if groups == 0:
-            made = self.channel_of(self.planes(a, name))
+            made = self.planes(a, name, is_transposed=is_transposed)
         else:
-            given = self.channel_of(source) if source else self.channel(a.get("input"))
-            self.contracted(given, axes[into], weighted=weight.weight)
-            made = self.made(axes[out])
-        made = self.with_vector(made, a.get("bias"))
-        return self.result(a.get("input"), made, len(axes))
+            into, out = axes[:2] if is_transposed else axes[1::-1]
+            given = self.channel(a.get("input")) if given is None else given
+            self.contracted(given, into, weighted=weight.is_weight)
+            made = self.made(out)
+        return self.result(a.get("input"), self.with_vector(made, a.get("bias")), len(axes))
 
-    def planes(self, a: dict[str, Value], name: str) -> _Tensor:
-        """A convolution of each channel with some filters of its own."""
+    def planes(self, a: Arguments, name: str, *, is_transposed: bool = False) -> Axis:
+        """Return the channels of a convolution of each channel with some filters of its own."""
         axes, channels = self.known(a.get(name)), self.ids(self.channel(a.get("input")))
-        own = self.ids(axes[0]) if axes else None
-        if len(axes) < 2 or channels is None or own is None or len(own) % len(channels):
+        own, each = (self.ids(axis) for axis in axes[:2]) if len(axes) > 1 else (None, None)
+        if channels is None or own is None or each is None or len(own) % len(channels):
             raise _LostError
         self.tracks.charge(len(own))
         self.tracks.join(np.repeat(channels, len(own) // len(channels)), own)
         self.fix(axes[1])
-        return self.result(a.get("input"), own, len(axes))
-
-    def channel_of(self, tensor: _Tensor) -> Axis:
-        return tensor.axes[1] if tensor.axes else None
+        if not is_transposed:
+            return own
+        if len(own) * len(each) > _MOST:
+            raise _LostError
+        self.tracks.charge(len(own) * len(each))
+        return np.repeat(own, len(each)) if len(each) > 1 else own
 
     def made(self, axis: Axis) -> Axis:
-        """Channels that a weight makes."""
+        """Note channels that a weight makes."""
         ids = self.ids(axis)
         if ids is not None:
             self.tracks.make(ids)
         return axis
 
-    def linear(self, a: dict[str, Value]) -> _Tensor:
+    def linear(self, a: Arguments) -> _Extents:
         weight, axes = self.of(a.get("filter")), self.known(a.get("filter"))
         if len(axes) != 2:
             raise _LostError
-        self.contracted(self.channel(a.get("input")), axes[1], weighted=weight.weight)
+        self.contracted(self.channel(a.get("input")), axes[1], weighted=weight.is_weight)
         return self.result(a.get("input"), self.with_vector(self.made(axes[0]), a.get("bias")), 2)
 
-    def matmul(self, a: dict[str, Value]) -> _Tensor:
-        one, other = self.known(a.get("A")), self.known(a.get("B"))
-        if len(one) != len(other) or len(one) < 2:
+    def matmul(self, a: Arguments, *, is_batched: bool = False) -> _Extents:
+        """Return a product of matrices; the first operand may be unknown where the second is a weight."""
+        one, other = self.of(a.get("A")), self.of(a.get("B"))
+        left, right = list(one.axes or []), self.known(a.get("B"))
+        is_open = is_batched and (one.is_open or one.axes is None)
+        if one.axes is None or one.is_open:
+            if not other.is_weight or len(right) != 2:
+                raise _LostError
+            left = [None] * (2 - len(left)) + left
+        if min(len(left), len(right)) < 2 or not (is_batched or len(left) == len(right)):
             raise _LostError
-        rows, inner = one[:-3:-1][::-1] if not _logical(a.get("transposeA")) else one[:-3:-1]
-        other_inner, columns = other[:-3:-1][::-1] if not _logical(a.get("transposeB")) else other[:-3:-1]
-        weights = self.of(a.get("A")).weight, self.of(a.get("B")).weight
-        self.contracted(inner, other_inner, weighted=any(weights))
-        if weights[0]:
+        rows, inner = left[:-3:-1] if _logical(a.get("transposeA")) else left[-2:]
+        other_inner, columns = right[:-3:-1] if _logical(a.get("transposeB")) else right[-2:]
+        self.contracted(inner, other_inner, weighted=one.is_weight or other.is_weight)
+        if one.is_weight:
             self.made(rows)
-        if weights[1]:
+        if other.is_weight:
             self.made(columns)
-        batch = [self.same([x, y]) for x, y in zip(one[:-2], other[:-2], strict=True)]
-        return _Tensor([*batch, rows, columns])
+        batch = self.broadcast([_Extents(left[:-2]), _Extents(right[:-2])])
+        return _Extents([*batch, rows, columns], is_open=is_open)
 
-    def batch_normalization(self, a: dict[str, Value]) -> _Tensor:
+    def batched_matmul(self, a: Arguments) -> _Extents:
+        return self.matmul(a, is_batched=True)
+
+    def batch_normalization(self, a: Arguments) -> _Extents:
         axes = self.known(a.get("input"))
         if len(axes) < 2:
             raise _LostError
         for name in ("mean", "variance", "offset", "scale"):
             axes[1] = self.with_vector(axes[1], a.get(name))
-        return _Tensor(axes)
+        return _Extents(axes)
 
-    def windowed(self, a: dict[str, Value]) -> _Tensor:
+    def instance_normalization(self, a: Arguments) -> _Extents:
+        found = self.batch_normalization(a)
+        self.fix_each((found.axes or [])[2:])
+        return found
+
+    def windowed(self, a: Arguments) -> _Extents:
         """Pooling: what has a window of its own stays as it is."""
         axes, size = self.known(a.get("input")), _integers(a.get("size"))
         stride, padding = _integers(a.get("stride")), a.get("padding")
@@ -347,73 +371,91 @@ class _Walk:
             else:
                 self.fix(axis)
                 found.append(None)
-        return _Tensor(found)
+        return _Extents(found)
 
-    def resampled(self, a: dict[str, Value]) -> _Tensor:
+    def resampled(self, a: Arguments) -> _Extents:
         axes = self.known(a.get("input"))
-        for axis in axes[2:]:
-            self.fix(axis)
-        return _Tensor([*axes[:2], *[None] * len(axes[2:])])
+        for k in self.places(a["axes"], len(axes)) if "axes" in a else range(2, len(axes)):
+            self.fix(axes[k])
+            axes[k] = None
+        return _Extents(axes)
 
-    def neighbours(self, a: dict[str, Value]) -> _Tensor:
+    def pooled(self, a: Arguments) -> _Extents:
+        """Return a pooling over all places."""
+        axes = self.known(a.get("input"))
+        self.fix_each(axes[2:])
+        return _Extents([*axes[:2], *[self.tracks.fixed(1) for _ in axes[2:]]])
+
+    def neighbours(self, a: Arguments) -> _Extents:
         """Normalizations that look at what is near: sizes of 1 look no further."""
         axes, size = self.known(a.get("input")), _integers(a.get("size"))
         for k, axis in enumerate(axes):
             if size[k : k + 1] != [1]:
                 self.fix(axis)
-        return _Tensor(axes)
+        return _Extents(axes)
 
-    def along(self, a: dict[str, Value]) -> _Tensor:
+    def along(self, a: Arguments) -> _Extents:
         """Normalizations along axes."""
         axes = self.known(a.get("input", a.get("x")))
         for k in self.places(a.get("axes"), len(axes)) if "axes" in a else [1]:
             if k < len(axes):
                 self.fix(axes[k])
-        return _Tensor(axes)
+        return _Extents(axes)
 
-    def reduced(self, a: dict[str, Value]) -> _Tensor:
-        axes = self.known(a.get("input"))
-        for k in self.places(a.get("axes"), len(axes)):
+    def reduced(self, a: Arguments) -> _Extents:
+        found = self.of(a.get("input"))
+        axes = list(found.axes) if found.is_open and found.axes is not None else self.known(a.get("input"))
+        for k in self.places(a.get("axes"), len(axes), is_open=found.is_open):
             self.fix(axes[k])
             axes[k] = self.tracks.fixed(1)
-        return _Tensor(axes)
+        return _Extents(axes, is_open=found.is_open)
 
-    def places(self, value: Value | None, rank: int) -> list[int]:
-        """Axes of a tensor; _LostError where they are not known, or not of it."""
-        found = _integers(value)
+    def places(self, value: Value | None, rank: int, *, is_open: bool = False) -> list[int]:
+        """Return axes of a tensor; _LostError where they are not known, or not of it."""
+        found = [k for k in _integers(value) if k >= -rank or not is_open]
+        if is_open and any(k >= 0 for k in found):
+            raise _LostError
+        found = [k + rank if k < 0 else k for k in found]
         if len(set(found)) < len(found) or not all(0 <= k < rank for k in found):
             raise _LostError
         return found
 
-    def transpose(self, a: dict[str, Value]) -> _Tensor:
+    def transpose(self, a: Arguments) -> _Extents:
         axes = self.known(a.get("input"))
-        order = self.places(a.get("axes"), len(axes))
+        order = self.places(a["axes"], len(axes)) if "axes" in a else [*range(len(axes))][::-1]
         if sorted(order) != list(range(len(order))):
             raise _LostError
-        return _Tensor([*[axes[k] for k in order], *axes[len(order) :]], self.of(a.get("input")).weight)
+        return _Extents([*[axes[k] for k in order], *axes[len(order) :]], self.of(a.get("input")).is_weight)
 
-    def squeeze(self, a: dict[str, Value]) -> _Tensor:
-        axes = self.known(a.get("input"))
-        gone = self.places(a.get("axes"), len(axes))
-        for k in gone:
-            self.fix(axes[k])
-        return _Tensor([axis for k, axis in enumerate(axes) if k not in gone], self.of(a.get("input")).weight)
+    def squeeze(self, a: Arguments) -> _Extents:
+        found = self.of(a.get("input"))
+        axes = list(found.axes) if found.is_open and found.axes is not None else self.known(a.get("input"))
+        gone = self.places(a.get("axes"), len(axes), is_open=found.is_open)
+        self.fix_each(axes[k] for k in gone)
+        return _Extents([axis for k, axis in enumerate(axes) if k not in gone], found.is_weight, found.is_open)
 
-    def unsqueeze(self, a: dict[str, Value]) -> _Tensor:
+    def unsqueeze(self, a: Arguments) -> _Extents:
         axes = self.known(a.get("input"))
-        wanted = _integers(a.get("axes"))
-        for k in self.places(a.get("axes"), len(axes) + len(wanted)):
+        for k in sorted(self.places(a.get("axes"), len(axes) + len(_integers(a.get("axes"))))):
             axes.insert(k, self.tracks.fixed(1))
-        return _Tensor(axes, self.of(a.get("input")).weight)
+        return _Extents(axes, self.of(a.get("input")).is_weight)
 
-    def reshape(self, a: dict[str, Value]) -> _Tensor:
+    def flatten(self, a: Arguments) -> _Extents:
+        axes, at = self.known(a.get("input")), _integer(a.get("axis"), 1)
+        at = at + len(axes) if at < 0 else at
+        if not 0 <= at <= len(axes):
+            raise _LostError
+        parts = ([axis for axis in part if not self.is_single(axis)] for part in (axes[:at], axes[at:]))
+        return _Extents([self.merged(part) for part in parts])
+
+    def reshape(self, a: Arguments) -> _Extents:
         axes, shape = self.known(a.get("input")), _integers(a.get("shape"))
         start, count = _integer(a.get("axis_start"), 0), _integer(a.get("axis_count"), -1)
         end = len(axes) if count == -1 else start + count
         if not 0 <= start <= end <= len(axes):
             raise _LostError
         found = self.reshaped(axes[start:end], shape)
-        return _Tensor([*axes[:start], *found, *axes[end:]], self.of(a.get("input")).weight)
+        return _Extents([*axes[:start], *found, *axes[end:]], self.of(a.get("input")).is_weight)
 
     def reshaped(self, axes: list[Axis], shape: list[int]) -> list[Axis]:
         """Extents by their new shape: 0 is the extent at the same place, -1 what is left."""
@@ -470,7 +512,7 @@ class _Walk:
             self.fix(axis)
         return None
 
-    def pad(self, a: dict[str, Value]) -> _Tensor:
+    def pad(self, a: Arguments) -> _Extents:
         axes, padding, border = self.known(a.get("input")), a.get("padding"), a.get("border")
         pairs = None if padding is None else padding.items
         if pairs is None or len(pairs) != len(axes):
@@ -487,13 +529,15 @@ class _Walk:
             else:
                 self.fix(axis)
                 found.append(None)
-        return _Tensor(found)
+        return _Extents(found)
 
-    def concat(self, a: dict[str, Value]) -> _Tensor:
-        values, axis = a.get("values"), _integer(a.get("axis"), -1)
-        if values is None or not values.items:
+    def concat(self, a: Arguments) -> _Extents:
+        values = a.get("values")
+        if values is None or not values.items or "axis" not in a:
             raise _LostError
         parts = [self.known(item) for item in values.items]
+        axis = _integer(a["axis"], 0)
+        axis = axis + len(parts[0]) if axis < 0 else axis
         if any(len(part) != len(parts[0]) for part in parts) or not 0 <= axis < len(parts[0]):
             raise _LostError
         found = [self.same([part[k] for part in parts]) if k != axis else None for k in range(len(parts[0]))]
@@ -504,27 +548,31 @@ class _Walk:
         else:
             for part in parts:
                 self.fix(part[axis])
-        return _Tensor(found)
+        return _Extents(found)
 
-    def sliced(self, a: dict[str, Value]) -> _Tensor:
+    def sliced(self, a: Arguments) -> _Extents:
         axes = self.known(a.get("input"))
         for k in self.places(a.get("axes"), len(axes)):
             self.fix(axes[k])
             axes[k] = None
-        return _Tensor(axes)
+        return _Extents(axes)
 
     #: The rule of each operation, and those of its parameters that it takes as tensors.
-    RULES: ClassVar[dict[str, tuple[Callable[[_Walk, dict[str, Value]], _Tensor], tuple[str, ...]]]] = {
+    RULES: ClassVar[dict[str, tuple[Callable[[_Walk, Arguments], _Extents], tuple[str, ...]]]] = {
         **dict.fromkeys(("external", "constant"), (external, ())),
         "conv": (conv, ("input", "filter", "bias")),
         "deconv": (deconv, ("input", "filter", "bias")),
         "separable_conv": (separable_conv, ("input", "plane_filter", "point_filter", "bias")),
         "linear": (linear, ("input", "filter", "bias")),
         "matmul": (matmul, ("A", "B")),
+        "batched_matmul": (batched_matmul, ("A", "B")),
         "batch_normalization": (batch_normalization, ("input", "mean", "variance", "offset", "scale")),
+        "instance_normalization": (instance_normalization, ("input", "offset", "scale")),
+        "global_pool": (pooled, ("input",)),
+        "flatten": (flatten, ("input",)),
         **dict.fromkeys(("max_pool", "avg_pool", "rms_pool", "box"), (windowed, ("input",))),
         **dict.fromkeys(
-            ("nearest_downsample", "area_downsample", "nearest_upsample", "multilinear_upsample"),
+            ("nearest_downsample", "area_downsample", "nearest_upsample", "multilinear_upsample", "pool"),
             (resampled, ("input",)),
         ),
         **dict.fromkeys(
@@ -549,16 +597,6 @@ class _Walk:
         "concat": (concat, ("values",)),
         "slice": (sliced, ("input",)),
     }
-
-
-def _arguments(value: Value) -> dict[str, Value]:
-    """The arguments of an operation by parameter."""
-    declared = operations().get(value.called)
-    names = [parameter.name.name for parameter in declared.parameters] if declared else []
-    found: dict[str, Value] = {}
-    for name, argument in value.inputs.items():
-        found[names[int(name)] if name.isdigit() and int(name) < len(names) else name] = argument
-    return found
 
 
 def _integers(value: Value | None) -> list[int]:
