@@ -14,15 +14,15 @@ from ..syntax import Session
 from .blocks import UnitPlan
 from .coded_unit import CodedUnit, code_unit
 from .encode_warnings import check_blocks, warn_if_larger, warn_of_loss, warn_unmatched, warn_unused
-from .layout import plan_units
 from .lossless_bound import lossless
 from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .resume import Resumption
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 from .tensor_report import TensorReport
+from .unit_layout import plan_units
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -58,7 +58,7 @@ def encode_units(
     Raises EncodeError, naming the tensor, for one that cannot be coded as requested.
     """
     model = prepared.model
-    read = Reader(model)
+    read = TensorReader(model)
     if asked and not prepared.links:
         check_blocks(asked, prepared)
         warn_unmatched(asked, {*model.tensors, *prepared.restored.tensors})
@@ -102,7 +102,7 @@ class _Done(NamedTuple):
 def _units(
     prepared: Prepared,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     progress: Progress | None,
     statistics: bool = False,

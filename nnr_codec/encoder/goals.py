@@ -19,7 +19,7 @@ from .facts import TensorFacts, tensor_facts
 from .planning import plan_tensor, with_dq_flag
 from .prepared import decomposed
 from .rate_distortion import Distortion, distortion, power
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 
 Options = dict[str, Any]
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ LEAST = 2.0**-400
 def resolve_goals(
     model: Model,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     *,
     apart: bool = False,
@@ -96,7 +96,7 @@ def _weight_qp(
     block: Block,
     factors: Factors,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     restored: Model | None,
     has_own_goal: bool,
     quality_qp: int | None,
@@ -156,7 +156,7 @@ def qp_of(step: float) -> int:
 
 
 def read_each(
-    names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
+    names: Iterable[str], read: TensorReader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
     """Return the result of a function for each tensor: of a list with the array, its name, and the other arguments."""
     calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]

@@ -48,8 +48,8 @@ from ..syntax.structures import (
 )
 from .blocks import UnitPlan
 from .facts import DEFAULT_LIMITS
-from .layout import Layout
 from .prepared import Prepared
+from .unit_layout import UnitLayout
 
 #: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
 DEFLATED_BYTES = 4096
@@ -58,7 +58,7 @@ ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 
 def preamble(
-    prepared: Prepared, layout: Layout, config: EncoderConfig, session: Session
+    prepared: Prepared, layout: UnitLayout, config: EncoderConfig, session: Session
 ) -> tuple[list[bytes], list[str]]:
     """Return the units before the tensors, and the reference list: element ids in order, empty without a list.
 
@@ -85,7 +85,7 @@ def preamble(
 
 def _units(
     prepared: Prepared,
-    layout: Layout,
+    layout: UnitLayout,
     references: Sequence[str],
     config: EncoderConfig,
     session: Session,

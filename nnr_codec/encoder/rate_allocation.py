@@ -44,7 +44,7 @@ from .planning import plan_tensor
 from .prepared import Prepared, decomposed
 from .quantization import quantize
 from .rate_distortion import power, resolve, unit_syntax
-from .schedule import Pool, Reader
+from .schedule import Pool, TensorReader
 from .sensitivity import check_names, importance, relative_costs
 from .tied_tensors import tied_tensors
 
@@ -72,7 +72,7 @@ MOST_RATE = 16.0
 def allocate(
     prepared: Prepared,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
 ) -> EncoderConfig:
@@ -111,7 +111,7 @@ def allocate(
 def _lossless(
     model: Model,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
     target: int,
@@ -295,7 +295,7 @@ class _Search:
 
     model: Model
     config: EncoderConfig
-    read: Reader
+    read: TensorReader
     pool: Pool
     size: Callable[[EncoderConfig], Sizes]
     target: int
