@@ -1,6 +1,6 @@
-"""Blocks: which tensors one compressed data unit holds together, as far as NNR_PT_BLOCK can (7.3.5).
+"""Blocks: the tensors that one compressed data unit holds together (NNR_PT_BLOCK, 7.3.5).
 
-What it cannot hold is coded apart, each tensor by a unit of its own:
+Tensors that do not fit are coded in units of their own:
 
 * the weight, when it is no quantized float (integers, exact=True) or has a codebook; then all of the block is coded
   apart,

@@ -47,12 +47,12 @@ def encode_units(
     checkpoint: Checkpoint | None = None,
     asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
-    """Return the units of a bitstream that holds a model, one after another.
+    """Yield the units of a bitstream that holds a model.
 
-    All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
-    (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
+    All tensors are read to plan them, and again to code them; only those of running tasks are in memory (see
+    :class:`Pool`). Units and errors do not depend on ``jobs`` and ``executor``. Goals need further reads and encodings.
     With ``checkpoint``, finished units of the same encoding are not coded again, and all tensors are read once more.
-    With ``asked``, the options of the caller, an EncodeWarning names options without effect, matrices with a large
+    ``asked`` are the options of the caller: with them, warnings name options without effect, matrices with a large
     error, and the size of a lossless encoding if that is smaller.
 
     Raises EncodeError, naming the tensor, for one that cannot be coded as requested.

@@ -1,4 +1,4 @@
-"""From what a user asks of single tensors (quality, snr, max_error) to options that give it: steps, above all."""
+"""Goals of single tensors (quality, snr, max_error): options, mostly steps, that meet them."""
 
 from __future__ import annotations
 

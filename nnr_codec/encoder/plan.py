@@ -1,4 +1,4 @@
-"""The decisions about one tensor: changes before it is coded, how its values become levels, and what codes these."""
+"""Plan of one tensor: changes before it is coded, its quantizer and coding, and the tools that code levels."""
 
 from __future__ import annotations
 

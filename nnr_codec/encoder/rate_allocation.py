@@ -1,4 +1,4 @@
-"""Steps for all tensors at which a model takes as many bytes as it may, with the least distortion.
+"""Rate allocation: steps of all tensors at which a model meets a target size with the least distortion.
 
 Each tensor has a curve of rate and distortion, made of excerpts quantized at steps half an octave apart. A Lagrangian
 over all of them, least sum of distortion + lambda * rate, gives each tensor its step; lambda is searched for on the

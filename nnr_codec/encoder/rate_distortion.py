@@ -1,4 +1,4 @@
-"""Rate and distortion of a planned tensor: about how many bytes it takes, and how far it decodes from its values.
+"""Rate and distortion of a planned tensor: estimated bytes, and the error of its decoded values.
 
 The encoder compares ways of coding by these numbers. Levels are made for them, but not coded.
 """

@@ -1,4 +1,4 @@
-"""Scales by least squares: what quantization took from each index of a weight is given back (8.3.9).
+"""Scales by least squares, which compensate the quantization of each index of a weight (8.3.9).
 
 With levels Q of a weight W, the scale of an index is <W, Q> / <Q, Q>, of which the squared error is least. It goes into
 a scale, or the batch normalization, that the block has: gamma times it, and bias and mean divided by it.

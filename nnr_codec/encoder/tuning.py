@@ -1,4 +1,4 @@
-"""Steps as coarse as an evaluation of the decoded model permits: inference-optimised quantization."""
+"""Tuning: the coarsest steps at which a score of the decoded model holds."""
 
 from __future__ import annotations
 

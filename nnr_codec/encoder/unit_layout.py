@@ -1,7 +1,7 @@
-"""The compressed data units of a model: each block that one can hold, and all other tensors one by one.
+"""Compressed data units of a model: one for each block that fits, and one for each other tensor.
 
-Weights that need not be scaled are not, where scale and weight do not fit one unit. Tensors that are tied to others,
-and empty ones, have no unit: the record says what they are.
+A weight whose scale is optional is not divided where both do not fit one unit. Tied and empty tensors have no unit:
+the record defines them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parameter reduction (ISO/IEC 15938-17:2024, 5.2, clause 8): the model to code follows from steps in the given order.
+"""Parameter reduction (ISO/IEC 15938-17:2024, 5.2, clause 8): steps, applied in the given order.
 
 Each tool is a module with a frozen dataclass, whose fields are the options of a step.
 """

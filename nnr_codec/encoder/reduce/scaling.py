@@ -1,4 +1,4 @@
-"""Local scaling adaptation: scales of the outputs of weights (8.3.9), from gains or from what quantization gives.
+"""Local scaling adaptation: scales of the outputs of weights (8.3.9), by least squares or from gains.
 
 After Haase and others, *Encoder Optimizations for the NNR Standard on Neural Network Compression* (2021), without
 training: nnr_codec.integrations.training has scales that are trained.
