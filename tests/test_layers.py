@@ -36,6 +36,7 @@ LAYERS = {
     "cabac_ext": 1,
     "tensor": 1,
     "sideinfo": 1,
+    "topology": 1,
     "bitstream": 2,
     "encoder": 3,
     "decoder": 3,
@@ -67,6 +68,7 @@ SIDEWAYS = {
     "federated": {"encoder", "decoder", "conformance"},
     "integrations": {"api"},
     "compare": {"model"},
+    "topology": {"model"},
     "conformance": {"decoder"},
     "bitstream_difference": {"decoder"},
     "report": {"encoder", "decoder"},
@@ -76,7 +78,10 @@ SIDEWAYS = {
 }
 
 #: Where the imports go no further than this, in spite of the layers.
-ONLY = {"formats": {"model", "errors", "dtypes", "limits", "files"}}
+ONLY = {
+    "formats": {"model", "errors", "dtypes", "limits", "files", "topology"},
+    "topology": {"model", "errors"},
+}
 
 #: Packages that the library leaves to the command line.
 COMMAND_LINE = {"click", "rich", "nnr_cli"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec.decoder import group as group_module
+from nnr_codec.encoder import coded_unit as unit_module
 from nnr_codec.encoder import encode as encode_module
 from nnr_codec.model import Array
 from nnr_codec.parallel import checkpoint as checkpoint_module
@@ -68,13 +71,13 @@ def some() -> dict[str, Array]:
 def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of tensors whose units are made."""
     made: list[str] = []
-    encode_unit = encode_module.encode_unit
+    header = unit_module._header
 
     def noted(plan: Any, *rest: Any) -> Any:
         made.append(plan.ids[0])
-        return encode_unit(plan, *rest)
+        return header(plan, *rest)
 
-    monkeypatch.setattr(encode_module, "encode_unit", noted)
+    monkeypatch.setattr(unit_module, "_header", noted)
     return made
 
 
@@ -270,6 +273,27 @@ def test_blocks_and_topologies_are_told_apart(tmp_path: Path) -> None:
             nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, progress=stopping(3), overwrite=True, **options)
         nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, overwrite=True, **options)
         assert (tmp_path / "m.nnr").read_bytes() == nnr.encode(digits, **options)
+
+
+INTERRUPTED = """
+import sys, nnr_codec as nnr
+def stop(_):
+    raise SystemExit(3)
+nnr.encode_file(sys.argv[1], sys.argv[2], resume=True, block=True, progress=stop, target_ratio=0.3)
+"""
+
+
+def test_another_process_resumes(tmp_path: Path, units: list[str]) -> None:
+    """Names of records do not depend on the hashes of texts."""
+    digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, digits, tmp_path / "m.nnr"], env=environment, check=False)
+    assert done.returncode == 3
+    nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, block=True, target_ratio=0.3)
+    resumed = list(units)
+    units.clear()
+    assert (tmp_path / "m.nnr").read_bytes() == nnr.encode(digits, block=True, target_ratio=0.3)
+    assert len(resumed) < len(units) / 2  # the goal is settled already, too
 
 
 # ------------------------------------------------------------------------------------------------ the folder

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.encode import Progress, TensorReport, encode_units
+from ..encoder.encode import Progress, encode_units
+from ..encoder.tensor_report import TensorReport
 from ..files import output_file
 from ..parallel.checkpoint import Checkpoint
 from ..report.encoded import EncodeReport, Notes, Witness
 from .files import checkpoint_for, file_name
-from .prepared import prepared_model, with_all_amounts
+from .preparation import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

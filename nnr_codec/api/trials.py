@@ -12,10 +12,11 @@ from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps
 from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
-from ..encoder import tune as tuning
-from ..encoder.encode import TensorReport, encode_units
-from ..encoder.prepare import Prepared
-from ..encoder.schedule import Pool, Reader
+from ..encoder import tuning
+from ..encoder.encode import encode_units
+from ..encoder.prepared import Prepared
+from ..encoder.schedule import Pool, TensorReader
+from ..encoder.tensor_report import TensorReport
 from ..errors import EncodeError
 from ..model import Model
 from ..reduction_steps import Step
@@ -23,12 +24,12 @@ from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode
 from .files import file_name
-from .prepared import prepared_model, with_all_amounts
+from .preparation import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ..encoder.tune import Tuning
+    from ..encoder.tuning import Tuning
     from .arguments import ModelSource
 
 
@@ -50,11 +51,11 @@ def estimate(
     report = EncodeReport(source=file_name(model), config=settings)
     prepared = prepared_model(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
-        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool, warn=True)
+        report.nbytes, tensors = estimation.estimate(prepared, settings, TensorReader(prepared.model), pool, warn=True)
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size
-        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size, loss=loss))
+        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source.nbytes, size, loss=loss))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -212,16 +213,16 @@ def measure(
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
 
-    from ..encoder import measure as measuring  # which nothing else needs
+    from ..encoder import performance_maps  # imported here only: most callers do not need it
 
-    kinds = measuring.checked(maps)
+    kinds = performance_maps.checked(maps)
     decoded = coded(replace(asked, performance=known))
-    points = measuring.filled(decoded, kinds)
+    points = performance_maps.filled(decoded, kinds)
     if asked.target_size is not None or asked.target_ratio is not None:  # maps leave less for the tensors
-        blank = measuring.blank(decoded, points, evaluate(decoded))
+        blank = performance_maps.blank(decoded, points, evaluate(decoded))
         decoded = coded(replace(asked, performance=told(blank)))
 
     def reduced(step: Step) -> Prepared:
         return prepared_model(decoded, EncoderConfig(reduce=(step,)))
 
-    return told(measuring.measured(decoded, points, reduced, evaluate))
+    return told(performance_maps.measured(decoded, points, reduced, evaluate))

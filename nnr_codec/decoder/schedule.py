@@ -113,8 +113,8 @@ class Stored:
 
 
 def _pack(result: Result) -> Record:
-    arrays = {name: np.ascontiguousarray(array) for name, array in result[0].items()}
-    buffers = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    arrays = result[0]
+    buffers = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
     return [(name, array.dtype.name, array.shape) for name, array in arrays.items()], buffers
 
 

@@ -14,12 +14,11 @@ from ..config import EncoderConfig
 from ..constants import PayloadType
 from ..model import Array
 from ..parallel.checkpoint import Checkpoint, Record
-from .prepare import Prepared
-from .schedule import Call, Pool, Reader
-from .statistics import Histogram, LevelStatistics, TensorStatistics
+from .coded_unit import CodedUnit
+from .prepared import Prepared
+from .schedule import Call, Pool, TensorReader
+from .tensor_report import Histogram, LevelStatistics, TensorStatistics
 
-#: Units of a plan, seconds, statistics and errors of tensors by name, and the least lossless bytes.
-Coded = tuple[list[bytes], float, dict[str, TensorStatistics], dict[str, Loss], int]
 #: Options that are no values for JSON; settling goals leaves them as they are.
 _GIVEN = ("sensitivity", "hessians", "performance")
 
@@ -31,7 +30,7 @@ class Resumption:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
+        self, checkpoint: Checkpoint, prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool
     ) -> None:
         self._checkpoint, self._pool, model = checkpoint, pool, prepared.model
         calls = [Call(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]
@@ -62,7 +61,7 @@ class Resumption:
         self._checkpoint.put(self._settled, changed)
         return found
 
-    def units(self, calls: Sequence[Call[Coded]], before: Sequence[bytes], statistics: bool) -> Iterator[Coded]:
+    def units(self, calls: Sequence[Call[CodedUnit]], before: Sequence[bytes], statistics: bool) -> Iterator[CodedUnit]:
         """Yield the units of plans in their order; they follow from those ``before`` as well."""
         about = self._checkpoint.key(self._about, hashlib.sha256(b"".join(before)).digest(), statistics)
         keys = [self._checkpoint.key("unit", about, index) for index in range(len(calls))]
@@ -70,22 +69,16 @@ class Resumption:
         return self._checkpoint.run(self._pool, calls, keys, _pack, _unpack)
 
 
-def _pack(coded: Coded) -> Record:
-    units, seconds, statistics, losses, least = coded
-    value = {
-        "seconds": seconds,
-        "statistics": {name: asdict(one) for name, one in statistics.items()},
-        "losses": {name: asdict(one) for name, one in losses.items()},
-        "least_bytes": least,
-    }
-    return value, [memoryview(unit) for unit in units]
+def _pack(coded: CodedUnit) -> Record:
+    value = asdict(coded)
+    return value, [memoryview(unit) for unit in value.pop("units")]
 
 
-def _unpack(record: Record) -> Coded:
+def _unpack(record: Record) -> CodedUnit:
     value, units = record
     statistics = {name: _statistics(**one) for name, one in value["statistics"].items()}
     losses = {name: Loss(**one) for name, one in value["losses"].items()}
-    return [bytes(unit) for unit in units], value["seconds"], statistics, losses, value["least_bytes"]
+    return CodedUnit([bytes(unit) for unit in units], value["seconds"], value["least_bytes"], losses, statistics)
 
 
 def _statistics(

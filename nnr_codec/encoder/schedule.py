@@ -14,9 +14,9 @@ from ..config import EncoderConfig
 from ..errors import LimitError
 from ..model import Array, Model, Portable, nbytes_of, only_of
 from ..parallel.pool import SMALL, WINDOW, Pool, Task, worker_errors
-from .plan import native
+from .facts import native
 
-__all__ = ["Call", "Pool", "Reader"]
+__all__ = ["Call", "Pool", "TensorReader"]
 
 #: Of memory that an array takes beside its items, and its name in a dict.
 ARRAY_BYTES = 400
@@ -24,7 +24,7 @@ ARRAY_BYTES = 400
 Result = TypeVar("Result")
 
 
-class Reader:
+class TensorReader:
     """Reads tensors of a model, whose mapping may be no matter for several threads at once.
 
     Of a model in files, up to WINDOW bytes of small tensors are kept: opening the file for each, for planning and again
@@ -37,7 +37,7 @@ class Reader:
         self._room = WINDOW if isinstance(model.tensors, Portable) else 0
 
     def __call__(self, names: Sequence[str]) -> list[Array]:
-        """The tensors of these names, in native byte order and C order."""
+        """Return the tensors of these names, in native byte order and C order."""
         with self._lock:
             return [self._kept[name] if name in self._kept else self._read(name) for name in names]
 
@@ -49,17 +49,17 @@ class Reader:
         return array
 
     def nbytes(self, names: Iterable[str]) -> int:
-        """Bytes of tensors, as far as that can be told without reading them."""
+        """Return bytes of tensors, as far as that can be told without reading them."""
         return sum([nbytes_of(self._tensors, name, WINDOW) for name in names])
 
     def portable(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """The tensors for another process: where they are, or the arrays."""
+        """Return the tensors for another process: where they are, or the arrays."""
         with self._lock:
             return only_of(self._tensors, names)
 
 
 def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
-    """Tensors in native byte order and C order."""
+    """Return tensors in native byte order and C order."""
     return [native(np.asarray(tensors[name])) for name in names]
 
 
@@ -73,7 +73,7 @@ class Call(Task[Result]):
     ----------
     function : callable
         Its first argument are the tensors, a list.
-    read : Reader
+    read : TensorReader
     names : tuple of str
     arguments : tuple
         The other ones.
@@ -84,7 +84,7 @@ class Call(Task[Result]):
     """
 
     function: Callable[..., Result]
-    read: Reader
+    read: TensorReader
     names: tuple[str, ...]
     arguments: tuple[Any, ...]
     nbytes: int
@@ -108,7 +108,7 @@ class Call(Task[Result]):
 
 
 def of_some(argument: Any, names: Sequence[str]) -> Any:
-    """An argument without what a configuration says of other tensors than these, each by its name."""
+    """Return an argument without what a configuration says of other tensors than these, each by its name."""
     if not isinstance(argument, EncoderConfig):
         return argument
     changes: dict[str, Any] = {}

@@ -14,10 +14,11 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
-from nnr_codec.encoder import encode as encode_module
-from nnr_codec.encoder import layout as layout_module
+from nnr_codec.encoder import coded_unit as unit_module
+from nnr_codec.encoder import preamble as preamble_module
+from nnr_codec.encoder import unit_layout as layout_module
 from nnr_codec.encoder.encode import encode_units
-from nnr_codec.encoder.prepare import prepare
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Array, Block, Model, Wiring
 from nnr_codec.parallel import pool as pool_module
 
@@ -84,7 +85,8 @@ def test_the_record_is_shared_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     source = {f"w{k}": RNG.integers(0, 200, 5000).astype("f4") / 3 for k in range(8)}
     plenty = nnr.encode(source, exact=True)
     for room in (2000, 2500, 5000):
-        monkeypatch.setattr(layout_module, "READABLE", nnr.Limits(max_side_info_bytes=room))
+        for module in (layout_module, preamble_module):
+            monkeypatch.setattr(module, "DEFAULT_LIMITS", nnr.Limits(max_side_info_bytes=room))
         one = nnr.encode(source, exact=True)
         assert one != plenty
         for way in ways():
@@ -201,13 +203,13 @@ def test_rows_of_blocks_of_a_large_tensor_are_coded_by_threads(monkeypatch: pyte
     found = {"w": RNG.normal(0, 0.1, (600, 900)).astype("f4"), "small": RNG.normal(0, 0.1, (9, 12)).astype("f4")}
     alone = nnr.encode(found, scan_order=2)
     maps: list[int] = []
-    mapping = encode_module.mapping
+    mapping = unit_module.mapping
 
     def noted(jobs: int) -> Any:
         maps.append(jobs)
         return mapping(jobs)
 
-    monkeypatch.setattr(encode_module, "mapping", noted)
+    monkeypatch.setattr(unit_module, "mapping", noted)
     for way in ways():
         maps.clear()
         assert nnr.encode(found, scan_order=2, **way) == alone

@@ -37,8 +37,8 @@ _LINES = """\
 ## Syntax, line by line
 
 An element lists the vectors in which it is 0 and in which it is not; a condition and its parts, in the rows below, list
-those in which it is true and in which it is false; a loop lists those with no, one and several iterations. Clauses 7.3.5,
-7.3.6 and 10 are in the words of the code that follows them.
+those in which it is true and in which it is false; a loop lists those with no, one and several iterations. Clauses
+7.3.5, 7.3.6 and 10 are in the words of the code that follows them.
 """
 
 
