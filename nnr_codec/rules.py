@@ -1,4 +1,4 @@
-"""Rules of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and that decoders enforce.
+"""Requirements of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and decoders enforce.
 
 :attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/requirements.md`` and ``nnr explain`` list all of them.
 """
