@@ -139,9 +139,9 @@ def decode_file(
     resume : bool
         As for :func:`encode_file`: keep decoded tensors until the model is complete.
     **options
-            Options of :func:`open`, unless ``data`` is an open file.
+        Options of :func:`open`, unless ``data`` is an open file.
 
-        Raises the errors of :func:`decode` and :func:`save`. Warns like :func:`decode`, after the file is written.
+    Raises the errors of :func:`decode` and :func:`save`. Warns like :func:`decode`, after the file is written.
     """
     check_options(decode_file, options, OpenOptions.__annotations__)
     with ExitStack() as stack:

@@ -43,9 +43,9 @@ class Texts:
     topology : Topology or None
         The given topology, or that of the units so far.
     apart : str
-            Format of a topology that the bitstream declares to be stored separately (B.4); empty if there is none.
+        Format of a topology that the bitstream declares to be stored separately (B.4); empty if there is none.
 
-        Raises ElementError for malformed data, LimitError for data beyond the limits.
+    Raises ElementError for malformed data, LimitError for data beyond the limits.
     """
 
     def __init__(self, budget: Budget, given: Topology | None = None, before: Topology | None = None) -> None:
@@ -141,9 +141,9 @@ class DeclaredShapes:
     limits : Limits or None
         ``max_topology_bytes`` limits all topologies of a bitstream together.
     given : Topology or None
-            Replaces the topology of the bitstream.
+        Replaces the topology of the bitstream.
 
-        Raises the errors of :class:`Texts` on access.
+    Raises the errors of :class:`Texts` on access.
     """
 
     def __init__(self, limits: Limits | None, given: Topology | None) -> None:

@@ -142,9 +142,9 @@ class UnitDecoder:
     keep_levels : bool
         Whether to keep the integers beside the values.
     check : callable, optional
-            Called about every 2**20 parameters in each thread; an exception that it raises ends decoding.
+        Called about every 2**20 parameters in each thread; an exception that it raises ends decoding.
 
-        Raises MissingReferenceError if the shape of a reference differs from that of its part.
+    Raises MissingReferenceError if the shape of a reference differs from that of its part.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Updates whose matrices are multiples -1, 0 and 1 of a step of their own (ISO/IEC 15938-17:2024, 5.3, 9.2.4)."""
+"""Updates whose matrices are multiples -1, 0 and 1 of a step size (ISO/IEC 15938-17:2024, 5.3, 9.2.4)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..errors import EncodeError
 from ..model import Array
 from ..tensor.quant import step_size
 
-#: The probability of ternary quantization, unless the caller says otherwise.
+#: Default probability of ternary quantization.
 TERNARY = 0.5
-#: Steps that every bitstream can express, whatever its QuantizationParameter.
+#: qp range that every bitstream can represent, whatever its QuantizationParameter.
 LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
-#: Neither the trellis nor a codebook has anything to choose where all levels are known.
+#: All levels are known, so trellis and codebook have no choice.
 KNOWN = {"dependent_quantization": False, "rate": 0, "codebook": 0}
 
 
@@ -32,9 +32,9 @@ class BinaryTernary:
     Parameters
     ----------
     ratio : float
-        The part of the parameters of each matrix, 0..1, that becomes 0.
+        Share of the parameters of each matrix, 0..1, that is set to 0.
     probability : float
-        That of ternary quantization, 0..1.
+        Probability of ternary quantization, 0..1.
     """
 
     ratio: float
@@ -47,20 +47,19 @@ class BinaryTernary:
         *place: str | int,
         ties: Mapping[str, str] | None = None,
     ) -> dict[str, Array]:
-        """The matrices of an update, each of 0 and one magnitude.
+        """Return the quantized matrices of an update, each with 0 and one magnitude.
 
-        Others have no part in it: vectors, integers, tensors that are exact or not reducible, and those whose magnitude
-        is no step.
+        Vectors, integers, exact or non-reducible tensors, and tensors whose magnitude is not a step size are left out.
 
         Parameters
         ----------
         tensors : iterable of str and ndarray
-            Differences, of which floats are float32 or float64.
+            Differences; floats are float32 or float64.
         config : EncoderConfig
         place : str or int
-            What draws depend on beside the values and the name of a tensor.
+            Seeds of the random draws beside the values and name of a tensor.
         ties : mapping of str to str, optional
-            Tensors that are to be the same as others.
+            Tensors that must stay equal to others.
         """
         found: dict[str, Array] = {}
         for name, array in tensors:
@@ -78,16 +77,16 @@ class BinaryTernary:
 def stepped(
     found: Mapping[str, Array], config: EncoderConfig, before: Mapping[str, Array]
 ) -> tuple[dict[str, Array], EncoderConfig]:
-    """What :class:`BinaryTernary` quantized, in steps, and the options by which just that is coded.
+    """Return the results of :class:`BinaryTernary` in step sizes, and the options that code exactly them.
 
     Parameters
     ----------
     found : mapping of str to ndarray
-        Magnitudes become the nearest step of a QpDensity of 7.
+        Quantized matrices. Magnitudes become the nearest step size of a QpDensity of 7.
     config : EncoderConfig
     before : mapping of str to ndarray
-        What is to be subtracted (9.2.4). As a rule it has one magnitude, too: then the new one is a power of two times
-        that, so that all differences are multiples of the lesser.
+        Tensors to be subtracted (9.2.4). They usually have one magnitude too; the new one is then a power of two times
+        that, so that all differences are multiples of the smaller one.
     """
     arrays: dict[str, Array] = {}
     options: dict[str, dict[str, Any]] = {}
@@ -103,7 +102,7 @@ def stepped(
 
 
 def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: EncoderConfig) -> BinaryTernary | None:
-    """The quantization that two options ask for, None for none; EncodeError for what means nothing."""
+    """Return the quantization of two options, or None; EncodeError for invalid or ineffective values."""
     for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
         if part is not None and not _is_part(part):
             raise EncodeError(f"{name} is a number within 0..1, not {part!r}")
@@ -121,14 +120,14 @@ def _is_part(value: object) -> bool:
 
 
 def _target(name: str, ties: Mapping[str, str]) -> str:
-    """The tensor that a name stands for at last."""
+    """Return the final target of a tie."""
     for _ in ties:
         name = ties.get(name, name)
     return name
 
 
 def _nearest(array: Array) -> int | None:
-    """The qp of the step that is nearest to the largest magnitude; None where that is not within the range of steps."""
+    """Return the qp of the step size nearest to the largest magnitude; None if it is out of range."""
     largest = float(np.abs(array).max())
     if not step_size(LEAST_QP, DENSITY) <= largest <= step_size(GREATEST_QP, DENSITY):
         return None
@@ -138,7 +137,7 @@ def _nearest(array: Array) -> int | None:
 
 
 def _octaves_from(last: int, qp: int) -> int:
-    """The qp of that power of two times the step of another one that is nearest to the step of ``qp``."""
+    """Return the qp of the power of two times another step size that is nearest to the step size of ``qp``."""
     fraction, octaves = frexp(step_size(qp, DENSITY) / step_size(last, DENSITY))
     found = last + ((octaves if fraction >= 0.75 else octaves - 1) << DENSITY)
     beyond = (found > GREATEST_QP) - (found < LEAST_QP)

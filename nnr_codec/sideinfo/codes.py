@@ -51,9 +51,9 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
     unit : ndarray
         For the tensor's own unit: int32 levels of the tensor's shape; for RawCode float32 words of shape (n,).
     bits : ndarray of float32, shape (n,), or None
-            For the unit ``code.bits``: at least one word. Arbitrary bit patterns, not for arithmetic.
+        For the unit ``code.bits``: at least one word. Arbitrary bit patterns, not for arithmetic.
 
-        Raises ValueError if the array contradicts the record.
+    Raises ValueError if the array contradicts the record.
     """
     stored, shape = record.stored, array.shape
     if stored_type(array.dtype) != stored or record.shape not in (None, shape):

@@ -148,8 +148,7 @@ class NnrUnitHeader(Structure):
 
     @property
     def part(self) -> int:
-        """Number of parts of the tensor from this one on; 0 for a whole tensor, whose counter is ignored (errata
-        N15)."""
+        """Number of parts from this one on; 0 for a whole tensor, whose counter is ignored (errata N15)."""
         return 0 if self.independently_decodable_flag else self.partial_data_counter
 
 
