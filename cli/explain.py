@@ -1,4 +1,4 @@
-"""``nnr explain``: what a name of the standard or of this package stands for."""
+"""``nnr explain``: explain a name of the standard or of this package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLURALS = {
 
 
 def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completions of a name."""
+    """Return completions of a name."""
     from nnr_codec.topics import topics
 
     found = (topic.name for values in topics().values() for topic in values[:1])
@@ -47,8 +47,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: tuple[str, ...], as_json: bool) -> None:
     """Explain NAME: a syntax element or structure of ISO/IEC 15938-17:2024, a table of its values (Table 16), a
-    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. Without NAME, list them all.
-    """
+    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. Without NAME, list them all."""
     import nnr_codec as nnr
     from nnr_codec.topics import of_kind
 
