@@ -82,8 +82,7 @@ def bench(
     printer, found = output.Printer(quiet), []
     with contenders.peer(python) as other:
         for name in models:
-            source = output.stdin() if name == "-" else name
-            race = contenders.Race(nnr.load(source, format=model_format, limits=limits))
+            race = contenders.Race(output.model(name, format=model_format, limits=limits))
             runs = [*contenders.ours(race, qps, efforts), *contenders.general(race)]
             if other:
                 runs += contenders.theirs(race, other, qps)

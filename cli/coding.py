@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from . import params
+from .errors import option_name
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
+    from nnr_codec.errors import Option
 
 F = TypeVar("F", bound=Callable[..., None])
 LOSSLESS = "lossless"
@@ -121,21 +124,36 @@ def options(*names: str) -> Callable[[F], F]:
     return add
 
 
-def configured(preset: str, rules: Sequence[nnr.Rule], given: Mapping[str, Any]) -> nnr.EncoderConfig:
-    """Return the encoder configuration for a preset, rules and given options (not None); UsageError if they are
-    invalid."""
+def encoder_config(
+    default: str, preset: str | None, lossless: bool, rules: Sequence[nnr.Rule], given: Mapping[str, Any]
+) -> nnr.EncoderConfig:
+    """Return the encoder configuration for a preset (None: ``default``), rules and given options (not None).
+
+    Raises UsageError for options that cannot be combined.
+    """
+    import nnr_codec as nnr
+
+    if lossless and preset not in (None, LOSSLESS):
+        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
+    options: Any = {name: value for name, value in given.items() if value is not None}
+    with usage_errors():
+        return nnr.EncoderConfig.preset(LOSSLESS if lossless else preset or default, rules=rules, **options)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Convert an EncodeError to a UsageError with the names that the user typed."""
     import nnr_codec as nnr
 
     try:
-        return nnr.EncoderConfig.preset(preset, rules=rules, **{name: v for name, v in given.items() if v is not None})
+        yield
     except nnr.EncodeError as error:
-        raise usage_error(error) from None
+        # Keys of a rule have the library's names.
+        raise click.UsageError(f"--{error}" if error.where else error.named(_typed)) from None
 
 
-def usage_error(error: nnr.EncodeError) -> click.UsageError:
-    """Return the error for the command line, with the names of its options."""
-    if error.where:  # an error in a rule
-        return click.UsageError(f"--{error}")
-    return click.UsageError(
-        error.named(lambda name: "--lossless" if name == "exact" else f"--{name.replace('_', '-')}")
-    )
+def _typed(option: Option) -> str:
+    """Return the text that the user of the current command typed for an encoder option."""
+    if option.name == "exact" and click.get_current_context().params["preset"] == LOSSLESS:
+        return f"--preset {LOSSLESS}"
+    return option_name(option)

@@ -174,11 +174,9 @@ def encode(
     import nnr_codec as nnr
 
     printer = output.Printer(quiet, verbose)
-    if lossless and preset not in (None, LOSSLESS):
-        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
     if preset == GPP and options["fold_batchnorm"]:
         raise click.UsageError(f"--preset {GPP} has no biases in blocks, which --fold-batchnorm needs; leave out one")
-    config = coding.configured(LOSSLESS if lossless else preset or DEFAULT, rules, options)
+    config = coding.encoder_config(DEFAULT, preset, lossless, rules, options)
     check_steps(config)
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")
@@ -196,9 +194,11 @@ def encode(
         params.open_target(name, *models, force=force, folder=False)
     streams = [None if dry_run else params.open_target(place, *models, force=force, folder=False) for place in places]
     if known is not None:
-        config = replace(config, **data_of(nnr.load(known, format="npz", limits=limits)))
+        data = data_of(nnr.load(known, format="npz", limits=limits))
+        with coding.usage_errors():
+            config = replace(config, **data)
     for model, place, stream in zip(models, places, streams, strict=True):
-        source = nnr.load(output.stdin() if model == "-" else model, format=model_format, limits=limits, strict=strict)
+        source = output.model(model, format=model_format, limits=limits, strict=strict)
         if dry_run:
             estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
             continue
@@ -315,14 +315,11 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
 
 def check_steps(config: nnr.EncoderConfig) -> None:
     """Raise UsageError for an unknown step of parameter reduction, or an unknown option of one."""
-    import nnr_codec as nnr
     from nnr_codec.encoder.reduce import tool_of
 
-    for step in config.reduction:
-        try:
+    with coding.usage_errors():
+        for step in config.reduction:
             tool_of(step)
-        except nnr.EncodeError as error:
-            raise coding.usage_error(error) from None
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:

@@ -7,13 +7,19 @@ import os
 import signal
 import sys
 import traceback
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from nnr_codec.errors import Option
 
 FINE, NO, USAGE, BAD_INPUT, UNSUPPORTED, FILE, INTERNAL = 0, 1, 2, 3, 4, 5, 70
 SIGNALLED = 128  # plus the signal number, as in shells
 INTERRUPTED, CLOSED_PIPE = SIGNALLED + 2, SIGNALLED + 13
+
+#: Options of the encoder that have another name on the command line.
+_OPTIONS = {"exact": "--lossless", "rules": "--rule", "performance": "--map", "hessians": "--sensitivity hessians"}
 
 
 class Terminated(BaseException):
@@ -55,7 +61,10 @@ def report(error: BaseException) -> int:
 def _explain(error: BaseException) -> tuple[int, str]:
     from nnr_codec import errors  # deferred for fast start-up
 
-    message = ": ".join([*getattr(error, "__notes__", ()), str(error)])
+    text = error.named(option_name) if isinstance(error, errors.EncodeError) else str(error)
+    if isinstance(error, errors.TruncatedError) and not isinstance(error, errors.IncompleteError):
+        text += "; the file is truncated or damaged"
+    message = ": ".join([*getattr(error, "__notes__", ()), text])
     if isinstance(error, errors.UnsupportedError):
         return UNSUPPORTED, message
     if isinstance(error, errors.MissingDependencyError):
@@ -77,9 +86,20 @@ def _explain(error: BaseException) -> tuple[int, str]:
     return INTERNAL, f"internal error{place}, please report it: {what} (NNR_DEBUG=1 says more)"
 
 
+def option_name(option: Option) -> str:
+    """Return what the command line calls an option of the encoder, with its value."""
+    dashed = option.name.replace("_", "-")
+    name = _OPTIONS.get(option.name, f"--{dashed}")
+    if option.value in ("", "True"):
+        return name
+    return f"--no-{dashed}" if option.value == "False" else f"{name} {option.value}"
+
+
 def warn(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning; replaces :func:`warnings.showwarning`."""
-    say(f"nnr: warning: {message}")
+    from nnr_codec.errors import EncodeWarning
+
+    say(f"nnr: warning: {message.named(option_name) if isinstance(message, EncodeWarning) else message}")
 
 
 def say(text: str) -> None:

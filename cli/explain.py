@@ -41,15 +41,18 @@ Examples:
   nnr explain scan_order
   nnr explain Table 16
   nnr explain TruncatedError
+  nnr explain errata
 """,
 )
 @click.argument("name", nargs=-1, shell_complete=names)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: tuple[str, ...], as_json: bool) -> None:
     """Explain NAME: a syntax element or structure of ISO/IEC 15938-17:2024, a table of its values (Table 16), a
-    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. Without NAME, list them all."""
+    constant, a requirement of nnr verify, an erratum such as N8, an error or a limit. A kind of these, such as errata
+    or requirements, lists its entries. Without NAME, list all names.
+    """
     import nnr_codec as nnr
-    from nnr_codec.topics import of_kind
+    from nnr_codec.topics import kind_of, of_kind
 
     if not name:
         kinds = of_kind()
@@ -68,6 +71,9 @@ def explain(name: tuple[str, ...], as_json: bool) -> None:
         raise click.UsageError(f"{error.args[0]}; nnr explain alone lists all names") from None
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in found], indent=1))
+        return
+    if kind_of(" ".join(name)):
+        click.echo("\n".join(f"{topic.name}: {topic.text}".partition("\n")[0].rstrip(": ") for topic in found))
         return
     click.echo("\n\n".join(map(_text, found)))
 

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -17,7 +17,7 @@ from .errors import one_line, say, warn
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nnr_codec import NnrFile
+    import nnr_codec as nnr
 
 WIDE = 100_000  # width of a table in a file, which is not limited by a terminal
 NARROW = 80  # narrower terminals wrap lines themselves
@@ -150,6 +150,20 @@ def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
         raise
 
 
+def model(name: str, **options: Any) -> nnr.Model:
+    """Load the model called ``name``, standard input for ``-``; an error tells when the file is a bitstream."""
+    import nnr_codec as nnr
+
+    try:
+        return nnr.load(stdin() if name == "-" else name, **options)
+    except nnr.FormatError as error:
+        other, hint = None, "nnr decode makes a model of it"
+        with contextlib.suppress(nnr.NnrError, OSError):
+            nnr.open(b"" if name == "-" else name).close()
+            other = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
+        raise other or error from None
+
+
 def mistaken(name: str) -> str:
     """Describe a file that was read as a bitstream but is something else; empty if unknown."""
     from nnr_codec import formats
@@ -186,7 +200,7 @@ def dims(shape: Iterable[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def update_of(file: NnrFile) -> str:
+def update_of(file: nnr.NnrFile) -> str:
     """Describe the base of an update, or its position in the sequence of its sender; empty if it is not an update."""
     if not file.is_update:
         return ""

@@ -103,6 +103,7 @@ def _rule(text: str) -> nnr.Rule:
 
 def _option(text: str) -> tuple[str, Option]:
     from dataclasses import fields
+    from difflib import get_close_matches
 
     from nnr_codec.config import TensorOptions
 
@@ -113,7 +114,11 @@ def _option(text: str) -> tuple[str, Option]:
     key = {"dq": "dependent_quantization"}.get(key, key)
     kinds = {field.name: str(field.type) for field in fields(TensorOptions)}
     if key not in kinds:
-        raise ValueError(f"{key!r} is not an option; there are {', '.join(sorted(kinds))}, and dq for short")
+        similar = get_close_matches(key, kinds, 1)
+        known = (
+            f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(sorted(kinds))}, and dq for short"
+        )
+        raise ValueError(f"{key!r} is not an option; {known}")
     return key, _value(key, kinds[key], value.lower())
 
 

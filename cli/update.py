@@ -148,18 +148,16 @@ def encode(
     """
     import nnr_codec as nnr
     from nnr_codec.federated.fold import fold
+    from nnr_codec.federated.sbt import binary_ternary_of
 
     printer = output.Printer(quiet, verbose)
-    config = _config(preset, lossless, rules, options)
+    config = coding.encoder_config(UPDATE, preset, lossless, rules, options)
     if structured and sparsity is None:
         raise click.UsageError("--structured goes with --sparsity")
-    for name, part in (("--sparsity", sparsity), ("--sbt", sbt), ("--sbt-ternary", sbt_ternary)):
-        if part is not None and math.isnan(part):
-            raise click.UsageError(f"{name} is a finite number, not nan")
-    if sbt is None and sbt_ternary is not None:
-        raise click.UsageError("--sbt-ternary goes with --sbt")
-    if sbt is not None and config.exact:
-        raise click.UsageError("--lossless keeps every bit, so --sbt has no effect")
+    if sparsity is not None and math.isnan(sparsity):
+        raise click.UsageError("--sparsity is a finite number, not nan")
+    with coding.usage_errors():
+        binary_ternary_of(sbt, sbt_ternary, config)
     stream = params.open_target(target, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new), (base, new), model_format, limits)
@@ -303,8 +301,8 @@ def squash(
     import nnr_codec as nnr
 
     printer = output.Printer(quiet, verbose)
-    chosen = preset or any(options[goal] is not None for goal in GOALS)
-    config = _config(preset, lossless or not chosen, rules, options)
+    default = UPDATE if any(options[goal] is not None for goal in GOALS) else LOSSLESS
+    config = coding.encoder_config(default, preset, lossless, rules, options)
     stream = params.open_target(target, base, *updates, force=force, folder=False)
     started = time.perf_counter()
     before = _models((base, *updates), (base,), None, limits)[0]
@@ -321,24 +319,13 @@ def squash(
 
 
 # ------------------------------------------------------------------------------------------------ options and files
-def _config(
-    preset: str | None, lossless: bool, rules: tuple[nnr.Rule, ...], options: dict[str, Any]
-) -> nnr.EncoderConfig:
-    """Return the encoder options."""
-    if lossless and preset not in (None, LOSSLESS):
-        raise click.UsageError(f"--lossless is --preset {LOSSLESS}, not {preset}")
-    return coding.configured(LOSSLESS if lossless else preset or UPDATE, rules, options)
-
-
 def _models(
     inputs: tuple[str, ...], names: tuple[str, ...], model_format: str | None, limits: nnr.Limits
 ) -> list[nnr.Model]:
     """Return the models with these names; - is standard input, which only one input may use."""
-    import nnr_codec as nnr
-
     if inputs.count("-") > 1:
         raise click.UsageError("only one file can be standard input")
-    return [nnr.load(output.stdin() if name == "-" else name, format=model_format, limits=limits) for name in names]
+    return [output.model(name, format=model_format, limits=limits) for name in names]
 
 
 def _links(

@@ -11,14 +11,18 @@ standard's names; variables that it writes in CamelCase are written in snake_cas
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-if find_spec(f"{__name__}.cabac_ext.kernel") is None:  # a clone that shadows the installed package
+if os.path.exists(f"{__path__[0]}/cabac_ext/kernel.pyx") and not any(
+    os.path.exists(f"{__path__[0]}/cabac_ext/kernel{suffix}") for suffix in EXTENSION_SUFFIXES
+):  # a clone that shadows the installed package
     raise ImportError(
         f"the nnr_codec in {__path__[0]} is not built; run `pip install -e .` in its clone, or start Python elsewhere"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -171,9 +172,7 @@ class Rule:
     def __init__(self, pattern: str, **options: Unpack[RuleOptions]) -> None:
         if not isinstance(pattern, str):
             raise EncodeError(f"a rule has a glob for names of tensors, not {pattern!r}")
-        for name in options:
-            if name not in RuleOptions.__annotations__:
-                raise _unexpected(f"rule {pattern!r}", name, RuleOptions.__annotations__)
+        _check_names(f"rule {pattern!r}", options)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "options", options)
 
@@ -403,17 +402,16 @@ class EncoderConfig(TensorOptions):
         for rule in self.rules:
             if not isinstance(rule, Rule):
                 raise EncodeError(Option("rules"), f" must be a sequence of Rule, got {rule!r}")
-            try:
+            with _within(f"rule {rule.pattern!r}"):
                 self._check_replaced(defaults, rule.options)
-            except EncodeError as error:
-                error.within(f"rule {rule.pattern!r}")
-                raise
         if not isinstance(self.overrides, Mapping):
             raise EncodeError(Option("overrides"), f" is a mapping of names of tensors, not {self.overrides!r}")
         for name, options in self.overrides.items():
             if not isinstance(options, Mapping):
                 raise EncodeError(Option("overrides"), f" of {name!r} are a mapping of options, not {options!r}")
-            self._check_replaced(defaults, Rule(name, **options).options)
+            _check_names(f"overrides of {name!r}", options)
+            with _within(f"overrides of {name!r}", name):
+                self._check_replaced(defaults, options)
         self._check_fixed_point()
         self._check_unused()
 
@@ -431,19 +429,20 @@ class EncoderConfig(TensorOptions):
 
     def _check_permitted(self, what: tuple[str, ...], permitted: Mapping[str, tuple[Any, ...]]) -> None:
         """Raise EncodeError for an option with a value other than those permitted, also in rules and overrides."""
-        for options in self._all_options:
+        for where, tensor, options in self._all_options:
             for name, values in permitted.items():
                 if options.get(name) not in values:
-                    raise EncodeError(*what, ", so ", Option(name), " has no effect")
+                    raise EncodeError(*what, ", so ", Option(name), " has no effect", tensor=tensor, where=where)
 
     def _check_unused(self) -> None:
         """Check that no option is without effect on every model because of other options."""
-        rules, goals = self._all_options[1:], {name for options in self._all_options for name in _goals(options)}
+        every = [options for _, _, options in self._all_options]
+        rules, goals = every[1:], {name for options in every for name in _goals(options)}
         if self.exact and all(options.get("exact", True) for options in rules):
             self._check_permitted((_EXACT, " keeps every bit"), _LOSSY)
         if self.max_error is not None and goals == {"max_error"}:
             self._check_permitted((Option("max_error"), " quantizes to the nearest multiple"), _OPTIMISED)
-        if self.profile == 0 and any(options.get("row_skipping") for options in self._all_options):
+        if self.profile == 0 and any(options.get("row_skipping") for options in every):
             raise EncodeError(Option("row_skipping"), " needs ", Option("profile"), " 1; profile 0 has no skipped rows")
         if goals and "qp" not in goals and self.qp_density not in (EncoderConfig.qp_density, 7):
             raise EncodeError(
@@ -454,9 +453,11 @@ class EncoderConfig(TensorOptions):
             )
 
     @property
-    def _all_options(self) -> list[Mapping[str, Any]]:
-        """Options for all tensors, and of each rule and override."""
-        return [vars(self), *[rule.options for rule in self.rules], *self.overrides.values()]
+    def _all_options(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """Options for all tensors, and of each rule and override, with its place and tensor for errors."""
+        rules = [(f"rule {rule.pattern!r}", "", rule.options) for rule in self.rules]
+        overrides = [(f"overrides of {name!r}", name, options) for name, options in self.overrides.items()]
+        return [("", "", vars(self)), *rules, *overrides]
 
     def _check_folding(self) -> None:
         """Check the options that change tensors before coding."""
@@ -602,6 +603,23 @@ def check_options(function: Callable[..., Any], options: Iterable[str], known: I
         raise _unexpected(f"{function.__qualname__}()", unknown[0], [*known, *own])
 
 
+def _check_names(where: str, options: Iterable[str]) -> None:
+    """Raise TypeError for a name that is no option of a tensor."""
+    for name in options:
+        if name not in RuleOptions.__annotations__:
+            raise _unexpected(where, name, RuleOptions.__annotations__)
+
+
+@contextmanager
+def _within(where: str, tensor: str = "") -> Iterator[None]:
+    """Put a rule, or a tensor with options of its own, before the place of an EncodeError."""
+    try:
+        yield
+    except EncodeError as error:
+        error.within(where, tensor)
+        raise
+
+
 def _unexpected(where: str, name: str, known: Iterable[str]) -> TypeError:
     similar = get_close_matches(name, list(known), 1)
     return TypeError(f"{where} got an unexpected option {name!r}{f'; did you mean {similar[0]!r}?' if similar else ''}")
@@ -625,7 +643,7 @@ _OPTIMISED: dict[str, tuple[Any, ...]] = {
 _LOSSY: dict[str, tuple[Any, ...]] = {**_OPTIMISED, "qp": (None,), "codebook": (None, 0), "block": (None, False)}
 
 
-_EXACT = Option("exact", "=True")
+_EXACT = Option("exact", True)
 
 
 def _check_whole(name: str, value: object, optional: bool = False) -> None:

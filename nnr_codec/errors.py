@@ -6,7 +6,8 @@ Programs identify an error by its class and attributes; the text of a message ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from .rules import Requirement
@@ -196,23 +197,30 @@ class UnsupportedError(NnrError, ValueError):
 
 
 class Option(str):
-    """Name of an option in the message of an :class:`EncodeError`, as ``exact`` or ``exact=True``.
+    """Name of an option in the message of an :class:`EncodeError` or warning, as ``exact`` or ``exact=True``.
 
     Attributes
     ----------
     name : str
         The field of ``EncoderConfig``, or the argument.
+    value : str
+        Its value, as in ``exact=True``; empty when the message has none.
     """
 
     name: str
+    value: str
 
-    def __new__(cls, name: str, value: str = "") -> Option:
-        option = str.__new__(cls, name + value)
-        option.name = name
+    def __new__(cls, name: str, value: object = "") -> Option:
+        option = str.__new__(cls, f"{name}={value}" if value != "" else name)
+        option.name, option.value = name, str(value)
         return option
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Option, (self.name, str(self)[len(self.name) :])
+        return Option, (self.name, self.value)
+
+
+def _named(parts: Iterable[str], name: Callable[[Option], str]) -> str:
+    return "".join(name(part) if isinstance(part, Option) else part for part in parts)
 
 
 class EncodeError(NnrError, ValueError):
@@ -231,9 +239,11 @@ class EncodeError(NnrError, ValueError):
         super().__init__("".join(parts), clause=clause, tensor=tensor, option=option, where=where)
         self.parts = parts
 
-    def named(self, name: Callable[[str], str]) -> str:
-        """Return the message with ``name(option)`` for each option, such as that of a command line."""
-        return "".join(name(part.name) if isinstance(part, Option) else part for part in self.parts)
+    def named(self, name: Callable[[Option], str]) -> str:
+        """Return the text with ``name(option)`` for each option, such as that of a command line."""
+        error = copy.copy(self)
+        error.message = _named(self.parts, name)
+        return str(error)
 
 
 class WriteError(EncodeError):
@@ -241,7 +251,21 @@ class WriteError(EncodeError):
 
 
 class EncodeWarning(UserWarning):
-    """An encoding with an unexpected result: a large error, an option without full effect, more bytes than lossless."""
+    """An encoding with an unexpected result: a large error, an option without full effect, more bytes than lossless.
+
+    Parameters
+    ----------
+    *parts : str
+        The parts of the message.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__("".join(parts))
+        self.parts = parts
+
+    def named(self, name: Callable[[Option], str]) -> str:
+        """Return the text with ``name(option)`` for each option, such as that of a command line."""
+        return _named(self.parts, name)
 
 
 class LossWarning(EncodeWarning):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -118,6 +118,22 @@ class Channels:
     parts: tuple[Slice, ...]
 
 
+class _Blocks:
+    """The attribute ``blocks`` of :class:`Wiring`."""
+
+    def __get__(self, owner: Wiring | None, type_: type[Wiring]) -> tuple[Block, ...]:
+        if owner is None:
+            return ()
+        found = owner.__dict__["blocks"]
+        if callable(found):
+            found = owner.__dict__["blocks"] = found()
+        blocks: tuple[Block, ...] = found
+        return blocks
+
+    def __set__(self, owner: Wiring, blocks: tuple[Block, ...] | Callable[[], tuple[Block, ...]]) -> None:
+        owner.__dict__["blocks"] = blocks
+
+
 @dataclass(frozen=True)
 class Wiring:
     """Information of a topology about its tensors.
@@ -127,7 +143,7 @@ class Wiring:
     shapes : mapping of str to tuple of int
         Declared shape of each tensor by name, in the order of the topology.
     blocks : tuple of Block
-        Tensors that form blocks.
+        Tensors that form blocks, or a function that returns them, called on first use.
     kinds : mapping of str to str
         Type kinds that each tensor may have, as letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any kind if
         absent.
@@ -138,10 +154,14 @@ class Wiring:
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    blocks: tuple[Block, ...] = ()
+    blocks: _Blocks = _Blocks()
     kinds: Mapping[str, str] = field(default_factory=dict)
     ignores_case: bool = False
     channels: tuple[Channels, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the graph that blocks are found in."""
+        return {**self.__dict__, "blocks": self.blocks}
 
     def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Wiring:
         """Return a copy with other declared shapes of some tensors."""
@@ -181,6 +201,11 @@ class Model:
     format: str = ""
     aliases: dict[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        of = f" of {self.format}" if self.format else ""
+        graph = f", {self.topology.format or 'other'} topology" if self.topology else ""
+        return f"<Model{of}: {len(self.tensors):,} tensors{graph}>"
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
 
@@ -189,6 +214,13 @@ class Model:
 
     def __getitem__(self, name: str) -> Array:
         return self.tensors[name]
+
+
+class StatefulModule(Protocol):
+    """A module of PyTorch: something with a ``state_dict()``."""
+
+    def state_dict(self) -> Any:
+        """Return tensors by name."""
 
 
 @runtime_checkable

@@ -36,7 +36,7 @@ class Step:
 
     def __init__(self, tool: str, /, **options: Value) -> None:
         if not isinstance(tool, str):
-            raise EncodeError(f"a step has the name of a tool, not {tool!r}")
+            raise EncodeError(Option("reduce"), f": a step has the name of a tool, not {tool!r}")
         object.__setattr__(self, "tool", tool)
         object.__setattr__(self, "options", tuple(options.items()))
 
@@ -58,7 +58,7 @@ def steps_of(given: object) -> tuple[Step, ...]:
 
 def _text(one: object) -> str:
     if not isinstance(one, str):
-        raise EncodeError(f"a step of reduce is a Step or a text, not {one!r}")
+        raise EncodeError(Option("reduce"), f": a step is a Step or a text, not {one!r}")
     return one
 
 

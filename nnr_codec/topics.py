@@ -37,7 +37,19 @@ from .sideinfo.record import (
 from .syntax.coder import LIMITED, byte_alignment
 from .syntax.docs import CLASSES, comments, meaning_of, syntax_tables, value_tables, values_of
 
-KINDS = ("structure", "element", "table", "constant", "requirement", "erratum", "error", "limit", "extension", "output")
+#: The kinds of topics, and their plurals.
+KINDS = {
+    "structure": "structures",
+    "element": "elements",
+    "table": "tables",
+    "constant": "constants",
+    "requirement": "requirements",
+    "erratum": "errata",
+    "error": "errors",
+    "limit": "limits",
+    "extension": "extensions",
+    "output": "outputs",
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,8 @@ def explain(name: str) -> list[Topic]:
     ----------
     name : str
         Name such as ``scan_order``, ``tensor_dimensions[0]``, ``nnr_unit_header()``, ``Table 16``, ``NNR_PT_INT``,
-        ``TruncatedError``, ``max_dims``, ``N8``; case is ignored.
+        ``TruncatedError``, ``max_dims``, ``N8``; case is ignored. A kind such as ``errata`` selects all
+        topics of that kind, unless a topic has the same name.
 
     Raises
     ------
@@ -81,10 +94,18 @@ def explain(name: str) -> list[Topic]:
     known = topics()
     key = _key(name)
     if key not in known:
+        if kind := kind_of(name):
+            return [topic for found in known.values() for topic in found if topic.kind == kind]
         similar = get_close_matches(key, known, 5) or [other for other in known if len(key) > 2 and key in other][:5]
         close = list(dict.fromkeys(known[other][0].name for other in similar))
         raise LookupError(f"nothing is called {name!r}" + (f"; close: {', '.join(close)}" if close else ""))
     return list(known[key])
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of this name, singular or plural; empty for other names, and where a topic has that name."""
+    key = _key(name)
+    return "" if key in topics() else next((kind for kind, plural in KINDS.items() if key in (kind, plural)), "")
 
 
 def _key(name: str) -> str:

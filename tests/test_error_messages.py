@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import pickle
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nnr_codec as nnr
+from nnr_codec import errors
 from nnr_codec.errors import EncodeError, FormatError
 from nnr_codec.formats.nnef.parser import parse
 from nnr_codec.rules import Requirement
@@ -100,6 +103,7 @@ def test_the_search_finds_what_it_is_for() -> None:
     assert not list(searches(ast.parse("try: pass\nexcept ValueError as error:\n    print(str(error), error.rule)")))
 
 
+@pytest.mark.medium
 def test_no_code_looks_into_the_text_of_our_errors() -> None:
     found, seen = [], 0
     for path in [*(ROOT / "nnr_codec").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:
@@ -120,7 +124,7 @@ def test_an_error_of_options_names_them_as_the_caller_does() -> None:
         found = pickle.loads(pickle.dumps(error))
     assert (found.option, found.where) == ("exact", "")
     assert str(found) == "exact=True keeps every bit, so snr has no effect"
-    assert found.named(str.upper) == "EXACT keeps every bit, so SNR has no effect"
+    assert found.named(str.upper) == "EXACT=TRUE keeps every bit, so SNR has no effect"
 
 
 def test_an_error_of_a_rule_says_which_and_keeps_the_option() -> None:
@@ -159,3 +163,107 @@ def test_an_error_that_becomes_another_keeps_its_identity() -> None:
     error = nnr.ElementError("too much", rule=Requirement.INTEGER_RANGE, tensor="w", path="scan_order")
     found = error.converted(EncodeError)
     assert (str(found), found.rule, found.tensor) == ("scan_order: too much", Requirement.INTEGER_RANGE, "w")
+
+
+def test_an_error_of_overrides_names_the_tensor() -> None:
+    for options, option in (({"rate": 99}, "rate"), ({"snr": 3, "qp": 1}, "qp"), ({"exact": True, "snr": 3}, "exact")):
+        with pytest.raises(EncodeError) as caught:
+            nnr.EncoderConfig(overrides={"a": {}, "conv1": options})
+        found = pickle.loads(pickle.dumps(caught.value))
+        assert (found.tensor, found.option, found.where) == ("conv1", option, "overrides of 'conv1'")
+        assert str(found).startswith("overrides of 'conv1': ")
+    with pytest.raises(EncodeError) as caught:
+        nnr.EncoderConfig(exact=True, overrides={"conv1": {"rate": 2}})
+    assert (caught.value.tensor, caught.value.where) == ("conv1", "overrides of 'conv1'")
+
+
+MODEL = {"w": np.arange(36, dtype="f4").reshape(6, 6), "b": np.ones(6, "f4")}
+
+
+@pytest.mark.parametrize(
+    ("encode", "option"),
+    [
+        (lambda: nnr.encode(MODEL, reduce="prune(ratio=0.5)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="prune"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="prune(ratio=0.5,scope=all)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="unify"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="unify(ratio=0.5,threshold=1)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="unify(ratio=0.5,block=1x1)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="lowrank(rank=1,error=1)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="lowrank(rank=1,form=x)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="scale(method=x)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="scale(method=gain)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="fold"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce="sparsify(ratio=0.5,tensors=x)"), "reduce"),
+        (lambda: nnr.encode(MODEL, reduce=[3]), "reduce"),
+        (lambda: nnr.encode(MODEL, fold_batchnorm=True), "fold_batchnorm"),
+        (lambda: nnr.encode(MODEL, block=True), "block"),
+        (lambda: nnr.encode(MODEL, local_scaling=True), "local_scaling"),
+        (lambda: nnr.encode({"w": np.zeros(3, bool)}, side_info=False), "side_info"),
+        (lambda: nnr.encode({"w": np.float32([[1, np.nan]])}, fixed_point="q7.8"), "fixed_point"),
+        (lambda: nnr.encode(MODEL, max_unit_size=3), "max_unit_size"),
+        (lambda: nnr.encode(MODEL, sensitivity={"x": 1}), "sensitivity"),
+        (lambda: nnr.encode(MODEL, hessians={"w": np.eye(5)}), "hessians"),
+        (lambda: nnr.tune(MODEL, lambda model: 0, tolerance=-1, budget=9), "tolerance"),
+        (lambda: nnr.UpdateEncoder(profile=0), "profile"),
+        (lambda: nnr.UpdateEncoder(block=True), "block"),
+        (lambda: nnr.UpdateEncoder(local_scaling=True), "local_scaling"),
+        (lambda: nnr.UpdateEncoder(reduce="prune(ratio=0.5)"), "reduce"),
+        (lambda: nnr.UpdateEncoder(preset="lossless", fixed_point=None, sbt=0.5), "exact"),
+        (lambda: nnr.UpdateEncoder(sbt=2), "sbt"),
+        (lambda: nnr.UpdateEncoder(sbt_ternary=0.5), "sbt_ternary"),
+        (lambda: nnr.UpdateEncoder(nnr_pre=True, dependent_quantization=True), "nnr_pre"),
+        (lambda: nnr.UpdateEncoder(sparsity=2), "sparsity"),
+        (lambda: nnr.UpdateEncoder(device_id=-1), "device_id"),
+        (lambda: nnr.UpdateEncoder(parent="x"), "parent"),
+        (lambda: nnr.encode_update(MODEL, MODEL, lossless=True, quality=3), "lossless"),
+    ],
+)
+def test_errors_after_configuration_name_the_option(encode: Callable[[], object], option: str) -> None:
+    with pytest.raises(EncodeError) as caught:
+        encode()
+    assert caught.value.option == option
+    assert option in str(caught.value)
+
+
+def test_a_warning_names_options_as_the_caller_does() -> None:
+    with pytest.warns(nnr.EncodeWarning) as issued:
+        nnr.encode(MODEL, topology="external")
+    found = pickle.loads(pickle.dumps(issued[0].message))
+    assert str(found) == "topology='external' has no effect: the model has no graph"
+    assert found.named(lambda option: f"<{option.name}>") == "<topology> has no effect: the model has no graph"
+
+
+# ------------------------------------------------------------------------------------------------ docs/errors.md
+PAGE = (ROOT / "docs" / "errors.md").read_text("utf-8")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the table on the page that begins with a heading."""
+    (table,) = re.findall(rf"^\| {heading} .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+
+
+def test_the_page_has_all_classes_and_attributes() -> None:
+    known = {name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, nnr.NnrError)}
+    assert [row[0].strip("`") for row in rows("class")] == list(known)
+    for name, also, *_ in rows("class"):
+        bases = {base.__name__ for base in known[name.strip("`")].__bases__}
+        assert bases - {"NnrError"} == set(re.findall(r"`(\w+)`", also)), name
+    samples: dict[str, nnr.NnrError] = {name: cls("x") for name, cls in known.items() if name != "IncompleteError"}
+    samples["IncompleteError"] = errors.IncompleteError(2, ["a"])
+    listed: dict[str, set[str]] = {}
+    for names, owner, _ in rows("attribute"):
+        listed.setdefault(owner.strip("`"), set()).update(re.findall(r"`(\w+)`", names))
+    assert listed["all"] == set(vars(samples["NnrError"]))
+    for owner, cls in known.items():
+        own = set(vars(samples[owner])) | {name for name in vars(cls) if name in ("line", "column")}
+        inherited = {name for base in cls.__mro__ for name in listed.get(base.__name__, ())}
+        assert own - listed["all"] <= inherited, owner
+        assert all(hasattr(samples[owner], name) for name in inherited)
+
+
+def test_the_example_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = re.findall(r"^```(?:python)?\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == printed

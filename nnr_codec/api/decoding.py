@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, BinaryIO, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, Unpack, cast, overload
 
 from .. import formats
 from ..config import check_options
@@ -15,7 +15,7 @@ from ..decoder.index import NnrFile
 from ..formats import TopologySource
 from ..limits import Limits
 from ..model import Model
-from .files import parts_for
+from .files import checkpoint_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -24,9 +24,31 @@ if TYPE_CHECKING:
     from .arguments import Target
 
 
+class DecodeOptions(TypedDict, total=False):
+    """Keyword options of :func:`decode` except ``framework``, as a test checks."""
+
+    limits: Limits | None
+    topology_dimensions: Mapping[str, Sequence[int]] | None
+    raw: bool
+    allow_missing: bool
+    jobs: int
+    executor: Executor | None
+    dtype: str
+    topology: TopologySource | None
+
+
+@overload
+def decode(data: Bitstream, *, framework: Literal["np"] = "np", **options: Unpack[DecodeOptions]) -> Model: ...
+
+
+@overload
+def decode(data: Bitstream, *, framework: Literal["pt"], **options: Unpack[DecodeOptions]) -> dict[str, Any]: ...
+
+
 def decode(
     data: Bitstream,
     *,
+    framework: Literal["np", "pt"] = "np",
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     raw: bool = False,
@@ -35,13 +57,16 @@ def decode(
     executor: Executor | None = None,
     dtype: str = "source",
     topology: TopologySource | None = None,
-) -> Model:
+) -> Model | dict[str, Any]:
     """Decode an NNR bitstream.
 
     Parameters
     ----------
     data : bytes-like, path or binary file
         A complete bitstream of either profile.
+    framework : {"np", "pt"}
+        ``"np"``: return a Model of numpy arrays. ``"pt"``: return a dict of PyTorch tensors by name, for
+        ``load_state_dict``; tied tensors are one object.
     limits : Limits, optional
         Resource limits; ``Limits.strict()`` for untrusted input.
     topology_dimensions : mapping of str to sequence of int, optional
@@ -63,7 +88,7 @@ def decode(
 
     Returns
     -------
-    Model
+    Model or dict of str to torch.Tensor
         Tensors by topology element id, in bitstream order, and the topology, if there is one. Without side information,
         dtypes are those of Table 15. One-dimensional tensors of a block have the shape that the topology declares.
         Local scaling is multiplied into the weight unless the network applies it; the variables of a folded batch
@@ -91,8 +116,15 @@ def decode(
         Masks of pruning information match no tensors and are ignored. All decoding functions issue it once for each
         bitstream, when the result is complete. Masks are never applied to ``raw`` tensors.
     """
+    if framework not in ("np", "pt"):
+        raise ValueError(f"framework is 'np' or 'pt', not {framework!r}")
     file = open(data, limits=limits, topology_dimensions=topology_dimensions, dtype=dtype, topology=topology)
-    return file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
+    model = file.decode(raw=raw, allow_missing=allow_missing, jobs=jobs, executor=executor)
+    if framework == "np":
+        return model
+    from ..formats.pytorch.modules import to_state_dict
+
+    return to_state_dict(model)
 
 
 class OpenOptions(TypedDict, total=False):
@@ -137,7 +169,7 @@ def decode_file(
     allow_missing, jobs, executor
         As for :func:`decode`.
     resume : bool
-        As for :func:`encode_file`: keep decoded tensors until the model is complete.
+        As for :func:`encode_file`: store decoded tensors until the model is complete.
     **options
         Options of :func:`open`, unless ``data`` is an open file.
 
@@ -149,9 +181,16 @@ def decode_file(
             data = stack.enter_context(open(data, **options))
         elif options:
             raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
-        parts = stack.enter_context(parts_for(target, resume))
+        checkpoint = stack.enter_context(checkpoint_for(target, resume))
         model = stack.enter_context(
-            data.deferred(progress, names=names, allow_missing=allow_missing, jobs=jobs, executor=executor, parts=parts)
+            data.deferred(
+                progress,
+                names=names,
+                allow_missing=allow_missing,
+                jobs=jobs,
+                executor=executor,
+                checkpoint=checkpoint,
+            )
         )
         if isinstance(target, (str, os.PathLike)):
             formats.save(model, target, format=format, overwrite=overwrite)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.encode import Progress, TensorReport, encode_units
+from ..encoder.encode import Progress, encode_units
+from ..encoder.tensor_report import TensorReport
 from ..files import output_file
-from ..model import Array, Model
-from ..parts import Parts
+from ..parallel.checkpoint import Checkpoint
 from ..report.encoded import EncodeReport, Notes, Witness
-from .files import file_name, parts_for
+from .files import checkpoint_for, file_name
 from .prepared import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from .arguments import Source, Target
+    from .arguments import ModelSource, Target
 
 
 def encode(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     config: EncoderConfig | None = None,
     *,
     jobs: int = 1,
@@ -35,7 +34,7 @@ def encode(
 
     Parameters
     ----------
-    model : Model, mapping of str to ndarray, path or binary file
+    model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path or binary file
         Tensors of any shape and any type of :data:`nnr_codec.dtypes.STORED_TYPES`, including those of ``ml_dtypes``
         (bfloat16, float8, int4). Properties that NNR cannot represent, such as a shape without elements, are stored in
         a side-information record (docs/side-information.md), unless ``side_info`` is False.
@@ -77,7 +76,7 @@ def encode(
 
 
 def encode_file(
-    source: Model | Mapping[str, Array] | Source,
+    source: ModelSource,
     target: Target,
     config: EncoderConfig | None = None,
     *,
@@ -105,9 +104,10 @@ def encode_file(
     statistics : bool
         Decode the output and measure the data for ``to_json``, ``to_html`` and ``save`` of the report.
     resume : bool
-        Keep finished units in a folder, named ``target`` with ``.parts`` appended, until the file is complete. After an
-        interruption, the same call continues from them; units of other tensors or options are not reused. The result is
-        the same. ``target`` must be a path; FileExistsError if that folder belongs to another output.
+        Store finished units in a checkpoint, the folder ``target`` with ``.parts`` appended, until the file is
+        complete. After an interruption the same call resumes: it plans all tensors again, and codes the missing units.
+        The result is the same. ``target`` must be a path; FileExistsError if a folder of that name is not
+        a checkpoint, or is one of another version.
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)
@@ -122,7 +122,7 @@ def encode_file(
         if progress and taken:
             progress(taken)
 
-    def write(file: BinaryIO, parts: Parts | None) -> None:
+    def write(file: BinaryIO, checkpoint: Checkpoint | None) -> None:
         nonlocal started
         witness = Witness(prepared, report) if statistics else None
         for unit in encode_units(
@@ -132,7 +132,7 @@ def encode_file(
             jobs=jobs,
             executor=executor,
             statistics=statistics,
-            parts=parts,
+            checkpoint=checkpoint,
             asked=settings,
         ):
             report.nbytes += len(unit)
@@ -143,11 +143,11 @@ def encode_file(
             witness.finish()
             started += witness.seconds
 
-    with parts_for(target, resume) as parts:
+    with checkpoint_for(target, resume) as checkpoint:
         if isinstance(target, (str, os.PathLike)):
             with output_file(target, overwrite=overwrite) as file:
-                write(file, parts)
+                write(file, checkpoint)
         else:
-            write(target, parts)
+            write(target, checkpoint)
     report.seconds = time.perf_counter() - started
     return report

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from .. import __version__, formats
 from ..limits import Limits
 from ..model import Array, Model
-from ..parts import Parts, parts_of
+from ..parallel.checkpoint import Checkpoint, checkpoint_of
 
 if TYPE_CHECKING:
-    from .arguments import Source, Target
+    from .arguments import ModelSource, Source, Target
 
 
 def load(source: Source, *, format: str | None = None, limits: Limits | None = None, strict: bool = False) -> Model:
@@ -28,15 +28,15 @@ def save(
     formats.save(formats.as_model(model), target, format=format, overwrite=overwrite)
 
 
-def parts_for(target: Target, resume: bool) -> AbstractContextManager[Parts | None]:
+def checkpoint_for(target: Target, resume: bool) -> AbstractContextManager[Checkpoint | None]:
     """Return the checkpoint of a target, or None without ``resume``; ValueError for a target without a name."""
     if not resume:
         return nullcontext()
     if not isinstance(target, (str, os.PathLike)):
-        raise ValueError("resume needs a path as the target, beside which parts are kept")
-    return parts_of(target, __version__)
+        raise ValueError("resume needs a path as the target, beside which the checkpoint is")
+    return checkpoint_of(target, __version__)
 
 
-def file_name(source: Model | Mapping[str, Array] | Source) -> str:
+def file_name(source: ModelSource) -> str:
     """Return the base name of a model's file; empty if the model has no file."""
     return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""

@@ -12,12 +12,13 @@ from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps
 from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
-from ..encoder import tune as tuning
-from ..encoder.encode import TensorReport, encode_units
-from ..encoder.prepare import Prepared
+from ..encoder import tuning
+from ..encoder.encode import encode_units
+from ..encoder.prepared import Prepared
 from ..encoder.schedule import Pool, Reader
+from ..encoder.tensor_report import TensorReport
 from ..errors import EncodeError
-from ..model import Array, Model
+from ..model import Model
 from ..reduction_steps import Step
 from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
@@ -28,12 +29,12 @@ from .prepared import prepared_model, with_all_amounts
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ..encoder.tune import Tuning
-    from .arguments import Source
+    from ..encoder.tuning import Tuning
+    from .arguments import ModelSource
 
 
 def estimate(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     config: EncoderConfig | None = None,
     *,
     jobs: int = 1,
@@ -54,13 +55,13 @@ def estimate(
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size
-        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size, loss=loss))
+        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source.nbytes, size, loss=loss))
     report.seconds = time.perf_counter() - started
     return report
 
 
 def tune(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     evaluate: Callable[[Model], float],
     *,
     tolerance: float,
@@ -111,9 +112,7 @@ def tune(
     return tuning.tune(loaded, prepared.model, evaluate, coded, settings, tolerance, budget, prepared.restored)
 
 
-def folded(
-    model: Model | Mapping[str, Array] | Source, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]
-) -> Model:
+def folded(model: ModelSource, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]) -> Model:
     """Return the model that a bitstream with these options restores, apart from quantization.
 
     It equals ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two keep
@@ -124,7 +123,7 @@ def folded(
 
 
 def reduce(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     steps: str | Iterable[Step | str],
     config: EncoderConfig | None = None,
     **options: Unpack[EncoderOptions],
@@ -157,7 +156,7 @@ def reduce(
 
 
 def measure(
-    model: Model | Mapping[str, Array] | Source,
+    model: ModelSource,
     evaluate: Callable[[Model], float | tuple[float, Sequence[float | None]]],
     maps: Mapping[str, Sequence[float] | None],
     *,
@@ -215,16 +214,16 @@ def measure(
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
 
-    from ..encoder import measure as measuring  # imported here because no other function needs it
+    from ..encoder import performance_maps  # imported here because no other function needs it
 
-    kinds = measuring.checked(maps)
+    kinds = performance_maps.checked(maps)
     decoded = coded(replace(asked, performance=known))
-    points = measuring.filled(decoded, kinds)
+    points = performance_maps.filled(decoded, kinds)
     if asked.target_size is not None or asked.target_ratio is not None:  # maps reduce the bytes left for the tensors
-        blank = measuring.blank(decoded, points, evaluate(decoded))
+        blank = performance_maps.blank(decoded, points, evaluate(decoded))
         decoded = coded(replace(asked, performance=told(blank)))
 
     def reduced(step: Step) -> Prepared:
         return prepared_model(decoded, EncoderConfig(reduce=(step,)))
 
-    return told(measuring.measured(decoded, points, reduced, evaluate))
+    return told(performance_maps.measured(decoded, points, reduced, evaluate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,11 +22,10 @@ from .decode import BitstreamParser
 from .deferred import Access, DeferredTensors, Part
 from .group import Group, is_first_edition
 from .info import TensorInfo
-from .kept import Kept
 from .lineage import Hash, Lineage, base_model_id, token
 from .parents import node_key
 from .restore import Restorer
-from .schedule import decode_groups
+from .schedule import Stored, decode_groups
 from .state import Device, UpdateState
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..bitstream.source import Bitstream
     from ..formats import TopologySource
-    from ..parts import Parts
+    from ..parallel.checkpoint import Checkpoint
 
 #: Bytes hashed at a time.
 _CHUNK = 1 << 20
@@ -66,6 +66,7 @@ class NnrFile(Mapping[str, Array]):
         topology: TopologySource | None = None,
         before: Topology | None = None,
     ) -> None:
+        self._arguments = (data, limits, topology_dimensions, dtype, topology, before)
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
         self._parser = BitstreamParser(self._reader, dtype, formats.topology_of(topology, limits=limits), before)
         self._groups: list[Group] | None = []
@@ -81,6 +82,17 @@ class NnrFile(Mapping[str, Array]):
         self.info: dict[str, TensorInfo] = self._restoration.infos(self._parser.info)
         self._parser.plan_pruning()
         self.nbytes = self._reader.source.size
+
+    def __repr__(self) -> str:
+        data = self._arguments[0]
+        of = f" {os.fspath(data)!r}" if isinstance(data, str | os.PathLike) else ""
+        return f"<NnrFile{of}: {len(self.info):,} tensors, {self.nbytes:,} bytes>"
+
+    def __reduce__(self) -> tuple[type[NnrFile], tuple[object, ...]]:
+        """Pickle the path, so that another process opens the bitstream again."""
+        if not isinstance(self._arguments[0], str | os.PathLike | bytes):
+            raise TypeError("an NnrFile of an open file cannot be pickled; open the bitstream by its path")
+        return NnrFile, self._arguments
 
     @property
     def ignored(self) -> list[str]:
@@ -226,10 +238,6 @@ class NnrFile(Mapping[str, Array]):
             digest.update(source.view(start, min(start + _CHUNK, stop)))
         return digest
 
-    def _kept(self, parts: Parts, groups: Iterable[Group]) -> Kept:
-        """Return the checkpoint of unit tensors, identified by the whole bitstream and its reading."""
-        return Kept(parts, (self._hashed(hashlib.sha256()).digest(), self._reading()), groups)
-
     @contextmanager
     def deferred(
         self,
@@ -239,12 +247,12 @@ class NnrFile(Mapping[str, Array]):
         allow_missing: bool = False,
         jobs: int = 1,
         executor: Executor | None = None,
-        parts: Parts | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Iterator[Model]:
         """Yield the result of :meth:`decode` with tensors that are decoded on access.
 
         It allows :func:`nnr_codec.decode_file` to write models larger than memory. The headers of all units are checked
-        first. Parameters are those of :meth:`decode`; with ``parts``, decoded units are stored and reused. Call
+        first. Parameters are those of :meth:`decode`; with ``checkpoint``, decoded units are stored and reused. Call
         :meth:`warn` after the model is written.
         """
         names, groups = self._chosen(names, allow_missing)
@@ -253,6 +261,8 @@ class NnrFile(Mapping[str, Array]):
             group.charge(budget)
         access = Access(self._restoration.parts, self._group_of.__getitem__, self._made, self._tensor)
         infos = {name: info for name, info in self.info.items() if names is None or name in names}
+        # The tensors of units follow from the whole bitstream, and from how it is read.
+        about = (self._hashed(hashlib.sha256()).digest(), self._reading()) if checkpoint else ()
         with ExitStack() as stack:
             tensors = DeferredTensors(
                 infos,
@@ -262,7 +272,7 @@ class NnrFile(Mapping[str, Array]):
                 first_edition=self._reading(),
                 jobs=jobs,
                 executor=executor,
-                keep=partial(self._kept, parts) if parts else None,
+                stored=Stored(checkpoint, about) if checkpoint else None,
                 progress=progress,
             )
             yield self._model(tensors, names)

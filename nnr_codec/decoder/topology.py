@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite, prod
 
 from ..bitstream.payload import SCANNED, Part
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from ..dtypes import STORED_TYPES
 from ..errors import FormatError
-from ..model import Wiring
+from ..model import Block, Wiring
 from ..rules import Requirement
 from ..syntax.structures import NnrCompressedDataUnitHeader
 
@@ -66,9 +67,14 @@ class TopologyInfo:
         self._ignores_case = wiring.ignores_case
         self._shapes = {self.known(name): shape for name, shape in wiring.shapes.items()}
         self._kinds = {self.known(name): kinds for name, kinds in wiring.kinds.items()}
-        self._folds = {
+        self._wiring = wiring
+
+    @cached_property
+    def _folds(self) -> dict[tuple[str, ...], Block]:
+        """Blocks with batch normalization, by weight, scale and offset; found when a bitstream has such a block."""
+        return {
             self._key(block.weight, block.gamma, block.beta): block
-            for block in wiring.blocks
+            for block in self._wiring.blocks
             if block.mean and block.var and block.epsilon is not None and isfinite(block.epsilon)
         }
 
@@ -123,6 +129,7 @@ class TopologyInfo:
         """Raise FormatError unless tensors have the shapes and types of the topology; some may be missing."""
         wrong: dict[str, list[str]] = {"are no variables of it": [], "have other shapes": [], "have other types": []}
         strangers, shapes, types = wrong.values()
+        first = ""
         for name, (shape, type_) in tensors.items():
             declared = self.shape(name)
             if declared is None:
@@ -131,6 +138,9 @@ class TopologyInfo:
                 shapes.append(f"{name!r} is {shape}, declared as {declared}")
             elif STORED_TYPES[type_].kind not in self._kinds.get(self.known(name), STORED_TYPES[type_].kind):
                 types.append(f"{name!r} is {type_}")
+            else:
+                continue
+            first = first or name
         found = [
             f"{len(names):,} of {len(tensors):,} tensors {what}: {_list(names)}"
             for what, names in wrong.items()
@@ -138,7 +148,10 @@ class TopologyInfo:
         ]
         if found:
             raise FormatError(
-                f"the topology given does not fit the bitstream: {'; '.join(found)}", rule=Requirement.TOPOLOGY_FIT
+                f"the topology given does not fit the bitstream: {'; '.join(found)}",
+                rule=Requirement.TOPOLOGY_FIT,
+                tensor=first,
+                hint="give the topology of the model that was encoded",
             )
 
 

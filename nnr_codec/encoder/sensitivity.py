@@ -1,4 +1,4 @@
-"""What errors of parameters cost, as far as the caller knows: importance, and second moments of inputs.
+"""Cost of the errors of parameters, as given by the caller: importance, and second moments of inputs.
 
 An error matrix e of a weight, seen as (dims[0], prod(dims[1:])), is taken to cost the sum over rows of
 rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without these the sum of weights * e**2.
@@ -16,24 +16,24 @@ import numpy.typing as npt
 
 from ..cabac_ext import surgeon
 from ..config import EncoderConfig
-from ..errors import EncodeError
+from ..errors import EncodeError, Option
 from ..model import Array, Model
 
 Floats = npt.NDArray[np.float64]
 
-#: Of the mean of its diagonal, what is added to the diagonal of second moments: as much as they may be off.
+#: Part of the mean of the diagonal of second moments that is added to it (damping).
 DAMPING = 0.01
-#: How far they may be from symmetric, relative to their diagonal.
+#: Largest asymmetry of second moments, relative to their diagonal.
 ASYMMETRY = 1e-3
-#: Tensors weigh at least this, relative to the others.
+#: Least cost relative to the median: no tensor is without a cost.
 LEAST = 1e-6
-#: Bits of integers whose sums are exact.
+#: Bits of integers whose sums are exact in 64 bits.
 SUM_BITS = 40
 
 
 @dataclass(frozen=True)
 class Importance:
-    """What is known of one tensor.
+    """Cost of the errors of one tensor.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ class Importance:
 
     @property
     def tells(self) -> bool:
-        """Whether some errors cost more than others."""
+        """True if some errors cost more than others."""
         return self.hessian is not None or (self.sensitivity is not None and self.sensitivity.ndim > 0)
 
     def turned(self, axis: int) -> Importance | None:
-        """What is known where a dimension comes first, which no row of second moments is of."""
+        """Return the importance with a dimension moved to the front; second moments of rows do not apply then."""
         if self.sensitivity is None:
             return None
         dims = (self.dims[axis], *self.dims[:axis], *self.dims[axis + 1 :])
@@ -65,7 +65,7 @@ class Importance:
         return Importance(self.name, dims, np.moveaxis(self.sensitivity, axis, 0) if each else self.sensitivity)
 
     def mean(self) -> float:
-        """What a squared error costs on average; with second moments, when later weights make up for earlier ones."""
+        """Return the mean cost of a squared error; with second moments, after later weights compensate earlier ones."""
         moments = self._moments()
         if moments is None:
             return _mean(self.sensitivity) if self.sensitivity is not None else 1.0
@@ -74,7 +74,7 @@ class Importance:
         return mean if self.sensitivity is None else _mean(self.sensitivity) * mean / diagonal
 
     def weights(self) -> npt.NDArray[np.float32] | None:
-        """The cost of each squared error, 1 on average, shape (n,); None where all are alike."""
+        """Return the cost of each squared error, 1 on average, shape (n,); None where all are alike."""
         if self.sensitivity is not None and self.sensitivity.ndim:
             return _relative(self.sensitivity.reshape(-1))
         moments = self._moments()
@@ -101,7 +101,7 @@ class Importance:
         surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, rows, **options)
 
     def _moments(self) -> Floats | None:
-        """The second moments; None where there are none, or all are 0."""
+        """Return the second moments; None where there are none, or all are 0."""
         if self.hessian is None:
             return None
         moments = np.ascontiguousarray(self.hessian, np.float64)
@@ -115,70 +115,78 @@ class Importance:
 
 
 def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:
-    """What is known of a tensor; None when nothing is. EncodeError for what does not fit it."""
+    """Return the importance of a tensor; None where it is not given. EncodeError if its shape does not fit."""
     sensitivity = _given(name, "sensitivity", config.sensitivity)
-    hessian = _given(name, "hessian", config.hessians)
+    hessian = _given(name, "hessians", config.hessians)
     if sensitivity is None and hessian is None:
         return None
     dims = shape or (1,)
     if sensitivity is not None and sensitivity.shape not in ((), shape):
-        raise EncodeError(f"the sensitivity of {name!r} has shape {sensitivity.shape}, but the tensor has {shape}")
+        raise EncodeError(
+            Option("sensitivity"),
+            f" of {name!r} has shape {sensitivity.shape}, but the tensor has {shape}",
+            tensor=name,
+        )
     if sensitivity is not None and sensitivity.size and sensitivity.min() < 0:
-        raise EncodeError(f"the sensitivity of {name!r} is negative")
+        raise EncodeError(Option("sensitivity"), f" of {name!r} is negative", tensor=name)
     columns = prod(dims[1:])
     if hessian is not None and hessian.shape != (columns, columns):
         raise EncodeError(
-            f"the hessian of {name!r} has shape {hessian.shape}, but the tensor has rows of {columns}: "
-            f"it takes {(columns, columns)}"
+            Option("hessians"),
+            f" of {name!r} have shape {hessian.shape}, but the tensor has rows of {columns}; "
+            f"they take {(columns, columns)}",
+            tensor=name,
         )
     if hessian is not None and hessian.size:
         diagonal = np.diagonal(hessian)
         if diagonal.min() < 0 or np.abs(hessian - hessian.T).max() > ASYMMETRY * diagonal.max():
-            raise EncodeError(f"the hessian of {name!r} is not symmetric, or has a negative diagonal")
+            raise EncodeError(
+                Option("hessians"), f" of {name!r} are not symmetric, or have a negative diagonal", tensor=name
+            )
     return Importance(name, dims, sensitivity, hessian)
 
 
 def check_names(model: Model, config: EncoderConfig) -> None:
     """Raise EncodeError for what is known of tensors that the model does not have."""
-    for what, given in (("sensitivity", config.sensitivity), ("hessian", config.hessians)):
+    for option, given in (("sensitivity", config.sensitivity), ("hessians", config.hessians)):
         for name in given or ():
             if name not in model.tensors:
-                raise EncodeError(f"there is a {what} of {name!r}, which is no tensor of the model")
+                raise EncodeError(Option(option), f": {name!r} is no tensor of the model", tensor=name)
 
 
-def scaled(found: Mapping[str, float]) -> dict[str, float]:
-    """Costs relative to their median, which stands for tensors of which nothing is known; none of them nearly 0."""
+def relative_costs(found: Mapping[str, float]) -> dict[str, float]:
+    """Return costs relative to their median, which stands for tensors without a cost; none of them nearly 0."""
     positive = sorted(value for value in found.values() if value > 0)
     middle = positive[(len(positive) - 1) // 2] if positive else 1.0
     return {name: max(value / middle, LEAST) for name, value in found.items()}
 
 
-def _given(name: str, what: str, mapping: Mapping[str, Any] | None) -> npt.NDArray[Any] | None:
-    """What a mapping holds of a tensor, as finite real numbers."""
+def _given(name: str, option: str, mapping: Mapping[str, Any] | None) -> npt.NDArray[Any] | None:
+    """Return the entry of a mapping for a tensor, as finite real numbers."""
     value = (mapping or {}).get(name)
     if value is None:
         return None
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise EncodeError(f"the {what} of {name!r} is not made of finite numbers")
+        raise EncodeError(Option(option), f" of {name!r} must be finite numbers", tensor=name)
     return array if array.dtype.char in "fd" else array.astype(np.float64)
 
 
 def _relative(values: Array) -> npt.NDArray[np.float32] | None:
-    """Values divided by their mean; None where that is 0."""
+    """Return values divided by their mean; None where that is 0."""
     mean = _mean(values)
     wide: npt.NDArray[Any] = values
     return np.ascontiguousarray(wide / mean, np.float32) if mean > 0 else None
 
 
 def _mean(values: Array) -> float:
-    """The mean of values above 0; the same in whichever order they are added up."""
+    """Return the mean of values above 0; the same in whichever order they are added up."""
     flat = values.reshape(-1)
     return fsum(float(part) for part in _sums(flat.reshape(1, -1))) / max(flat.size, 1)
 
 
 def _sums(rows: Array) -> Floats:
-    """The sum of each row, of values above 0; the same in whichever order they are added up."""
+    """Return the sum of each row, of values above 0; the same in whichever order they are added up."""
     wide: npt.NDArray[Any] = rows
     exponent = frexp(float(wide.max()) if wide.size else 0.0)[1]
     total = np.zeros(len(wide))

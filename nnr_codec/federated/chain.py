@@ -160,7 +160,7 @@ def _astray(
     before = f"the model after {names[k]}" if k else names[0]
     message = f"{names[k + 1]} is an update of {_short(wanted)}, {before} is {_short(found)}"
     if len(contents) == 1:
-        return message
+        return f"{message}; give the model that it updates"
     leader = _leader(wanted, base, contents, names, limits)
     return f"{message}; " + (f"it follows {leader}" if leader else "none of the others leads there")
 

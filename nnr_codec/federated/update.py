@@ -23,17 +23,17 @@ from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import UpdateNode, UpdateState
 from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
-from ..encoder.changed import changed, factored
-from ..encoder.distortion import power
 from ..encoder.encode import encode_units
-from ..encoder.goals import settle
-from ..encoder.links import Link, Links
-from ..encoder.plan import native
-from ..encoder.prepare import Prepared
+from ..encoder.encode_warnings import warn_not_update, warn_unmatched
+from ..encoder.facts import native
+from ..encoder.goals import resolve_goals
+from ..encoder.overlay import overlaid, with_factors
+from ..encoder.prepared import Prepared
+from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, Reader
-from ..encoder.unused_options import warn_not_update, warn_unmatched
-from ..errors import EncodeError
+from ..encoder.update_tree import Link, Links
+from ..errors import EncodeError, Option
 from ..limits import Limits
 from ..model import Array, Model
 from .apply import identity
@@ -116,7 +116,7 @@ def encode_update(
     quantization = binary_ternary_of(sbt, sbt_ternary, settings)
     goals = [goal for goal in MODEL_GOALS if options.get(goal) is not None] + ["sbt"] * (sbt is not None)
     if lossless and goals:
-        raise EncodeError(f"lossless=True keeps every bit, so {goals[0]} has no effect")
+        raise EncodeError(Option("lossless", True), " keeps every bit, so ", Option(goals[0]), " has no effect")
     before, after = formats.as_model(base), formats.as_model(new)
     if settings.fold_batchnorm:
         before, after, settings = fold(before), fold(after), replace(settings, fold_batchnorm=False)
@@ -144,9 +144,9 @@ def encode_update(
     if quantization:
         changes = ((name, tensors[name]) for name in tensors if name not in whole)
         found = quantization.quantized(changes, settings, links.base_model_id, ties=ties)
-        others = factored(tensors, {name: {} for name in found})
+        others = with_factors(tensors, {name: {} for name in found})
         found, settings = stepped(found, _steps(Model(others), whole, settings, lossless), {})
-        model = replace(model, tensors=changed(tensors, found))
+        model = replace(model, tensors=overlaid(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
     prepared = Prepared(model, model, links=links)
@@ -295,17 +295,21 @@ class UpdateEncoder:
         **options: Unpack[EncoderOptions],
     ) -> None:
         if parent not in PARENTS:
-            raise EncodeError(f"parent {parent!r}: there are {', '.join(PARENTS)}")
+            raise EncodeError(Option("parent"), f" {parent!r}: there are {', '.join(PARENTS)}")
         if not isinstance(device_id, (int, np.integer)) or not 0 <= device_id < DEVICES:
-            raise EncodeError(f"device_id is a whole number from 0 to {DEVICES - 1}, not {device_id!r}")
+            raise EncodeError(Option("device_id"), f" is a whole number from 0 to {DEVICES - 1}, not {device_id!r}")
         if parent in ("sha256", "sha512") and state is not None and not state.keep_digests:
-            raise EncodeError(f"parent {parent!r}: the state has no digests; UpdateState(keep_digests=True) has")
+            raise EncodeError(
+                Option("parent"), f" {parent!r}: the state has no digests; UpdateState(keep_digests=True) has"
+            )
         for name, part in (("sparsity", sparsity), ("structured_sparsity", structured_sparsity)):
             if part is not None and not (isfinite(part) and 0 <= part <= 1):
-                raise EncodeError(f"{name} {part} is outside 0..1")
+                raise EncodeError(Option(name), f" {part} is outside 0..1")
         self._config, self._device_id, self._parent = _settings(UpdateEncoder, config, options), int(device_id), parent
         if self._config.fold_batchnorm:
-            raise EncodeError("differences have no batch normalization to fold: fold the models (nnr_codec.folded)")
+            raise EncodeError(
+                Option("fold_batchnorm"), " does not apply to differences; fold the models (nnr_codec.folded)"
+            )
         self._base_model_id = base_model_id
         self._sparsity, self._structured_sparsity = sparsity, structured_sparsity
         self._quantization = binary_ternary_of(sbt, sbt_ternary, self._config)
@@ -352,7 +356,7 @@ class UpdateEncoder:
         """
         whole = dict(whole or {})
         if both := update.keys() & whole.keys():
-            raise EncodeError(f"tensor {min(both)!r} is given as a difference and whole")
+            raise EncodeError(f"tensor {min(both)!r} is given as a difference and whole", tensor=min(both))
         given = {name: _codable(name, array) for name, array in update.items()}
         wanted = total = self.feedback.add(given) if self.feedback else given
         if self._sparsity is not None:
@@ -495,15 +499,20 @@ def _settings(function: Callable[..., Any], config: EncoderConfig | None, option
     """Return the options for updates; EncodeError for options that do not apply to updates."""
     settings = configured(function, config, options, "update")
     if settings.profile == 0:
-        raise EncodeError("profile 0 has no updates (6.3.3.7)")
+        raise EncodeError(Option("profile"), " 0 has no updates (6.3.3.7); use ", Option("profile"), " 1")
     if settings.block or settings.local_scaling:
-        raise EncodeError("differences are not coded in blocks")
+        name = "block" if settings.block else "local_scaling"
+        raise EncodeError(Option(name), " is for whole models, not for differences")
     if settings.reduction:
-        raise EncodeError("reduce is for whole models, not for differences")
+        raise EncodeError(Option("reduce"), " is for whole models, not for differences")
     if settings.fixed_point is not None:
-        raise EncodeError("fixed_point is for whole models, not for differences")
+        raise EncodeError(Option("fixed_point"), " is for whole models, not for differences")
     if settings.nnr_pre and settings.dependent_quantization:
-        raise EncodeError("nnr_pre goes with uniform quantization (6.4.4.3): set dependent_quantization to False")
+        raise EncodeError(
+            Option("nnr_pre"),
+            " requires uniform quantization (6.4.4.3); use ",
+            Option("dependent_quantization", False),
+        )
     return settings
 
 
@@ -572,7 +581,7 @@ def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: 
     usual: dict[str, Any] = {"exact": True} if lossless else {"qp": None}
     config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
     with Pool() as pool:
-        return settle(model, config, Reader(model), pool, apart=True)
+        return resolve_goals(model, config, Reader(model), pool, apart=True)
 
 
 def _uniform(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:

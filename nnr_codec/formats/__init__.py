@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import stat
+import sys
 import tempfile
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, cast, runtime_che
 from ..dtypes import stored_type
 from ..errors import FormatError, LimitError
 from ..limits import Limits
-from ..model import Array, Channels, Model, Topology, Wiring
+from ..model import Array, Channels, Model, StatefulModule, Topology, Wiring
 from ..model import described as type_and_shape
 from .plugins import FormatWarning
 from .registry import (
@@ -306,12 +307,34 @@ def load(
 
 
 def as_model(
-    model: Model | Mapping[str, Array] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    model: Model
+    | Mapping[str, Any]
+    | StatefulModule
+    | str
+    | os.PathLike[str]
+    | bytes
+    | bytearray
+    | memoryview
+    | BinaryIO,
 ) -> Model:
-    """Return a model unchanged, or a model of named tensors or of a file; errors are those of :func:`load`."""
+    """Return a model unchanged, or the model of named arrays or PyTorch tensors, a PyTorch module, or a file.
+
+    Raises the errors of :func:`load`.
+    """
     if isinstance(model, Model):
         return model
-    return Model(model) if isinstance(model, Mapping) else load(model)
+    torch = sys.modules.get("torch")  # who passes a module or tensor has imported it
+    if isinstance(model, Mapping):
+        if torch and any(isinstance(value, torch.Tensor) for value in model.values()):
+            from .pytorch.modules import from_state_dict
+
+            return from_state_dict(model)
+        return Model(model)
+    if torch and isinstance(model, torch.nn.Module):
+        from .pytorch.modules import from_module
+
+        return from_module(model)
+    return load(cast(Any, model))
 
 
 @contextlib.contextmanager
@@ -343,7 +366,9 @@ def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
     """Return the requested format, or that of the content."""
     module = reading(format) if format else recognise(source)
     if module is None:
-        raise FormatError("not a model of a format that is read here (nnr formats lists them)")
+        raise FormatError(
+            "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
+        )
     return module
 
 

@@ -120,8 +120,11 @@ class Source:
         while at < end:
             self._left -= 1
             if self._left < 0:
-                limit = f"max_topology_bytes={self._limits.max_topology_bytes:,}"
-                raise LimitError(f"more fields than fit {limit}; raise the limit if the source is trusted")
+                raise LimitError(
+                    f"more fields than fit max_topology_bytes={self._limits.max_topology_bytes:,}",
+                    option="max_topology_bytes",
+                    hint="raise the limit if the source is trusted",
+                )
             place, window = at - self._base, self._window
             if 0 <= place < len(window) - 1 and at + 1 < end:
                 key, value = window[place], window[place + 1]

@@ -216,8 +216,8 @@ def check_topology(name: str, topology: Topology | None) -> None:
     module = get(name)
     if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
         raise FormatError(
-            f"there is no {name} graph, without which that format cannot be written: give one (topology=, --topology), "
-            "or write a .safetensors or .npz"
+            f"there is no {name} graph, which a model of that format needs",
+            hint="give one (topology=, --topology), or write a .safetensors or .npz",
         )
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from html import escape
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from ..compare import LossSummary, ModelDifference, TensorDifference, compare_te
 from ..config import EncoderConfig
 from ..constants import NNR_NDU, NnrUnitType
 from ..decoder.stream import StreamDecoder
-from ..encoder.encode import TensorReport
-from ..encoder.prepare import Prepared
+from ..encoder.prepared import Prepared
+from ..encoder.tensor_report import TensorReport
 from ..files import output_file
 from ..limits import Limits
 from ..model import Array, source_size
@@ -86,6 +87,19 @@ class EncodeReport:
     details: dict[str, TensorDetails] = field(default_factory=dict)
     overhead: dict[str, int] = field(default_factory=dict)
     steps: list[StepReport] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        of = f" of {self.source}" if self.source else ""
+        sizes = f"{self.source_bytes:,} -> {self.nbytes:,} bytes" + (
+            f", {100 * self.ratio:.2f} %" if self.nbytes else ""
+        )
+        return f"<EncodeReport{of}: {len(self.tensors):,} tensors, {sizes}>"
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, or without statistics a line of text, for notebooks."""
+        if not self.details:
+            return escape(repr(self))
+        return f'<iframe srcdoc="{escape(self.to_html())}" style="width: 100%; height: 50rem; border: 0"></iframe>'
 
     @property
     def ratio(self) -> float:

@@ -14,25 +14,37 @@ from .document import Document, is_bounded
 
 #: Heading, sort direction of the first click, and explanation of each column.
 COLUMNS = (
-    ("tensor", "ascending", "Name; those of one block stand together, and its bytes with the first one"),
-    ("shape", "", "Extents and type of the tensor as it was"),
-    ("coding", "ascending", "How its values became levels; after a +, that side information makes it whole"),
-    ("levels", "descending", "How often each level occurs, by the logarithm; sorted by the number of levels"),
-    ("parameters", "descending", "How many numbers it has"),
-    ("bytes", "descending", "Of its units, and their share of the file"),
-    ("bits/par", "descending", "Bits of its units for each parameter"),
-    ("entropy", "descending", "Zero-order entropy of its levels, and bits stored beside them, for each parameter"),
-    ("to entropy", "descending", "Bytes against that entropy, where each level occurs eight times on average"),
-    ("SNR", "ascending", "Signal to noise in dB of what it decodes to"),
-    ("max error", "descending", "Largest absolute error of what it decodes to"),
-    ("step", "descending", "Quantization step, and its quantization parameter"),
+    ("tensor", "ascending", "Name. The tensors of a block are adjacent, and the first one has the bytes of all"),
+    ("shape", "", "Shape and type in the model"),
+    ("coding", "ascending", "How values became quantization levels. After a +: the code that side information adds"),
+    ("levels", "descending", "Histogram of quantization levels, heights logarithmic. Sorts by the number of levels"),
+    ("parameters", "descending", "Number of values"),
+    ("bytes", "descending", "Bytes of the units of the tensor, and their share of the bitstream"),
+    ("bits/par", "descending", "Bits of the units for each parameter"),
+    ("entropy", "descending", "Zero-order entropy of the levels plus bits stored beside them, for each parameter"),
+    ("to entropy", "descending", "Bytes relative to that entropy, if each level occurs eight times on average"),
+    ("SNR", "ascending", "Signal-to-noise ratio of the decoded tensor in dB"),
+    ("max error", "descending", "Largest absolute error of the decoded tensor"),
+    ("step", "descending", "Quantization step size and quantization parameter qp"),
     (
         "tools",
         "",
-        "What a bit was worth in squared steps, unary length, scan order, rows skipped, shift parameter ids not 0",
+        "Rate in squared steps per bit, unary length, scan order, skipped rows, shift parameter ids other than 0",
     ),
-    ("ms", "descending", "Milliseconds of quantizing and coding"),
+    ("ms", "descending", "Milliseconds of quantization and entropy coding"),
 )
+#: Heading of each total, and its meaning.
+TOTALS = {
+    "Size": "Bytes of the bitstream, topology and side information included, and of the tensors in the model file",
+    "Ratio": "Bytes of the bitstream relative to the tensors in the model file",
+    "Bits per parameter": "Bits of the bitstream for each parameter",
+    "Against the entropy": "Bytes of coded levels relative to their zero-order entropy. The context-adaptive coder can "
+    "fall below it",
+    "SNR of matrices": "Signal-to-noise ratio of all tensors of two or more dimensions together, and the lowest one",
+    "SNR of vectors": "Signal-to-noise ratio of all other tensors together, and the number of exact tensors",
+    "Became zero": "Share of the nonzero values that decode to 0",
+    "Largest error": "Largest absolute error of any value, and its tensor",
+}
 #: Share of the parameters in the first plot.
 MOST = 0.99
 LEFT = ("tensor", "shape", "coding", "tools")
@@ -55,7 +67,8 @@ def page(document: Document) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{text(title)}: NNR encode report</title>\n<style>{style}</style>\n</head>\n<body>\n<main>",
             f"<header><h1><bdi>{text(title)}</bdi></h1>",
-            f'<p class="soft">encoded to NNR (ISO/IEC 15938-17) by nnr_codec {text(version)}</p>',
+            f'<p class="soft">encoded to NNR (ISO/IEC 15938-17) by nnr_codec {text(version)}, '
+            f"in {document['seconds']:.2f} s with reading and writing</p>",
             f"{_facts(document)}</header>\n<section><h2>Where the bytes are</h2>",
             f'<figure class="card">{bar(rows, overhead)}{_legend(document)}</figure></section>',
             _plots(rows),
@@ -93,17 +106,19 @@ def _facts(document: Document) -> str:
     worst = totals["worst_matrix"]
     least = f"at least {_snr(totals['worst_matrix_snr_db'])}, in {_name(worst)}" if worst else ""
     facts = [
-        ("Size", _size(totals["bytes"]), f"{count(totals['bytes'])} of {count(totals['source_bytes'])} B"),
-        ("Ratio", _percent(totals["ratio"]), _times(totals)),
-        ("Bits per parameter", _decimals(totals["bits_per_parameter"], 3), f"{count(totals['parameters'])} parameters"),
-        ("Against the entropy", *_against(totals)),
-        ("SNR of matrices", matrices, least),
-        ("SNR of vectors", vectors, f"{exact} of {tensors} tensors exact"),
-        ("Became zero", _percent(totals["zeroed"]), "of the values other than 0"),
-        ("Largest error", _figures(totals["max_error"]), _name(totals["worst_tensor"] or "none")),
-        ("Time", f"{document['seconds']:.2f} s", "reading and writing included"),
+        (_size(totals["bytes"]), f"{count(totals['bytes'])} of {count(totals['source_bytes'])} B"),
+        (_percent(totals["ratio"]), _times(totals)),
+        (_decimals(totals["bits_per_parameter"], 3), f"{count(totals['parameters'])} parameters"),
+        _against(totals),
+        (matrices, least),
+        (vectors, f"{exact} of {tensors} tensors exact"),
+        (_percent(totals["zeroed"]), "of nonzero values"),
+        (_figures(totals["max_error"]), _name(totals["worst_tensor"] or "none")),
     ]
-    cells = (f"<div><dt>{name}</dt><dd><b>{value}</b> <span>{note}</span></dd></div>" for name, value, note in facts)
+    cells = (
+        f'<div title="{meaning}"><dt>{name}</dt><dd><b>{value}</b> <span>{note}</span></dd></div>'
+        for (name, meaning), (value, note) in zip(TOTALS.items(), facts, strict=True)
+    )
     return f'<dl class="facts">{"".join(cells)}</dl>'
 
 
@@ -165,9 +180,9 @@ def _plots(rows: Sequence[Row]) -> str:
     )
     return (
         f'<section><h2>Rate and distortion</h2><div class="plots">{drawn}</div>'
-        '<p class="note">A circle for each tensor, its area by the number of parameters; those of more than '
-        f"{MOST_BITS:.0f} bits stand at the edge. The dashed line has 6.02 dB for each bit, which no code exceeds for "
-        "Gaussian values; weights with heavier tails, or many zeros, may lie above it.</p></section>"
+        '<p class="note">Each circle is a tensor; its area is the number of parameters. Tensors of more than '
+        f"{MOST_BITS:.0f} bits per parameter are at the right edge. The dashed line is 6.02 dB per bit, the limit for "
+        "Gaussian values. Weights with heavier tails or many zeros can exceed it.</p></section>"
     )
 
 
@@ -296,6 +311,7 @@ def _lines(content: str) -> str:
 
 
 def _notes() -> str:
-    """Return the explanations of the columns."""
-    items = "".join(f"<dt><b>{name}</b></dt><dd>{meaning}</dd>" for name, _, meaning in COLUMNS)
-    return f'<footer class="note"><details><summary>What the columns mean</summary><dl>{items}</dl></details></footer>'
+    """Return the meanings of totals and columns."""
+    meanings = [*TOTALS.items(), *((name, meaning) for name, _, meaning in COLUMNS)]
+    items = "".join(f"<dt><b>{name}</b></dt><dd>{meaning}</dd>" for name, meaning in meanings)
+    return f'<footer class="note"><details><summary>What the figures mean</summary><dl>{items}</dl></details></footer>'

@@ -84,7 +84,11 @@ class BitReader(BitSource):
         word = self.peek(window)
         zeros = window - word.bit_length()
         if zeros + k > self.limits.max_eg_bits:
-            raise LimitError(f"the Exp-Golomb code is longer than max_eg_bits={self.limits.max_eg_bits}", bit=self.pos)
+            raise LimitError(
+                f"the Exp-Golomb code is longer than max_eg_bits={self.limits.max_eg_bits}",
+                option="max_eg_bits",
+                bit=self.pos,
+            )
         rest = window - (2 * zeros + 1 + k)
         if rest < 0:
             self.need(window - rest)
@@ -113,7 +117,9 @@ class BitReader(BitSource):
             stop = min(start + min(2 * len(text) + 64, longest + 1), self.end >> 3)
             more = bytes(self.data[start + len(text) : stop])
             if not more and len(text) > longest:
-                raise LimitError(f"the string is longer than max_name_bytes={longest}", bit=self.pos)
+                raise LimitError(
+                    f"the string is longer than max_name_bytes={longest}", option="max_name_bytes", bit=self.pos
+                )
             if not more:
                 raise TruncatedError("the string has no terminating zero", bit=self.pos, rule=Requirement.STRING)
             text += more

@@ -163,7 +163,7 @@ def test_a_preset_with_blocks_suits_a_model_without_blocks(capsys: Capture) -> N
 def test_a_list_leaves_no_place_for_scales(folder: str, capsys: Capture, arguments: list[str], told: bool) -> None:
     result = call(capsys, "encode", folder, "-o", "m.nnr", "--indexed-references", *arguments)
     assert result.code == 0
-    assert ("warning: local_scaling has no effect: indexed_references leaves no names" in result.err) == told
+    assert ("warning: --local-scaling has no effect: --indexed-references leaves no names" in result.err) == told
 
 
 def test_lists_of_units_have_one_name_each(folder: str, capsys: Capture) -> None:

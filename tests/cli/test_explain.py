@@ -65,6 +65,19 @@ def test_all_topics(capsys: Capture) -> None:
     assert all(name in listed for known in of_kind().values() for name in known)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("errata", "erratum"), ("Requirements", "requirement"), ("error", "error")])
+def test_a_kind_lists_its_entries(capsys: Capture, name: str, kind: str) -> None:
+    result = call(capsys, "explain", name)
+    assert (result.code, result.err) == (0, "")
+    assert [line.partition(": ")[0] for line in result.out.splitlines()] == of_kind()[kind]
+    parsed = json.loads(call(capsys, "explain", name, "--json").out)
+    assert [topic["name"] for topic in parsed] == of_kind()[kind]
+
+
+def test_a_topic_goes_before_a_kind_of_its_name(capsys: Capture) -> None:
+    assert call(capsys, "explain", "limits").out.startswith("limits: requirement\n")
+
+
 def test_unknown_names(capsys: Capture) -> None:
     result = call(capsys, "explain", "scan_ordre")
     assert (result.code, result.out) == (2, "")
@@ -74,6 +87,7 @@ def test_unknown_names(capsys: Capture) -> None:
     assert "\x1b" not in call(capsys, "explain", "\x1b[31m").err
 
 
+@pytest.mark.medium
 def test_completion() -> None:
     assert names(None, None, "scan") == ["scan_order", "scan-order"]  # type: ignore[arg-type]  # click's arguments are not looked at
     assert set(names(None, None, "nnr_tpl_")) == {  # type: ignore[arg-type]

@@ -36,11 +36,11 @@ def test_a_file_says_what_errors_cost(model: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"other": np.ones(())}, "there is a sensitivity of 'other', which is no tensor of the model"),
-        ({"hessian:other": np.ones((2, 2))}, "there is a hessian of 'other', which is no tensor of the model"),
-        ({"dense": np.ones((2, 2))}, "the sensitivity of 'dense' has shape (2, 2)"),
-        ({"hessian:dense": np.ones((2, 2))}, "the hessian of 'dense' has shape (2, 2)"),
-        ({"dense": -np.ones(())}, "the sensitivity of 'dense' is negative"),
+        ({"other": np.ones(())}, "--sensitivity: 'other' is no tensor of the model"),
+        ({"hessian:other": np.ones((2, 2))}, "--sensitivity hessians: 'other' is no tensor of the model"),
+        ({"dense": np.ones((2, 2))}, "--sensitivity of 'dense' has shape (2, 2)"),
+        ({"hessian:dense": np.ones((2, 2))}, "--sensitivity hessians of 'dense' have shape (2, 2)"),
+        ({"dense": -np.ones(())}, "--sensitivity of 'dense' is negative"),
     ],
 )
 def test_what_does_not_fit(model: str, capsys: Capture, known: dict[str, np.ndarray], message: str) -> None:

@@ -57,7 +57,7 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
     result = call(capsys, "decode", "b.nnr", "-o", "m.nnef")
     assert result.code == 3
     assert result.err == (
-        "nnr: error: b.nnr: there is no nnef graph, without which that format cannot be written: give one (topology=, "
+        "nnr: error: b.nnr: there is no nnef graph, which a model of that format needs; give one (topology=, "
         "--topology), or write a .safetensors or .npz\n"
     )
     result = call(capsys, "decode", "w.nnr", "-o", "m.npz")
@@ -69,13 +69,21 @@ def test_without_topology(apart: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("was", "then", "message"),
     [
-        ("[2, 3]", "[3, 2]", "1 of 2 tensors have other shapes: 'w' is (2, 3), declared as (3, 2)\n"),
-        ("'b'", "'c'", "1 of 2 tensors are no variables of it: 'b'\n"),
-        ("b = variable(", "b = variable<integer>(", "1 of 2 tensors have other types: 'b' is float32\n"),
+        (
+            "[2, 3]",
+            "[3, 2]",
+            "1 of 2 tensors have other shapes: 'w' is (2, 3), declared as (3, 2)",
+        ),
+        ("'b'", "'c'", "1 of 2 tensors are no variables of it: 'b'"),
+        (
+            "b = variable(",
+            "b = variable<integer>(",
+            "1 of 2 tensors have other types: 'b' is float32",
+        ),
         (
             "    y =",
             "    c = variable(shape = [1], label = 'c');\n    y =",
-            "incomplete: 2 of 3 tensors; 'c' missing\n",
+            "incomplete: 2 of 3 tensors; 'c' missing",
         ),
     ],
 )
@@ -86,7 +94,8 @@ def test_a_topology_that_does_not_fit(apart: Path, capsys: Capture, was: str, th
     result = call(capsys, "decode", "w.nnr", "-o", "m.nnef", "--topology", "g.txt")
     assert result.code == 3
     assert result.err.startswith("nnr: error: w.nnr: ")
-    assert result.err.endswith(message)
+    advice = "" if message.startswith("incomplete") else "; give the topology of the model that was encoded"
+    assert result.err.endswith(f"{message}{advice}\n")
     assert result.err.count("\n") == 1
     assert not Path("m.nnef").exists()
 

@@ -107,10 +107,22 @@ def test_without_side_information(typed: Path, npz: Path, capsys: Capture) -> No
     assert result.err.count("\n") == 1
     assert not Path("m.nnr").exists()
     for tensors, metadata, said in (
-        ({"w": TENSORS["mask"]}, {}, "tensor 'w' has type bool, which NNR does not express (Table 15); only side"),
-        ({"w": TENSORS["steps"]}, {}, "tensor 'w' has no dimensions: shape (), which NNR does not express; only side"),
-        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR does not express; only side"),
-        ({"w": weights()}, {"format": "pt"}, "the model has metadata, which only side information holds"),
+        (
+            {"w": TENSORS["mask"]},
+            {},
+            "tensor 'w' has type bool, which NNR does not express (Table 15); use --side-info",
+        ),
+        (
+            {"w": TENSORS["steps"]},
+            {},
+            "tensor 'w' has no dimensions: shape (), which NNR does not express; use --side-info",
+        ),
+        ({"w": TENSORS["none"]}, {}, "tensor 'w' is empty: shape (0, 4), which NNR does not express; use --side-info"),
+        (
+            {"w": weights()},
+            {"format": "pt"},
+            "the model has metadata, which only side information holds; use --side-info",
+        ),
     ):
         nnr.save(nnr.Model(tensors, metadata=metadata), "one.safetensors", overwrite=True)
         result = call(capsys, "encode", "one.safetensors", "-o", "m.nnr", "--no-side-info")
@@ -272,6 +284,7 @@ def test_tied_tensors(capsys: Capture) -> None:
     assert out["embed"].tobytes() == out["head"].tobytes()
 
 
+@pytest.mark.medium
 def test_ls_without_ml_dtypes(typed: Path, capsys: Capture) -> None:
     nnr.encode_file(typed, "m.nnr", exact=True)
     expected = call(capsys, "ls", "m.nnr").out
@@ -286,6 +299,7 @@ def test_ls_without_ml_dtypes(typed: Path, capsys: Capture) -> None:
     assert not Path("x.safetensors").exists()
 
 
+@pytest.mark.medium
 def test_vectors_without_ml_dtypes(here: Path) -> None:
     (here / "ml_dtypes.py").write_text("raise ImportError")
     env = {**os.environ, "PYTHONPATH": str(here)}
@@ -351,6 +365,7 @@ def test_diff_of_bitstreams(typed: Path, capsys: Capture) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the process
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -371,6 +386,7 @@ def test_completion(words: str, expected: set[str], monkeypatch: pytest.MonkeyPa
     assert expected == {word for word in found if word.startswith(parts[-1])}
 
 
+@pytest.mark.medium
 def test_the_installed_command(typed: Path) -> None:
     done = process("encode", typed, "-o", "m.nnr", "--lossless", "--check")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "check: decodes to the same tensors, bit for bit")

@@ -18,7 +18,7 @@ from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
 from nnr_codec.dtypes import STORED_TYPES
-from nnr_codec.encoder.plan import native
+from nnr_codec.encoder.facts import native
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
@@ -299,7 +299,7 @@ def test_the_last_matching_rule_wins_for_each_option() -> None:
 def test_rules_know_their_options() -> None:
     with pytest.raises(TypeError, match=r"rule '\*' got an unexpected option 'qqp'; did you mean 'qp'\?"):
         nnr.Rule("*", qqp=11)
-    with pytest.raises(TypeError, match=r"rule 'w' got an unexpected option 'nope'$"):
+    with pytest.raises(TypeError, match=r"overrides of 'w' got an unexpected option 'nope'$"):
         nnr.EncoderConfig(overrides={"w": {"nope": 1}})
     for wrong in (
         {"qp": 512},

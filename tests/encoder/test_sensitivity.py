@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.encoder.sensitivity import Importance, scaled
+from nnr_codec.encoder.sensitivity import Importance, relative_costs
 from tests.cabac.test_surgeon import moments, values
 from tests.shared import needs_shared
 
@@ -133,8 +133,8 @@ def test_what_a_squared_error_costs() -> None:
 
 
 def test_costs_are_relative_to_the_median() -> None:
-    assert scaled({}) == {}
-    assert scaled({"a": 2.0, "b": 0.0, "c": 4.0, "d": 1e30}) == {"a": 0.5, "b": 1e-6, "c": 1.0, "d": 2.5e29}
+    assert relative_costs({}) == {}
+    assert relative_costs({"a": 2.0, "b": 0.0, "c": 4.0, "d": 1e30}) == {"a": 0.5, "b": 1e-6, "c": 1.0, "d": 2.5e29}
 
 
 def test_all_zero_is_no_knowledge() -> None:
@@ -149,19 +149,22 @@ def test_all_zero_is_no_knowledge() -> None:
     [
         ({"sensitivity": [1]}, "sensitivity is a mapping of names of tensors"),
         ({"hessians": 3}, "hessians is a mapping of names of tensors"),
-        ({"sensitivity": {"other": 1}}, "there is a sensitivity of 'other', which is no tensor of the model"),
-        ({"hessians": {"other": np.eye(2)}}, "there is a hessian of 'other', which is no tensor of the model"),
-        ({"sensitivity": {"dense": "1"}}, "the sensitivity of 'dense' is not made of finite numbers"),
-        ({"sensitivity": {"dense": True}}, "the sensitivity of 'dense' is not made of finite numbers"),
-        ({"sensitivity": {"dense": np.inf}}, "the sensitivity of 'dense' is not made of finite numbers"),
-        ({"sensitivity": {"dense": np.nan * SKEWED}}, "the sensitivity of 'dense' is not made of finite numbers"),
-        ({"sensitivity": {"dense": -0.5}}, "the sensitivity of 'dense' is negative"),
-        ({"sensitivity": {"dense": SKEWED - 0.5}}, "the sensitivity of 'dense' is negative"),
+        ({"sensitivity": {"other": 1}}, "sensitivity: 'other' is no tensor of the model"),
+        ({"hessians": {"other": np.eye(2)}}, "hessians: 'other' is no tensor of the model"),
+        ({"sensitivity": {"dense": "1"}}, "sensitivity of 'dense' must be finite numbers"),
+        ({"sensitivity": {"dense": True}}, "sensitivity of 'dense' must be finite numbers"),
+        ({"sensitivity": {"dense": np.inf}}, "sensitivity of 'dense' must be finite numbers"),
+        ({"sensitivity": {"dense": np.nan * SKEWED}}, "sensitivity of 'dense' must be finite numbers"),
+        ({"sensitivity": {"dense": -0.5}}, "sensitivity of 'dense' is negative"),
+        ({"sensitivity": {"dense": SKEWED - 0.5}}, "sensitivity of 'dense' is negative"),
         ({"sensitivity": {"conv": SKEWED}}, r"has shape \(120, 72\), but the tensor has \(120, 8, 3, 3\)"),
-        ({"hessians": {"conv": np.eye(8)}}, r"has shape \(8, 8\), but the tensor has rows of 72: it takes \(72, 72\)"),
-        ({"hessians": {"dense": np.full((72, 72), np.nan)}}, "the hessian of 'dense' is not made of finite numbers"),
-        ({"hessians": {"dense": np.triu(HESSIANS["dense"])}}, "the hessian of 'dense' is not symmetric"),
-        ({"hessians": {"dense": -np.eye(72)}}, "the hessian of 'dense' is not symmetric, or has a negative diagonal"),
+        (
+            {"hessians": {"conv": np.eye(8)}},
+            r"have shape \(8, 8\), but the tensor has rows of 72; they take \(72, 72\)",
+        ),
+        ({"hessians": {"dense": np.full((72, 72), np.nan)}}, "hessians of 'dense' must be finite numbers"),
+        ({"hessians": {"dense": np.triu(HESSIANS["dense"])}}, "hessians of 'dense' are not symmetric"),
+        ({"hessians": {"dense": -np.eye(72)}}, "hessians of 'dense' are not symmetric, or have a negative diagonal"),
         (
             {"hessians": {"dense": np.eye(72) - 2 * np.eye(72, k=1) - 2 * np.eye(72, k=-1)}},
             "moments of 'dense' are not positive definite",

@@ -142,7 +142,8 @@ def test_the_wrong_base(tmp_path: Path) -> None:
     path.write_bytes(UPDATES[1])
     with pytest.raises(nnr.MissingReferenceError) as caught:
         nnr.chain_updates(MODELS[0], [path])
-    assert str(caught.value) == f"{path} is an update of {short(MODELS[1])}, the base is {short(MODELS[0])}"
+    message = f"{path} is an update of {short(MODELS[1])}, the base is {short(MODELS[0])}"
+    assert str(caught.value) == f"{message}; give the model that it updates"
 
 
 def test_the_way_back_is_a_way() -> None:

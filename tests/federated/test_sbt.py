@@ -328,7 +328,7 @@ def test_what_is_tied_stays_tied() -> None:
         ({"sbt": 0.9, "sbt_ternary": -0.1}, "sbt_ternary is a number within 0..1, not -0.1"),
         ({"sbt": 0.9, "sbt_ternary": float("inf")}, "sbt_ternary is a number within 0..1, not inf"),
         ({"sbt": 0.9, "sbt_ternary": [1]}, r"sbt_ternary is a number within 0..1, not \[1\]"),
-        ({"sbt_ternary": 0.5}, "sbt_ternary goes with sbt"),
+        ({"sbt_ternary": 0.5}, "sbt_ternary needs sbt"),
         ({"sbt": 0.9, "exact": True}, "exact=True keeps every bit, so sbt has no effect"),
     ],
 )

@@ -147,6 +147,18 @@ def test_an_old_file_whose_storages_lie(torch: Any) -> None:
     refused(data[:-1], "ends beyond the end")
 
 
+def test_an_old_file_whose_pickles_are_longer_than_the_limit() -> None:
+    content = b"(" + text("a") + b"ctorch\nfloat32\nK\x01" + integer(70_000) + b"G" + bytes(8) + b"\x8a\x01\x05t."
+    data = legacy(mapping({"w": content.removesuffix(b".")}))
+    assert nnr.load(data, limits=Limits(max_topology_bytes=4096)).topology
+    for most in range(len(data)):
+        with pytest.raises(nnr.LimitError, match="max_topology_bytes") as caught:
+            nnr.load(data, limits=Limits(max_topology_bytes=most))
+        assert caught.value.option == "max_topology_bytes"
+        with pytest.raises(nnr.FormatError):
+            nnr.load(data[: max(most, len(LEGACY))], limits=Limits(max_topology_bytes=4096))
+
+
 def test_structures_without_end() -> None:
     itself: list[Any] = []
     itself.append(itself)

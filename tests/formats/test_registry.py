@@ -77,7 +77,7 @@ def test_formats_that_only_read_or_write(tmp_path: Path) -> None:
 def test_what_cannot_be_written_without_a_topology(name: str, tmp_path: Path) -> None:
     """One error for all, and nothing is written."""
     for topology in (None, Topology("", b"of no known kind"), Topology("pytorch", b"another one")):
-        with pytest.raises(FormatError, match=rf"there is no {name} \w+, without which that format cannot be written"):
+        with pytest.raises(FormatError, match=rf"there is no {name} \w+, which a model of that format needs"):
             formats.save(Model({"w": np.zeros((2, 3))}, topology), tmp_path / "m", format=name)
     assert list(tmp_path.iterdir()) == []
 
@@ -162,7 +162,7 @@ def test_unknown_suffix_lists_what_can_be_written(name: str, tmp_path: Path) -> 
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    known = r"not a model of a format that is read here \(nnr formats lists them\)"
+    known = "not a model of a format that is read here, or a damaged one; nnr formats lists the formats"
     for name, data in (("empty", b""), ("text", b"hello"), ("zeros", bytes(2000))):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(FormatError, match=f"{name}: {known}"):

@@ -22,7 +22,7 @@ from . import description
 from .batch_norms import find_blocks
 from .items import TYPES, array_of, filled
 from .pickles import Leaf
-from .structure import View, walk
+from .structure import Found, View, walk
 
 
 def from_module(module: Any, example_inputs: Any = None) -> Model:
@@ -56,9 +56,7 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     """
     torch: Any = require("torch", "torch", "a module of PyTorch")
     found = walk(module.state_dict(), Budget(Limits.unlimited()), partial(_read, torch))
-    tensors: dict[str, Array] = {
-        name: array_of(value, found.views[name].stored, name) for name, value in found.tensors.items()
-    }
+    tensors = _arrays(found)
     inputs = () if example_inputs is None else example_inputs
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     tied = {*found.aliases, *found.aliases.values(), *found.apart}
@@ -67,6 +65,50 @@ def from_module(module: Any, example_inputs: Any = None) -> Model:
     )
     topology = Topology("pytorch", description.to_bytes(found.tree, blocks))
     return Model(tensors, topology, format="pytorch", aliases=found.aliases)
+
+
+def from_state_dict(state: Mapping[str, Any]) -> Model:
+    """Return the tensors of a ``state_dict()`` as a model; tensors in main memory are not copied.
+
+    Raises
+    ------
+    FormatError
+        A value is no tensor, or a tensor of a kind that cannot be stored, such as a quantized one.
+    MissingDependencyError
+        PyTorch is not installed.
+    """
+    torch: Any = require("torch", "torch", "a state_dict of PyTorch")
+    found = walk(dict(state), Budget(Limits.unlimited()), partial(_read, torch))
+    topology = Topology("pytorch", description.to_bytes(found.tree))
+    return Model(_arrays(found), topology, format="pytorch", aliases=found.aliases)
+
+
+def to_state_dict(model: Model) -> dict[str, Any]:
+    """Return the tensors of a model as PyTorch tensors by name, tied ones as one object, for ``load_state_dict``.
+
+    Raises
+    ------
+    FormatError
+        PyTorch has no type for a tensor.
+    MissingDependencyError
+        PyTorch is not installed.
+    """
+    torch: Any = require("torch", "torch", "tensors of PyTorch")
+    state: dict[str, Any] = {}
+    for name in model:
+        if (same := model.aliases.get(name)) in state:
+            state[name] = state[same]
+            continue
+        array = model[name]
+        if array.dtype.name not in TYPES:
+            raise lacks_type(f"tensor {name[:80]!a}", array.dtype, "pytorch")
+        state[name] = filled(torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)), array)
+    return state
+
+
+def _arrays(found: Found) -> dict[str, Array]:
+    """Return the tensors of a module or state_dict as arrays by name."""
+    return {name: array_of(value, found.views[name].stored, name) for name, value in found.tensors.items()}
 
 
 def _read(torch: Any, value: Any, what: str) -> View | Leaf | None:

@@ -276,13 +276,16 @@ def read_pickle(data: bytes, start: int, budget: Budget) -> Pickle:
     FormatError
         The pickle is damaged, or contains anything but containers, plain values and tensors.
     LimitError
-        The pickle has more objects than the limits permit.
+        The pickle has more objects than the limits permit, or ``data`` is as long as they permit and ends before it.
     """
     try:
         return _run(data, start, budget)
     except NnrError:
         raise
-    except (LookupError, ValueError, TypeError, struct.error) as error:
+    except (EOFError, struct.error):
+        budget.limits.check("max_topology_bytes", len(data) + 1, "bytes of the pickles")
+        raise _damaged("it ends early") from None
+    except (LookupError, ValueError, TypeError) as error:
         raise _damaged(f"{type(error).__name__} {str(error)[:100]}") from None
 
 
@@ -293,7 +296,10 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
     storages: dict[str, tuple[str, int]] = {}
     put = -1  # last key of the memo
     most = left = budget.limits.max_names - budget.spent.get("max_names", 0)
+    last = len(data) - 1
     while left >= 0:
+        if at >= last and data[at:] != b".":  # only STOP may be the last byte
+            raise EOFError
         opcode = data[at]
         at += 1
         match opcode:
@@ -413,7 +419,10 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 state = stack.pop()
                 _build(stack[-1], state)
             case 0x63:  # GLOBAL
-                end = data.index(b"\n", data.index(b"\n", at) + 1)
+                try:
+                    end = data.index(b"\n", data.index(b"\n", at) + 1)
+                except ValueError:
+                    raise EOFError from None
                 stack.append(_constant(str(data[at:end], "utf-8"), stack))
                 at = end + 1
                 left -= 1
@@ -458,7 +467,7 @@ def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -
 
 def _bytes(data: bytes, first: int, end: int) -> bytes:
     if end > len(data):
-        raise _damaged("it ends early")
+        raise EOFError
     return data[first:end]
 
 

@@ -1,0 +1,145 @@
+"""Frequent mistakes at the command line: each has one line that says what is wrong, and no traceback."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnr_codec as nnr
+
+from .support import DIGITS, call, weights
+
+Capture = pytest.CaptureFixture[str]
+
+#: Command lines, exit codes, and what the line says.
+MISTAKES: list[tuple[str, int, str]] = [
+    # files
+    ("encode missing.npz -o x.nnr", 5, "missing.npz: No such file or directory"),
+    ("encode w.npz -o missing/x.nnr", 5, "missing: No such file or directory"),
+    ("encode w.npz", 5, "w.nnr exists; -f replaces it"),
+    ("encode w.npz -o w.nnr", 5, "w.nnr exists; -f replaces it"),
+    ("encode w.npz -o w.npz -f", 5, "w.npz is the input; write to another name"),
+    ("encode w.npz -o .", 5, "./w.nnr exists; -f replaces it"),
+    ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    (
+        "encode text.txt -o x.nnr",
+        3,
+        "not a model of a format that is read here, or a damaged one; nnr formats lists",
+    ),
+    ("encode cut.npz -o x.nnr", 3, "cut.npz: not a model of a format that is read here, or a damaged one; nnr formats"),
+    ("encode objects.npz -o x.nnr", 3, "objects.npz: array 'a': dtype '|O'; only numbers and booleans are read"),
+    ("decode missing.nnr -o x.npz", 5, "missing.nnr: No such file or directory"),
+    ("decode cut.nnr -o x.npz", 3, "; the file is truncated or damaged"),
+    ("decode text.txt -o x.npz", 3, "text.txt: this is no NNR bitstream: it does not start with an NNR_STR (6.2.3)"),
+    ("decode w.npz -o x.npz", 3, "w.npz is a model (npz), not a bitstream: "),
+    ("decode w.nnr -o x.model", 2, "the name 'x.model' does not say which model format to write"),
+    ("decode w.nnr -o x.onnx", 3, "there is no onnx graph, which a model of that format needs; give one"),
+    ("decode w.nnr -o x.nnef --topology v.npz", 3, "v.npz has no topology; give a graph.nnef, or a model that has one"),
+    (
+        "decode digits.nnr -o x.nnef --topology other.nnef",
+        3,
+        "1 of 16 tensors have other shapes: 'fc2/weight' is (10, 64), declared as (11, 64); give the topology of the",
+    ),
+    # options
+    ("encode w.npz -o x.nnr --qualty 20", 2, "No such option '--qualty'."),
+    ("encode w.npz -o x.nnr --quality high", 2, "Invalid value for '--quality': 'high' is not a valid float."),
+    ("encode w.npz -o x.nnr --quality 200", 2, "--quality 200.0 is outside 0..100"),
+    ("encode w.npz -o x.nnr --preset tiny", 2, "Invalid value for '--preset': 'tiny' is not one of 'default', "),
+    (
+        "encode w.npz -o x.nnr --preset lossless --quality 20",
+        2,
+        "--preset lossless keeps every bit, so --quality has no",
+    ),
+    ("encode w.npz -o x.nnr --lossless --quality 20", 2, "--lossless keeps every bit, so --quality has no effect"),
+    ("encode w.npz -o x.nnr --lossless --sensitivity w.npz", 2, "keeps every bit, so --sensitivity has no effect"),
+    ("encode w.npz -o x.nnr --rule fc*:qpp=1", 2, "'fc*:qpp=1': 'qpp' is not an option; did you mean 'qp'?"),
+    ("encode w.npz -o x.nnr --rule fc*:rate=99", 2, "--rule 'fc*': rate 99.0 is outside 0..16"),
+    ("encode w.npz -o x.nnr --lossless --rule fc*:rate=2", 2, "--rule 'fc*': exact=True keeps every bit, so rate has"),
+    ("encode w.npz -o x.nnr --target-size 10", 3, "more than the target of 10 bytes; use a larger target"),
+    ("encode w.npz -o x.nnr --max-unit-size 3", 3, "more than --max-unit-size 3, and is not divided"),
+    ("encode w.npz -o x.nnr --format foo", 2, "no model format is called 'foo'; there are "),
+    ("encode w.npz -o x.nnr --block", 3, "--block is impossible: the model has no graph"),
+    ("encode w.npz -o x.nnr --fold-batchnorm", 3, "--fold-batchnorm: there is no batch normalization to fold: "),
+    ("encode w.npz -o x.nnr --reduce prune(ratio=0.5)", 3, "--reduce: prune(ratio=0.5): there is no graph"),
+    ("encode w.npz -o x.nnr --reduce shrink", 2, "--reduce: there is no step 'shrink'; there are sparsify, unify, "),
+    (
+        "encode nan.npz -o x.nnr --fixed-point q7.8",
+        3,
+        "tensor 'fc.weight' has values that are not finite, which --fixed-",
+    ),
+    (
+        "encode bool.npz -o x.nnr --no-side-info",
+        3,
+        "tensor 'a' has type bool, which NNR does not express (Table 15); use",
+    ),
+    ("decode w.nnr -o x.npz --only conv*", 2, "--only 'conv*' matches no tensor"),
+    ("decode w.nnr -o x.npz --limit max_units=1", 3, "2 is more than max_units=1; raise the limit if the source is"),
+    # updates
+    ("update encode v.npz -o x.nnr", 2, "Missing option '--base'."),
+    ("update encode v.npz --base digits.nnef -o x.nnr", 3, "tensor 'conv1/weight' of the base is missing; an update"),
+    (
+        "update encode v.npz --base w.npz -o x.nnr --preset lossless --sbt 0.5",
+        2,
+        "--preset lossless keeps every bit, so",
+    ),
+    ("update apply v.npz u.nnr -o x.npz", 3, "; give the model that it updates"),
+    ("update apply w.npz w.nnr -o x.npz", 3, "w.nnr: the bitstream holds a whole model, and no update of one"),
+    ("update apply u.nnr w.npz -o x.npz", 3, "u.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    # others
+    ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
+    ("inspect text.txt", 3, "text.txt: this is no NNR bitstream"),
+    ("explain scan_ordre", 2, "nothing is called 'scan_ordre'; close: scan_order"),
+    ("compress w.npz", 2, "No such command 'compress'."),
+]
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models, bitstreams and damaged ones of both."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    tensors = {"fc.weight": weights(), "fc.bias": weights(2, (24,))}
+    np.savez(folder / "w.npz", **tensors)  # type: ignore[arg-type]
+    np.savez(folder / "v.npz", **{name: array + 1 for name, array in tensors.items()})  # type: ignore[arg-type]
+    tensors["fc.weight"][0, 0] = np.nan
+    np.savez(folder / "nan.npz", **tensors)  # type: ignore[arg-type]
+    np.savez(folder / "objects.npz", a=np.array([{}], object))
+    np.savez(folder / "bool.npz", a=np.ones(3, bool))
+    (folder / "cut.npz").write_bytes((folder / "w.npz").read_bytes()[:-200])
+    (folder / "text.txt").write_text("no model at all")
+    nnr.encode_file(folder / "w.npz", folder / "w.nnr")
+    (folder / "cut.nnr").write_bytes((folder / "w.nnr").read_bytes()[:-9])
+    (folder / "u.nnr").write_bytes(nnr.encode_update(folder / "w.npz", folder / "v.npz"))
+    shutil.copytree(DIGITS, folder / "digits.nnef")
+    shutil.copytree(DIGITS, folder / "other.nnef")
+    graph = folder / "other.nnef" / "graph.nnef"
+    graph.write_text(graph.read_text().replace("shape = [10, 64]", "shape = [11, 64]"))
+    nnr.encode_file(DIGITS, folder / "digits.nnr", topology="external")
+    return folder
+
+
+@pytest.mark.parametrize(("command", "code", "message"), MISTAKES, ids=[command for command, _, _ in MISTAKES])
+def test_a_mistake(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, command: str, code: int, message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    before = sorted(folder.rglob("*"))
+    result = call(capsys, *command.split())
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
+    lines = [line for line in result.err.splitlines() if line and not line.startswith(("Usage: ", "Try "))]
+    assert len(lines) == 1
+    assert lines[0].startswith("nnr: error: " if code != 2 else "Error: ")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_package_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    result = call(capsys, "decode", "w.nnr", "-o", "x.h5")
+    assert (result.code, result.out) == (5, "")
+    assert result.err.startswith("nnr: error: w.nnr: ")
+    assert "pip install" in result.err
+    assert result.err.count("\n") == 1
