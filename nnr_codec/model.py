@@ -160,7 +160,7 @@ class Wiring:
     channels: tuple[Channels, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the graph that blocks are found in."""
+        """Return the state with the blocks, without the graph that they are found in."""
         return {**self.__dict__, "blocks": self.blocks}
 
     def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Wiring:

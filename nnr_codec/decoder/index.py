@@ -106,7 +106,7 @@ class NnrFile(Mapping[str, Array]):
 
     @property
     def is_update(self) -> bool:
-        """Whether the bitstream represents an update (mps_parent_signalling_enabled_flag)."""
+        """True if the bitstream represents an update (mps_parent_signalling_enabled_flag)."""
         return bool(self._reader.session.mps_parent_signalling_enabled_flag)
 
     @property

@@ -152,9 +152,9 @@ def _octaves_from(last: int, qp: int) -> int:
 
 
 def is_ternary(array: Floats, probability: float, *place: str | int) -> bool:
-    """What is drawn for a tensor: ternary quantization with this probability (pi_t), binary otherwise.
+    """Draw ternary quantization of a tensor with this probability (pi_t); otherwise it is binary.
 
-    The draw is a digest of the tensor's values and of ``place``, such as the device, the round and the tensor's name.
+    The draw is a digest of the tensor's values and of ``place``, such as device, round and tensor name.
     """
     digest = sha256(repr(place).encode())
     digest.update(array.astype(array.dtype.newbyteorder("<"), order="C").tobytes())
@@ -163,23 +163,23 @@ def is_ternary(array: Floats, probability: float, *place: str | int) -> bool:
 
 
 def binary_ternary(array: Floats, ratio: float, *, ternary: bool) -> Floats:
-    """A tensor of which most parameters are 0, and all others have one magnitude, mu.
+    """Return a tensor whose values are 0 or have a single magnitude, mu.
 
     Parameters
     ----------
     array : ndarray of float32 or float64
-        Of any shape; the difference of two tensors.
+        Difference of two tensors, of any shape.
     ratio : float
-        The part of the parameters, 0..1, that becomes 0: those whose magnitude is at most the threshold tau. If tau is
-        the largest magnitude, those that have it stay.
+        Fraction of the values, 0..1, that become 0: those with a magnitude of at most the threshold tau. If tau is the
+        largest magnitude, values of that magnitude are kept.
     ternary : bool
-        True: what stays is mu or -mu, of which mu is the mean magnitude. False: only one sign stays, the one whose mean
-        magnitude, which is mu, is greater; of equal ones the positive one.
+        True: kept values become mu or -mu; mu is their mean magnitude. False: only values of one sign are kept, that
+        with the greater mean magnitude, mu; the positive sign if both are equal.
 
     Returns
     -------
     ndarray
-        Of the same shape and type; ``array`` itself where it is empty, all 0 or not finite.
+        Array of the same shape and type; ``array`` itself if it is empty, all zero or not finite.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     magnitudes: Floats = np.abs(flat)
@@ -193,14 +193,14 @@ def binary_ternary(array: Floats, ratio: float, *, ternary: bool) -> Floats:
         kept = negative if rest and (not count or total * rest < other * count) else positive
     total, count = _sum(magnitudes[kept], largest)
     fraction, exponent = frexp(largest)
-    mu = ldexp(min(total / count / (1 << PRECISION), fraction), exponent)  # which rounding may have made larger
+    mu = ldexp(min(total / count / (1 << PRECISION), fraction), exponent)  # rounding can make the mean larger
     found: Floats = np.zeros_like(flat)
     found[kept] = np.copysign(flat.dtype.type(mu), flat[kept])
     return found.reshape(array.shape)
 
 
 def _above(magnitudes: Floats, ratio: float) -> Mask:
-    """Which magnitudes are above the threshold, as this part of them is not; at least one is there, not 0."""
+    """Return a mask of the magnitudes above the threshold, a quantile; at least one, which is not 0."""
     below = min(share(ratio, magnitudes.size), magnitudes.size - 1)
     tau = np.partition(magnitudes, below - 1)[below - 1] if below else magnitudes.dtype.type(0)
     above: Mask = np.asarray(magnitudes > tau)
@@ -208,5 +208,5 @@ def _above(magnitudes: Floats, ratio: float) -> Mask:
 
 
 def _sum(magnitudes: Floats, largest: float) -> tuple[int, int]:
-    """The sum of magnitudes as multiples of what :func:`integers` has them in, and how many there are."""
+    """Return the sum of magnitudes, in units of :func:`integers`, and their count."""
     return sum(int(integers(part, largest).sum()) for part in chunks(magnitudes)), magnitudes.size
