@@ -20,7 +20,6 @@ from nnr_codec.model import Model, Topology
 from ..formats.irs import around, const, ir, put
 from .support import memory
 
-
 HEAD, TAIL = ir().split(b"\n\t</layers>")
 LAUGHS = b"".join(b'<!ENTITY l%d "%s">' % (k, b"&l%d;" % (k - 1) * 10) for k in range(1, 10))
 
