@@ -151,7 +151,7 @@ def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
 
 
 def model(name: str, **options: Any) -> nnr.Model:
-    """Load the model called ``name``, standard input for ``-``; an error tells when the file is a bitstream."""
+    """Load a model, from standard input for ``-``; FormatError with a hint if the file is a bitstream."""
     import nnr_codec as nnr
 
     try:

@@ -41,7 +41,7 @@ class NnrError(Exception):
     Attributes
     ----------
     message : str
-        What is wrong, without the place.
+        Description of the error, without the place.
     rule : Requirement or None
         The rule of ISO/IEC 15938-17:2024 that a bitstream breaks, if it is known.
     clause : str

@@ -1,4 +1,4 @@
-"""Model files, and the checkpoint folders beside output files."""
+"""Model files, and checkpoints beside output files."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class KerasPlan:
 
 
 def plan(model: Model, name: str) -> KerasPlan:
-    """Plan the file for a model under a name with an extension; a FormatWarning lists what is lost.
+    """Plan the file for a model under a name with an extension; a FormatWarning lists the losses.
 
     Raises FormatError if the file cannot represent the model, MissingDependencyError if h5py is not installed.
     """
