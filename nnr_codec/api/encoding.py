@@ -14,7 +14,7 @@ from ..files import output_file
 from ..parallel.checkpoint import Checkpoint
 from ..report.encoded import EncodeReport, Notes, Witness
 from .files import checkpoint_for, file_name
-from .prepared import prepared_model, with_all_amounts
+from .preparation import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -15,7 +15,7 @@ from ..encoder import estimate as estimation
 from ..encoder import tuning
 from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
-from ..encoder.schedule import Pool, Reader
+from ..encoder.schedule import Pool, TensorReader
 from ..encoder.tensor_report import TensorReport
 from ..errors import EncodeError
 from ..model import Model
@@ -24,7 +24,7 @@ from ..report.encoded import EncodeReport, Notes
 from ..report.reduced import Reduction, StepReport
 from .decoding import decode
 from .files import file_name
-from .prepared import prepared_model, with_all_amounts
+from .preparation import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -51,7 +51,7 @@ def estimate(
     report = EncodeReport(source=file_name(model), config=settings)
     prepared = prepared_model(loaded, settings, report.steps)
     with Pool(jobs, executor) as pool:
-        report.nbytes, tensors = estimation.estimate(prepared, settings, Reader(prepared.model), pool, warn=True)
+        report.nbytes, tensors = estimation.estimate(prepared, settings, TensorReader(prepared.model), pool, warn=True)
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size

@@ -31,7 +31,7 @@ from ..encoder.overlay import overlaid, with_factors
 from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
-from ..encoder.schedule import Pool, Reader
+from ..encoder.schedule import Pool, TensorReader
 from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
@@ -581,7 +581,7 @@ def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: 
     usual: dict[str, Any] = {"exact": True} if lossless else {"qp": None}
     config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
     with Pool() as pool:
-        return resolve_goals(model, config, Reader(model), pool, apart=True)
+        return resolve_goals(model, config, TensorReader(model), pool, apart=True)
 
 
 def _uniform(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:

@@ -12,7 +12,7 @@ from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.reduce import open_amounts, prepare, with_amounts
 from ..encoder.reduce.scaling import with_scales
-from ..encoder.schedule import Pool, Reader
+from ..encoder.schedule import Pool, TensorReader
 from ..errors import FormatError
 from ..model import Model, Wiring
 from ..reduction_steps import Step
@@ -53,7 +53,7 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
         if reports is not None and len(reports) < len(config.reduction):
             prepared = with_scales(after)
             with Pool(1) as pool:
-                overhead, sizes = estimation.estimate(prepared, plain, Reader(prepared.model), pool)
+                overhead, sizes = estimation.estimate(prepared, plain, TensorReader(prepared.model), pool)
             reports.append(step_report(step, before, after, overhead + sum(size for _, size, _ in sizes)))
 
     return prepare(model, config, known, note)
