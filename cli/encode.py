@@ -109,7 +109,7 @@ Where several rules match a tensor, the last one wins.
     "--reduce",
     metavar="STEPS",
     help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, "
-    "unify, prune, lowrank, fold, scale (docs/reduction.md). With a size target, a step without an amount"
+    "unify, prune, lowrank, fold, scale (docs/guides/reduction.md). With a size target, a step without an amount"
     " gets the best one.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
@@ -118,7 +118,7 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="Costs of errors (see docs/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
+    help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
 @params.model_format("by its content")
 @click.option(
@@ -135,7 +135,7 @@ Where several rules match a tensor, the last one wins.
     multiple=True,
     callback=params.reports,
     metavar="FILE",
-    help="Write a report on each tensor to a .json or .html file (see docs/reports.md); repeatable.",
+    help="Write a report on each tensor to a .json or .html file (see docs/guides/reports.md); repeatable.",
 )
 @maps.measuring
 @params.resume
