@@ -135,17 +135,23 @@ def _console(*, stderr: bool = False) -> Console:
 def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
     """Yield what to read for ``name``, standard input for ``-``; errors of the library are told with the name.
 
-    Unless it may be a model as well, it is also told that it is one.
+    A model in the place of a bitstream is a FormatError, unless ``or_model``.
     """
     from nnr_codec import FormatError, NnrError
+    from nnr_codec.formats.diagnosis import check_bitstream
 
     try:
         yield stdin() if name == "-" else name
-    except IsADirectoryError as error:
-        raise IsADirectoryError(error.errno, mistaken(name).strip() or error.strerror, name) from None
-    except NnrError as error:
-        other = "" if name == "-" or or_model or isinstance(error, FormatError) else mistaken(name)
-        error.add_note("standard input" if name == "-" else f"{name}{other}")
+    except (IsADirectoryError, NnrError) as error:
+        if not (or_model or name == "-" or isinstance(error, FormatError)):
+            with contextlib.suppress(OSError):
+                try:
+                    check_bitstream(Path(name), "nnr encode makes a bitstream of it")
+                except FormatError as mistake:
+                    mistake.within(name)
+                    raise mistake from None
+        if isinstance(error, NnrError):
+            error.add_note("standard input" if name == "-" else name)
         raise
 
 
@@ -161,16 +167,6 @@ def model(name: str, **options: Any) -> nnr.Model:
             nnr.open(b"" if name == "-" else name).close()
             other = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
         raise other or error from None
-
-
-def mistaken(name: str) -> str:
-    """What else a file is that was read as a bitstream and is none; empty if that is not known."""
-    from nnr_codec import formats
-
-    with contextlib.suppress(OSError):
-        if module := formats.recognise(Path(name)):
-            return f" is a model ({module.NAME}), not a bitstream"
-    return ""
 
 
 def stdin() -> BinaryIO:

@@ -348,7 +348,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
     nnr.encode_file("v1.npz", "whole.nnr")
     for name, code, message in (
         ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream holds a whole model, and no update of one\n"),
-        ("v1.npz", 3, "nnr: error: v1.npz is a model (npz), not a bitstream: "),
+        ("v1.npz", 3, "nnr: error: v1.npz: a model (npz), not a bitstream; "),
         ("missing.nnr", 5, "nnr: error: missing.nnr: No such file or directory\n"),
     ):
         result = call(capsys, *[name if word == "v2.nnr" else word for word in command], "out.npz")
