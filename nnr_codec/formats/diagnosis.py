@@ -12,8 +12,8 @@ from .plugins import FormatWarning
 from .registry import begins, opened_file, recognise
 from .zips import directory_size, may_hold
 
-#: File extensions of models that are one file.
-_SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".gguf", ".keras", ".h5", ".hdf5", ".npz")
+#: File extensions of models that are one file. A folder with .h5 alone is an incomplete model of Keras.
+_SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".gguf", ".keras", ".npz")
 _PYTORCH = "pytorch_model.bin"
 _GIT_LFS = b"version https://git-lfs.github.com/spec/"
 _ZIP = b"PK\3\4"
