@@ -185,9 +185,11 @@ def encode(
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
-    for k, place in enumerate(places):
+    for k, (model, place) in enumerate(zip(models, places, strict=True)):
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
             raise click.UsageError(f"{place} cannot be two outputs")
+        if place == model:
+            output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
     for name in reports:
         params.open_target(name, *models, force=force, folder=False)
     streams = [None if dry_run else params.open_target(place, *models, force=force, folder=False) for place in places]

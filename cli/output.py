@@ -155,18 +155,40 @@ def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
         raise
 
 
-def model(name: str, **options: Any) -> nnr.Model:
-    """Load the model called ``name``, standard input for ``-``; an error tells when the file is a bitstream."""
+def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **options: Any) -> nnr.Model:
+    """Load the model called ``name``, standard input for ``-``; decode a bitstream if ``or_bitstream``."""
     import nnr_codec as nnr
+    from nnr_codec.bitstream.source import open_source
 
+    data: Any = name
+    where = "standard input" if name == "-" else name
+    if name == "-":
+        data = stdin()
+        if or_bitstream:
+            source = open_source(data, limits)  # a pipe can be read only once
+            data = source.view(0, source.size)
     try:
-        return nnr.load(stdin() if name == "-" else name, **options)
+        return nnr.load(data, limits=limits, **options)
     except nnr.FormatError as error:
-        other, hint = None, "nnr decode makes a model of it"
-        with contextlib.suppress(nnr.NnrError, OSError):
-            nnr.open(b"" if name == "-" else name).close()
-            other = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
-        raise other or error from None
+        try:
+            with nnr.open(b"" if data is not name and not or_bitstream else data, limits=limits) as file:
+                is_update = file.is_update
+        except (nnr.NnrError, OSError) as unreadable:
+            if not name.lower().endswith(".nnr"):
+                raise error from None
+            unreadable.add_note(where)
+            raise
+    if not or_bitstream:
+        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="nnr decode makes a model of it")
+    if is_update:
+        raise nnr.FormatError(
+            "an update, not a model", where=where, hint="nnr update chain makes a model of its base model and updates"
+        )
+    try:
+        return nnr.decode(data, limits=limits)
+    except nnr.NnrError as error:
+        error.add_note(where)
+        raise
 
 
 def stdin() -> BinaryIO:

@@ -323,10 +323,10 @@ def squash(
 def _models(
     inputs: tuple[str, ...], names: tuple[str, ...], model_format: str | None, limits: nnr.Limits
 ) -> list[nnr.Model]:
-    """The models of these names; - is standard input, and only one of all inputs."""
+    """Return the models of these files, decoded from bitstreams of whole models; - is standard input, at most once."""
     if inputs.count("-") > 1:
         raise click.UsageError("only one file can be standard input")
-    return [output.model(name, format=model_format, limits=limits) for name in names]
+    return [output.model(name, format=model_format, limits=limits, or_bitstream=True) for name in names]
 
 
 def _links(

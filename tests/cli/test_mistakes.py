@@ -24,6 +24,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode w.npz -o w.npz -f", 5, "w.npz is the input; write to another name"),
     ("encode w.npz -o .", 5, "./w.nnr exists; -f replaces it"),
     ("encode w.nnr -o x.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    ("encode w.nnr", 3, "w.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
     (
         "encode text.txt -o x.nnr",
         3,
@@ -102,7 +103,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     ),
     ("update apply v.npz u.nnr -o x.npz", 3, "; give the model that it updates"),
     ("update apply w.npz w.nnr -o x.npz", 3, "w.nnr: the bitstream holds a whole model, and no update of one"),
-    ("update apply u.nnr w.npz -o x.npz", 3, "u.nnr: an NNR bitstream, not a model; nnr decode makes a model of it"),
+    (
+        "update apply u.nnr w.npz -o x.npz",
+        3,
+        "u.nnr: an update, not a model; nnr update chain makes a model of its base",
+    ),
+    ("update encode w.npz --base cut.nnr -o x.nnr", 3, "cut.nnr: unit 3 "),
+    ("update encode w.npz --base w.nnr -o x.nnr --limit max_units=1", 3, "w.nnr: "),
+    ("bench u.nnr", 3, "u.nnr: an update, not a model; nnr update chain makes a model of its base model and updates"),
     # others
     ("extract w.nnr --unit 99 -o x.nnr", 3, "w.nnr: the bitstream has no unit 99"),
     ("inspect text.txt", 3, "text.txt: this is no NNR bitstream"),

@@ -357,7 +357,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
         assert result.err.count("\n") == 1
     result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
     assert result.code == 3
-    assert result.err == "nnr: error: whole.nnr: an NNR bitstream, not a model; nnr decode makes a model of it\n"
+    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; give the model.*\n", result.err)
     assert not Path("out.npz").exists()
 
 
@@ -634,3 +634,20 @@ def test_errors_of_the_page(versions: Path, capsys: Capture, command: str, given
     assert result.code == 3
     form = re.compile(r"[\w.]+\.(npz|nnr)|sha256:[0-9a-f]+\.\.\.")
     assert form.sub("X", result.err.strip()) == form.sub("X", shown[2])
+
+
+def test_bitstreams_in_the_place_of_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for k in (1, 2):
+        np.savez(f"v{k}.npz", w=weights(k))
+        nnr.encode_file(f"v{k}.npz", f"v{k}.nnr")
+        nnr.decode_file(f"v{k}.nnr", f"d{k}.npz")
+    assert call(capsys, "update", "encode", "v2.nnr", "--base", "v1.nnr", "-o", "u.nnr").code == 0
+    assert Path("u.nnr").read_bytes() == nnr.encode_update("d1.npz", "d2.npz")
+    for base in ("v1.nnr", "d1.npz"):
+        assert call(capsys, "update", "apply", base, "u.nnr", "-o", "new.npz", "-f").code == 0
+        assert nnr.compare_models(nnr.load("new.npz"), nnr.apply_update("d1.npz", Path("u.nnr").read_bytes())).same()
+    told = call(capsys, "update", "chain", "v1.nnr", "u.nnr").out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("v1.nnr").read_bytes())))
+    assert call(capsys, "update", "chain", "-", "u.nnr").out == told.replace("v1.nnr", "-", 1)
+    assert call(capsys, "update", "squash", "v1.nnr", "u.nnr", "-o", "s.nnr").code == 0
+    assert "v1.nnr: 1 tensor" in call(capsys, "bench", "v1.nnr", "--qp", -20).out
