@@ -273,8 +273,8 @@ def resume(command: F) -> F:
     return click.option(
         "--resume",
         is_flag=True,
-        help="Keep what is done in a folder beside the output (its name and .parts) until all is: after an "
-        "interruption, the same command goes on from there.",
+        help="Store finished work in a folder beside the output (its name and .parts): after an interruption, the "
+        "same command resumes.",
     )(command)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -117,6 +117,22 @@ class Channels:
     parts: tuple[Slice, ...]
 
 
+class _Blocks:
+    """The attribute ``blocks`` of :class:`Wiring`."""
+
+    def __get__(self, owner: Wiring | None, type_: type[Wiring]) -> tuple[Block, ...]:
+        if owner is None:
+            return ()
+        found = owner.__dict__["blocks"]
+        if callable(found):
+            found = owner.__dict__["blocks"] = found()
+        blocks: tuple[Block, ...] = found
+        return blocks
+
+    def __set__(self, owner: Wiring, blocks: tuple[Block, ...] | Callable[[], tuple[Block, ...]]) -> None:
+        owner.__dict__["blocks"] = blocks
+
+
 @dataclass(frozen=True)
 class Wiring:
     """What a topology says of its tensors.
@@ -126,7 +142,7 @@ class Wiring:
     shapes : mapping of str to tuple of int
         The declared shape of each tensor by name, in the order of the topology.
     blocks : tuple of Block
-        Which of them belong together.
+        Which of them belong together. A function is called when they are first asked for.
     kinds : mapping of str to str
         The kinds of type that each may have, letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any, if not said.
     ignores_case : bool
@@ -136,10 +152,14 @@ class Wiring:
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    blocks: tuple[Block, ...] = ()
+    blocks: _Blocks = _Blocks()
     kinds: Mapping[str, str] = field(default_factory=dict)
     ignores_case: bool = False
     channels: tuple[Channels, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the graph that blocks are found in."""
+        return {**self.__dict__, "blocks": self.blocks}
 
     def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Wiring:
         """The same with other declared shapes of some tensors."""

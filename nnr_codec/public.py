@@ -54,11 +54,11 @@ from .decoder.tools import requirements as requirements
 from .decoder.tools import tree as tree
 from .decoder.update import Update as Update
 from .decoder.update import UpdateDecoder as UpdateDecoder
-from .encoder.encode import TensorReport as TensorReport
-from .encoder.fixed import Saturation as Saturation
-from .encoder.fixed import SaturationWarning as SaturationWarning
+from .encoder.fixed_point import Saturation as Saturation
+from .encoder.fixed_point import SaturationWarning as SaturationWarning
 from .encoder.reduce.sparsify import sparsify as sparsify
-from .encoder.tune import Tuning as Tuning
+from .encoder.tensor_report import TensorReport as TensorReport
+from .encoder.tuning import Tuning as Tuning
 from .errors import BitstreamError as BitstreamError
 from .errors import ElementError as ElementError
 from .errors import EncodeError as EncodeError

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from . import child, formats
+from . import formats
 from .errors import FormatError, MissingDependencyError, UnsupportedError
 from .model import Array, Model
+from .subprocess_command import module_command
 
 
 def run_model(model: Model, inputs: Mapping[str, Array], *, timeout: float = 600.0) -> dict[str, Array]:
@@ -69,7 +70,7 @@ def run_folder(
         formats.save(Model(inputs), source)
         try:
             done = subprocess.run(
-                child.command(__name__, os.fspath(folder), source, target),
+                module_command(__name__, os.fspath(folder), source, target),
                 check=False,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

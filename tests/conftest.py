@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Generator
@@ -28,6 +29,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 #: States of random number generators, as the modules of tests made them, by module.
 SEEDS = pytest.StashKey[dict[str, Any]]()
 
+#: Modules in which all tests are medium or slow.
+LEFT_OUT = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(medium|slow)\b", re.MULTILINE)
+
 # A busy machine is no defect of the code. Without the slow tests, a property is tried with a fifth of its examples.
 hypothesis.settings.register_profile("full", deadline=None)
 hypothesis.settings.register_profile("fast", deadline=None, max_examples=20)
@@ -50,6 +54,24 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"{Path(nnr_codec.__file__).parent} has no compiled extension: pip install -e '.[dev,clients]' builds it"
         )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore modules of which all tests are medium or slow in a run without both: importing them takes seconds."""
+    if collection_path.suffix != ".py" or config.option.markexpr != "not slow and not medium":
+        return None
+    return LEFT_OUT.search(collection_path.read_text("utf-8")) is not None or None
+
+
+def pytest_sessionstart() -> None:
+    """Collect no garbage while tests are collected, since there is none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector ignore the collected tests, which stay until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

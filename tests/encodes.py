@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import nnr_codec as nnr
-from nnr_codec import workers
 from nnr_codec.model import Array, Model, Topology
+from nnr_codec.parallel import pool as pool_module
 
 #: Where the digests are.
 DIGESTS = Path(__file__).parent / "data" / "encodes.json"
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print them, and write nothing")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    workers.SMALL = 0  # every tensor is handed over to who works
+    pool_module.SMALL = 0  # every tensor is handed over to who works
     found = digests(jobs=arguments.jobs)
     if arguments.print:
         print(json.dumps({"numpy": np.__version__, "digests": found}))

@@ -21,7 +21,7 @@ import numpy as np
 
 import nnr_codec as nnr
 from nnr_codec.files import PARTIAL_SUFFIX
-from nnr_codec.parts import SUFFIX as PARTS
+from nnr_codec.parallel.checkpoint import SUFFIX as PARTS
 
 from .formats.support import nnef_model, tree
 from .formats.test_shards import INDEX, ONE, TWO, checkpoint

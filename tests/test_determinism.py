@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnr_codec import workers
+from nnr_codec.parallel import pool as pool_module
 
 from .encodes import CASES, DIGESTS, digests
 
@@ -61,7 +61,7 @@ def test_the_bytes_are_those_that_they_were() -> None:
     ids=["threads", "processes"],
 )
 def test_executors(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SMALL", 0)  # every tensor is handed over
+    monkeypatch.setattr(pool_module, "SMALL", 0)  # every tensor is handed over
     with start() as executor:
         assert isinstance(executor, Executor)
         check(digests(executor=executor))

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from nnr_codec.conformance.errata import ERRATA, Erratum, page
 from nnr_codec.conformance.vectors import load_cases
 
@@ -54,8 +52,12 @@ def test_the_page_is_current_and_has_each_entry_once() -> None:
     assert re.findall(r"^### (\w+)$", text, re.M) == list(ERRATA)
 
 
-@pytest.mark.parametrize("erratum", ERRATA.values(), ids=ERRATA)
-def test_what_an_entry_cites_exists(erratum: Erratum) -> None:
+def test_what_an_entry_cites_exists() -> None:
+    for erratum in ERRATA.values():
+        assert_cites_what_exists(erratum)
+
+
+def assert_cites_what_exists(erratum: Erratum) -> None:
     assert re.fullmatch(r"[A-Z][1-9]\d?", erratum.id)
     assert all(CLAUSE.fullmatch(clause) for clause in erratum.clauses.split(", "))
     text = f"{erratum.text} {erratum.decision} {erratum.evidence}"

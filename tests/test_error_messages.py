@@ -103,6 +103,7 @@ def test_the_search_finds_what_it_is_for() -> None:
     assert not list(searches(ast.parse("try: pass\nexcept ValueError as error:\n    print(str(error), error.rule)")))
 
 
+@pytest.mark.medium
 def test_no_code_looks_into_the_text_of_our_errors() -> None:
     found, seen = [], 0
     for path in [*(ROOT / "nnr_codec").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]:

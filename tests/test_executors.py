@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec import workers
+from nnr_codec.cancellation import CancelToken
 from nnr_codec.model import Array
-from nnr_codec.wanted import Wanted
+from nnr_codec.parallel import pool as pool_module
 
 from .formats.support import dat, graph_text, regular, tar_bytes, write_folder
 
@@ -318,7 +318,7 @@ class Counting(Now):
 @pytest.mark.parametrize(("window", "most"), [(1 << 25, 6), (300_000, 3), (0, 3), (480_000, 6), (400_000, 5)])
 def test_no_more_is_in_flight_than_there_is_room_for(window: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors of 480 kB two for each of three workers, and of larger ones than the window one."""
-    monkeypatch.setattr(workers, "WINDOW", window)
+    monkeypatch.setattr(pool_module, "WINDOW", window)
     many = {f"w{k}": np.full((300, 400), k, "f4") for k in range(20)}
     data = nnr.encode(many)
     for call in (lambda e: nnr.encode(many, executor=e, jobs=3), lambda e: nnr.decode(data, executor=e, jobs=3)):
@@ -575,7 +575,7 @@ def test_errors_survive_the_way_back(error: nnr.NnrError) -> None:
     def fail() -> int:
         raise error
 
-    results, other = pickle.loads(pickle.dumps(workers.perform([lambda: 1, fail, lambda: 2], Wanted())))
+    results, other = pickle.loads(pickle.dumps(pool_module.perform([lambda: 1, fail, lambda: 2], CancelToken(), 0)))
     assert results == [1]
     assert type(other) is type(error)
     assert str(other) == str(error)

@@ -48,9 +48,19 @@ def test_values(stream: Stream) -> None:
 
 @pytest.mark.parametrize("stream", one_by_one([stream for stream in ROUNDS if not stream.before]))
 def test_values_without_state(stream: Stream) -> None:
-    """Bitstreams of one round, and the first of several, need no state; a file by its path is the same as its bytes."""
+    """Bitstreams of one round, and the first of several, need no state; a file by its path is the same as its bytes.
+
+    NnrFile gives the same tensors, the last one first and twice over; it knows shapes and types before decoding.
+    """
     assert_equal(nnr.decode(stream.data, raw=True).tensors, stream.values)
     assert_equal(nnr.decode(stream.path, raw=True).tensors, stream.values)
+    model = nnr.decode(stream.data)
+    with nnr.open(stream.data) as file:
+        assert list(file) == list(model)
+        for name in [*reversed(list(file)), *file]:
+            values = file[name]
+            np.testing.assert_array_equal(values, model[name], err_msg=name)
+            assert (file.info[name].shape, file.info[name].dtype) == (values.shape, values.dtype)
 
 
 @pytest.mark.parametrize("stream", one_by_one(LEVELS))
@@ -100,15 +110,3 @@ def test_raw_leaves_scaling_apart() -> None:
         weight = name.removesuffix("_scaling")
         factors = raw[name].astype("f8").reshape(-1, *[1] * (raw[weight].ndim - 1))
         np.testing.assert_array_equal(model[weight], (raw[weight].astype("f8") * factors).astype("f4"))
-
-
-@pytest.mark.parametrize("stream", one_by_one([stream for stream in ROUNDS if not stream.before]))
-def test_open_gives_the_same(stream: Stream) -> None:
-    """A tensor at a time, last one first and twice over; shapes and types known before decoding are right."""
-    model = nnr.decode(stream.data)
-    with nnr.open(stream.data) as file:
-        assert list(file) == list(model)
-        for name in [*reversed(list(file)), *file]:
-            values = file[name]
-            np.testing.assert_array_equal(values, model[name], err_msg=name)
-            assert (file.info[name].shape, file.info[name].dtype) == (values.shape, values.dtype)

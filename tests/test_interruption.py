@@ -13,10 +13,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from nnr_codec import wanted, workers
+from nnr_codec import cancellation
 from nnr_codec.cabac_ext import bits, quantizer, surgeon
 from nnr_codec.cabac_ext.kernel import PayloadDecoder, PayloadEncoder, PayloadEstimator, TensorSyntax, measure
-from nnr_codec.wanted import asking
+from nnr_codec.cancellation import CancelToken, cancelled_by
+from nnr_codec.parallel import pool as pool_module
 
 STEP = 1 << 20
 LEVELS = np.zeros((1, 3 * STEP), np.int32)
@@ -84,7 +85,7 @@ class Enough(Exception):  # noqa: N818  # no error
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_long_loops_ask_whether_they_are_wanted(name: str) -> None:
+def test_long_loops_check_for_cancellation(name: str) -> None:
     asked = 0
 
     def check() -> None:
@@ -93,10 +94,10 @@ def test_long_loops_ask_whether_they_are_wanted(name: str) -> None:
         if asked == 2:
             raise Enough
 
-    with pytest.raises(Enough), asking(check):
+    with pytest.raises(Enough), cancelled_by(check):
         LOOPS[name]()
     assert asked == 2
-    wanted.ask()  # nobody is asked any more
+    cancellation.check_cancelled()  # the check is gone
     assert asked == 2
 
 
@@ -119,25 +120,23 @@ def test_rows_of_blocks_in_threads_end() -> None:
 
             return threads.map(row, groups)
 
-        with pytest.raises(Enough), asking(check):
+        with pytest.raises(Enough), cancelled_by(check):
             in_blocks(run)
     assert asked == 1
     assert len(done) <= 3  # of 8: one that was given, one that ran, and one that the thread had taken
 
 
-class Work:
+class Work(pool_module.Task[None]):
     """A task, which encodes a tensor of 24 steps of the kernel."""
 
-    here = False
-
     def __init__(self, name: str) -> None:
-        self.names, self.cost = [name], 1 << 30
+        self.names, self.nbytes = [name], 1 << 30
 
     def __call__(self) -> None:
         PayloadEncoder().quant_tensor(TensorSyntax((1, 24 * STEP)), np.zeros((1, 24 * STEP), np.int32))
 
 
-class Watched(wanted.Wanted):
+class Watched(CancelToken):
     """Work that is in the kernel waits there for its end, and is counted when it asks after that."""
 
     def __init__(self) -> None:
@@ -145,18 +144,18 @@ class Watched(wanted.Wanted):
         self.asked: dict[int, int] = {}
         self.running, self.ended, self.late = threading.Semaphore(0), threading.Event(), 0
 
-    def end(self) -> None:
-        super().end()
+    def cancel(self, after: int = -1) -> None:
+        super().cancel(after)
         self.ended.set()
 
-    def __call__(self) -> None:
+    def __call__(self, number: int = 0) -> None:
         thread = threading.get_ident()
         self.asked[thread] = self.asked.get(thread, 0) + 1
         if self.asked[thread] == 2:  # the first time was before it began
             self.running.release()
             self.ended.wait(600)
         self.late += self.ended.is_set()
-        super().__call__()
+        super().__call__(number)
 
 
 @contextmanager
@@ -186,15 +185,15 @@ def interrupting(count: threading.Semaphore, times: int) -> Iterator[None]:
 @pytest.mark.parametrize("given", [False, True])
 def test_threads_leave_what_they_are_at(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     asked = Watched()
-    monkeypatch.setattr(workers, "Wanted", lambda: asked)
+    monkeypatch.setattr(pool_module, "CancelToken", lambda: asked)
     threads = threading.active_count()
     with ThreadPoolExecutor(2) as executor:
         with (
             pytest.raises(KeyboardInterrupt),
-            workers.Pool(2, executor if given else None) as pool,
+            pool_module.Pool(2, executor if given else None) as pool,
             interrupting(asked.running, 2),
         ):
-            next(pool.results([Work(name) for name in "abc"]))
+            next(pool.run([Work(name) for name in "abc"]))
         assert list(asked.asked.values()) == [2, 2]  # of 25
         assert asked.late == 2
     assert threading.active_count() == threads
@@ -227,8 +226,8 @@ class Waiting(Future[Any]):
 def test_other_workers_are_not_waited_for() -> None:
     """What has not begun is cancelled; what runs is of no use to anybody."""
     executor = Busy()
-    with pytest.raises(KeyboardInterrupt), workers.Pool(2, cast(Any, executor)) as pool:
-        next(pool.results([Work(name) for name in "abc"]))
+    with pytest.raises(KeyboardInterrupt), pool_module.Pool(2, cast(Any, executor)) as pool:
+        next(pool.run([Work(name) for name in "abc"]))
     first, *others = cast("list[Waiting]", executor.futures)
     assert first.running()
     assert first.waits == 1
@@ -237,8 +236,8 @@ def test_other_workers_are_not_waited_for() -> None:
 
 
 def test_an_answer_for_another_process_is_yes() -> None:
-    asked = wanted.Wanted()
-    asked.end()
+    asked = CancelToken()
+    asked.cancel()
     with pytest.raises(CancelledError):
         asked()
     pickle.loads(pickle.dumps(asked))()

@@ -22,12 +22,12 @@ LAYERS = {
     "errors": 0,
     "rules": 0,
     "constants": 0,
-    "child": 0,
-    "wanted": 0,
+    "cancellation": 0,
+    "subprocess_command": 0,
     "dtypes": 0,
     "limits": 1,
     "model": 1,
-    "workers": 1,
+    "parallel": 1,
     "compare": 1,
     "config": 1,
     "reduction_steps": 1,
@@ -36,8 +36,8 @@ LAYERS = {
     "cabac_ext": 1,
     "tensor": 1,
     "sideinfo": 1,
+    "topology": 1,
     "bitstream": 2,
-    "parts": 2,
     "encoder": 3,
     "decoder": 3,
     "federated": 3,
@@ -68,6 +68,7 @@ SIDEWAYS = {
     "federated": {"encoder", "decoder", "conformance"},
     "integrations": {"api"},
     "compare": {"model"},
+    "topology": {"model"},
     "conformance": {"decoder"},
     "bitstream_difference": {"decoder"},
     "report": {"encoder", "decoder"},
@@ -77,7 +78,10 @@ SIDEWAYS = {
 }
 
 #: Where the imports go no further than this, in spite of the layers.
-ONLY = {"formats": {"model", "errors", "dtypes", "limits", "files"}}
+ONLY = {
+    "formats": {"model", "errors", "dtypes", "limits", "files", "topology"},
+    "topology": {"model", "errors"},
+}
 
 #: Packages that the library leaves to the command line.
 COMMAND_LINE = {"click", "rich", "nnr_cli"}

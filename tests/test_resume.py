@@ -7,7 +7,6 @@ import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nnr_codec as nnr
-from nnr_codec import parts as parts_module
-from nnr_codec.config import EncoderConfig
 from nnr_codec.decoder import group as group_module
+from nnr_codec.encoder import coded_unit as unit_module
 from nnr_codec.encoder import encode as encode_module
-from nnr_codec.encoder import layout as layout_module
-from nnr_codec.errors import FormatError
 from nnr_codec.model import Array
-from nnr_codec.parts import Parts, freeze, parts_of, thaw
-from nnr_codec.syntax.structures import IntegerCodebook
+from nnr_codec.parallel import checkpoint as checkpoint_module
+from nnr_codec.parallel.checkpoint import Checkpoint, checkpoint_of
 
 from .shared import examples
 from .test_executors import Away, Losing, tensors
@@ -73,13 +69,13 @@ def some() -> dict[str, Array]:
 def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of tensors whose units are made."""
     made: list[str] = []
-    encode_unit = encode_module.encode_unit
+    header = unit_module._header
 
     def noted(plan: Any, *rest: Any) -> Any:
         made.append(plan.ids[0])
-        return encode_unit(plan, *rest)
+        return header(plan, *rest)
 
-    monkeypatch.setattr(encode_module, "encode_unit", noted)
+    monkeypatch.setattr(unit_module, "_header", noted)
     return made
 
 
@@ -229,11 +225,10 @@ def test_damaged_parts_are_made_again(damage: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.parts"))
 
 
-def test_plans_and_goals_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goals_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, target = some(), tmp_path / "m.nnr"
     interrupted(model, target, target_ratio=0.15)
     monkeypatch.setattr(encode_module, "allocate", None)
-    monkeypatch.setattr(layout_module, "choose", None)
     nnr.encode_file(model, target, target_ratio=0.15, resume=True)
     monkeypatch.undo()
     assert target.read_bytes() == nnr.encode(model, target_ratio=0.15)
@@ -249,17 +244,23 @@ def test_reports_are_the_same(tmp_path: Path) -> None:
         assert two.tensors[name].unit_bytes == report.unit_bytes
 
 
-def test_what_nobody_can_know_again_is_not_kept(tmp_path: Path) -> None:
-    """Options that are objects of somebody else's."""
+def test_arrays_of_options_are_told_apart(tmp_path: Path, units: list[str]) -> None:
+    """By their items, whatever object has them."""
 
     class Cost:
+        def __init__(self, cost: float) -> None:
+            self.cost = cost
+
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            return np.full((50, 40), 2.0)
+            return np.full((50, 40), self.cost)
 
     model, target = some(), tmp_path / "m.nnr"
-    interrupted(model, target, sensitivity={"w0": Cost()})
-    nnr.encode_file(model, target, resume=True, sensitivity={"w0": Cost()})
-    assert target.read_bytes() == nnr.encode(model, sensitivity={"w0": Cost()})
+    for cost, count in ((2.0, 0), (3.0, len(model) - 1)):
+        interrupted(model, target, sensitivity={"w0": Cost(2.0)})
+        units.clear()
+        nnr.encode_file(model, target, resume=True, overwrite=True, sensitivity={"w0": Cost(cost)})
+        assert len(units) == count
+        assert target.read_bytes() == nnr.encode(model, sensitivity={"w0": Cost(cost)})
 
 
 def test_blocks_and_topologies_are_told_apart(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
 
     def refused() -> None:
-        with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+        with pytest.raises(FileExistsError, match="not a checkpoint folder"):
             nnr.encode_file(model, target, resume=True)
         assert not target.exists()
 
@@ -301,11 +302,21 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
+    """And stays as it is."""
+    old = tmp_path / "m.nnr.parts" / f"{'0' * 64}.nnrpart"
+    old.parent.mkdir(0o700)
+    old.write_text("of another version")
+    with pytest.raises(FileExistsError, match="is a checkpoint of another version; remove it"):
+        nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
+    assert old.read_text() == "of another version"
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give folders away")
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.nnr.parts").mkdir(0o700)
     os.chown(tmp_path / "m.nnr.parts", 1234, 1234)
-    with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+    with pytest.raises(FileExistsError, match="not a checkpoint folder"):
         nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
 
 
@@ -321,7 +332,7 @@ def test_a_folder_with_more_than_files_is_refused(make: Callable[[Path], None], 
         (folder / name).unlink()
         make(folder / name)
         make(folder / f"{name}.new")
-    with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+    with pytest.raises(FileExistsError, match="not a checkpoint folder"):
         nnr.encode_file(model, target, resume=True, target_ratio=0.2)
     assert victim.read_text() == "precious"
     assert {path.name for path in folder.iterdir()} == names | {f"{name}.new" for name in names}
@@ -331,7 +342,7 @@ def test_files_that_are_named_by_digests_are_not_all_ours(tmp_path: Path) -> Non
     stored = tmp_path / "m.nnr.parts" / ("0" * 64)
     stored.parent.mkdir(0o700)
     stored.write_text("precious")
-    with pytest.raises(FileExistsError, match="not a folder of parts of ours"):
+    with pytest.raises(FileExistsError, match="not a checkpoint folder"):
         nnr.encode_file(some(), tmp_path / "m.nnr", resume=True)
     assert stored.read_text() == "precious"
 
@@ -377,105 +388,55 @@ def test_the_parts_take_no_more_than_the_output(tmp_path: Path) -> None:
     assert size < len(nnr.encode(model, target_ratio=0.2)) + 9 * 2500
 
 
-# ------------------------------------------------------------------------------------------------ values
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text(st.characters(codec=None))
-    | st.binary()
-)
-VALUES = st.recursive(
-    LEAVES,
-    lambda each: (
-        st.lists(each)
-        | st.tuples(each, each)
-        | st.dictionaries(st.text(st.characters()), each)
-        | st.frozensets(st.text(st.characters()))
-    ),
-    max_leaves=12,
-)
+# ------------------------------------------------------------------------------------------------ records
+def test_records_come_back(tmp_path: Path) -> None:
+    arrays = [np.arange(6, dtype="i2"), np.ones((2, 0)), np.full(3, 1.5), np.ones(3, ml_dtypes.bfloat16)]
+    value = {"numbers": [1, 0.1, np.float32(0.1), 1e300, float("inf")], "text": "\udc80\u00fc", "none": None}
+    with checkpoint_of(tmp_path / "x", "1") as checkpoint:
+        checkpoint.put("key", value, [array.reshape(-1).view(np.uint8).data for array in arrays])
+        record = checkpoint.get("key")
+        checkpoint.folder.joinpath("key").unlink()
+    assert record is not None
+    assert record[0] == {**value, "numbers": [1, 0.1, float(np.float32(0.1)), 1e300, float("inf")]}
+    for array, buffer in zip(arrays, record[1], strict=True):
+        found = np.frombuffer(buffer, array.dtype)
+        assert found.flags.aligned and found.flags.writeable
+        assert found.tobytes() == array.tobytes()
+    with pytest.raises(TypeError), checkpoint_of(tmp_path / "x", "1") as checkpoint:
+        checkpoint.put("key", object())
 
 
-def joined(value: Any) -> bytearray:
-    return bytearray(b"".join(freeze(value)))
-
-
-def aligned(data: bytes | bytearray) -> memoryview:
-    whole = np.empty(len(data) + 64, np.uint8)
-    start = -whole.ctypes.data % 64
-    whole[start : start + len(data)] = np.frombuffer(bytes(data), np.uint8)
-    return whole[start : start + len(data)].data
-
-
-@given(VALUES)
-def test_values_come_back(value: Any) -> None:
-    frozen = joined(value)
-    assert thaw(aligned(frozen)) == value
-    assert joined(thaw(aligned(frozen))) == frozen
-
-
-def test_equal_sets_are_frozen_alike() -> None:
-    names = [f"name{k}" for k in range(40)]
-    assert joined(frozenset(names)) == joined({*names[::-1]})
-
-
-def test_arrays_and_our_own_objects_come_back() -> None:
-    arrays = [np.arange(6, dtype=">i2").reshape(2, 3), np.ones((2, 0)), np.array(1.5), np.ones(3, ml_dtypes.bfloat16)]
-    arrays += [np.asfortranarray(RNG.normal(0, 1, (3, 4))), np.array([True, False])]
-    for array in arrays:
-        found = thaw(aligned(joined([1, array])))[1]
-        assert found.flags.aligned
-        assert (found.shape, found.dtype.name) == (array.shape, array.dtype.newbyteorder("=").name)
-        np.testing.assert_array_equal(found, array)
-    config = EncoderConfig(rules=(nnr.Rule("a*", qp=3),), overrides={"b": {"rate": 0.25}})
-    assert thaw(aligned(joined(config))) == config
-    book = IntegerCodebook(codebook_egk=2, codebook_size=1, codebook_centre_offset=0, codebook_zero_value=-3)
-    assert thaw(aligned(joined(book))) == book
-    for foreign in (object(), lambda: None, Path("x"), np.array([None]), np.ones(2, "c8")):
-        with pytest.raises(TypeError):
-            freeze([foreign])
-
-
-def test_nothing_else_comes_out() -> None:
-    """Names of functions, of classes that are none of ours, and of what is no dataclass."""
-    for name in ("os:system", "builtins:eval", "nnr_codec.api:encode", "nnr_codec.parts:Parts", "nnr_codec.parts:os"):
-        data = b"c" + len(name).to_bytes(8, "little") + name.encode() + joined({"x": 1})
-        with pytest.raises(FormatError):
-            thaw(aligned(data))
-
-
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(st.data())
-def test_any_bytes_end_in_a_value_or_an_error(data: st.DataObject) -> None:
-    value = {"a": [1, 2.5, None, "text"], "b": (np.arange(5), b"x"), "c": EncoderConfig(), "d": frozenset("ab")}
-    frozen = joined(value)
-    for _ in range(data.draw(st.integers(1, 3))):
-        frozen[data.draw(st.integers(0, len(frozen) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(frozen)) | st.just(len(frozen)))
-    with suppress(FormatError):
-        thaw(aligned(frozen[:cut]))
+def test_damage_is_detected(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    with checkpoint_of(tmp_path_factory.mktemp("any") / "x", "1") as checkpoint:
+        checkpoint.put(key := checkpoint.key("a"), {"a": [1, None]}, [memoryview(b"some bytes"), memoryview(b"")])
+        path = checkpoint.folder / key
+        whole = bytearray(path.read_bytes())
+        at, bits = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 255))
+        whole[at] ^= bits
+        path.write_bytes(whole)
+        assert (checkpoint.get(key) is None) == bool(bits)
+        path.write_bytes(whole[:at])
+        assert checkpoint.get(key) is None
 
 
-def test_parts_by_themselves(tmp_path: Path) -> None:
-    with parts_of(tmp_path / "x", "1") as parts:
-        one, two = parts.key("a", 1), parts.key("a", 2)
-        parts.put(one, [1, np.arange(3)])
-        assert one in parts
-        assert two not in parts
-        assert parts.get(two) is None
-        assert parts.get(one)[0] == 1
-        (parts.folder / one).write_bytes(b"damaged")
-        assert one in parts
-        assert parts.get(one) is None
-        assert one not in parts  # so that it is made again
-        parts.put(one, 2)
-        parts.put(two, "much" * 99, most=100)
-        assert two not in parts
-        parts.only([two])
-        assert one not in parts
-        parts.put(one, 3)
+def test_records_by_themselves(tmp_path: Path) -> None:
+    with checkpoint_of(tmp_path / "x", "1") as checkpoint:
+        one, two = checkpoint.key("a", 1), checkpoint.key("a", 2)
+        checkpoint.put(one, 1)
+        assert one in checkpoint
+        assert two not in checkpoint
+        assert checkpoint.get(two) is None
+        assert checkpoint.get(one) == (1, [])
+        (checkpoint.folder / one).write_bytes(b"damaged")
+        assert one in checkpoint
+        assert checkpoint.get(one) is None
+        assert one not in checkpoint  # so that it is made again
+        checkpoint.put(one, 2)
+        checkpoint.only([two])
+        assert one not in checkpoint
+        checkpoint.put(one, 3)
     assert not list(tmp_path.iterdir())
-    assert Parts(tmp_path / "y", "1").key("a") != Parts(tmp_path / "y", "2").key("a")
-    assert parts_module.SUFFIX == ".parts"
+    assert Checkpoint(tmp_path / "y", "1").key("a") != Checkpoint(tmp_path / "y", "2").key("a")
+    assert checkpoint_module.SUFFIX == ".parts"

@@ -45,6 +45,7 @@ class TestTract:
     def engine(self) -> None:
         pytest.importorskip("tract", reason="the package tract (extra 'clients') is not installed")
 
+    @pytest.mark.medium
     def test_by_name_and_in_portions(self) -> None:
         outputs = run_model(MODEL, {"other": W, "b": 2 * A.astype("f8"), "a": A})
         assert list(outputs) == ["sum", "scaled"]
@@ -67,6 +68,7 @@ class TestTract:
         with pytest.raises(nnr.FormatError, match=what):
             run_model(MODEL, inputs)
 
+    @pytest.mark.medium
     def test_graphs_that_cannot_run(self, tmp_path: Path) -> None:
         model = nnr.Model({"w": W}, Topology("nnef", GRAPH.replace(b"mul(", b"no_such_operation(")))
         with pytest.raises(nnr.FormatError, match="tract cannot run the model: ") as caught:

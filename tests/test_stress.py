@@ -13,6 +13,8 @@ from nnr_codec.conformance.vectors import run
 
 from .vectors.stress import STRESS, write
 
+pytestmark = pytest.mark.medium
+
 #: Those that are made and decoded within moments.
 QUICK = ("NNR-STR-005", "NNR-STR-008", "NNR-STR-011", "NNR-STR-016", "NNR-STR-017", "NNR-STR-018")
 

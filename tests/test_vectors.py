@@ -210,6 +210,7 @@ def test_is_reproduced(case: Made) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the folder as a whole
+@pytest.mark.medium
 def test_the_manifest_names_every_file() -> None:
     """`python -m tests.vectors.make` writes it; the suite has the digest of the list that ``sha256sum`` makes."""
     text = (ROOT / manifest.FILE).read_bytes()

@@ -3,9 +3,13 @@
 Faults are found in the source, by kind:
 
 ``limit``
-    a call of ``limits.check``, or of a method of a budget, is left out.
+    a call of a method of limits or of a budget limits nothing.
+``check``
+    a call of a function that is named ``check``, ``need`` or ``charge``, and whose result is not used, is left out.
 ``guard``
-    the condition of an ``if`` that raises is false.
+    the condition of an ``if`` that raises is false, or what a ``for`` that raises goes through is empty.
+``handler``
+    an ``except`` that raises another exception catches none.
 ``arithmetic``
     in ``syntax``, ``decoder``, ``encoder`` and ``tensor``, a comparison includes or excludes equality, or an integer
     is one larger.
@@ -33,7 +37,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import accumulate, groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,6 +80,10 @@ class Fault(NamedTuple):
         return source[: self.start] + self.new + source[self.start + len(self.old) :]
 
 
+#: Kinds of fault that a copy of the package has all at once, of which `tools.switch` lets one be.
+SWITCHED = ("limit", "check", "guard", "handler")
+
+
 # ------------------------------------------------------------------------------------------------ faults of a file
 def in_python(file: str, source: str) -> Iterator[Fault]:
     """The faults of a module."""
@@ -93,15 +101,24 @@ def in_python(file: str, source: str) -> Iterator[Fault]:
         old = source[start : place(node.end_lineno or 0, node.end_col_offset or 0)]
         return Fault(f"{file}::{function}::{kind}-{number}", kind, file, start, old, new)
 
+    def switched(kind: str, function: str, node: ast.expr) -> Fault:
+        made = fault(kind, function, node, "")
+        return made._replace(new=f"switch.{kind}({made.name!r}, {made.old})")
+
     def walk(node: ast.AST, function: str) -> Iterator[Fault]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             function = f"{function}.{node.name}".lstrip(".")
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring
-        if isinstance(node, ast.Expr) and _is_limit(node.value):
-            yield fault("limit", function, node, "None")
-        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
-            yield fault("guard", function, node.test, "False")
+        statement = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(statement, ast.Call) and not _is_limit(statement) and CHECKS.match(_last_name(statement.func)):
+            yield switched("check", function, statement.func)
+        if isinstance(node, ast.Call) and _is_limit(node):
+            yield switched("limit", function, node.func)
+        if isinstance(node, ast.If | ast.For) and _raises(node.body[-1]):
+            yield switched("guard", function, node.test if isinstance(node, ast.If) else node.iter)
+        if isinstance(node, ast.ExceptHandler) and node.type and _raises(node.body[-1], anew=True):
+            yield switched("handler", function, node.type)
         if file.split("/")[1] in ARITHMETIC:
             if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED:
                 swapped = ast.Compare(node.left, [SWAPPED[type(node.ops[0])]()], node.comparators)
@@ -117,44 +134,128 @@ def in_python(file: str, source: str) -> Iterator[Fault]:
     yield from walk(ast.parse(source), "")
 
 
-def _is_limit(call: ast.expr) -> bool:
-    """Return whether an expression calls a method of limits or of a budget."""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return False
-    owner = call.func.value
-    name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
-    return name.lstrip("_") in ("limits", "budget")
+CHECKS = re.compile("_*(check|need|charge)(_|$)")
+#: Functions that never return.
+RAISING = ("fail", "refuse", "_too_long")
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return ``c`` of ``a.b.c``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_limit(call: ast.Call) -> bool:
+    """Return whether a method of limits or of a budget is called."""
+    return isinstance(call.func, ast.Attribute) and _last_name(call.func.value).lstrip("_") in ("limits", "budget")
+
+
+def _raises(node: ast.stmt, *, anew: bool = False) -> bool:
+    """Return whether a statement raises; ``anew``: an exception, not the one that was caught."""
+    if isinstance(node, ast.Raise):
+        return node.exc is not None or not anew
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _last_name(node.value.func) in RAISING
+
+
+def with_switches(file: str, source: str, faults: list[Fault]) -> str:
+    """The source of a file with faults that are switched, after what switches them."""
+    faults = [fault for fault in faults if fault.kind in SWITCHED]
+    if not faults:
+        return source
+    lines = source.splitlines(keepends=True)
+    if file.endswith(".py"):
+        code = (node for node in ast.parse(source).body if not isinstance(node, ast.Expr))
+        first = next(node.lineno for node in code if "__future__" not in ast.dump(node))
+    else:
+        first = next(number for number, line in enumerate(lines, 1) if not line.startswith("#"))
+    pieces = [(sum(map(len, lines[: first - 1])), 2, 0, "import switch\n" if file.endswith(".py") else SWITCH)]
+    for fault in faults:
+        end = fault.start + len(fault.old)
+        before, after = fault.new.split(fault.old, 1)
+        pieces += [(fault.start, 1, -end, before), (end, 0, -fault.start, after)]
+    for place, _, _, text in sorted(pieces, reverse=True):
+        source = source[:place] + text + source[place:]
+    return source
+
+
+#: `switch.guard` in Cython.
+SWITCH = '''cdef extern from *:
+    """
+    #ifndef NNR_SWITCH
+    #define NNR_SWITCH
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <string.h>
+    static int nnr_guard(const char *name, int refused) {
+        const char *fault = refused ? getenv("NNR_FAULT") : NULL, *fired = refused ? getenv("NNR_FIRED") : NULL;
+        FILE *file = fired && !(fault && !strcmp(fault, name)) ? fopen(fired, "a") : NULL;
+        if (file) {
+            fputs(name, file);
+            fputc(10, file);
+            fclose(file);
+        }
+        return refused && !(fault && !strcmp(fault, name));
+    }
+    #endif
+    """
+    bint guard "nnr_guard"(const char *name, bint refused) noexcept nogil
+
+'''
 
 
 def in_compiled(file: str, source: str) -> Iterator[Fault]:
     """The faults of a Cython or C file, found by lines."""
-    counts: dict[str, int] = {}
+    counts: dict[tuple[str, str], int] = {}
     function, start, is_text = "", 0, False
-    for line in source.splitlines(keepends=True):
+    lines = source.splitlines(keepends=True)
+
+    def fault(kind: str, column: int, old: str, new: str = "") -> Fault:
+        number = counts[kind, function] = counts.get((kind, function), 0) + 1
+        name = f"{file}::{function}::{kind}-{number}"
+        return Fault(name, kind, file, start + column, old, new or f'guard(b"{name}", {old})')
+
+    for number, line in enumerate(lines, 1):
         code = re.split(r"#(?!define)|//|/\*", line)[0]
         quotes = line.count('"""')
         if is_text or quotes or line.lstrip().startswith("*"):
             is_text ^= quotes % 2 == 1
             code = ""
-        if found := re.match(r"(?:\s*(?:cdef|cpdef|def)\b|static\b|\w+ \w).*?\b(\w+)\(", code):
+        if found := re.match(r"(?:\s*(?:cdef|cpdef|def)\b|static\b|\w+ \w)[^=]*?\b(\w+)\(", code):
             function = found[1]
         elif not re.match(r"\s*(#|\w*include|cdef enum|case)", code):
+            if (found := _refusal(code, lines[number:])) and not file.endswith(".h"):
+                yield fault("guard", found.start(1), found[1])
             for token in re.finditer(r'(?<= )(?:[<>]=?|[=!]=)(?= )|(?<![\w."\'])\d+(?![\w."\'])', code):
-                counts[function] = number = counts.get(function, 0) + 1
-                new = COMPILED.get(token[0]) or str(int(token[0]) + 1)
-                name = f"{file}::{function}::kernel-{number}"
-                yield Fault(name, "kernel", file, start + token.start(), token[0], new)
+                yield fault("kernel", token.start(), token[0], COMPILED.get(token[0]) or str(int(token[0]) + 1))
         start += len(line)
 
 
+def _refusal(code: str, following: list[str]) -> re.Match[str] | None:
+    """Return the match of a line of Cython whose first group is the condition of an error."""
+    if found := re.match(r"\s*(?:return [A-Z_]+ if (?=.* else OK)|\S+invalid \|= )(.+?)(?: else OK)?\s*$", code):
+        return found
+    found = re.match(r"\s*(?:el)?if (?!Coder)(.+):\s*$", code)
+    indent = len(code) - len(code.lstrip())
+    last = ""
+    for line in takewhile(lambda line: not line.strip() or re.match(rf" {{{indent + 1}}}", line), following):
+        last = line if re.match(rf" {{{indent + 4}}}[^\s)]", line) else last
+    return found if re.match(r"\s*(raise|t\.error = [A-Z]|return [A-Z]\w*$|self\._check\([A-Z])", last) else None
+
+
+def source_of(file: str) -> Path:
+    """The path of a file whose name begins with its package."""
+    package, _, name = file.partition("/")
+    return PACKAGES[package] / name
+
+
 def every_fault() -> Iterator[Fault]:
-    """All faults of the package, in the order of its files."""
-    for path in sorted(PACKAGES["nnr_codec"].rglob("*")):
-        file = path.relative_to(ROOT).as_posix()
-        if path.suffix == ".py":
-            yield from in_python(file, path.read_text(encoding="utf-8"))
-        elif path.suffix in (".pyx", ".pxi", ".pxd", ".h"):
-            yield from in_compiled(file, path.read_text(encoding="utf-8"))
+    """All faults of the packages, in the order of their files."""
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*")):
+            file = f"{package}/{path.relative_to(folder).as_posix()}"
+            if path.suffix == ".py":
+                yield from in_python(file, path.read_text(encoding="utf-8"))
+            elif path.suffix in (".pyx", ".pxi", ".pxd", ".h"):
+                yield from in_compiled(file, path.read_text(encoding="utf-8"))
 
 
 def sample(faults: list[Fault], count: int, seed: int) -> list[Fault]:
@@ -165,7 +266,7 @@ def sample(faults: list[Fault], count: int, seed: int) -> list[Fault]:
     return [group[place] for place in range(longest) for group in kinds if place < len(group)][:count]
 
 
-KINDS = ("limit", "guard", "arithmetic", "kernel")
+KINDS = (*SWITCHED, "arithmetic", "kernel")
 
 
 # ------------------------------------------------------------------------------------------------ runs
@@ -182,12 +283,14 @@ def nearest(file: str, tests: list[str]) -> list[str]:
 
 
 class Copy:
-    """A copy of the packages in a folder, in which one fault at a time is injected."""
+    """A copy of the packages in a folder, in which one fault at a time is injected; those in Python by the switch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name, package in PACKAGES.items():
             shutil.copytree(package, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+        shutil.copy(ROOT / "tools" / "switch.py", folder)
+        self.switch(".py")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         self.environment |= {
             "PYTHONPATH": str(folder),
@@ -196,6 +299,13 @@ class Copy:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self.base = folder / "snapshot.json"
+
+    def switch(self, *suffixes: str) -> None:
+        """Write switches into files, which are then to be built where they are compiled."""
+        for file, faults in groupby(every_fault(), lambda fault: fault.file):
+            if file.endswith(suffixes):
+                source = source_of(file).read_text(encoding="utf-8")
+                (self.folder / file).write_text(with_switches(file, source, [*faults]), encoding="utf-8")
 
     def run(self, *command: str) -> tuple[int, str]:
         """Exit code and output of a Python command that uses the copy."""
@@ -235,7 +345,9 @@ class Copy:
 
     def tests(self, files: list[str]) -> str:
         """The first test that fails; empty where none does."""
-        code, said = self.run("pytest", "-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", *files)
+        options = ("-v", "-x", "--noconftest", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow")
+        code, said = self.run("pytest", *options, "-o", "addopts=--import-mode=importlib", *files)
+        assert code != USAGE_ERROR, said
         if code in (0, 5):
             return ""
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
@@ -254,22 +366,27 @@ class Copy:
 
     def first_failure(self, fault: Fault, tests: list[str]) -> str | None:
         """Return the test that detects a fault: empty if none does, None if the fault cannot be built."""
-        path = self.folder / fault.file
-        source = path.read_text(encoding="utf-8")
-        kept = {each: each.read_bytes() for each in path.parent.glob("*.so")} if fault.kind == "kernel" else {}
-        path.write_text(fault.applied(source), encoding="utf-8")
+        path, is_compiled = self.folder / fault.file, not fault.file.endswith(".py")
+        before = path.read_text(encoding="utf-8")
+        kept = {each: each.read_bytes() for each in path.parent.glob("*.so")} if is_compiled else {}
+        self.environment["NNR_FAULT"] = fault.name
+        source = source_of(fault.file).read_text(encoding="utf-8")
+        changed = with_switches(fault.file, source, [fault]) if fault.kind in SWITCHED else fault.applied(source)
+        path.write_text(changed, encoding="utf-8")
         try:
-            if fault.kind == "kernel" and not self.build(fault.file):
+            if is_compiled and not self.build(fault.file):
                 return None
             found = self.snapshot() if fault.kind in WITH_SNAPSHOT else ""
             return found or self.tests(nearest(fault.file, tests))
         finally:
-            path.write_text(source, encoding="utf-8")
+            path.write_text(before, encoding="utf-8")
             for each, data in kept.items():
                 each.unlink()  # a loaded extension is never overwritten
                 each.write_bytes(data)
 
 
+#: Exit code of pytest.
+USAGE_ERROR = 4
 #: Kinds of fault for which the facts of these sections are compared first.
 WITH_SNAPSHOT = ("arithmetic", "kernel")
 SECTIONS = ("vectors", "encodes", "formats")
@@ -312,7 +429,7 @@ def main() -> None:
         for fault in chosen:
             print(fault.name)
         return
-    slow = ("clients", "integrations", "peer", "test_checks", "test_browser", "_torch", "_models", "_any", "_large")
+    slow = ("clients", "integrations", "peer", "test_guards", "test_browser", "_torch", "_models", "_any", "_large")
     found = (path.relative_to(ROOT).as_posix() for pattern in arguments.tests for path in sorted(ROOT.glob(pattern)))
     tests = [name for name in found if not any(word in name for word in slow)]
     run(chosen, arguments.results, tests, arguments.seconds, arguments.survivors)

@@ -15,7 +15,7 @@ from ..decoder.index import NnrFile
 from ..formats import TopologySource
 from ..limits import Limits
 from ..model import Model
-from .files import parts_for
+from .files import checkpoint_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -171,7 +171,7 @@ def decode_file(
     allow_missing, jobs, executor
         As for :func:`decode`.
     resume : bool
-        As for :func:`encode_file`: keep decoded tensors until the model is there.
+        As for :func:`encode_file`: store decoded tensors until the model is complete.
     **options
         Those of :func:`open`, unless ``data`` is open.
 
@@ -183,9 +183,16 @@ def decode_file(
             data = stack.enter_context(open(data, **options))
         elif options:
             raise TypeError(f"the bitstream is open already, and {', '.join(options)} cannot change that")
-        parts = stack.enter_context(parts_for(target, resume))
+        checkpoint = stack.enter_context(checkpoint_for(target, resume))
         model = stack.enter_context(
-            data.deferred(progress, names=names, allow_missing=allow_missing, jobs=jobs, executor=executor, parts=parts)
+            data.deferred(
+                progress,
+                names=names,
+                allow_missing=allow_missing,
+                jobs=jobs,
+                executor=executor,
+                checkpoint=checkpoint,
+            )
         )
         if isinstance(target, (str, os.PathLike)):
             formats.save(model, target, format=format, overwrite=overwrite)

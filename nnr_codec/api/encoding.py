@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 from .. import __version__, formats
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.encode import Progress, TensorReport, encode_units
+from ..encoder.encode import Progress, encode_units
+from ..encoder.tensor_report import TensorReport
 from ..files import output_file
-from ..parts import Parts
+from ..parallel.checkpoint import Checkpoint
 from ..report.encoded import EncodeReport, Notes, Witness
-from .files import file_name, parts_for
+from .files import checkpoint_for, file_name
 from .prepared import prepared_model, with_all_amounts
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ def encode_file(
     statistics : bool
         Decode what is written, and measure what ``to_json``, ``to_html`` and ``save`` of the report need.
     resume : bool
-        Keep finished units in a folder, ``target`` with ``.parts`` appended, until the file is there. After an
-        interruption the same call goes on from them; other tensors or options find nothing of theirs. The result is
-        the same. ``target`` has to be a path; FileExistsError for a folder of that name that is another one's.
+        Store finished units in a checkpoint, the folder ``target`` with ``.parts`` appended, until the file is
+        complete. After an interruption the same call resumes: it plans all tensors again, and codes the missing units.
+        The result is the same. ``target`` must be a path; FileExistsError for a folder of that name that is no
+        checkpoint, or one of another version.
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)
@@ -120,7 +122,7 @@ def encode_file(
         if progress and taken:
             progress(taken)
 
-    def write(file: BinaryIO, parts: Parts | None) -> None:
+    def write(file: BinaryIO, checkpoint: Checkpoint | None) -> None:
         nonlocal started
         witness = Witness(prepared, report) if statistics else None
         for unit in encode_units(
@@ -130,7 +132,7 @@ def encode_file(
             jobs=jobs,
             executor=executor,
             statistics=statistics,
-            parts=parts,
+            checkpoint=checkpoint,
             asked=settings,
         ):
             report.nbytes += len(unit)
@@ -141,11 +143,11 @@ def encode_file(
             witness.finish()
             started += witness.seconds
 
-    with parts_for(target, resume) as parts:
+    with checkpoint_for(target, resume) as checkpoint:
         if isinstance(target, (str, os.PathLike)):
             with output_file(target, overwrite=overwrite) as file:
-                write(file, parts)
+                write(file, checkpoint)
         else:
-            write(target, parts)
+            write(target, checkpoint)
     report.seconds = time.perf_counter() - started
     return report

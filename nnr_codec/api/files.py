@@ -1,4 +1,4 @@
-"""Model files, and what is kept beside targets."""
+"""Model files, and checkpoints beside targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .. import __version__, formats
 from ..limits import Limits
 from ..model import Array, Model
-from ..parts import Parts, parts_of
+from ..parallel.checkpoint import Checkpoint, checkpoint_of
 
 if TYPE_CHECKING:
     from .arguments import ModelSource, Source, Target
@@ -28,13 +28,13 @@ def save(
     formats.save(formats.as_model(model), target, format=format, overwrite=overwrite)
 
 
-def parts_for(target: Target, resume: bool) -> AbstractContextManager[Parts | None]:
-    """What is kept of the work on a target, if anything is to be; ValueError for a target without a name."""
+def checkpoint_for(target: Target, resume: bool) -> AbstractContextManager[Checkpoint | None]:
+    """Return the checkpoint of a target, if there is to be one; ValueError for a target without a name."""
     if not resume:
         return nullcontext()
     if not isinstance(target, (str, os.PathLike)):
-        raise ValueError("resume needs a path as the target, beside which parts are kept")
-    return parts_of(target, __version__)
+        raise ValueError("resume needs a path as the target, beside which the checkpoint is")
+    return checkpoint_of(target, __version__)
 
 
 def file_name(source: ModelSource) -> str:

@@ -9,9 +9,9 @@ from ..compare import compare_models
 from ..config import EncoderConfig
 from ..encoder import estimate as estimation
 from ..encoder.encode import encode_units
-from ..encoder.prepare import Prepared, prepare, prepared_of
-from ..encoder.reduce.amounts import open_amounts, with_amounts
-from ..encoder.reduce.tool import Reduced
+from ..encoder.prepared import Prepared
+from ..encoder.reduce import open_amounts, prepare, with_amounts
+from ..encoder.reduce.scaling import with_scales
 from ..encoder.schedule import Pool, Reader
 from ..errors import FormatError
 from ..model import Model, Wiring
@@ -49,9 +49,9 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
         known = replace(known, channels=formats.channels(model.topology, smaller))
     plain = replace(config, target_size=None, target_ratio=None)
 
-    def note(step: Step, before: Reduced, after: Reduced) -> None:
+    def note(step: Step, before: Prepared, after: Prepared) -> None:
         if reports is not None and len(reports) < len(config.reduction):
-            prepared = prepared_of(after)
+            prepared = with_scales(after)
             with Pool(1) as pool:
                 overhead, sizes = estimation.estimate(prepared, plain, Reader(prepared.model), pool)
             reports.append(step_report(step, before, after, overhead + sum(size for _, size, _ in sizes)))

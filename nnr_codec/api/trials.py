@@ -12,10 +12,11 @@ from .. import formats
 from ..bitstream.performance import Performance, PerformanceMaps
 from ..config import EncoderConfig, EncoderOptions, configured
 from ..encoder import estimate as estimation
-from ..encoder import tune as tuning
-from ..encoder.encode import TensorReport, encode_units
-from ..encoder.prepare import Prepared
+from ..encoder import tuning
+from ..encoder.encode import encode_units
+from ..encoder.prepared import Prepared
 from ..encoder.schedule import Pool, Reader
+from ..encoder.tensor_report import TensorReport
 from ..errors import EncodeError
 from ..model import Model
 from ..reduction_steps import Step
@@ -28,7 +29,7 @@ from .prepared import prepared_model, with_all_amounts
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ..encoder.tune import Tuning
+    from ..encoder.tuning import Tuning
     from .arguments import ModelSource
 
 
@@ -54,7 +55,7 @@ def estimate(
     notes = Notes(prepared, report)
     for plan, size, loss in tensors:
         report.nbytes += size
-        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source_bytes, size, loss=loss))
+        notes.take(TensorReport(plan.name, prod(plan.dims), plan.source.nbytes, size, loss=loss))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -212,16 +213,16 @@ def measure(
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
 
-    from ..encoder import measure as measuring  # which nothing else needs
+    from ..encoder import performance_maps  # imported here only: most callers do not need it
 
-    kinds = measuring.checked(maps)
+    kinds = performance_maps.checked(maps)
     decoded = coded(replace(asked, performance=known))
-    points = measuring.filled(decoded, kinds)
+    points = performance_maps.filled(decoded, kinds)
     if asked.target_size is not None or asked.target_ratio is not None:  # maps leave less for the tensors
-        blank = measuring.blank(decoded, points, evaluate(decoded))
+        blank = performance_maps.blank(decoded, points, evaluate(decoded))
         decoded = coded(replace(asked, performance=told(blank)))
 
     def reduced(step: Step) -> Prepared:
         return prepared_model(decoded, EncoderConfig(reduce=(step,)))
 
-    return told(measuring.measured(decoded, points, reduced, evaluate))
+    return told(performance_maps.measured(decoded, points, reduced, evaluate))

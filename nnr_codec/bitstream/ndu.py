@@ -22,7 +22,7 @@ from ..errors import EncodeError, NnrError
 from ..syntax import BitCounter, BitWriter, Session, Writer
 from ..syntax.deepcabac import STATE_TRANS_TAB
 from ..syntax.structures import NnrCompressedDataUnitHeader, NnrUnitHeader
-from .payload import Coded, Part, code_payload, parts, tensor_syntax
+from .payload import Part, PayloadTensor, code_payload, parts, tensor_syntax
 from .units import with_size, write_unit
 
 if TYPE_CHECKING:
@@ -135,8 +135,11 @@ def code_levels(
         ]
         if resolved and header.dq_flag:
             shaped = [coded_levels(array, syntax) for array, syntax in zip(shaped, syntaxes, strict=True)]
-        values = [Coded(array, qps[k], sides[k] if sides else None) for k, array in enumerate(shaped)]
-        return code_tensors(header, syntaxes, values, session, run=run)
+        coded = [
+            PayloadTensor(syntax, array, qps[k], sides[k] if sides else None)
+            for k, (syntax, array) in enumerate(zip(syntaxes, shaped, strict=True))
+        ]
+        return code_tensors(header, coded, session, run=run)
     except EncodeError:
         raise
     except FloatingPointError:
@@ -149,18 +152,17 @@ def code_levels(
 
 def code_tensors(
     header: NnrCompressedDataUnitHeader,
-    syntaxes: Sequence[TensorSyntax],
-    values: Sequence[Coded],
+    tensors: Sequence[PayloadTensor],
     session: Session,
     *,
     run: Run = map,
 ) -> tuple[NnrCompressedDataUnitHeader, bytes]:
-    """The payload of tensors with these syntaxes, and the header with the entry points that belong to it.
+    """Return the header of a unit with the entry points of these tensors, and their payload.
 
     Raises EncodeError for levels that a syntax cannot hold.
     """
     coder = PayloadEncoder(run=run)
-    code_payload(coder, header, session, syntaxes, values)
+    code_payload(coder, header, session, tensors)
     return _with_entry_points(header, session, coder), coder.getvalue()
 
 

@@ -6,7 +6,6 @@ Clause numbers refer to ISO/IEC 15938-17:2024.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
@@ -63,11 +62,11 @@ class Part(NamedTuple):
     codebook: IntegerCodebook | None = None
 
 
-@dataclass
-class Coded:
-    """The integers of one part, as coded or to code."""
+class PayloadTensor(NamedTuple):
+    """One tensor of a payload to code; a decoder needs its syntax alone."""
 
-    levels: Levels
+    syntax: TensorSyntax
+    levels: npt.NDArray[Any] | None = None
     qp_value: int = 0
     side: TensorSide | None = None
 
@@ -163,21 +162,13 @@ def code_payload(
     coder: PayloadCoder,
     header: NnrCompressedDataUnitHeader,
     session: Session,
-    syntaxes: Sequence[TensorSyntax],
-    values: Sequence[Coded | None],
-) -> list[Coded]:
-    """Code the parts of an NDU one after another with one arithmetic code string.
-
-    ``values`` are what an encoder codes; a decoder ignores them (None). Returns what stands in the payload; levels are
-    QuantParam when decoded.
-    """
-    coded = []
-    for syntax, value in zip(syntaxes, values, strict=True):
-        qp_value = code_qp_value(coder, header, session, value.qp_value if value else 0)
-        levels, side = coder.quant_tensor(syntax, value.levels if value else None, value.side if value else None)
-        coded.append(Coded(levels, qp_value, side))
+    tensors: Sequence[PayloadTensor],
+) -> None:
+    """Code the tensors of an NDU one after another with one arithmetic code string."""
+    for one in tensors:
+        code_qp_value(coder, header, session, one.qp_value)
+        coder.quant_tensor(one.syntax, one.levels, one.side)
     coder.terminate()
-    return coded
 
 
 def code_qp_value(coder: PayloadCoder, header: NnrCompressedDataUnitHeader, session: Session, qp_value: int = 0) -> int:

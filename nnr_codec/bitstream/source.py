@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from ..errors import TruncatedError
 from ..limits import Limits
+from ..parallel.pool import worker_errors
 from ..rules import Requirement
-from ..workers import elsewhere
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -121,7 +121,7 @@ class PathSource:
 
     def view(self, start: int, stop: int) -> memoryview:
         """See Source."""
-        with elsewhere(), open(self._path, "rb", buffering=0) as file:
+        with worker_errors(), open(self._path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             if (status.st_size, status.st_mtime_ns) != self._state:
                 raise OSError(errno.ESTALE, "it has another size or time of change", self._path)

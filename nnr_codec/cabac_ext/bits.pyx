@@ -7,7 +7,7 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, UINT64_MAX, int32_t, int64_t, uin
 
 from ..errors import ElementError
 from ..rules import Requirement
-from ..wanted import ask
+from ..cancellation import check_cancelled
 
 ctypedef fused unsigned_t:
     uint8_t
@@ -203,7 +203,7 @@ def split_floats(const unsigned_t[::1] patterns not None, int32_t[::1] levels no
         if wrong:
             raise ValueError("a sign bit is set, or a level exceeds 32 bits")
         PyErr_CheckSignals()
-        ask()
+        check_cancelled()
     written(&s)
 
 
@@ -221,7 +221,7 @@ def join_floats(const int32_t[::1] levels not None, const uint8_t[::1] stream no
         if wrong:
             raise ElementError("a level is outside the exponents of the type", rule=Requirement.SIDE_INFORMATION)
         PyErr_CheckSignals()
-        ask()
+        check_cancelled()
     read(&s)
 
 
@@ -336,7 +336,7 @@ def split_integers(const unsigned_t[::1] patterns not None, int32_t[::1] levels 
         with nogil:
             _split_integers(&patterns[done], &levels[done], m, least, origin, low, &s)
         PyErr_CheckSignals()
-        ask()
+        check_cancelled()
     written(&s)
 
 
@@ -357,5 +357,5 @@ def join_integers(const int32_t[::1] levels not None, const uint8_t[::1] stream 
         if wrong:
             raise ElementError("a value is outside the type", rule=Requirement.SIDE_INFORMATION)
         PyErr_CheckSignals()
-        ask()
+        check_cancelled()
     read(&s)

@@ -110,13 +110,7 @@ class PayloadDecoder:
     def head(self, syntax: TensorSyntax) -> LevelReader:
         """Decode what precedes the levels; `quant_tensor` in steps."""
 
-    def scaled(
-        self,
-        syntax: TensorSyntax,
-        step: float,
-        out: npt.NDArray[np.float32],
-        check: Callable[[], object] | None = None,
-    ) -> None:
+    def scaled(self, syntax: TensorSyntax, step: float, out: npt.NDArray[np.float32]) -> None:
         """`head`, `LevelReader.read` of all levels and `scale` in one, for small tensors; `out` is in C order."""
 
     def terminate(self) -> None:
@@ -131,11 +125,11 @@ class LevelReader:
     decoder: PayloadDecoder
     """Stands where reading has come to."""
 
-    def read(self, levels: Levels, check: Callable[[], object] | None = None) -> None:
+    def read(self, levels: Levels) -> None:
         """Fill `levels`, of shape (n,), with the next n QuantParam: in a block scan, those of whole rows of blocks.
 
-        The entry point at their end is checked. `check` is called about each 2**20 parameters; what it raises ends it.
-        A reader that has raised cannot go on. Raises ValueError where n levels cannot be read.
+        The entry point at their end is checked. A reader that has raised cannot go on. Raises ValueError where n levels
+        cannot be read.
         """
 
     def fork(self, row: int) -> LevelReader:

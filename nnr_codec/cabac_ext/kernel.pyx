@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ElementError, EncodeError, PayloadError
 from ..rules import Requirement
-from ..wanted import ask
+from ..cancellation import check_cancelled
 
 include "_syntax.pxi"
 
@@ -253,23 +253,21 @@ class TensorSide:
         self.entry_points = entry_points
 
 
-cdef run_rows(Coder *c, Tensor *t, int64_t stop, check):
-    """Code levels until `stop` of them are; in between, pending signals (Ctrl-C) are handled, and `check` is called."""
+cdef run_rows(Coder *c, Tensor *t, int64_t stop):
+    """Code levels until `stop` of them are; in between, handle pending signals (Ctrl-C) and check for cancellation."""
     while t.done < stop and not t.error:
         with nogil:
             code_rows(c, t, min(STEP, stop - t.done))
         if t.done < t.height * t.width:
             PyErr_CheckSignals()
-            ask()
-        if check is not None:
-            check()
+            check_cancelled()
 
 
 cdef run(Coder *c, Tensor *t):
     """Code a whole tensor."""
     with nogil:
         code_head(c, t)
-    run_rows(c, t, t.height * t.width, None)
+    run_rows(c, t, t.height * t.width)
 
 
 cdef class PayloadDecoder:
@@ -305,7 +303,7 @@ cdef class PayloadDecoder:
         self._check(job.t.error)
         return LevelReader(self, job, consumed(&self.c))
 
-    def scaled(self, TensorSyntax syntax not None, float step, out not None, check=None):
+    def scaled(self, TensorSyntax syntax not None, float step, out not None):
         cdef Job job = Job(syntax)
         cdef Tensor *t = &job.t
         cdef int64_t i, n = t.height * t.width
@@ -321,7 +319,7 @@ cdef class PayloadDecoder:
             values = <float *>target.buf
             with nogil:
                 code_head(&self.c, t)
-            run_rows(&self.c, t, n, check)
+            run_rows(&self.c, t, n)
             self._check_levels(job)
             with nogil:
                 for i in range(n):
@@ -370,7 +368,7 @@ cdef class LevelReader:
     def side(self):
         return self.job.side()
 
-    def read(self, int32_t[::1] levels not None, check=None):
+    def read(self, int32_t[::1] levels not None):
         cdef Tensor *t = &self.job.t
         cdef int64_t n = levels.shape[0], stop = t.done + n
         if n < 1 or stop > t.height * t.width or t.error:
@@ -378,7 +376,7 @@ cdef class LevelReader:
         if t.block and stop % (t.block * t.width) and stop < t.height * t.width:
             raise ValueError(f"{n} levels do not end with a row of blocks")
         t.levels, t.first = &levels[0], t.done
-        run_rows(&self.decoder.c, t, stop, check)
+        run_rows(&self.decoder.c, t, stop)
         self.decoder._check_levels(self.job)
 
     def fork(self, int64_t row):
@@ -562,7 +560,7 @@ cdef class PayloadEncoder:
         cdef int64_t k = 0, begin = 0
         cdef BlockRow row
         for group in self.run_rows(rows, range((rows.count + rows.step - 1) // rows.step)):
-            ask()
+            check_cancelled()
             for row in group:
                 if k:
                     self.met.append((written(&self.c), self.c.low & 511, rows.states[k], written(&self.c) - begin))

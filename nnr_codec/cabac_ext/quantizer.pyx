@@ -7,7 +7,7 @@ from libc.math cimport INFINITY as inf, NAN, fabs, frexp, isfinite, ldexp, rint,
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from ..wanted import ask
+from ..cancellation import check_cancelled
 
 ctypedef fused real:
     float
@@ -111,7 +111,7 @@ def trellis(const real[::1] x not None, double step, int32_t[::1] levels not Non
                     done += m
             if done < n:
                 PyErr_CheckSignals()
-                ask()
+                check_cancelled()
     finally:
         free(t)
 

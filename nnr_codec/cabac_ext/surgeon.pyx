@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from ..wanted import ask
+from ..cancellation import check_cancelled
 
 ctypedef fused real:
     float
@@ -105,7 +105,7 @@ def factorize(const double[:, ::1] matrix not None, double damping):
                     for j in range(end - 1, first - 1, -1):
                         eliminate(&a[i, i], &u[j - first, i], d[j] * u[j - first, i], first - i)
             PyErr_CheckSignals()
-            ask()
+            check_cancelled()
         end = first
     if failed >= 0:
         raise ValueError(f"not positive definite at column {failed}")
@@ -510,7 +510,7 @@ def surgeon(const real[:, ::1] x not None, double step, int32_t[:, ::1] levels n
                 count_bins(r, &levels[row, 0], rows * n, &before_state, &before_prev)
             row += rows
             PyErr_CheckSignals()
-            ask()
+            check_cancelled()
     finally:
         free(r)
         free(steps)

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Event, Timer
 from typing import NamedTuple
 
-from .. import child
+from ..subprocess_command import module_command
 from .cases import Case, read_case
 from .judge import Command, Outcome, Verdict, by_library, judge
 
@@ -102,7 +102,7 @@ class Worker:
         if self._process is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="nnr-conformance-", ignore_cleanup_errors=True)
             self._process = process = subprocess.Popen(
-                child.command(__name__, json.dumps([*self._settings, self._scratch.name])),
+                module_command(__name__, json.dumps([*self._settings, self._scratch.name])),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

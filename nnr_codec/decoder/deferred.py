@@ -19,8 +19,7 @@ from ..limits import Budget
 from ..model import Array
 from .group import Group
 from .info import TensorInfo
-from .kept import Kept
-from .schedule import decoded_ahead
+from .schedule import Stored, decoded_ahead
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -77,8 +76,8 @@ class DeferredTensors(Mapping[str, Array]):
         Its end is that of this object's use of threads and files.
     first_edition, jobs, executor
         As for :func:`decode_groups`.
-    keep : callable, optional
-        Makes of the groups that will be decoded what keeps their tensors.
+    stored : Stored, optional
+        Where the tensors of groups are stored for resuming.
     progress : callable, optional
         Told each name, when its tensor is there for the first time.
     """
@@ -93,12 +92,16 @@ class DeferredTensors(Mapping[str, Array]):
         first_edition: bool,
         jobs: int = 1,
         executor: Executor | None = None,
-        keep: Callable[[Iterable[Group]], Kept] | None = None,
+        stored: Stored | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        self._keep = keep
         self._infos, self._access, self._budget, self._stack = infos, access, budget, stack
-        self._options: dict[str, Any] = {"first_edition": first_edition, "jobs": jobs, "executor": executor}
+        self._options: dict[str, Any] = {
+            "first_edition": first_edition,
+            "jobs": jobs,
+            "executor": executor,
+            "stored": stored,
+        }
         self._progress, self._lock = progress, RLock()
         self._kept = _Kept(stack)
         self._told: set[str] = set()
@@ -164,10 +167,7 @@ class DeferredTensors(Mapping[str, Array]):
     def _find(self, part: str, wanted: tuple[str, ...]) -> bool:
         """Decode until a part is there; False when it does not come any more, after an error."""
         if self._decoded is None:
-            groups = list(self._groups)
-            kept = self._keep(groups) if self._keep else None
-            decoded = decoded_ahead(groups, kept=kept, **self._options)
-            self._decoded = self._stack.enter_context(decoded)
+            self._decoded = self._stack.enter_context(decoded_ahead(list(self._groups), **self._options))
         while part not in self._kept:
             tensors = next(self._decoded, None)
             if tensors is None:

@@ -21,7 +21,7 @@ from .parents import Reference, refer
 from .reconstruct import Rec, reconstruct
 from .state import Arrays, Digest, Key, UpdateNode, UpdateState
 from .task import NduTask
-from .unit import Check, Piece, UnitDecoder, complete, located
+from .unit import Piece, UnitDecoder, complete, located
 
 #: What each unit of a group refers to.
 References = Sequence[Reference | None]
@@ -168,8 +168,6 @@ class GroupDecoder:
         As for :meth:`Group.decode`.
     keep_levels : bool
         Whether :meth:`recs` tells the integers.
-    check : callable, optional
-        See UnitDecoder.
 
     Raises MissingReferenceError when an earlier update has another shape.
     """
@@ -182,7 +180,6 @@ class GroupDecoder:
         first_edition: bool,
         raw: bool = False,
         keep_levels: bool = False,
-        check: Check | None = None,
     ) -> None:
         self.references = references
         self._group, self._raw = group, raw
@@ -205,7 +202,6 @@ class GroupDecoder:
                         co_loc=co_loc,
                         any_sig=any_sig,
                         keep_levels=keep_levels or bool(reference and is_update),
-                        check=check,
                     )
                 )
 

@@ -22,11 +22,10 @@ from .decode import BitstreamParser
 from .deferred import Access, DeferredTensors, Part
 from .group import Group, is_first_edition
 from .info import TensorInfo
-from .kept import Kept
 from .lineage import Hash, Lineage, base_model_id, token
 from .parents import node_key
 from .restore import Restorer
-from .schedule import decode_groups
+from .schedule import Stored, decode_groups
 from .state import Device, UpdateState
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..bitstream.source import Bitstream
     from ..formats import TopologySource
-    from ..parts import Parts
+    from ..parallel.checkpoint import Checkpoint
 
 #: Bytes that are hashed at a time.
 _CHUNK = 1 << 20
@@ -238,10 +237,6 @@ class NnrFile(Mapping[str, Array]):
             digest.update(source.view(start, min(start + _CHUNK, stop)))
         return digest
 
-    def _kept(self, parts: Parts, groups: Iterable[Group]) -> Kept:
-        """Where tensors of units are kept; what they follow from is the whole bitstream, and how it is read."""
-        return Kept(parts, (self._hashed(hashlib.sha256()).digest(), self._reading()), groups)
-
     @contextmanager
     def deferred(
         self,
@@ -251,13 +246,13 @@ class NnrFile(Mapping[str, Array]):
         allow_missing: bool = False,
         jobs: int = 1,
         executor: Executor | None = None,
-        parts: Parts | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Iterator[Model]:
         """Yield what :meth:`decode` gives, but that tensors are decoded when they are asked for.
 
         So a model can be written that is larger than the memory: :func:`nnr_codec.decode_file` does it. What the
-        headers of all units tell is checked before. Parameters are those of :meth:`decode`; with ``parts``, what units
-        hold is kept, and not decoded again. Call :meth:`warn` when the model is written.
+        headers of all units tell is checked before. Parameters are those of :meth:`decode`; with ``checkpoint``, the
+        tensors of units are stored there, and not decoded again. Call :meth:`warn` when the model is written.
         """
         names, groups = self._chosen(names, allow_missing)
         budget = Budget(self._reader.limits)
@@ -265,6 +260,8 @@ class NnrFile(Mapping[str, Array]):
             group.charge(budget)
         access = Access(self._restoration.parts, self._group_of.__getitem__, self._made, self._tensor)
         infos = {name: info for name, info in self.info.items() if names is None or name in names}
+        # The tensors of units follow from the whole bitstream, and from how it is read.
+        about = (self._hashed(hashlib.sha256()).digest(), self._reading()) if checkpoint else ()
         with ExitStack() as stack:
             tensors = DeferredTensors(
                 infos,
@@ -274,7 +271,7 @@ class NnrFile(Mapping[str, Array]):
                 first_edition=self._reading(),
                 jobs=jobs,
                 executor=executor,
-                keep=partial(self._kept, parts) if parts else None,
+                stored=Stored(checkpoint, about) if checkpoint else None,
                 progress=progress,
             )
             yield self._model(tensors, names)

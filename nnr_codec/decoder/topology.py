@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite, prod
 
 from ..bitstream.payload import SCANNED, Part
 from ..constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from ..dtypes import STORED_TYPES
 from ..errors import FormatError
-from ..model import Wiring
+from ..model import Block, Wiring
 from ..rules import Requirement
 from ..syntax.structures import NnrCompressedDataUnitHeader
 
@@ -66,9 +67,14 @@ class TopologyInfo:
         self._ignores_case = wiring.ignores_case
         self._shapes = {self.known(name): shape for name, shape in wiring.shapes.items()}
         self._kinds = {self.known(name): kinds for name, kinds in wiring.kinds.items()}
-        self._folds = {
+        self._wiring = wiring
+
+    @cached_property
+    def _folds(self) -> dict[tuple[str, ...], Block]:
+        """Blocks with batch normalization, by weight, scale and offset; found when a bitstream has such a block."""
+        return {
             self._key(block.weight, block.gamma, block.beta): block
-            for block in wiring.blocks
+            for block in self._wiring.blocks
             if block.mean and block.var and block.epsilon is not None and isfinite(block.epsilon)
         }
 

@@ -28,7 +28,6 @@ from .task import NduTask
 #: scaled, and a few milliseconds of work. Segments do not depend on the number of threads, and so neither do errors.
 SEGMENT = 1 << 16
 
-Check = Callable[[], object]
 Piece = Callable[[], None]
 
 
@@ -105,14 +104,14 @@ class _Target:
         """Memory for the levels of a segment, for several of them one after another."""
         return np.empty((min(self.segments.step, self._stop - self.first), *self._dims), np.int32)
 
-    def segment(self, row: int, reader: LevelReader, buffer: Levels, check: Check | None) -> None:
+    def segment(self, row: int, reader: LevelReader, buffer: Levels) -> None:
         """Decode the segment that begins with ``row``, where the reader stands.
 
         A level that cannot be scaled is an error only when the payload is found to be sound (:meth:`rec`).
         """
         start, stop = row - self.first, min(row + self.segments.step, self._stop) - self.first
         levels = buffer[: stop - start] if self.levels is None else self.levels[start:stop]
-        reader.read(levels.reshape(-1), check)
+        reader.read(levels.reshape(-1))
         try:
             if self.values is None:
                 self.values = dimension_shift(self._dequantize(levels, None), self.shift)
@@ -141,8 +140,6 @@ class UnitDecoder:
         coLocParam and AnySigBeforeFlag of each part, or nothing.
     keep_levels : bool
         Whether the integers are wanted beside the values.
-    check : callable, optional
-        Called about each 2**20 parameters in every thread; what it raises ends decoding.
 
     Raises MissingReferenceError when a reference has not the shape of its part.
     """
@@ -155,9 +152,8 @@ class UnitDecoder:
         co_loc: Arrays = (),
         any_sig: Arrays = (),
         keep_levels: bool = True,
-        check: Check | None = None,
     ) -> None:
-        self._task, self._first_edition, self._keep_levels, self._check = task, first_edition, keep_levels, check
+        self._task, self._first_edition, self._keep_levels = task, first_edition, keep_levels
         self._co_loc, self._any_sig = co_loc, any_sig
         for arrays in (co_loc, any_sig):
             if arrays and [array.shape for array in arrays] != [part.dims for part in task.parts]:
@@ -228,7 +224,7 @@ class UnitDecoder:
             target = self._head(0, rows)
             reader, buffer = target.reader.fork(rows.start) if rows.start else target.reader, target.buffer()
             for row in target.segments:
-                target.segment(row, reader, buffer, self._check)
+                target.segment(row, reader, buffer)
             if rows.stop == part.dims[0]:
                 reader.decoder.terminate()
             some = np.arange(start, stop) - rows.start
@@ -313,11 +309,11 @@ class UnitDecoder:
         qp_value = code_qp_value(self._decoder, task.header, task.session)
         if not self._keep_levels and (step := task.plain_step(part, qp_value)):
             floats = np.empty(part.dims, np.float32)
-            self._decoder.scaled(self._syntaxes[k], step, floats, self._check)
+            self._decoder.scaled(self._syntaxes[k], step, floats)
             return Rec(part.name, part.role, dimension_shift(floats, self._shift))
         dequantize = task.dequantizer(part, qp_value)
         reader, levels = self._decoder.head(self._syntaxes[k]), np.empty(part.dims, np.int32)
-        reader.read(levels.reshape(-1), self._check)
+        reader.read(levels.reshape(-1))
         try:
             values = dimension_shift(dequantize(levels, None), self._shift)
         except BitstreamError as error:
@@ -331,13 +327,13 @@ class UnitDecoder:
         target = self._head(k)
         buffer = target.buffer()
         for row in target.segments:
-            target.segment(row, target.reader, buffer, self._check)
+            target.segment(row, target.reader, buffer)
 
     def _segment(self, k: int, target: _Target, row: int) -> None:
         """A segment of part k, alone; the last one takes along what follows it."""
         with located(self._task):
             reader = target.reader.fork(row) if row else target.reader
-            target.segment(row, reader, target.buffer(), self._check)
+            target.segment(row, reader, target.buffer())
             if row == target.segments[-1]:
                 self._decoder = reader.decoder
                 for following in range(k + 1, len(self._task.parts)):

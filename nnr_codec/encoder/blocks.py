@@ -32,17 +32,18 @@ from ..errors import EncodeError
 from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import DisplacementCode, TensorRecord, default_unit
 from ..tensor.quant import DTYPES
-from .choose import choose, in_unit
-from .plan import READABLE, Subject, TensorPlan, check_name
+from .facts import DEFAULT_LIMITS, TensorFacts, check_name
+from .plan import Source, TensorPlan, as_uniform
+from .planning import plan_tensor, with_dq_flag
 
-#: What a block may have beside its weight: its bit in compressed_parameter_types, and fields of Block by their roles.
+#: Members of a block beside its weight: bit in compressed_parameter_types, and fields of Block by role.
 OPTIONAL = (
     (NNR_CPT_LS, {"ls": "scale"}),
     (NNR_CPT_BN, {"beta": "beta", "gamma": "gamma", "mean": "mean", "var": "var"}),
     (NNR_CPT_BI, {"bias": "bias"}),
 )
 _MEMBERS = ("weight", "g", "h", "scale", "beta", "gamma", "mean", "var", "bias")
-#: What the unit of a folded batch normalization has.
+#: compressed_parameter_types of a folded batch normalization.
 _FOLDED = NNR_CPT_LS | NNR_CPT_BI
 
 
@@ -75,7 +76,7 @@ class UnitPlan:
 
     @property
     def plans(self) -> tuple[TensorPlan, ...]:
-        """Of all tensors."""
+        """The plans of all tensors."""
         return *self.tensors.values(), *self.implied
 
     @property
@@ -97,7 +98,7 @@ class UnitPlan:
 
 
 @dataclass(frozen=True)
-class Known:
+class BlockFacts:
     """A block, and what decoders learn of it from the topology.
 
     Parameters
@@ -135,17 +136,17 @@ class Known:
 
     @property
     def consumes_scale(self) -> bool:
-        """Whether decoders multiply the weight by the scale, which does not come out."""
+        """True if decoders multiply the weight by the scale, which does not come out."""
         return self.block.scale is not None and self.block.scale not in self.shapes
 
     @property
     def needs_scale(self) -> bool:
-        """Whether the unit has to have that."""
+        """True if the unit has to have that."""
         return self.consumes_scale and not self.optional
 
 
 def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
-    """The topology element ids of G and H.
+    """Return the topology element ids of G and H.
 
     Where they are ``listed`` with a topology, whose labels alone may be in the list, two units have the same one (A.4).
     """
@@ -154,7 +155,7 @@ def factor_ids(block: Block, listed: bool) -> tuple[str, str]:
 
 
 def members_of(block: Block) -> list[str]:
-    """The tensors of a block."""
+    """Return the tensors of a block."""
     names = [getattr(block, member) for member in _MEMBERS if member != "weight" or block.g is None]
     return [name for name in names if name is not None]
 
@@ -165,12 +166,12 @@ def blocks_of(
     scales: set[str],
     fitted: frozenset[str],
     decomposed: Mapping[str, np.dtype[Any]],
-) -> dict[str, Known]:
-    """The block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
+) -> dict[str, BlockFacts]:
+    """Return the block of each tensor that is in one; EncodeError where blocks do not fit the model or each other.
 
     The ``scales`` are optional, those of ``fitted`` weights follow from levels; ``decomposed`` are types of weights.
     """
-    block_of: dict[str, Known] = {}
+    block_of: dict[str, BlockFacts] = {}
     declared = {name.casefold(): shape for name, shape in wiring.shapes.items()}  # labels, whose case does not count
     for block in model.blocks:
         if (block.g is None) != (block.h is None):
@@ -185,7 +186,7 @@ def blocks_of(
             raise EncodeError(f"the block of {block.weight!r} has axis {block.axis}; that of a product is 0")
         shapes = {name: declared[name.casefold()] for name in names if name.casefold() in declared}
         optional, is_fitted = block.scale in scales, block.weight in fitted
-        known = Known(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
+        known = BlockFacts(block, shapes, {}, False, optional, is_fitted, decomposed.get(block.weight))
         if known.consumes_scale and (block.two_units or block.corner is not None):
             raise EncodeError(f"the block of {block.weight!r} has a scale, which its form does not hold (7.3.5)")
         block_of |= dict.fromkeys(names, known)
@@ -204,7 +205,7 @@ def blocks_of(
 
 
 def _implied(block: Block, known: Block) -> dict[str, float]:
-    """What decoders make of the gamma and beta of a block of the topology, where these are scale and bias (8.2.1)."""
+    """Return the values of the tensors that decoders derive from gamma and beta in scale and bias (8.2.1)."""
     for own, theirs in ((block.scale, known.gamma), (block.bias, known.beta)):
         if own is None or theirs is None or own.casefold() != theirs.casefold():
             return {}
@@ -213,12 +214,12 @@ def _implied(block: Block, known: Block) -> dict[str, float]:
     return {known.mean: 0.0, known.var: 1 - known.epsilon} | ({known.bias: 0.0} if known.bias is not None else {})
 
 
-def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderConfig) -> UnitPlan | None:
-    """The unit of a block with all that it can hold; None when that is not more than a weight."""
+def plan_block(known: BlockFacts, all_facts: Mapping[str, TensorFacts], config: EncoderConfig) -> UnitPlan | None:
+    """Return the unit of a block with all that it can hold; None when that is not more than a weight."""
     block = known.block
     decomposed = block.g is not None
     names = {"g": block.g, "h": block.h} if decomposed else {"weight": block.weight}
-    weights = {role: _plan_member(subjects[name])[0] for role, name in names.items() if name is not None}
+    weights = {role: _plan_member(all_facts[name])[0] for role, name in names.items() if name is not None}
     plans = list(weights.values())
     first, last = plans[0], plans[-1]
     for plan in plans:
@@ -230,11 +231,15 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
         if reason:
             return None
     dims = _dims(block, first.dims, last.dims)
-    agreed = first.options.scan_order == last.options.scan_order and len(dims) > 1
-    scan_order = first.options.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
+    agreed = first.tools.scan_order == last.tools.scan_order and len(dims) > 1
+    scan_order = first.tools.scan_order if agreed else 0  # present with two dimensions and more (6.3.3.7)
     dq_flag = first.dq_flag & last.dq_flag
     tensors = {
-        role: replace(plan, dq_flag=dq_flag, options=replace(plan.options, scan_order=scan_order), shift=block.axis)
+        role: replace(
+            plan if dq_flag else as_uniform(plan),
+            tools=replace(plan.tools, scan_order=scan_order),
+            source=replace(plan.source, shift=block.axis),
+        )
         for role, plan in weights.items()
     }
     ids = factor_ids(block, known.listed) if decomposed else (block.weight,)
@@ -244,7 +249,7 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
         members = {role: getattr(block, member) for role, member in roles.items()}
         if None in members.values():
             continue
-        fitted = _fitted(kind, members, known, subjects, (first, dims, dq_flag), config)
+        fitted = _fitted(kind, members, known, all_facts, (first, dims, dq_flag), config)
         if fitted:
             tensors |= fitted
             ids += tuple(members.values())
@@ -253,23 +258,23 @@ def plan_block(known: Known, subjects: Mapping[str, Subject], config: EncoderCon
     tensors = {role: replace(plan, record=None) if role in consumed else plan for role, plan in tensors.items()}
     implied: tuple[TensorPlan, ...] = ()
     if types & ~NNR_CPT_DC == _FOLDED and known.implied:
-        implied = tuple(_plan_member(subjects[name])[0] for name in known.implied)
+        implied = tuple(_plan_member(all_facts[name])[0] for name in known.implied)
     if known.product is not None:
         implied = (_product(known.product, block, dims, first, config), *implied)
     return UnitPlan(ids, dims, tensors, types, implied, block.two_units) if types else None
 
 
-def _plan_member(facts: Subject) -> tuple[TensorPlan, Array]:
-    """The plan of a tensor in a block, and its values."""
+def _plan_member(facts: TensorFacts) -> tuple[TensorPlan, Array]:
+    """Return the plan of a tensor in a block, and its values."""
     if not facts.array.size:
         raise EncodeError(f"tensor {facts.name!r} is empty, but a block has to hold it (7.3.5)", tensor=facts.name)
-    return choose(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
+    return plan_tensor(facts, in_block=True), facts.floats if facts.stored.kind == "f" else facts.array
 
 
 def _product(
     dtype: np.dtype[Any], block: Block, dims: tuple[int, ...], g: TensorPlan, config: EncoderConfig
 ) -> TensorPlan:
-    """The plan of a weight that a step decomposed, and what its unit does not say of it."""
+    """Return the plan of a weight that a step decomposed, and what its unit does not say of it."""
     stored = stored_type(dtype)
     assert stored is not None
     code = None if block.corner is None else DisplacementCode(default_unit(block.weight), block.corner)
@@ -279,29 +284,29 @@ def _product(
         if not config.side_info:
             raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information", tensor=block.weight)
     size = prod(dims) * stored.itemsize
-    return TensorPlan(block.weight, dims, NNR_PT_FLOAT, g.data_format, g.options, size, record=record)
+    return TensorPlan(block.weight, dims, g.data_format, g.coding, g.tools, Source(size), record)
 
 
 def _fitted(
     kind: int,
     members: Mapping[str, str],
-    known: Known,
-    subjects: Mapping[str, Subject],
+    known: BlockFacts,
+    all_facts: Mapping[str, TensorFacts],
     unit: tuple[TensorPlan, tuple[int, ...], int],
     config: EncoderConfig,
 ) -> dict[str, TensorPlan]:
-    """The members of one kind as a unit holds them, of which the weight, dims and dq_flag are given; none if it cannot.
+    """Return the members of one kind as the unit of a weight holds them; empty if the unit cannot hold them.
 
     Raises EncodeError for local scaling that has to be there.
     """
     weight, dims, dq_flag = unit
     fitted: dict[str, TensorPlan] = {}
     reason = "" if kind & config.compressed_parameter_types else "is not among compressed_parameter_types"
-    if kind == NNR_CPT_BI and (known.apart or not _follow(known, subjects, weight)):
+    if kind == NNR_CPT_BI and (known.apart or not _follow(known, all_facts, weight)):
         return {}  # decoders would make others of it
     for role, name in members.items():
         if not reason:
-            fit = _fit(*_plan_member(subjects[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
+            fit = _fit(*_plan_member(all_facts[name]), weight, known.shapes.get(name, dims[:1]), dims, dq_flag, config)
             if isinstance(fit, TensorPlan):
                 fitted[role] = fit
                 continue
@@ -312,12 +317,12 @@ def _fitted(
     return fitted
 
 
-def _follow(known: Known, subjects: Mapping[str, Subject], weight: TensorPlan) -> bool:
-    """Whether the tensors are what decoders make of the others."""
+def _follow(known: BlockFacts, all_facts: Mapping[str, TensorFacts], weight: TensorPlan) -> bool:
+    """Return whether the tensors are what decoders make of the others."""
     for name, value in known.implied.items():
-        array, shape = subjects[name].array, known.shapes.get(name)
+        array, shape = all_facts[name].array, known.shapes.get(name)
         same = shape is None or array.shape == shape
-        if not same or array.dtype.kind != "f" or subjects[name].data_format != weight.data_format:
+        if not same or array.dtype.kind != "f" or all_facts[name].data_format != weight.data_format:
             return False
         if not np.array_equal(array, np.full(array.shape, value, array.dtype)):
             return False
@@ -333,18 +338,18 @@ def _fit(
     dq_flag: int,
     config: EncoderConfig,
 ) -> TensorPlan | str:
-    """A bias or the like as a block holds it, or why it cannot."""
+    """Return a bias or the like as a block holds it, or why it cannot."""
     if reason := _misfit(plan, weight):
         return reason
     if array.shape != declared or array.size != dims[0] or sum(extent != 1 for extent in declared) > 1:
         return f"has the shape {array.shape}, not {dims[:1]} as the first dimension of the weight"
-    return in_unit(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
+    return with_dq_flag(replace(plan, dims=dims[:1]), dq_flag, array, config.qp_density) or (
         "is too large for a fine step of dependent quantization, which the weight has"
     )
 
 
 def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
-    """Why a tensor cannot be in one block with a weight; empty if it can."""
+    """Return the reason why a tensor cannot be in one block with a weight; empty if it can."""
     if plan.payload_type == NNR_PT_INT:
         return "has integers, not floats"
     if plan.payload_type != NNR_PT_FLOAT:
@@ -357,12 +362,12 @@ def _misfit(plan: TensorPlan, weight: TensorPlan) -> str:
 
 
 def _dims(block: Block, first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int, ...]:
-    """tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
+    """Return tensor_dimensions; EncodeError where G and H have no product of the block's shape."""
     if block.g is None:
         return first
     if len(first) != 2 or len(last) != 2 or first[1] != last[0]:
         raise EncodeError(f"tensors {block.g!r} and {block.h!r} of shapes {first} and {last} have no matrix product")
     dims = tuple(block.shape) if block.shape is not None else (first[0], last[1])
-    if not 0 < len(dims) <= READABLE.max_dims or min(dims) < 1 or prod(dims) != first[0] * last[1]:
+    if not 0 < len(dims) <= DEFAULT_LIMITS.max_dims or min(dims) < 1 or prod(dims) != first[0] * last[1]:
         raise EncodeError(f"the product of {block.g!r} and {block.h!r} cannot have the shape {dims}")
     return dims

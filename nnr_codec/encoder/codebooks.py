@@ -10,16 +10,17 @@ import numpy.typing as npt
 
 from ..syntax.structures import IntegerCodebook
 from ..tensor.quant import DTYPES, step_size
-from .cost import delta_bits
-from .distinct import chunks
-from .plan import READABLE, Subject, TensorPlan
+from .distinct_values import Distinct, chunks
+from .facts import DEFAULT_LIMITS, TensorFacts
+from .plan import Borders, Quantized, TensorPlan
+from .rate_distortion import delta_bits
 
-#: Octaves by which the step of a codebook's entries is below the one of the tensor, where the type takes it, and above
-#: it, where it does not; integers that are told apart.
+#: Octaves by which the step of entries is finer than that of the tensor, or at most coarser where the type requires
+#: it; the range of entries in steps, which bounds the histogram to 8 MB.
 FINER, COARSER, RANGE = 3, 24, 1 << 20
-#: Rounds of finding borders for values, and values for borders.
+#: Upper bound of the rounds of the Lloyd iteration.
 ROUNDS = 40
-#: Lengths of codes are rounded to this part of a bit, so that they are the same wherever logarithms are.
+#: Steps of code lengths in a bit: rounding makes them the same on every machine.
 LENGTH_STEPS = 1 << 12
 
 Integers = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
-    """The codebook of ascending integers, of which the one with index ``zero`` has level 0."""
+    """Return the codebook of ascending integers, of which the one with index ``zero`` has level 0."""
     deltas = np.diff(entries) - 1
     return IntegerCodebook(
         codebook_egk=min(range(16), key=lambda order: delta_bits(deltas, order)),
@@ -39,12 +40,22 @@ def integer_codebook(entries: Integers, zero: int) -> IntegerCodebook:
     )
 
 
-def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
-    """The plan of a quantized tensor with a codebook in the place of multiples of its step.
+def exact_codebook(facts: TensorFacts, plan: TensorPlan, found: Distinct) -> TensorPlan | None:
+    """Return a plan of an exact step with a codebook of the distinct values; None where decoders would refuse it."""
+    if not len(found.patterns) <= DEFAULT_LIMITS.max_codebook:
+        return None
+    values = found.patterns.view(facts.stored.dtype).astype(np.float64)
+    entries = np.rint(values / plan.step).astype(np.int64)
+    zero = int(np.searchsorted(entries, 0)) if 0 in entries else found.most_frequent
+    return replace(plan, coding=Quantized(plan.coding.quantizer, integer_codebook(entries, zero)))
+
+
+def learnt_codebook(facts: TensorFacts, plan: TensorPlan, worth: float, size: int | None = None) -> TensorPlan | None:
+    """Return the plan of a quantized tensor with a codebook in the place of multiples of its step.
 
     Parameters
     ----------
-    subject : Subject
+    facts : TensorFacts
     plan : TensorPlan
         With a step.
     worth : float
@@ -57,9 +68,9 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
     TensorPlan or None
         Of uniform quantization; None where entries would not be exact in the tensor's type, or too far apart.
     """
-    density = subject.config.qp_density
+    density = facts.config.qp_density
     info = np.finfo(DTYPES[plan.data_format])
-    low, high = subject.bounds
+    low, high = facts.bounds
     own = frexp(plan.step)[1] - 1
     for exponent in range(max(own - FINER, -32, int(info.minexp)), min(own + COARSER, 32)):
         step = step_size(exponent << density, density)
@@ -70,7 +81,7 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
     lowest = int(np.rint(low / step))
     counts = np.zeros(int(np.rint(high / step)) - lowest + 1, np.int64)
     zeros = False
-    for part in chunks(subject.floats.reshape(-1)):
+    for part in chunks(facts.floats.reshape(-1)):
         integers = np.rint(part.astype(np.float64) / step).astype(np.int64) - lowest
         counts += np.bincount(integers, minlength=counts.size)
         zeros = zeros or not part.all()
@@ -84,23 +95,16 @@ def with_values(subject: Subject, plan: TensorPlan, worth: float, size: int | No
         zero = int(np.searchsorted(entries, 0))
     if len(entries) <= len(borders):
         borders = (entries[1:] + entries[:-1]) / 2
-    if len(entries) > READABLE.max_codebook:
+    if len(entries) > DEFAULT_LIMITS.max_codebook:
         return None
-    return replace(
-        plan,
-        qp=exponent << density,
-        step=step,
-        dq_flag=0,
-        rate=0.0,
-        codebook=integer_codebook(entries, zero),
-        borders=tuple(borders.tolist()),
-    )
+    quantizer = Borders(exponent << density, step, tuple(borders.tolist()))
+    return replace(plan, coding=Quantized(quantizer, integer_codebook(entries, zero)))
 
 
 def _lloyd(
     places: Integers, counts: Integers, pitch: float, worth: float, size: int | None
 ) -> tuple[Integers, Doubles, Integers]:
-    """Entries, borders between them and how many values each one has, of values with these counts.
+    """Return entries, borders between them and the number of values of each, for values with these counts.
 
     Entropy-constrained: each round gives values to the entry of the least squared error plus ``worth`` times the bits
     of its share, then moves entries to the mean of their values.
@@ -125,7 +129,7 @@ def _lloyd(
 
 
 def _start(places: Integers, counts: Integers, pitch: float, size: int | None) -> Doubles:
-    """Entries to begin with: a grid, or as many as asked for, denser where there are more values."""
+    """Return initial entries: a grid, or ``size`` entries, denser where there are more values."""
     if size is None:
         return np.unique(np.rint(places / pitch)) * pitch
     root = np.sqrt(np.sqrt(np.sqrt(counts)))  # about the cube root of the density is best, and this is IEEE arithmetic
@@ -135,7 +139,7 @@ def _start(places: Integers, counts: Integers, pitch: float, size: int | None) -
 
 
 def _borders(entries: Doubles, lengths: Doubles, worth: float) -> Doubles:
-    """From where on each next entry is the better one, in ascending order.
+    """Return the borders from which on each next entry is better, in ascending order.
 
     An entry that is nowhere the best leaves borders out of order; the running maximum gives its values to others.
     """

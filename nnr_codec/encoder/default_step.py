@@ -25,9 +25,10 @@ from math import frexp, inf, prod, sqrt
 
 import numpy as np
 
-from .distinct import CHUNK, sample
-from .distortion import Floats, Levels, distortion, quant_param
-from .plan import Subject, TensorPlan
+from .distinct_values import CHUNK, sample
+from .facts import TensorFacts
+from .plan import TensorPlan
+from .rate_distortion import Floats, Levels, distortion, quant_param
 
 #: Step relative to the root mean square times fan-in**0.75: trained networks take about the bytes of a step of 2**-10.
 STEP = 0.0002055
@@ -72,25 +73,25 @@ def qp_below(step: float, qp_density: int) -> int:
     return ((exponent - 1) << qp_density) + int((2 * mantissa - 1) * (1 << qp_density))
 
 
-def has_wide_range(subject: Subject) -> bool:
+def has_wide_range(facts: TensorFacts) -> bool:
     """Return whether no value is negative, and a tenth of them are small compared with the root mean square."""
-    if subject.bounds[0] < 0:
+    if facts.bounds[0] < 0:
         return False
-    energy, count = subject.energy
+    energy, count = facts.energy
     if not 0 < energy < inf:
         return False
-    some = sample(subject.floats.reshape(-1), SAMPLE)
+    some = sample(facts.floats.reshape(-1), SAMPLE)
     return sqrt(energy / count) > WIDE * _percentile(some[some > 0], 10)
 
 
 def default_plan(
-    subject: Subject, plan_at: Callable[[int], TensorPlan | None], *, dependent: bool, guarded: bool
+    facts: TensorFacts, plan_at: Callable[[int], TensorPlan | None], *, dependent: bool, guarded: bool
 ) -> TensorPlan | None:
     """Return the plan with the default step, or a finer one that the guards require; None if no step meets them.
 
     Parameters
     ----------
-    subject : Subject
+    facts : TensorFacts
         A tensor of finite floats.
     plan_at : callable
         Maps a qp to a plan, or to None if the qp does not suit the tensor.
@@ -99,19 +100,19 @@ def default_plan(
     guarded : bool
         The guards apply.
     """
-    (energy, count), density = subject.energy, subject.config.qp_density
+    (energy, count), density = facts.energy, facts.config.qp_density
     if not count:
         return plan_at(0)
     if not 0 < energy < inf:  # float64 values whose squares vanish or overflow
         return None
     rms = sqrt(energy / count)
-    step, coarse = default_step(rms, prod(subject.dims[1:]), dependent), min(density, DENSITY)
+    step, coarse = default_step(rms, prod(facts.dims[1:]), dependent), min(density, DENSITY)
     safe_step = 0.9 * floor_step(rms, FLOOR, dependent)
-    if not guarded or subject.smallest >= SAFE_ROW * step:
+    if not guarded or facts.smallest >= SAFE_ROW * step:
         plan = plan_at(qp_below(step, coarse) << (density - coarse))
         if not guarded or (plan and _is_usual(plan) and plan.step <= min(step, safe_step)):
             return plan
-    guards = _Guards(subject, safe_step)
+    guards = _Guards(facts, safe_step)
     qp = qp_below(min(step, guards.coarsest), coarse) << (density - coarse)
     for _ in range(TRIES):
         plan = plan_at(qp)
@@ -130,9 +131,9 @@ class _Guards:
         Steps above this one most probably break a guard.
     """
 
-    def __init__(self, subject: Subject, safe_step: float) -> None:
-        self._subject, self._safe_step = subject, safe_step
-        rows = subject.floats.reshape(subject.dims[0], -1)
+    def __init__(self, facts: TensorFacts, safe_step: float) -> None:
+        self._facts, self._safe_step = facts, safe_step
+        rows = facts.floats.reshape(facts.dims[0], -1)
         extents = np.maximum(rows.max(axis=1), -rows.min(axis=1))
         some = np.abs(sample(rows.reshape(-1), SAMPLE))
         some = some[some > 0]
@@ -145,22 +146,22 @@ class _Guards:
 
     def hold(self, plan: TensorPlan) -> bool:
         """Return whether the levels of a plan meet all guards."""
-        subject = self._subject
+        facts = self._facts
         if _is_usual(plan) and plan.step <= self._safe_step and self._smallest_row >= SAFE_ROW * plan.step:
             small, values = self._count(None, SAFE * plan.step)
             if small <= MOST_ZEROED * values:
                 return True
-        levels = quant_param(plan, subject)
+        levels = quant_param(plan, facts)
         zeroed, values = self._count(levels, 0.0)
         return (
             zeroed <= MOST_ZEROED * values
-            and bool(np.any(levels.reshape(subject.dims[0], -1)[self._rows], axis=1).all())
-            and distortion(subject, plan, levels).reaches(FLOOR)
+            and bool(np.any(levels.reshape(facts.dims[0], -1)[self._rows], axis=1).all())
+            and distortion(facts, plan, levels).reaches(FLOOR)
         )
 
     def _count(self, levels: Levels | None, bound: float) -> tuple[int, int]:
         """Return how many values have level 0 or are below a bound, and how many values there are."""
-        flat, lost, values = self._subject.floats.reshape(-1), 0, 0
+        flat, lost, values = self._facts.floats.reshape(-1), 0, 0
         for start in range(0, flat.size, CHUNK):
             magnitudes = np.abs(flat[start : start + CHUNK])
             counted = (magnitudes > 0) & (magnitudes >= self._least)

@@ -1,4 +1,4 @@
-"""What a bitstream will take, tensor by tensor, without coding it: excerpts of large tensors stand for the whole."""
+"""Estimated size and error of each tensor without coding; excerpts stand for large tensors."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from ..config import EncoderConfig
 from ..constants import NNR_PT_RAW_FLOAT
 from ..model import Array
 from ..syntax import Session
-from . import pruned
-from .allocate import allocate
-from .changed import divided
-from .cost import RECORD_BYTES, code_bytes, coded, overhead
-from .distortion import loss
+from .encode_warnings import check_blocks, warn_unmatched, warn_unused
+from .facts import tensor_facts
 from .goals import excerpt
-from .layout import plan_units, side_info
-from .plan import TensorPlan, subject
+from .layout import plan_units
+from .overlay import divided
+from .plan import Source, TensorPlan
 from .preamble import preamble
-from .prepare import Prepared
+from .prepared import Prepared
+from .rate_allocation import allocate
+from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
 from .schedule import Call, Pool, Reader
-from .unused_options import check_blocks, warn_unmatched, warn_unused
 
-#: Parameters of an excerpt.
+#: Parameters of an excerpt; smaller tensors are estimated as a whole.
 ABOUT = 1 << 16
 
 
-#: The plan of a tensor, the bytes of its units, and its error; None for what has no floats, or no unit.
+#: The plan of a tensor, the bytes of its units, and its error; None for integers, and without a unit.
 Estimated = tuple[TensorPlan, int, Loss | None]
 
 
 def estimate(
     prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, warn: bool = False
 ) -> tuple[int, list[Estimated]]:
-    """Bytes of what precedes the units of tensors, and what each tensor takes and loses.
+    """Return bytes of what precedes the units of tensors, and what each tensor takes and loses.
 
     Goals are followed as they would be, but a target by estimates. Raises EncodeError as the encoder does.
     With ``warn``, options without effect are an EncodeWarning each.
@@ -55,22 +54,17 @@ def estimate(
 def _estimated(
     prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, asked: EncoderConfig | None = None
 ) -> tuple[int, list[Estimated]]:
-    model = prepared.model
     layout = plan_units(prepared, config, read, pool)
     units = layout.units
     if asked:
         warn_unused(asked, prepared, units)
-    record = side_info(model, units, config)
-    references = pruned.references(prepared, units, config)
-    removed = pruned.container(prepared, units, references)
-    codebooks = any(plan.codebook for unit in units for plan in unit.tensors.values())
-    said = preamble(prepared, layout, references, record, config, Session(), codebooks=codebooks, pruning=removed)
-    before = sum(map(len, said))
-    plans = [(plan, plan.has_unit and plan not in unit.implied) for unit in units for plan in unit.plans]
-    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source_bytes) for plan, is_coded in plans if is_coded]
-    found = dict(zip([call.names[0] for call in calls], pool.results(calls), strict=True))
+    before = sum(map(len, preamble(prepared, layout, config, Session())[0]))
+    plans = [plan for unit in units for plan in unit.plans]
+    coded = [plan for unit in units for plan in unit.tensors.values() if plan.has_unit]
+    calls = [Call(_size, read, (plan.name,), (plan, config), plan.source.nbytes) for plan in coded]
+    found = dict(zip([call.names[0] for call in calls], pool.run(calls), strict=True))
     tensors: list[Estimated] = []
-    for plan, _ in plans:
+    for plan in plans:
         size, error = found.get(plan.name, (0, None))
         if plan.record and plan.record.same_as in found:
             error = found[plan.record.same_as][1]
@@ -79,20 +73,21 @@ def _estimated(
 
 
 def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> tuple[int, Loss | None]:
-    """About the bytes of a tensor's units, and its error."""
-    array = arrays[0] if plan.values is None else plan.values
-    if plan.divisor is not None:
-        array = divided(array, plan.divisor, plan.shift)
-    whole, plan = subject(plan.name, array, config, axis=plan.shift), replace(plan, shift=0, divisor=None, values=None)
+    """Estimate the bytes of a tensor's units, and its error."""
+    source = plan.source
+    array = arrays[0] if source.values is None else source.values
+    if source.divisor is not None:
+        array = divided(array, source.divisor, source.shift)
+    whole, plan = tensor_facts(plan.name, array, config, axis=source.shift), replace(plan, source=Source(source.nbytes))
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
-        size, unit, syntax = coded(whole, plan)
+        size, unit, syntax = estimated(whole, plan)
         return round(size - recorded), loss(plan, whole.array, unit, syntax)
     some = excerpt(whole, ABOUT)
     fixed = overhead(plan)
-    tools = plan.options if len(some.dims) > 1 else replace(plan.options, scan_order=0)
-    part = replace(plan, dims=some.dims, options=tools)
-    taken, unit, syntax = coded(some, part)
+    tools = plan.tools if len(some.dims) > 1 else replace(plan.tools, scan_order=0)
+    part = replace(plan, dims=some.dims, tools=tools)
+    taken, unit, syntax = estimated(some, part)
     share = some.array.size / prod(plan.dims)
     error = loss(part, some.array, unit, syntax)
     if error:

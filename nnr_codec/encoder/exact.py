@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..cabac_ext import quantizer
+from ..config import DEFAULT_STEP_EXPONENT
+from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
 from ..errors import EncodeError
 from ..sideinfo.record import Code, GridCode, PaletteCode, RawCode
-from .cost import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, measured, overhead
-from .distinct import SAMPLE
-from .floats import UNARY, float_code
-from .grids import grid_codes
-from .integers import integer_codes
-from .plan import Subject, TensorPlan
-from .steps import exact_step, with_codebook
+from ..tensor.quant import DTYPES, step_size
+from .codebooks import exact_codebook
+from .distinct_values import SAMPLE, sample
+from .exact_codes import EXPONENT_UNARY, float_code, grid_codes, integer_codes
+from .facts import TensorFacts
+from .plan import Integers, Quantized, Raw, TensorPlan, Uniform
+from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES, code_bytes, estimated_bytes, overhead
 
-#: Parts by which codes that are only estimated from entropies exceed them, and by which a record has to pay.
+#: Factor of bytes that are estimated from entropies, and the share that a code must save to be worth a record.
 SURPLUS, GAIN = 1.003, 2.0**-9
-#: Bytes of tensors of which no code but the raw one pays for what it adds to the record.
+#: Bytes of a tensor up to which only the raw code is worth its entry in the record.
 TINY = UNIT_BYTES + RECORD_BYTES + CODE_BYTES
+#: Bits of a level or an entry of a codebook, without its sign.
+LEVEL_BITS = 31
+#: Values of a first sample, tried before all values are.
+GLANCE = 1024
 
 
 @dataclass
@@ -31,134 +39,174 @@ class Cheapest:
 
     Parameters
     ----------
-    subject : Subject
+    facts : TensorFacts
     plan : TensorPlan or None
         None as long as none was accepted.
     price : float
         What it takes; of a plan with a code a little more.
     """
 
-    subject: Subject
+    facts: TensorFacts
     plan: TensorPlan | None = None
     price: float = float("inf")
 
     def offer(self, plan: TensorPlan, price: float | None = None) -> None:
-        """Accept a plan that is cheaper; without a price it is measured, where it could be.
+        """Accept a plan that is cheaper; without a price its bytes are estimated, if it could be.
 
         A code that the tensor does not fit is not accepted, nor one for which the record has no room.
         """
         factor = 1 + GAIN if plan.code else 1
-        if plan.code and code_bytes(plan.code) > self.subject.room and not isinstance(plan.code, RawCode):
+        if plan.code and code_bytes(plan.code) > self.facts.context.room and not isinstance(plan.code, RawCode):
             return
         if price is None:
             if factor * (overhead(plan) + self._floor(plan)) >= self.price:
                 return
             try:
-                price = measured(self.subject, plan)
+                price = estimated_bytes(self.facts, plan)
             except ValueError:
                 return
         if factor * price < self.price:
             self.plan, self.price = plan, factor * price
 
     def _floor(self, plan: TensorPlan) -> float:
-        """Bytes that levels take, about, which tell the items apart; 0 where that is not known, or channels differ."""
+        """Estimate the bytes of levels that tell the items apart; 0 where that is unknown, or channels differ."""
         by_channel = isinstance(plan.code, GridCode) and plan.code.axis is not None
         if plan.payload_type == NNR_PT_RAW_FLOAT or by_channel or self.plan is None:
             return 0.0
-        return self.subject.distinct.bits / 8 if self.subject.distinct else 0.0
+        return self.facts.distinct.bits / 8 if self.facts.distinct else 0.0
 
 
-def exact(subject: Subject) -> TensorPlan:
-    """The plan that keeps every bit in the fewest bytes.
+def exact(facts: TensorFacts) -> TensorPlan:
+    """Return the plan that keeps every bit in the fewest bytes.
 
     Raises EncodeError where side information is not allowed, and NNR alone does not hold the tensor.
     """
-    cheapest = Cheapest(subject)
-    coded, tiny = subject.config.side_info, subject.array.nbytes <= TINY
-    if coded and subject.stored.kind == "f" and not tiny:
+    cheapest = Cheapest(facts)
+    coded, tiny = facts.config.side_info, facts.array.nbytes <= TINY
+    if coded and facts.stored.kind == "f" and not tiny:
         _offer_float_code(cheapest)
-    for plan in plain(subject):
+    for plan in plain(facts):
         cheapest.offer(plan)
     if coded:
-        for code in (RawCode(subject.part_id("raw")),) if tiny else _codes(subject):
-            cheapest.offer(subject.coded(code))
+        for code in (RawCode(facts.part_id("raw")),) if tiny else _codes(facts):
+            cheapest.offer(facts.coded(code))
     if cheapest.plan is None:
-        raise EncodeError(_reason(subject), tensor=subject.name)
+        raise EncodeError(_reason(facts), tensor=facts.name)
     return cheapest.plan
 
 
-def exact_plain(subject: Subject) -> TensorPlan | None:
-    """The plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
-    cheapest = Cheapest(subject)
-    for plan in plain(subject):
+def exact_plain(facts: TensorFacts) -> TensorPlan | None:
+    """Return the plan that keeps every bit in the fewest bytes that every decoder understands; None if none does."""
+    cheapest = Cheapest(facts)
+    for plan in plain(facts):
         cheapest.offer(plan)
     return cheapest.plan
 
 
-def plain(subject: Subject) -> Iterator[TensorPlan]:
-    """Plans that every decoder understands."""
-    if subject.stored.kind == "f":
-        if raw_is_exact(subject):
-            yield subject.plan(NNR_PT_RAW_FLOAT)
-        yield from exact_levels(subject)
-    elif subject.bounds[0] >= -(1 << 31) and subject.bounds[1] < 1 << 31:
-        yield subject.plan(NNR_PT_INT)
+def plain(facts: TensorFacts) -> Iterator[TensorPlan]:
+    """Yield plans that every decoder understands."""
+    if facts.stored.kind == "f":
+        if raw_is_exact(facts):
+            yield facts.plan(Raw())
+        yield from exact_levels(facts)
+    elif facts.bounds[0] >= -(1 << 31) and facts.bounds[1] < 1 << 31:
+        yield facts.plan(Integers())
 
 
-def exact_levels(subject: Subject) -> Iterator[TensorPlan]:
-    """Plans of exact steps and codebooks, which every decoder understands."""
-    plan = None if subject.out_of_reach else exact_step(subject)
-    if plan is None or (plan.record and not subject.plan(NNR_PT_RAW_FLOAT).record):
+def exact_levels(facts: TensorFacts) -> Iterator[TensorPlan]:
+    """Yield plans of exact steps and codebooks, which every decoder understands."""
+    plan = None if facts.context.out_of_reach else exact_step(facts)
+    if plan is None or (plan.record and not facts.plan(Raw()).record):
         return  # a float16 tensor, say, that would have to come from float32
     yield plan
-    found = subject.distinct
-    if found is not None and subject.options.codebook != 0 and len(found.patterns) <= prod(plan.dims) // 2:
-        book = with_codebook(subject, plan, found)
+    found = facts.distinct
+    if found is not None and facts.options.codebook != 0 and len(found.patterns) <= prod(plan.dims) // 2:
+        book = exact_codebook(facts, plan, found)
         if book is not None:
             yield book
 
 
+def exact_step(facts: TensorFacts) -> TensorPlan | None:
+    """Return the plan of uniform quantization that loses nothing; None where no step does that."""
+    values, density = facts.floats.reshape(-1), facts.config.qp_density
+    qp = _step_qp(sample(values, GLANCE), density)
+    if qp is not None and len(values) > GLANCE:
+        qp = _step_qp(values, density)
+    if qp is None:
+        return None
+    data_format = facts.data_format
+    step = step_size(qp, density)
+    if data_format is DecompressedDataFormat.TENSOR_FLOAT16 and step < float(np.finfo(np.float16).tiny):
+        data_format = DecompressedDataFormat.TENSOR_FLOAT32  # a step is a normal number of the format (7.3.6)
+    info = np.finfo(DTYPES[data_format])
+    if not float(info.tiny) <= step <= float(info.max) or max(map(abs, facts.bounds)) > float(info.max):
+        return None
+    if values.itemsize > info.bits // 8 and not np.array_equal(values.astype(info.dtype), values):
+        return None
+    return facts.plan(Quantized(Uniform(qp, step)), data_format)
+
+
+def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
+    """Return the qp of the largest step of which all values are multiples; None without one, or for large levels.
+
+    A step of QpDensity d has an odd part below 2**(d + 1); grids with a larger one take the power of two in it.
+    """
+    found = quantizer.grid(values if values.itemsize > 2 else values.astype(np.float32), LEVEL_BITS + 8)
+    if found is None:  # more bits than any odd part makes up for
+        return None
+    exponent, odd, largest = found
+    if not odd:
+        exponent, odd = DEFAULT_STEP_EXPONENT, 1
+    if odd >= 2 << density:
+        odd = 1
+    shift = odd.bit_length() - 1
+    qp = ((exponent + shift) << density) + (odd << density >> shift) - (1 << density)
+    bound = 1 << (5 + density)
+    fits = -bound <= qp < bound and largest / step_size(qp, density) < 1 << LEVEL_BITS
+    return qp if fits else None
+
+
 def _offer_float_code(cheapest: Cheapest) -> None:
-    """Offer exponents and the rest of the bits apart."""
-    subject = cheapest.subject
-    choice = float_code(subject)
+    """Offer the code that separates exponents from the other bits."""
+    facts = cheapest.facts
+    choice = float_code(facts)
     if choice is not None:
-        plan = subject.coded(choice.code, unary=UNARY)
-        small = subject.array.size <= SAMPLE
+        plan = facts.coded(choice.code, unary=EXPONENT_UNARY)
+        small = facts.array.size <= SAMPLE
         cheapest.offer(plan, None if small else overhead(plan) + SURPLUS * choice.bits / 8)
 
 
-def _codes(subject: Subject) -> Iterator[Code]:
-    """All other codes that may suit the type."""
-    if subject.stored.name != "float32":
-        yield RawCode(subject.part_id("raw"))
-    if subject.stored.kind != "f":
-        yield from integer_codes(subject)
-    elif subject.stored.bits > 8:  # of 256 values, a palette has all
-        yield from grid_codes(subject)
-    found = subject.distinct
-    if found is not None and subject.stored.bits >= 8:
+def _codes(facts: TensorFacts) -> Iterator[Code]:
+    """Yield all other codes that may suit the type."""
+    if facts.stored.name != "float32":
+        yield RawCode(facts.part_id("raw"))
+    if facts.stored.kind != "f":
+        yield from integer_codes(facts)
+    elif facts.stored.bits > 8:  # of 256 values, a palette has all
+        yield from grid_codes(facts)
+    found = facts.distinct
+    if found is not None and facts.stored.bits >= 8:
         values = found.patterns.astype(found.patterns.dtype.newbyteorder("<")).tobytes()
         zero = found.patterns == 0
         for offset in sorted({int(zero.argmax()) if zero.any() else found.most_frequent, found.most_frequent}):
-            yield PaletteCode(values, offset, subject.part_id("levels"))
+            yield PaletteCode(values, offset, facts.part_id("levels"))
 
 
-def raw_is_exact(subject: Subject) -> bool:
-    """Whether float32 holds all values; of other types not-a-numbers are left out, whose bits conversions change."""
-    if subject.stored.name == "float32":
+def raw_is_exact(facts: TensorFacts) -> bool:
+    """Return whether float32 holds all values; NaN of other types are excluded: conversions change their bits."""
+    if facts.stored.name == "float32":
         return True
-    values = subject.floats
-    if subject.stored.bits < 32:
+    values = facts.floats
+    if facts.stored.bits < 32:
         return not np.isnan(values).any()
     return np.array_equal(values.astype(np.float32), values)
 
 
-def _reason(subject: Subject) -> str:
-    """Why NNR alone does not hold a tensor."""
-    name, stored = subject.name, subject.stored
+def _reason(facts: TensorFacts) -> str:
+    """Return the reason why NNR alone does not hold a tensor."""
+    name, stored = facts.name, facts.stored
     if stored.kind != "f":
-        low, high = subject.bounds
+        low, high = facts.bounds
         return (
             f"tensor {name!r} has integers outside of int32 ({low}..{high}), which only side information holds (7.3.2)"
         )

@@ -13,12 +13,12 @@ from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig, Rule, TensorOptions
 from ..errors import EncodeError
 from ..model import Array, Block, Model, described
 from ..tensor.quant import step_size
-from .choose import choose, in_unit
 from .default_step import FLOOR, default_step, floor_step, qp_below
-from .distortion import Distortion, distortion, power
-from .factors import Factors, has_steps, inherited, largest_qp, measured, qp_options
-from .plan import Subject, subject
-from .reduce.tool import decomposed
+from .factor_steps import Factors, has_steps, inherited, largest_qp, qp_options, read_factors
+from .facts import TensorFacts, tensor_facts
+from .planning import plan_tensor, with_dq_flag
+from .prepared import decomposed
+from .rate_distortion import Distortion, distortion, power
 from .schedule import Call, Pool, Reader
 
 Options = dict[str, Any]
@@ -29,20 +29,20 @@ DENSITY = 7
 OCTAVE = 1 << DENSITY
 #: The least and the greatest qp of that density whose step is a normal number of float32.
 LEAST_QP, GREATEST_QP = -126 << DENSITY, (128 << DENSITY) - 1
-#: The qp of the default step; and the quality that it has in many networks, to which the steps of vectors belong.
+#: The qp of the default step, and the quality in dB that it gives in many networks; steps of vectors follow from it.
 DEFAULT_QP, USUAL_QUALITY = DEFAULT_STEP_EXPONENT << DENSITY, 46
-#: A floor is met where the SNR is less than so many steps of qp above it; so many steps are tried.
+#: Steps of qp by which an SNR may exceed its goal (0.2 dB), and the upper bound of steps tried.
 CLOSE, TRIES = 4, 24
-#: Steps of qp between those that are tried of factors; the finest and the coarsest, in root mean squares of the weight.
+#: Distance in qp of the steps tried for factors; the finest and the coarsest one, in root mean squares of the weight.
 FACTOR_STEPS = OCTAVE // 16
 FINEST, COARSEST = 2.0**-26, 8.0
-#: Parameters of an excerpt.
+#: Parameters of an excerpt, which stands for a tensor where many steps are tried.
 EXCERPT = 1 << 15
-#: The least magnitude of which squares are added up.
+#: Least magnitude whose square float64 holds with room for sums.
 LEAST = 2.0**-400
 
 
-def settle(
+def resolve_goals(
     model: Model,
     config: EncoderConfig,
     read: Reader,
@@ -51,7 +51,7 @@ def settle(
     apart: bool = False,
     restored: Model | None = None,
 ) -> EncoderConfig:
-    """The options with which every tensor has the quality, snr or max_error that is asked for.
+    """Return the options with which every tensor has the quality, snr or max_error that is asked for.
 
     ``apart``: quality is that of each tensor by itself, not of all together. Each snr and max_error is verified by
     quantizing the tensor as it will be; a tensor of which no step gives that is kept bit for bit. Factors of weights
@@ -70,7 +70,7 @@ def settle(
     if names:
         config = with_density(config)
     by_quality = {name: quality for name in names if (quality := wanted[name].quality) is not None}
-    known = measured(pairs, read, pool, energy=any(wanted[block.weight].qp is None for block in pairs))
+    known = read_factors(pairs, read, pool, energy=any(wanted[block.weight].qp is None for block in pairs))
     energies = read_each([name for name in by_quality if name not in known], read, pool, _energy, config)
     energies |= {name: (one.energy, one.rows * one.columns) for name, one in known.items() if name in by_quality}
     found: dict[str, Options] = {}
@@ -82,53 +82,51 @@ def settle(
     found |= read_each(low, read, pool, _with_floor, config, frozenset(block_members(model)), found)
     others = [name for name in names if name not in by_quality and name not in known]
     found |= read_each(others, read, pool, _settled, config, frozenset(block_members(model)))
-    has_target = config.target_size is not None or config.target_ratio is not None
     for block in pairs:
-        options, one = config.for_tensor(block.weight), known[block.weight]
-        rms = sqrt(one.energy / (one.rows * one.columns))
-        qp: int | None = None
-        if block.weight in found:
-            ratio = _floor(wanted[block.weight].quality)
-            qp = min(found.pop(block.weight)["qp"], qp_of(floor_step(rms, ratio, dependent=True)))
-        elif block.weight in names:
-            assert restored is not None
-            dtype = described(restored.tensors, block.weight)[0]
-            qp = _factors_qp(block, dtype, one, options, config, read, rms)
-        elif options.qp is not None:
-            qp = options.qp
-        elif not has_target:
-            dependent = options.dependent_quantization is not False
-            qp = qp_below(default_step(rms, one.columns, dependent), config.qp_density)
+        quality_qp = found.pop(block.weight)["qp"] if block.weight in found else None
+        qp = _weight_qp(block, known[block.weight], config, read, restored, block.weight in names, quality_qp)
         if qp is not None:
-            found |= qp_options(block, one, qp, config.qp_density)
+            found |= qp_options(block, known[block.weight], qp, config.qp_density)
     if names:
         config = replace(config, quality=None, snr=None, max_error=None)
     return config.overridden({name: options for name, options in found.items() if options})
 
 
-def _factors_qp(
+def _weight_qp(
     block: Block,
-    dtype: np.dtype[Any],
     factors: Factors,
-    options: TensorOptions,
     config: EncoderConfig,
     read: Reader,
-    rms: float,
-) -> int:
-    """The qp of a weight of this rms whose factors give it the SNR, or the largest error, that it may have."""
+    restored: Model | None,
+    has_own_goal: bool,
+    quality_qp: int | None,
+) -> int | None:
+    """Return the qp of a decomposed weight, from which the steps of G and H follow; None where a target decides.
+
+    ``quality_qp`` is that of the quality, if there is one. EncodeError where no step gives what is asked for.
+    """
+    options, rms = config.for_tensor(block.weight), sqrt(factors.energy / (factors.rows * factors.columns))
 
     def reaches(error: Distortion) -> bool:
         if options.max_error is not None:
             return error.largest <= options.max_error
         return error.reaches(10 ** ((options.snr or 0.0) / 10))
 
-    qps = range(qp_of(rms * FINEST), qp_of(rms * COARSEST) + 1, FACTOR_STEPS)
-    qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
-    if qp is None:
-        raise EncodeError(
-            f"no steps of its factors give {block.weight!r} the error that is asked for", tensor=block.weight
-        )
-    return qp
+    if quality_qp is not None:
+        return min(quality_qp, qp_of(floor_step(rms, _floor(options.quality), dependent=True)))
+    if has_own_goal:
+        assert restored is not None
+        dtype = described(restored.tensors, block.weight)[0]
+        qps = range(qp_of(rms * FINEST), qp_of(rms * COARSEST) + 1, FACTOR_STEPS)
+        qp = largest_qp(block, dtype, factors, config, read, reaches, qps)
+        if qp is None:
+            raise EncodeError(
+                f"no steps of its factors give {block.weight!r} the error that is asked for", tensor=block.weight
+            )
+        return qp
+    if options.qp is not None or config.target_size is not None or config.target_ratio is not None:
+        return options.qp
+    return qp_below(default_step(rms, factors.columns, options.dependent_quantization is not False), config.qp_density)
 
 
 def with_density(config: EncoderConfig, qp_density: int = DENSITY) -> EncoderConfig:
@@ -153,20 +151,20 @@ def with_density(config: EncoderConfig, qp_density: int = DENSITY) -> EncoderCon
 
 
 def qp_of(step: float) -> int:
-    """The largest qp whose step is at most this one, above 0."""
+    """Return the largest qp whose step is at most this one, above 0."""
     return clipped(qp_below(step, DENSITY))
 
 
 def read_each(
     names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
-    """What a function gives of each tensor: of a list with the array, its name, and what else is given."""
+    """Return the result of a function for each tensor: of a list with the array, its name, and the other arguments."""
     calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
-    return {call.names[0]: result for call, result in zip(calls, pool.results(calls), strict=True)}
+    return {call.names[0]: result for call, result in zip(calls, pool.run(calls), strict=True)}
 
 
-def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:
-    """About so many of a tensor's parameters in eight runs, of whole rows where these are short."""
+def excerpt(whole: TensorFacts, about: int = EXCERPT) -> TensorFacts:
+    """Return about so many parameters of a tensor in eight runs, of whole rows where these are short."""
     array, runs = whole.array, 8
     if array.size <= about:
         return whole
@@ -181,17 +179,17 @@ def excerpt(whole: Subject, about: int = EXCERPT) -> Subject:
 
 
 def has_goal(options: TensorOptions) -> bool:
-    """Whether a tensor has a goal from which its step follows."""
+    """Return whether a tensor has a goal from which its step follows."""
     return not (options.quality is None and options.snr is None and options.max_error is None)
 
 
 def block_members(model: Model) -> set[str]:
-    """The tensors that are in blocks."""
+    """Return the tensors that are in blocks."""
     return {name for block in model.blocks for name in vars(block).values() if isinstance(name, str)}
 
 
-def quantizable(tensor: Subject) -> bool:
-    """Whether a tensor has floats, all of them finite, whose squares doubles hold: no step suits any other ones."""
+def quantizable(tensor: TensorFacts) -> bool:
+    """Return whether a tensor has finite floats whose squares fit float64: no step suits others."""
     if tensor.stored.kind != "f" or not tensor.array.size:
         return False
     largest = max(-tensor.bounds[0], tensor.bounds[1])  # no comparison with a not-a-number is true
@@ -200,7 +198,7 @@ def quantizable(tensor: Subject) -> bool:
 
 # ------------------------------------------------------------------------------------------------ quality
 def _quality_steps(wanted: Mapping[str, float], found: Mapping[str, tuple[float, int]]) -> dict[str, Options]:
-    """The qp of each tensor with a quality, from their energies; vectors, which have none, move with the quality."""
+    """Return the qp of each tensor with a quality, from their energies; vectors move with the quality."""
     steps = {}
     for quality in set(wanted.values()):
         mine = [energy for name, energy in found.items() if wanted[name] == quality]
@@ -229,8 +227,8 @@ def _may_miss_floor(options: TensorOptions, energy: tuple[float, int], found: Op
 def _with_floor(
     arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str], found: Mapping[str, Options]
 ) -> Options:
-    """The options with which a matrix has the floor of its quality."""
-    tensor, qp = subject(name, arrays[0], config), found[name]["qp"]
+    """Return the options with which a matrix has the floor of its quality."""
+    tensor, qp = tensor_facts(name, arrays[0], config), found[name]["qp"]
     tensor = replace(tensor, options=replace(tensor.options, quality=None))
     ratio = _floor(config.for_tensor(name).quality)
     if all(error.reaches(ratio) for error in _errors(_with(tensor, {"qp": qp}), name in blocks)):
@@ -240,12 +238,12 @@ def _with_floor(
 
 
 def quality_shift(quality: float) -> int:
-    """By how much the qp of a quality is greater than that of the usual one."""
+    """Return the difference of the qp of a quality to that of the usual one."""
     return -round((quality - USUAL_QUALITY) * OCTAVE / 6)
 
 
 def usual_qp(energies: Iterable[tuple[float, float]]) -> int:
-    """The qp of the usual quality, for tensors with these sums of squares and numbers of parameters that are not 0."""
+    """Return the qp of the usual quality, for tensors with these sums of squares and counts of nonzero values."""
     signal = count = 0.0
     for energy, number in energies:
         signal, count = signal + energy, count + number
@@ -255,13 +253,13 @@ def usual_qp(energies: Iterable[tuple[float, float]]) -> int:
 
 
 def clipped(qp: int) -> int:
-    """The nearest qp that there is."""
+    """Return the nearest qp that there is."""
     return max(LEAST_QP, min(GREATEST_QP, qp))
 
 
 def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[float, int]:
-    """The sum of the squares of a tensor that the quality is about, and how many of them are not 0."""
-    tensor = subject(name, arrays[0], config)
+    """Return the sum of the squares of a tensor that the quality is about, and how many of them are not 0."""
+    tensor = tensor_facts(name, arrays[0], config)
     if not quantizable(tensor) or tensor.is_fine:
         return 0.0, 0
     return power(tensor.floats), int(np.count_nonzero(tensor.floats))
@@ -269,8 +267,8 @@ def _energy(arrays: list[Array], name: str, config: EncoderConfig) -> tuple[floa
 
 # ------------------------------------------------------------------------------------------------ snr, max_error
 def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: frozenset[str]) -> Options:
-    """The options with which a tensor has the SNR, or the largest error, that it may have."""
-    tensor = subject(name, arrays[0], config)
+    """Return the options with which a tensor has the SNR, or the largest error, that it may have."""
+    tensor = tensor_facts(name, arrays[0], config)
     if tensor.stored.kind != "f":
         return {}
     if not quantizable(tensor):
@@ -283,8 +281,8 @@ def _settled(arrays: list[Array], name: str, config: EncoderConfig, blocks: froz
     return _with_snr(plain, 10 ** (options.snr / 10), in_block)
 
 
-def _bounded(tensor: Subject, bound: float, in_block: bool) -> Options:
-    """Uniform quantization, whose errors do not exceed half a step."""
+def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
+    """Return uniform quantization, whose errors do not exceed half a step."""
     if tensor.is_fine and max(error.largest for error in _errors(tensor, in_block)) <= bound:
         return {}
     qp = qp_of(2 * bound)
@@ -295,8 +293,8 @@ def _bounded(tensor: Subject, bound: float, in_block: bool) -> Options:
     return {"exact": True}
 
 
-def _with_snr(tensor: Subject, factor: float, in_block: bool) -> Options:
-    """The largest step at which the signal is so many times the noise."""
+def _with_snr(tensor: TensorFacts, factor: float, in_block: bool) -> Options:
+    """Return the largest step at which the signal is so many times the noise."""
     if tensor.is_fine and all(error.reaches(factor) for error in _errors(tensor, in_block)):
         return {}
     some = excerpt(tensor)
@@ -309,8 +307,8 @@ def _with_snr(tensor: Subject, factor: float, in_block: bool) -> Options:
     return {"exact": True} if found is None else {"qp": found, "fine_vectors": False}
 
 
-def _largest_step(tensor: Subject, factor: float, qp: int, in_block: bool) -> int | None:
-    """The largest qp that reaches an SNR, nearly; None where the search from ``qp`` finds none.
+def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -> int | None:
+    """Return the largest qp that reaches an SNR, nearly; None where the search from ``qp`` finds none.
 
     The noise is taken to be proportional to the square of the step.
     """
@@ -332,18 +330,18 @@ def _largest_step(tensor: Subject, factor: float, qp: int, in_block: bool) -> in
     return low if low >= LEAST_QP else None
 
 
-def _with(tensor: Subject, options: Options) -> Subject:
+def _with(tensor: TensorFacts, options: Options) -> TensorFacts:
     return replace(tensor, options=tensor.options.replaced(options))
 
 
-def _errors(tensor: Subject, in_block: bool) -> list[Distortion]:
-    """The errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
-    plans = [choose(tensor)]
+def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
+    """Return the errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
+    plans = [plan_tensor(tensor)]
     if in_block:
-        plan = choose(tensor, in_block=True)
+        plan = plan_tensor(tensor, in_block=True)
         plans.append(plan)
         if plan.step and not plan.codebook and sum(extent > 1 for extent in tensor.dims) < 2:
-            other = in_unit(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
+            other = with_dq_flag(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
             plans += [other] if other else []
     return [distortion(tensor, plan) for plan in plans]
 

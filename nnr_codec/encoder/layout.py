@@ -14,29 +14,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import EncoderConfig
-from ..constants import NNR_PT_INT
 from ..errors import EncodeError, Option
 from ..model import Array, Block, Model, Wiring
-from ..sideinfo.record import SideInfo, TensorRecord
-from .blocks import Known, UnitPlan, blocks_of, factor_ids, members_of, plan_block
-from .changed import divided
-from .choose import choose
-from .cost import code_bytes
-from .fitting import fit, pays, scale_options, scaled
-from .fixed import warn_saturated
+from ..sideinfo.record import TensorRecord
+from .blocks import BlockFacts, UnitPlan, blocks_of, factor_ids, members_of, plan_block
+from .facts import DEFAULT_LIMITS, TensorContext, TensorFacts, check_name, tensor_facts
+from .fixed_point import warn_saturated
 from .goals import with_density
-from .kept import Keeping
-from .links import Link, Links
-from .plan import READABLE, Subject, TensorPlan, check_name, subject
-from .prepare import Prepared
+from .overlay import divided
+from .plan import Integers, TensorPlan
+from .planning import plan_tensor
+from .prepared import Prepared
+from .rate_distortion import code_bytes
+from .scale_fitting import fit, pays, scale_options, scaled_tensors
 from .schedule import Call, Pool, Reader
-from .ties import ties
+from .tied_tensors import tied_tensors
+from .update_tree import Links
 
 #: QuantizationParameter is from -MOST_PARAMETER to MOST_PARAMETER - 1. At WIDE_DENSITY it reaches all steps of float32.
 MOST_PARAMETER, WIDE_DENSITY = 1 << 12, 5
-#: Of the record for a tensor, beside its name and its code.
+#: Bytes of an entry of the record without its name and code.
 ENTRY_BYTES = 40
-#: The largest code of any tensor takes less of the record, and 9 bytes for each index of its longest dimension.
+#: Bytes of the record above which no code needs more, besides 9 for each index of the longest dimension.
 CODE_ROOM = 1 << 20
 
 
@@ -58,7 +57,7 @@ class Layout:
     quantization_parameter: int
 
 
-def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool | Keeping) -> Layout:
+def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> Layout:
     """Plan the units of a model.
 
     Each tensor, or block, is read and released. Tensors whose steps are out of reach of the QuantizationParameter that
@@ -99,52 +98,6 @@ def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int
     return best, {plan.name for plan in plans if not -half <= plan.qp - best < half}
 
 
-def side_info(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
-    """The record of a model; EncodeError where it would be needed and is not wanted, or is too long to be read."""
-    records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
-    record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
-    if record and not config.side_info:
-        raise EncodeError("the model has metadata, which only side information holds; use ", Option("side_info", True))
-    size = len(record.to_bytes()) if record else 0
-    if size > READABLE.max_side_info_bytes:
-        raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
-    return record
-
-
-@dataclass(slots=True)
-class _Place:
-    """What a plan takes of the bitstream's names and of the record.
-
-    Parameters
-    ----------
-    name : str
-    index : int
-        In the model.
-    taken : frozenset of str
-        See :class:`Subject`.
-    room : int
-        Likewise.
-    link : Link or None
-    out_of_reach : bool
-        See :class:`Subject`.
-    """
-
-    name: str
-    index: int
-    taken: frozenset[str]
-    room: int
-    link: Link | None
-    out_of_reach: bool
-
-    def subject(self, array: Array, config: EncoderConfig, axis: int = 0) -> Subject:
-        """The facts about the tensor, of which a dimension is coded first."""
-        found = subject(self.name, array, config, self.taken, self.room, axis)
-        found.out_of_reach = self.out_of_reach
-        if self.link:
-            found.is_update, found.is_bits = self.link.is_update, self.link.is_bits
-        return found
-
-
 class _Planned(NamedTuple):
     """The unit of a block, if there is one, and the plans of tensors that are coded apart, by name.
 
@@ -158,7 +111,7 @@ class _Planned(NamedTuple):
 
 @dataclass
 class _Layout:
-    """What is known while tensor after tensor is planned.
+    """State of planning, tensor after tensor.
 
     Plans are made without knowledge of the ones before. The few that these would change are made again.
     """
@@ -166,7 +119,7 @@ class _Layout:
     model: Model
     config: EncoderConfig
     read: Reader
-    pool: Pool | Keeping
+    pool: Pool
     wiring: Wiring
     scales: set[str]
     fitted: frozenset[str]
@@ -182,16 +135,16 @@ class _Layout:
         updated = self.links.names if self.links else ()
         self.take(name for name in (*self.model.tensors, *updated) if "#" in name)
         self.take(name for name in element_ids(self.model, is_listed(self.model, self.config)) if "#" in name)
-        self.room = READABLE.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
+        self.room = DEFAULT_LIMITS.max_side_info_bytes / 2  # as it is estimated: base64 and braces add to that
 
     def units(self) -> Iterator[UnitPlan]:
-        """The units in order."""
+        """Yield the units in order."""
         block_of = blocks_of(self.model, self.wiring, self.scales, self.fitted, self.decomposed)
         if is_listed(self.model, self.config):
             block_of = {name: replace(known, listed=True) for name, known in block_of.items()}
         blocks = {name: known.block for name, known in block_of.items()}
         # Differences have trees of their own, unless the caller knows better.
-        tied = ties(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
+        tied = tied_tensors(self.model, self.config, blocks) if not self.links or self.model.aliases else {}
         places = {name: index for index, name in enumerate(self.model.tensors)}
         calls: dict[str, Call[_Planned]] = {}
         for name in places:
@@ -201,10 +154,10 @@ class _Layout:
             block = block_of.get(name)
             members = block.members if block else (name,)
             if not block or not any(member in calls for member in members):
-                calls[name] = self.call(block, [self.place(member, places[member]) for member in members])
+                calls[name] = self.call(block, {member: self.context(member, places[member]) for member in members})
         self.planned = {name: one for name, one in self.planned.items() if not self.out_of_reach & {*calls[name].names}}
         left = [name for name in calls if name not in self.planned]
-        self.planned |= zip(left, self.pool.results([calls[name] for name in left]), strict=True)
+        self.planned |= zip(left, self.pool.run([calls[name] for name in left]), strict=True)
         apart: dict[str, TensorPlan] = {}
         for name, index in places.items():
             if name in tied:
@@ -222,11 +175,17 @@ class _Layout:
                     self.room -= ENTRY_BYTES + len(name.encode()) + (code_bytes(plan.code) if plan.code else 0)
                 yield UnitPlan((plan.unit_id,), plan.dims, {"weight": plan})
 
-    def place(self, name: str, index: int) -> _Place:
-        """What a tensor may take, as it is now."""
-        taken = self.taken.get(_beginning(name), frozenset())
+    def context(self, name: str, index: int) -> TensorContext:
+        """Return the constraints on a tensor from those that are planned so far."""
         link = self.links.of.get(name) if self.links else None
-        return _Place(name, index, taken, int(self.room), link, name in self.out_of_reach)
+        return TensorContext(
+            index,
+            self.taken.get(_beginning(name), frozenset()),
+            int(self.room),
+            link is not None and link.is_update,
+            link is not None and link.is_bits,
+            name in self.out_of_reach,
+        )
 
     def take(self, ids: Iterable[str]) -> None:
         """Keep ids, which have a ``#``, from being those of other units."""
@@ -234,24 +193,25 @@ class _Layout:
             key = _beginning(one)
             self.taken[key] = self.taken.get(key, frozenset()) | {one}
 
-    def call(self, block: Known | None, places: list[_Place]) -> Call[_Planned]:
-        """What plans a block, or a tensor."""
-        names = tuple([place.name for place in places])
-        return Call(_plan, self.read, names, (block, places, self.config), self.read.nbytes(names))
+    def call(self, block: BlockFacts | None, contexts: dict[str, TensorContext]) -> Call[_Planned]:
+        """Return the call that plans a block, or a tensor."""
+        names = tuple(contexts)
+        return Call(_plan, self.read, names, (block, contexts, self.config), self.read.nbytes(names))
 
     def checked(self, call: Call[_Planned], planned: _Planned) -> _Planned:
-        """What was planned, or what has to be planned in its place, knowing what came before."""
+        """Return a plan, or the one that takes its place, knowing the plans before it."""
         if not self.recorded:
             return planned
-        block, places, config = call.arguments
-        now = [self.place(place.name, place.index) for place in places]
-        for place, before in zip(now, places, strict=True):
-            if place.taken != before.taken or (place.room != before.room and place.room < planned.room):
+        block, contexts, config = call.arguments
+        now = {name: self.context(name, before.index) for name, before in contexts.items()}
+        for name, before in contexts.items():
+            one = now[name]
+            if one.taken != before.taken or (one.room != before.room and one.room < planned.room):
                 return replace(call, arguments=(block, now, config))()
         return planned
 
     def alias(self, name: str, target: str, index: int) -> UnitPlan:
-        """A tensor that is another one."""
+        """Return a tensor that is another one."""
         if not self.config.side_info:
             raise EncodeError(
                 f"tensor {name!r} is tied to {target!r}, which only side information says; use ",
@@ -259,129 +219,131 @@ class _Layout:
                 tensor=name,
             )
         (array,) = self.read((name,))
-        plan = self.place(name, index).subject(array, self.config).plan(NNR_PT_INT)
+        plan = tensor_facts(name, array, self.config, self.context(name, index)).plan(Integers())
         plan = replace(plan, record=TensorRecord(index=index, same_as=target))
         return UnitPlan((name,), plan.dims, {"weight": plan})
 
 
 def _beginning(name: str) -> str:
-    """Return a prefix that a tensor name shares with every id that :meth:`Subject.part_id` makes from it."""
+    """Return a prefix that a tensor name shares with every id that :meth:`TensorFacts.part_id` makes from it."""
     return name[:256].partition("#")[0]
 
 
-def _plan(arrays: list[Array], known: Known | None, places: list[_Place], config: EncoderConfig) -> _Planned:
+def _plan(
+    arrays: list[Array], known: BlockFacts | None, contexts: dict[str, TensorContext], config: EncoderConfig
+) -> _Planned:
     """Plan a tensor, or those of a block."""
     longest = max([max(array.shape, default=1) for array in arrays])
     room = CODE_ROOM + 9 * longest
+    tensors = dict(zip(contexts, arrays, strict=True))
+    all_facts = {name: tensor_facts(name, array, config, contexts[name]) for name, array in tensors.items()}
     if known is None:
-        (place,), (array,) = places, arrays
-        return _Planned(None, {place.name: choose(place.subject(array, config), index=place.index)}, room)
-    subjects = {place.name: place.subject(array, config) for place, array in zip(places, arrays, strict=True)}
-    unit, together, fitted = None, set[str](), dict[str, Subject]()
-    by_name = {place.name: (place, array) for place, array in zip(places, arrays, strict=True)}
+        return _Planned(None, {name: plan_tensor(one) for name, one in all_facts.items()}, room)
+    unit, together, fitted = None, set[str](), dict[str, TensorFacts]()
     if known.is_fitted:
-        unit, fitted = _plan_fitted(known, subjects, by_name, config)
-        subjects |= fitted
+        unit, fitted = _plan_fitted(known, all_facts, tensors, config)
+        all_facts |= fitted
     if known.optional and known.block.scale is not None:
-        if not unit and not _is_neutral(known, subjects):
-            unit = _plan_scaled(known, subjects, by_name, config, subjects[known.block.scale].array)
+        if not unit and not _is_neutral(known, all_facts):
+            unit = _plan_scaled(known, all_facts, tensors, config, all_facts[known.block.scale].array)
         together.add(known.block.scale)
         known = replace(known, block=replace(known.block, scale=None))
-    unit = unit or plan_block(known, _turned(known.block, subjects, by_name, config), config)
+    unit = unit or plan_block(known, _turned(known.block, all_facts, tensors, config), config)
     together |= {plan.name for plan in unit.plans} if unit else set()
-    plans = {
-        place.name: choose(subjects[place.name], index=place.index) for place in places if place.name not in together
-    }
+    plans = {name: plan_tensor(all_facts[name]) for name in tensors if name not in together}
     if fitted:
         plans = {name: _with_value(plan, fitted) for name, plan in plans.items()}
     return _Planned(unit, plans, room)
 
 
 def _plan_fitted(
-    known: Known, subjects: Mapping[str, Subject], tensors: Mapping[str, tuple[_Place, Array]], config: EncoderConfig
-) -> tuple[UnitPlan | None, dict[str, Subject]]:
-    """The unit of a block of which some tensors make up for the levels of its weight, and these as they are then.
+    known: BlockFacts, all_facts: Mapping[str, TensorFacts], tensors: Mapping[str, Array], config: EncoderConfig
+) -> tuple[UnitPlan | None, dict[str, TensorFacts]]:
+    """Return the unit of a block with tensors that make up for the levels of its weight, and these tensors.
 
     No unit where that does not pay, or where the unit would be another one.
     """
-    block, is_new = known.block, _is_neutral(known, subjects)
-    divisor = subjects[block.scale].array if known.optional and block.scale is not None else None
+    block, is_new = known.block, _is_neutral(known, all_facts)
+    divisor = all_facts[block.scale].array if known.optional and block.scale is not None else None
     if is_new and block.scale is not None:
         config = config.overridden({block.scale: scale_options(config.qp_density)})
-    unit = _plan_scaled(known, subjects, tensors, config, divisor)
+    unit = _plan_scaled(known, all_facts, tensors, config, divisor)
     weight = unit.tensors.get("weight") if unit else None
     if unit is None or weight is None:
         return None, {}
-    facts = _turned(block, subjects, tensors, config, divisor)[block.weight]
+    facts = _turned(block, all_facts, tensors, config, divisor)[block.weight]
     found = fit(facts, weight)
-    values = scaled(block, subjects, found.factors)
+    values = scaled_tensors(block, all_facts, found.factors)
     if values is None:
         return None, {}
-    after = {name: tensors[name][0].subject(array, config) for name, array in values.items()}
-    if not pays(found, weight, {} if is_new else {name: subjects[name] for name in after}, after):
+    after = {name: tensor_facts(name, array, config, all_facts[name].context) for name, array in values.items()}
+    if not pays(found, weight, {} if is_new else {name: all_facts[name] for name in after}, after):
         return None, {}
     if is_new and len(members_of(block)) == 2:  # else there is no unit that the weight has to be in
-        alone = choose(facts)
+        alone = plan_tensor(facts)
         if (alone.qp, alone.dq_flag, alone.codebook) != (weight.qp, weight.dq_flag, None):
             return None, {}
     # A unit without what no longer fits it would be another one.
-    other = _plan_scaled(replace(known, optional=True), {**subjects, **after}, tensors, config, divisor)
+    other = _plan_scaled(replace(known, optional=True), {**all_facts, **after}, tensors, config, divisor)
     if other is None or other.tensors.keys() != unit.tensors.keys() or other.tensors["weight"] != weight:
         return None, {}
     return replace(other, tensors={role: _with_value(plan, after) for role, plan in other.tensors.items()}), after
 
 
-def _is_neutral(known: Known, subjects: Mapping[str, Subject]) -> bool:
-    """Whether the scale of a block is there to be fitted, and changes nothing yet."""
+def _is_neutral(known: BlockFacts, all_facts: Mapping[str, TensorFacts]) -> bool:
+    """Return whether the scale of a block is there to be fitted, and changes nothing yet."""
     block = known.block
-    return known.is_fitted and known.optional and bool((subjects[block.scale or ""].array == 1).all())
+    return known.is_fitted and known.optional and bool((all_facts[block.scale or ""].array == 1).all())
 
 
-def _with_value(plan: TensorPlan, others: Mapping[str, Subject]) -> TensorPlan:
-    """A plan that is followed with another value than the tensor has, if there is one."""
-    return replace(plan, values=others[plan.name].array) if plan.name in others else plan
+def _with_value(plan: TensorPlan, others: Mapping[str, TensorFacts]) -> TensorPlan:
+    """Return a plan that is followed with another value than the tensor has, if there is one."""
+    if plan.name not in others:
+        return plan
+    return replace(plan, source=replace(plan.source, values=others[plan.name].array))
 
 
 def _turned(
     block: Block,
-    subjects: Mapping[str, Subject],
-    tensors: Mapping[str, tuple[_Place, Array]],
+    all_facts: Mapping[str, TensorFacts],
+    tensors: Mapping[str, Array],
     config: EncoderConfig,
     divisor: Array | None = None,
-) -> Mapping[str, Subject]:
-    """The facts about the tensors of a block as they are coded, its dimension first; the weight perhaps divided."""
+) -> Mapping[str, TensorFacts]:
+    """Return the facts about the tensors of a block as coded: the weight divided, its block dimension first."""
     if divisor is None and not block.axis:
-        return subjects
-    place, weight = tensors[block.weight]
+        return all_facts
+    name, weight = block.weight, tensors[block.weight]
     if divisor is not None:
         weight = divided(weight, divisor, block.axis)
-    return {**subjects, place.name: place.subject(weight, config, block.axis)}
+    return {**all_facts, name: tensor_facts(name, weight, config, all_facts[name].context, block.axis)}
 
 
 def _plan_scaled(
-    known: Known,
-    subjects: Mapping[str, Subject],
-    tensors: Mapping[str, tuple[_Place, Array]],
+    known: BlockFacts,
+    all_facts: Mapping[str, TensorFacts],
+    tensors: Mapping[str, Array],
     config: EncoderConfig,
     divisor: Array | None,
 ) -> UnitPlan | None:
-    """The unit of a block whose weight is divided by something; None where it does not hold the scale as well."""
-    unit = plan_block(known, _turned(known.block, subjects, tensors, config, divisor), config)
+    """Return the unit of a block whose weight is divided; None where it does not hold the scale as well."""
+    unit = plan_block(known, _turned(known.block, all_facts, tensors, config, divisor), config)
     if not unit or divisor is None:
         return unit
     if "ls" not in unit.tensors:
         return None
-    weight = replace(unit.tensors["weight"], divisor=divisor)
+    weight = unit.tensors["weight"]
+    weight = replace(weight, source=replace(weight.source, divisor=divisor))
     return replace(unit, tensors={**unit.tensors, "weight": weight})
 
 
 def is_listed(model: Model, config: EncoderConfig) -> bool:
-    """Whether all ids are in one list, and have to be labels of a topology (A.4)."""
+    """Return whether all ids are in one list, and have to be labels of a topology (A.4)."""
     return config.indexed_references and model.topology is not None
 
 
 def element_ids(model: Model, listed: bool = False) -> list[str]:
-    """The topology element ids of all tensors; EncodeError when two tensors would have the same one."""
+    """Return the topology element ids of all tensors; EncodeError when two tensors would have the same one."""
     changed: dict[str, str] = {}
     shared = set()  # H's, which has the id of its G
     for block in model.blocks:

@@ -1,62 +1,20 @@
-"""What is decided about one tensor, and the facts that decide it."""
+"""The decisions about one tensor: changes before it is coded, how its values become levels, and what codes these."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from math import prod
-from operator import attrgetter
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
-from ..cabac_ext import quantizer
-from ..config import EncoderConfig, TensorOptions
-from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
-from ..dtypes import StoredType, stored_type
-from ..errors import EncodeError
-from ..limits import Limits
+from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT, DecompressedDataFormat, PayloadType
 from ..model import Array
 from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..syntax.structures import IntegerCodebook
-from ..tensor.quant import DTYPES
-from .distinct import Distinct, distinct
-from .effort import EFFORTS, Effort
-from .sensitivity import Importance, importance
+from .sensitivity import Importance
 
-F = DecompressedDataFormat
-
-#: The smallest format that holds every value of an integer type; NNR has signed integers only (Table 15).
-INTEGER_FORMATS: dict[str, DecompressedDataFormat] = {
-    "bool": F.TENSOR_INT2,
-    "int2": F.TENSOR_INT2,
-    "uint2": F.TENSOR_INT3,
-    "int4": F.TENSOR_INT4,
-    "uint4": F.TENSOR_INT8,
-    "int8": F.TENSOR_INT8,
-    "uint8": F.TENSOR_INT16,
-    "int16": F.TENSOR_INT16,
-    "uint16": F.TENSOR_INT32,
-    "int32": F.TENSOR_INT32,
-    "uint32": F.TENSOR_INT64,
-    "int64": F.TENSOR_INT64,
-    "uint64": F.TENSOR_INT64,
-}
-#: Floats that are not listed are coded as float32.
-FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
-    "float16": F.TENSOR_FLOAT16,
-    "float32": F.TENSOR_FLOAT32,
-    "float64": F.TENSOR_FLOAT64,
-}
-
-READABLE = Limits()
-
-#: The names of tools that options may leave open.
+#: Names of the tools that options may leave open.
 TOOLS = ("scan_order", "row_skipping", "cabac_unary_length_minus1", "choose_shift_parameters")
-_TOOLS_OF = attrgetter(*TOOLS)
-#: cabac_unary_length_minus1 where nothing else is known.
-UNARY = 10
+#: Default of cabac_unary_length_minus1 for matrices.
+DEFAULT_UNARY = 10
 
 
 @dataclass(frozen=True)
@@ -69,22 +27,159 @@ class Tools:
 
     scan_order: int = 0
     row_skipping: bool = False
-    cabac_unary_length_minus1: int = UNARY
+    cabac_unary_length_minus1: int = DEFAULT_UNARY
     choose_shift_parameters: bool = True
     open: frozenset[str] = frozenset()
     thorough: bool = False
 
 
-@dataclass(frozen=True)
-class FixedPoint:
-    """Numbers that are multiples of 2**-fraction, from ``least`` to ``most`` of it."""
+# ------------------------------------------------------------------------------------------------ quantizers
+@dataclass(slots=True)  # unfrozen: frozen ones take four times as long to make, and there is one for each tensor
+class Uniform:
+    """Uniform quantization: levels are multiples of a step.
 
+    Parameters
+    ----------
+    qp : int
+        As coded, QuantizationParameter included.
+    step : float
+        stepSize.
+    rate : float
+        Squared steps that a bit is worth; 0 for the least error.
+    passes : int
+        Number of searches of each block of parameters for the least error and rate.
+    """
+
+    dq_flag: ClassVar[int] = 0
+
+    qp: int
+    step: float
+    rate: float = 0.0
+    passes: int = 1
+
+
+@dataclass(slots=True)
+class Dependent(Uniform):
+    """Dependent quantization (10.2.1.5).
+
+    ``nearest`` takes the nearest value of each state, instead of a search for the least error of all: no error exceeds
+    the step.
+    """
+
+    dq_flag: ClassVar[int] = 1
+
+    nearest: bool = False
+
+
+@dataclass(slots=True)
+class FixedPoint:
+    """Numbers of a fixed-point format: multiples of 2**-fraction, from ``least`` to ``most`` of it.
+
+    ``saturated`` is the number of values beyond the format, and the largest of them; None for none.
+    """
+
+    dq_flag: ClassVar[int] = 0
+    rate: ClassVar[float] = 0.0
+
+    qp: int
+    step: float
     fraction: int
     least: int
     most: int
+    saturated: tuple[int, float] | None = None
 
 
-@dataclass(slots=True)  # frozen ones take four times as long to make, and there is one for each tensor
+@dataclass(slots=True)
+class Borders:
+    """Entries of a codebook with borders between them, in steps: a value at a border has the next entry."""
+
+    dq_flag: ClassVar[int] = 0
+    rate: ClassVar[float] = 0.0
+
+    qp: int
+    step: float
+    borders: tuple[float, ...]
+
+
+Quantizer = Uniform | FixedPoint | Borders
+
+
+# ------------------------------------------------------------------------------------------------ codings
+class _Unquantized:
+    """Codings without a step."""
+
+    __slots__ = ()
+    quantizer: ClassVar[Uniform] = Uniform(0, 0.0)
+    codebook: ClassVar[None] = None
+    importance: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class Raw(_Unquantized):
+    """Floats as float32 (7.3.4)."""
+
+    payload_type: ClassVar[PayloadType] = NNR_PT_RAW_FLOAT
+
+
+@dataclass(slots=True)
+class Integers(_Unquantized):
+    """Integers as levels (7.3.2)."""
+
+    payload_type: ClassVar[PayloadType] = NNR_PT_INT
+
+
+@dataclass(slots=True)
+class Exact(_Unquantized):
+    """Levels, or float32 words, from which a code of side information restores every bit."""
+
+    code: Code
+
+    @property
+    def payload_type(self) -> PayloadType:
+        """RawCode stores words, other codes levels."""
+        return NNR_PT_RAW_FLOAT if isinstance(self.code, RawCode) else NNR_PT_INT
+
+
+@dataclass(slots=True)
+class Quantized:
+    """Levels times a step, or the entries of a codebook times a step (7.3.3, 7.3.6).
+
+    ``importance`` is the cost of errors where they do not cost the same.
+    """
+
+    payload_type: ClassVar[PayloadType] = NNR_PT_FLOAT
+
+    quantizer: Quantizer
+    codebook: IntegerCodebook | None = None
+    importance: Importance | None = None
+
+
+Coding = Raw | Integers | Exact | Quantized
+
+
+@dataclass(slots=True)
+class Source:
+    """Changes to a tensor before it is coded.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of the unchanged tensor.
+    shift : int
+        first_tensor_dimension_shift: the dimension of the tensor that is coded first.
+    divisor : ndarray or None
+        Divides each index of that dimension, shape (dims[0],).
+    values : ndarray or None
+        Coded instead of the tensor, with its shape and type.
+    """
+
+    nbytes: int = 0
+    shift: int = 0
+    divisor: Array | None = field(default=None, compare=False)
+    values: Array | None = field(default=None, compare=False)
+
+
+@dataclass(slots=True)
 class TensorPlan:
     """The decisions about one tensor.
 
@@ -93,68 +188,60 @@ class TensorPlan:
     name : str
     dims : tuple of int
         As coded; a scalar is coded as one parameter (errata I8), an empty tensor not at all.
-    payload_type : PayloadType
     data_format : DecompressedDataFormat
-    options : Tools
-    source_bytes : int
-        Of the tensor as it is.
-    qp : int
-        As it will be coded.
-    dq_flag : int
-    step : float
-        stepSize; 0 when nothing is quantized.
-    nearest : bool
-        Dependent quantization takes the nearest value that its state has, instead of a search for the least error of
-        all: no error exceeds the step.
-    rate : float
-        Squared steps that a bit is worth; 0 for the least error.
-    passes : int
-        How often each block of parameters is searched for that.
-    importance : Importance or None
-        What errors cost where they do not cost the same.
-    codebook : IntegerCodebook or None
-        Each value is one of its entries times the step.
-    borders : tuple of float or None
-        From where on values, in steps, have the next entry of the codebook; None where they are entries exactly.
+    coding : Raw, Integers, Exact or Quantized
+    tools : Tools
+    source : Source
     record : TensorRecord or None
-        What the unit does not say of the tensor.
-    shift : int
-        first_tensor_dimension_shift: the dimension of the tensor that is coded first.
-    divisor : ndarray or None
-        What each index of that dimension is divided by before, shape (dims[0],).
-    fixed : FixedPoint or None
-        Levels are those of the nearest numbers of a format, whose step is ``step``.
-    saturated : (int, float) or None
-        How many values lie beyond these, and the largest of them; None for none.
-    values : ndarray or None
-        What is coded in the place of the tensor, in its shape and type.
+        Side information, where the unit alone does not define the tensor.
     """
 
     name: str
     dims: tuple[int, ...]
-    payload_type: PayloadType
     data_format: DecompressedDataFormat
-    options: Tools
-    source_bytes: int = 0
-    qp: int = 0
-    dq_flag: int = 0
-    step: float = 0.0
-    nearest: bool = False
-    rate: float = 0.0
-    passes: int = 1
-    importance: Importance | None = None
-    codebook: IntegerCodebook | None = None
-    borders: tuple[float, ...] | None = None
+    coding: Coding
+    tools: Tools
+    source: Source
     record: TensorRecord | None = None
-    shift: int = 0
-    divisor: Array | None = field(default=None, compare=False)
-    fixed: FixedPoint | None = None
-    saturated: tuple[int, float] | None = None
-    values: Array | None = field(default=None, compare=False)
+
+    @property
+    def payload_type(self) -> PayloadType:
+        """nnr_compressed_data_unit_payload_type of a unit of its own."""
+        return self.coding.payload_type
+
+    @property
+    def qp(self) -> int:
+        """0 when nothing is quantized; likewise step, rate and dq_flag."""
+        return self.coding.quantizer.qp
+
+    @property
+    def step(self) -> float:
+        """stepSize."""
+        return self.coding.quantizer.step
+
+    @property
+    def rate(self) -> float:
+        """Squared steps that a bit is worth."""
+        return self.coding.quantizer.rate
+
+    @property
+    def dq_flag(self) -> int:
+        """1 for dependent quantization."""
+        return self.coding.quantizer.dq_flag
+
+    @property
+    def codebook(self) -> IntegerCodebook | None:
+        """The codebook, if there is one."""
+        return self.coding.codebook
+
+    @property
+    def importance(self) -> Importance | None:
+        """The cost of errors, where they do not cost the same."""
+        return self.coding.importance
 
     @property
     def code(self) -> Code | None:
-        """How its unit's items follow from the tensor's; None where it holds them, or their levels."""
+        """The code of side information, if there is one."""
         return self.record.code if self.record else None
 
     @property
@@ -164,238 +251,14 @@ class TensorPlan:
 
     @property
     def has_unit(self) -> bool:
-        """Whether anything but the record says what the tensor is."""
+        """False if the record alone defines the tensor."""
         return not self.record or self.record.index is None
 
 
-@dataclass(eq=False)
-class Subject:
-    """The facts about one tensor.
-
-    Parameters
-    ----------
-    name : str
-    array : ndarray
-        In native byte order and C order.
-    stored : StoredType
-    options : TensorOptions
-        Tools that are left open are None.
-    config : EncoderConfig
-    taken : frozenset of str
-        Ids that :meth:`part_id` must not return.
-    room : int
-        Bytes that the tensor may take of the record.
-    importance : Importance or None
-        What the caller knows of its errors.
-    is_update : bool
-        The array is a difference, whose unit says all that is to be known of it.
-    is_bits : bool
-        It is a difference of bit patterns.
-    out_of_reach : bool
-        QuantizationParameter, which suits other tensors, leaves no step for this one.
-    """
-
-    name: str
-    array: Array
-    stored: StoredType
-    options: TensorOptions
-    config: EncoderConfig
-    taken: frozenset[str] = frozenset()
-    room: int = 0
-    importance: Importance | None = None
-    is_update: bool = False
-    is_bits: bool = False
-    out_of_reach: bool = False
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The shape as coded."""
-        return self.array.shape or (1,)
-
-    @cached_property
-    def is_fine(self) -> bool:
-        """Whether its steps are those of vectors, if it is quantized."""
-        vector = len([extent for extent in self.dims if extent > 1]) < 2
-        return vector and self.options.exact is None and self.options.fine_vectors
-
-    @property
-    def effort(self) -> Effort:
-        """What is done where the options leave it open."""
-        return EFFORTS[self.config.effort]
-
-    @property
-    def tools(self) -> Tools:
-        """The tools of the options, and what stands for those that are left open."""
-        return _tools(self.config.effort, self.is_fine, *_TOOLS_OF(self.options))
-
-    @cached_property
-    def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """The items as unsigned integers, shape (n,)."""
-        return self.array.reshape(-1).view(self.stored.pattern)
-
-    @cached_property
-    def distinct(self) -> Distinct | None:
-        """The distinct items, unless there are many."""
-        return distinct(self.patterns, self.stored, READABLE.max_codebook)
-
-    @cached_property
-    def bounds(self) -> tuple[Any, Any]:
-        """Least and largest value, as numbers of Python's; where some are not finite, at least one of these is not."""
-        if self.stored.kind != "f":
-            return int(self.array.min()), int(self.array.max())
-        return self._survey[:2]
-
-    @property
-    def energy(self) -> tuple[float, int]:
-        """The sum of the squares of finite floats, the same on every machine, and how many of them are not 0."""
-        return self._survey[2:4]
-
-    @property
-    def smallest(self) -> float:
-        """The smallest magnitude of floats other than 0; infinity if there is none."""
-        return self._survey[4]
-
-    @cached_property
-    def _survey(self) -> tuple[float, float, float, int, float]:
-        floats = self.floats.reshape(-1)
-        wide: quantizer.Real = floats if floats.itemsize > 2 else floats.astype(np.float32)
-        return quantizer.survey(wide)
-
-    @property
-    def floats(self) -> npt.NDArray[np.floating[Any]]:
-        """The values in a type of numpy's."""
-        array: npt.NDArray[Any] = self.array
-        return array if self.stored.name in FLOAT_FORMATS else self._widened
-
-    @cached_property
-    def _widened(self) -> npt.NDArray[np.float32]:
-        return self.array.astype(np.float32)
-
-    @property
-    def data_format(self) -> DecompressedDataFormat:
-        """The one that is nearest to the type; profile 0 has two of 32 bits (7.2), fixed-point numbers have one."""
-        if self.stored.kind == "f":
-            wide = self.config.profile == 0 or self.config.fixed_point is not None
-            return F.TENSOR_FLOAT32 if wide else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
-        return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
-
-    def plan(self, payload_type: PayloadType, **changes: Any) -> TensorPlan:
-        """A plan without a code, with a record where the unit alone would give another type or shape."""
-        data_format = changes.pop("data_format", None)
-        if data_format is None:
-            data_format = self.data_format
-        record = None
-        if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
-            record = TensorRecord(self.stored.name, None if self.array.ndim else ())
-        return TensorPlan(
-            self.name, self.dims, payload_type, data_format, self.tools, self.array.nbytes, record=record, **changes
-        )
-
-    def part_id(self, part: str) -> str:
-        """The topology element id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
-
-        Of a name without room for it, the end is left out.
-        """
-        hashes = "#"
-        while True:
-            suffix = hashes + part
-            found = self.name.encode()[: READABLE.max_name_bytes - len(suffix)].decode(errors="ignore") + suffix
-            if found not in self.taken:
-                return found
-            hashes += "#"
-
-    def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
-        """A plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
-
-        ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
-        """
-        raw = isinstance(code, RawCode)
-        options = self.tools
-        if unary is not None:
-            left = options.open - {"cabac_unary_length_minus1"}
-            options = replace(options, cabac_unary_length_minus1=unary, open=left)
-        return TensorPlan(
-            self.name,
-            (-(-self.array.nbytes // 4),) if raw else self.dims,
-            NNR_PT_RAW_FLOAT if raw else NNR_PT_INT,
-            F.TENSOR_FLOAT32 if raw else F.TENSOR_INT32,
-            options,
-            self.array.nbytes,
-            record=TensorRecord(self.stored.name, self.array.shape if raw or not self.array.ndim else None, code),
-        )
-
-
-def subject(
-    name: str,
-    array: Array,
-    config: EncoderConfig,
-    taken: frozenset[str] = frozenset(),
-    room: int = 0,
-    axis: int = 0,
-) -> Subject:
-    """The facts about a tensor, whose dimension ``axis`` comes first in them.
-
-    Raises EncodeError for dimensions or a type that cannot be coded.
-    """
-    if array.ndim > READABLE.max_dims:
-        raise EncodeError(
-            f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits", tensor=name
-        )
-    stored = stored_type(array.dtype)
-    if stored is None:
-        raise EncodeError(
-            f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded", tensor=name
-        )
-    options = config.for_tensor(name)
-    known = importance(name, array.shape, config) if config.sensitivity or config.hessians else None
-    if axis:
-        if axis >= array.ndim:
-            raise EncodeError(f"the block of {name!r} has axis {axis}, but the tensor has {array.ndim} dimensions")
-        array, known = native(np.moveaxis(array, axis, 0)), known.turned(axis) if known else None
-    if options.scan_order:
-        dims = array.shape or (1,)
-        if dims[0] == 1 or prod(dims[1:]) == 1:
-            options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
-    return Subject(name, array, stored, options, config, taken, room, known)
-
-
-@lru_cache(maxsize=256)
-def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
-    effort = EFFORTS[level]
-    given = {tool: option for tool, option in zip(TOOLS, options, strict=True) if option is not None}
-    free = {"row_skipping": effort.rows, "cabac_unary_length_minus1": effort.unary, "scan_order": effort.scans}
-    left = {tool for tool, is_free in free.items() if is_free}
-    default = {"cabac_unary_length_minus1": 0 if is_fine else UNARY}  # vectors have large levels, and few
-    return Tools(
-        **{"choose_shift_parameters": effort.shift_parameters, **default, **given},
-        open=frozenset(left - given.keys()),
-        thorough=effort.scans,
-    )
-
-
-def native(array: Array) -> Array:
-    """The same items in native byte order, C order and aligned; no copy where they are."""
-    if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.array(array, array.dtype.newbyteorder("="), order="C")
-
-
-def check_name(name: str) -> None:
-    """Raise EncodeError for a name that the syntax has no place for, or decoders with default limits refuse."""
-    if not isinstance(name, str):
-        raise EncodeError(f"tensor {name!r}: a name is a string")
-    if "\0" in name:
-        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)", tensor=name)
-    try:
-        fits = fits_name(name)
-    except UnicodeEncodeError:
-        raise EncodeError(f"tensor {name!r}: a name is Unicode text", tensor=name) from None
-    if not fits:
-        raise EncodeError(
-            f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length", tensor=name
-        )
-
-
-def fits_name(name: str) -> bool:
-    """Whether decoders with default limits read an id of this length."""
-    return len(name.encode()) <= READABLE.max_name_bytes
+def as_uniform(plan: TensorPlan) -> TensorPlan:
+    """Return a plan with the levels of uniform quantization where those of dependent quantization were planned."""
+    coding = plan.coding
+    if not isinstance(coding, Quantized) or not isinstance(coding.quantizer, Dependent):
+        return plan
+    one = coding.quantizer
+    return replace(plan, coding=replace(coding, quantizer=Uniform(one.qp, one.step, one.rate, one.passes)))

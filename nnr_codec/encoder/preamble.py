@@ -1,9 +1,16 @@
-"""The units before the tensors: NNR_STR, NNR_MPS, NNR_TPL and NNR_QNT (ISO/IEC 15938-17:2024, 6.2.3, A.4, B.4)."""
+"""The units before the tensors: NNR_STR, NNR_MPS, NNR_TPL and NNR_QNT (ISO/IEC 15938-17:2024, 6.2.3, A.4, B.4).
+
+Among them are the reference list, the pruning topology container (6.4.4.5, Table 19) and side information.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+from bitarray import bitarray
 
 from ..bitstream.units import write_unit
 from ..config import EncoderConfig
@@ -16,15 +23,18 @@ from ..constants import (
     NNR_QSU,
     NNR_STR,
     NNR_TPL,
+    NNR_TPL_BMSK,
+    NNR_TPL_DICT,
     NNR_TPL_PRUN,
     NNR_TPL_REFLIST,
     TOPOLOGY_FORMATS,
 )
 from ..errors import EncodeError, Option
-from ..model import Topology
+from ..model import Model, Topology
 from ..sideinfo.record import STORAGE_FORMAT, SideInfo
 from ..syntax import Session
 from ..syntax.structures import (
+    BitMask,
     NnrModelParameterSetUnitHeader,
     NnrModelParameterSetUnitPayload,
     NnrPruningTopologyContainer,
@@ -35,8 +45,10 @@ from ..syntax.structures import (
     NnrTopologyUnitPayload,
     NnrUnitHeader,
 )
+from .blocks import UnitPlan
+from .facts import DEFAULT_LIMITS
 from .layout import Layout
-from .prepare import Prepared
+from .prepared import Prepared
 
 #: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
 DEFLATED_BYTES = 4096
@@ -45,25 +57,19 @@ ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 
 def preamble(
-    prepared: Prepared,
-    layout: Layout,
-    references: Sequence[str],
-    record: SideInfo,
-    config: EncoderConfig,
-    session: Session,
-    *,
-    codebooks: bool = False,
-    pruning: NnrPruningTopologyContainer | None = None,
-) -> Iterator[bytes]:
-    """The units before the tensors; where the topology is kept apart, at most one that says of which format (B.4).
+    prepared: Prepared, layout: Layout, config: EncoderConfig, session: Session
+) -> tuple[list[bytes], list[str]]:
+    """Return the units before the tensors, and the reference list: element ids in order, empty without a list.
 
-    ``references`` are the ids of a reference list, none when there shall be no list; ``codebooks`` says whether a
-    tensor has one; ``pruning`` is what NNR_TPL_PRUN says.
+    Where the topology is kept apart, at most one unit says of which format it is (B.4).
 
-    Raises EncodeError for a topology that its format cannot carry, and for one of these units that is larger than
-    max_unit_size: they are not divided (6.4.3.1).
+    Raises EncodeError for a topology that its format cannot carry, for side information that is needed but not allowed,
+    and for one of these units that is larger than max_unit_size: they are not divided (6.4.3.1).
     """
-    units = [*_units(prepared, layout, references, config, session, codebooks, pruning)]
+    record = _record(prepared.model, layout.units, config)
+    references = _references(prepared, layout.units, config)
+    pruning = _pruning(prepared, layout.units, references)
+    units = [*_units(prepared, layout, references, config, session, pruning)]
     if record:
         units.append(_side_info(record, config, session))
     for unit in units:
@@ -73,7 +79,7 @@ def preamble(
                 Option("max_unit_size", config.max_unit_size),
                 ", and is not divided (6.4.3.1)",
             )
-        yield unit
+    return units, references
 
 
 def _units(
@@ -82,10 +88,10 @@ def _units(
     references: Sequence[str],
     config: EncoderConfig,
     session: Session,
-    codebooks: bool,
     pruning: NnrPruningTopologyContainer | None,
 ) -> Iterator[bytes]:
     model, links = prepared.model, prepared.links
+    codebooks = any(plan.codebook for unit in layout.units for plan in unit.tensors.values())
     topology = model.topology if config.topology == "carried" else None
     apart = "" if topology else model.topology.format if model.topology else model.format
     told = {**prepared.maps.elements("mps"), **(config.performance.elements() if config.performance else {})}
@@ -153,7 +159,7 @@ def _quantization(name: str, text: bytes, config: EncoderConfig, session: Sessio
 
 
 def _storage_format(name: str) -> int:
-    """The number of a format in Tables 4 and 6."""
+    """Return the number of a format in Tables 4 and 6."""
     for number, known in TOPOLOGY_FORMATS.items():
         if known == name:
             return number
@@ -162,7 +168,7 @@ def _storage_format(name: str) -> int:
 
 
 def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tuple[int, bytes]:
-    """Compression format and data: of NNEF a null-terminated string of UTF-8 (A.4), of others as it is (errata N9)."""
+    """Return compression format and data: null-terminated UTF-8 for NNEF (A.4), others unchanged (errata N9)."""
     if TOPOLOGY_FORMATS[storage] == "nnef":
         try:
             data.decode()
@@ -175,3 +181,94 @@ def _carried(data: bytes, storage: int, what: str, config: EncoderConfig) -> tup
     if config.deflate_topology and len(deflated) < len(data):
         return NNR_DFL, deflated
     return NNR_PT_RAW, data
+
+
+def _record(model: Model, units: list[UnitPlan], config: EncoderConfig) -> SideInfo:
+    """Return the record of side information; EncodeError where it is needed but not allowed, or too long to be read."""
+    records = {plan.name: plan.record for unit in units for plan in unit.plans if plan.record}
+    record = SideInfo(records, model.format, model.metadata) if records or model.metadata else SideInfo()
+    if record and not config.side_info:
+        raise EncodeError("the model has metadata, which only side information holds; use ", Option("side_info", True))
+    size = len(record.to_bytes()) if record else 0
+    if size > DEFAULT_LIMITS.max_side_info_bytes:
+        raise EncodeError(f"decoders with default limits refuse side information of {size:,} bytes")
+    return record
+
+
+# ------------------------------------------------------------------------------------------------ ids and pruning
+def _references(prepared: Prepared, plans: Sequence[UnitPlan], config: EncoderConfig) -> list[str]:
+    """Return the ids of the reference list, none where there is no list.
+
+    Those of units, and those that have none but lost some of their indices, which a dictionary tells by index too.
+    """
+    ids = [name for plan in plans for name in plan.all_ids]
+    if not config.indexed_references or len(ids) < 2:  # a list has two entries (errata N7)
+        return []
+    names = (plan.name for unit in plans for plan in unit.plans if plan.name in prepared.restored.pruned)
+    return [*dict.fromkeys([*ids, *names])]
+
+
+def _pruning(
+    prepared: Prepared, plans: Sequence[UnitPlan], references: Sequence[str]
+) -> NnrPruningTopologyContainer | None:
+    """Return the container, or None where there is nothing to say; EncodeError for a mask that is too long (6.3.4.5).
+
+    The dictionary has the tensors of which :attr:`nnr_codec.model.Model.pruned` says that they are not as their
+    topology has them, with their dimensions as coded. A mask has a bit for each parameter of all tensors with two or
+    more dimensions, as coded, in the order of their units (errata N1): 0 for those that are 0, unless the tensor is
+    coded by something else than its values.
+    """
+    dims = _dimensions(prepared, plans)
+    sparse = prepared.pruning is not None and prepared.pruning.sparse
+    if not dims and not sparse:
+        return None
+    t = NnrPruningTopologyContainer(nnr_rep_type=NNR_TPL_DICT if dims else NNR_TPL_BMSK, order_flag=1)
+    if dims:
+        t.prune_flag, t.count_ids = 1, len(dims)
+        t.count_dims, t.dim = [len(extents) for extents in dims.values()], [list(extents) for extents in dims.values()]
+        if references:
+            index = {name: k for k, name in enumerate(references)}
+            t.element_id_index = [index[name] for name in dims]
+        else:
+            t.element_id = list(dims)
+    if sparse and (bits := _mask(prepared, plans)):
+        if len(bits) >> 32:
+            raise EncodeError(f"a mask of {len(bits):,} bits is too long for count_bits (6.3.4.5)")
+        t.sparse_flag, t.sparse_mask = 1, BitMask(bit_mask_value=bits)
+    return t if dims or t.sparse_flag else None
+
+
+def _dimensions(prepared: Prepared, plans: Sequence[UnitPlan]) -> Mapping[str, tuple[int, ...]]:
+    """Return the dimensions of tensors that lost some of their indices, by id."""
+    tensors, dims = prepared.restored.tensors, dict[str, tuple[int, ...]]()
+    names = frozenset(prepared.restored.pruned)
+    for unit in plans if names else ():
+        if not unit.all_ids:
+            continue  # another tensor's unit tells
+        if unit.name in names:
+            dims[unit.name] = unit.dims
+        others = (*unit.ids[1:], *[plan.name for plan in unit.implied])
+        dims |= {name: np.shape(tensors[name]) for name in others if name in names}
+    return dims
+
+
+def _mask(prepared: Prepared, plans: Sequence[UnitPlan]) -> bitarray:
+    """Return a bit for each parameter."""
+    bits = bitarray(endian="big")
+    for unit in plans:
+        main = next(iter(unit.tensors.values()))
+        if not unit.all_ids or len(unit.dims) < 2:
+            continue
+        model = prepared.model if unit.name in prepared.model.tensors else prepared.restored
+        if unit.name not in model.tensors or main.code:
+            bits.extend(bitarray("1") * prod(unit.dims))
+            continue
+        array = np.moveaxis(np.asarray(model.tensors[unit.name]), main.source.shift, 0)
+        kept = array != 0
+        if array.dtype.kind != "i":
+            with np.errstate(invalid="ignore"):  # of a signalling not-a-number
+                kept |= np.signbit(array.astype(np.float64, copy=False))  # -0.0 is another number
+        packed = bitarray(endian="big")
+        packed.frombytes(np.packbits(kept.reshape(-1)).tobytes())
+        bits.extend(packed[: kept.size])
+    return bits

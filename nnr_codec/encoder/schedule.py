@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..config import EncoderConfig
 from ..errors import LimitError
 from ..model import Array, Model, Portable, nbytes_of, only_of
-from ..workers import SMALL, WINDOW, Pool, elsewhere
-from .plan import native
+from ..parallel.pool import SMALL, WINDOW, Pool, Task, worker_errors
+from .facts import native
 
 __all__ = ["Call", "Pool", "Reader"]
 
@@ -37,7 +37,7 @@ class Reader:
         self._room = WINDOW if isinstance(model.tensors, Portable) else 0
 
     def __call__(self, names: Sequence[str]) -> list[Array]:
-        """The tensors of these names, in native byte order and C order."""
+        """Return the tensors of these names, in native byte order and C order."""
         with self._lock:
             return [self._kept[name] if name in self._kept else self._read(name) for name in names]
 
@@ -49,22 +49,22 @@ class Reader:
         return array
 
     def nbytes(self, names: Iterable[str]) -> int:
-        """Bytes of tensors, as far as that can be told without reading them."""
+        """Return bytes of tensors, as far as that can be told without reading them."""
         return sum([nbytes_of(self._tensors, name, WINDOW) for name in names])
 
     def portable(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """The tensors for another process: where they are, or the arrays."""
+        """Return the tensors for another process: where they are, or the arrays."""
         with self._lock:
             return only_of(self._tensors, names)
 
 
 def arrays_of(tensors: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
-    """Tensors in native byte order and C order."""
+    """Return tensors in native byte order and C order."""
     return [native(np.asarray(tensors[name])) for name in names]
 
 
-@dataclass(slots=True)
-class Call(Generic[Result]):
+@dataclass
+class Call(Task[Result]):
     """A function of some tensors, which are read when it is called; another process reads them itself if it can.
 
     Calling it raises LimitError where there is not enough memory.
@@ -77,7 +77,7 @@ class Call(Generic[Result]):
     names : tuple of str
     arguments : tuple
         The other ones.
-    cost : int
+    nbytes : int
         Bytes of the tensors.
     hints : tuple
         Arguments after those, on which the result does not depend, given the others and what precedes the units.
@@ -87,12 +87,12 @@ class Call(Generic[Result]):
     read: Reader
     names: tuple[str, ...]
     arguments: tuple[Any, ...]
-    cost: int
+    nbytes: int
     hints: tuple[Any, ...] = ()
 
     @property
-    def here(self) -> bool:
-        """See :class:`nnr_codec.workers.Task`: without tensors there is nothing to do."""
+    def inline(self) -> bool:
+        """See Task: without tensors there is nothing to do."""
         return not self.names
 
     def __call__(self) -> Result:
@@ -108,7 +108,7 @@ class Call(Generic[Result]):
 
 
 def of_some(argument: Any, names: Sequence[str]) -> Any:
-    """An argument without what a configuration says of other tensors than these, each by its name."""
+    """Return an argument without what a configuration says of other tensors than these, each by its name."""
     if not isinstance(argument, EncoderConfig):
         return argument
     changes: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def _elsewhere(
 ) -> Result:
     """What a call does in another process."""
     try:
-        with elsewhere():
+        with worker_errors():
             arrays = arrays_of(tensors, names)
         return function(arrays, *arguments)
     except MemoryError:

@@ -1,4 +1,4 @@
-"""What errors of parameters cost, as far as the caller knows: importance, and second moments of inputs.
+"""Cost of the errors of parameters, as given by the caller: importance, and second moments of inputs.
 
 An error matrix e of a weight, seen as (dims[0], prod(dims[1:])), is taken to cost the sum over rows of
 rows[r] * e[r] H e[r]^T with the second moments H of the inputs, or without these the sum of weights * e**2.
@@ -21,19 +21,19 @@ from ..model import Array, Model
 
 Floats = npt.NDArray[np.float64]
 
-#: Of the mean of its diagonal, what is added to the diagonal of second moments: as much as they may be off.
+#: Part of the mean of the diagonal of second moments that is added to it (damping).
 DAMPING = 0.01
-#: How far they may be from symmetric, relative to their diagonal.
+#: Largest asymmetry of second moments, relative to their diagonal.
 ASYMMETRY = 1e-3
-#: Tensors weigh at least this, relative to the others.
+#: Least cost relative to the median: no tensor is without a cost.
 LEAST = 1e-6
-#: Bits of integers whose sums are exact.
+#: Bits of integers whose sums are exact in 64 bits.
 SUM_BITS = 40
 
 
 @dataclass(frozen=True)
 class Importance:
-    """What is known of one tensor.
+    """Cost of the errors of one tensor.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ class Importance:
 
     @property
     def tells(self) -> bool:
-        """Whether some errors cost more than others."""
+        """True if some errors cost more than others."""
         return self.hessian is not None or (self.sensitivity is not None and self.sensitivity.ndim > 0)
 
     def turned(self, axis: int) -> Importance | None:
-        """What is known where a dimension comes first, which no row of second moments is of."""
+        """Return the importance with a dimension moved to the front; second moments of rows do not apply then."""
         if self.sensitivity is None:
             return None
         dims = (self.dims[axis], *self.dims[:axis], *self.dims[axis + 1 :])
@@ -65,7 +65,7 @@ class Importance:
         return Importance(self.name, dims, np.moveaxis(self.sensitivity, axis, 0) if each else self.sensitivity)
 
     def mean(self) -> float:
-        """What a squared error costs on average; with second moments, when later weights make up for earlier ones."""
+        """Return the mean cost of a squared error; with second moments, after later weights compensate earlier ones."""
         moments = self._moments()
         if moments is None:
             return _mean(self.sensitivity) if self.sensitivity is not None else 1.0
@@ -74,7 +74,7 @@ class Importance:
         return mean if self.sensitivity is None else _mean(self.sensitivity) * mean / diagonal
 
     def weights(self) -> npt.NDArray[np.float32] | None:
-        """The cost of each squared error, 1 on average, shape (n,); None where all are alike."""
+        """Return the cost of each squared error, 1 on average, shape (n,); None where all are alike."""
         if self.sensitivity is not None and self.sensitivity.ndim:
             return _relative(self.sensitivity.reshape(-1))
         moments = self._moments()
@@ -101,7 +101,7 @@ class Importance:
         surgeon.surgeon(x.reshape(shape), step, levels.reshape(shape), unit, pivots, rows, **options)
 
     def _moments(self) -> Floats | None:
-        """The second moments; None where there are none, or all are 0."""
+        """Return the second moments; None where there are none, or all are 0."""
         if self.hessian is None:
             return None
         moments = np.ascontiguousarray(self.hessian, np.float64)
@@ -115,7 +115,7 @@ class Importance:
 
 
 def importance(name: str, shape: tuple[int, ...], config: EncoderConfig) -> Importance | None:
-    """What is known of a tensor; None when nothing is. EncodeError for what does not fit it."""
+    """Return the importance of a tensor; None where it is not given. EncodeError if its shape does not fit."""
     sensitivity = _given(name, "sensitivity", config.sensitivity)
     hessian = _given(name, "hessians", config.hessians)
     if sensitivity is None and hessian is None:
@@ -154,15 +154,15 @@ def check_names(model: Model, config: EncoderConfig) -> None:
                 raise EncodeError(Option(option), f": {name!r} is no tensor of the model", tensor=name)
 
 
-def scaled(found: Mapping[str, float]) -> dict[str, float]:
-    """Costs relative to their median, which stands for tensors of which nothing is known; none of them nearly 0."""
+def relative_costs(found: Mapping[str, float]) -> dict[str, float]:
+    """Return costs relative to their median, which stands for tensors without a cost; none of them nearly 0."""
     positive = sorted(value for value in found.values() if value > 0)
     middle = positive[(len(positive) - 1) // 2] if positive else 1.0
     return {name: max(value / middle, LEAST) for name, value in found.items()}
 
 
 def _given(name: str, option: str, mapping: Mapping[str, Any] | None) -> npt.NDArray[Any] | None:
-    """What a mapping holds of a tensor, as finite real numbers."""
+    """Return the entry of a mapping for a tensor, as finite real numbers."""
     value = (mapping or {}).get(name)
     if value is None:
         return None
@@ -173,20 +173,20 @@ def _given(name: str, option: str, mapping: Mapping[str, Any] | None) -> npt.NDA
 
 
 def _relative(values: Array) -> npt.NDArray[np.float32] | None:
-    """Values divided by their mean; None where that is 0."""
+    """Return values divided by their mean; None where that is 0."""
     mean = _mean(values)
     wide: npt.NDArray[Any] = values
     return np.ascontiguousarray(wide / mean, np.float32) if mean > 0 else None
 
 
 def _mean(values: Array) -> float:
-    """The mean of values above 0; the same in whichever order they are added up."""
+    """Return the mean of values above 0; the same in whichever order they are added up."""
     flat = values.reshape(-1)
     return fsum(float(part) for part in _sums(flat.reshape(1, -1))) / max(flat.size, 1)
 
 
 def _sums(rows: Array) -> Floats:
-    """The sum of each row, of values above 0; the same in whichever order they are added up."""
+    """Return the sum of each row, of values above 0; the same in whichever order they are added up."""
     wide: npt.NDArray[Any] = rows
     exponent = frexp(float(wide.max()) if wide.size else 0.0)[1]
     total = np.zeros(len(wide))

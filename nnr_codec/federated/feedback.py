@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..encoder.reduce.zeros import Floats, work_type
+from ..encoder.reduce.magnitudes import Floats, work_type
 from ..model import Array
 from .difference import fits
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .. import formats
 from ..config import EncoderConfig
-from ..encoder.prepare import prepare
+from ..encoder.reduce import prepare
 from ..model import Model, Wiring
 
 

@@ -23,16 +23,16 @@ from ..decoder.restore import BITS, UPDATE
 from ..decoder.state import UpdateNode, UpdateState
 from ..decoder.update import Update, UpdateDecoder
 from ..dtypes import stored_type
-from ..encoder.changed import changed, factored
-from ..encoder.distortion import power
 from ..encoder.encode import encode_units
-from ..encoder.goals import settle
-from ..encoder.links import Link, Links
-from ..encoder.plan import native
-from ..encoder.prepare import Prepared
+from ..encoder.encode_warnings import warn_not_update, warn_unmatched
+from ..encoder.facts import native
+from ..encoder.goals import resolve_goals
+from ..encoder.overlay import overlaid, with_factors
+from ..encoder.prepared import Prepared
+from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, Reader
-from ..encoder.unused_options import warn_not_update, warn_unmatched
+from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
 from ..model import Array, Model
@@ -143,9 +143,9 @@ def encode_update(
     if quantization:
         changes = ((name, tensors[name]) for name in tensors if name not in whole)
         found = quantization.quantized(changes, settings, links.base_model_id, ties=ties)
-        others = factored(tensors, {name: {} for name in found})
+        others = with_factors(tensors, {name: {} for name in found})
         found, settings = stepped(found, _steps(Model(others), whole, settings, lossless), {})
-        model = replace(model, tensors=changed(tensors, found))
+        model = replace(model, tensors=overlaid(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
     prepared = Prepared(model, model, links=links)
@@ -576,7 +576,7 @@ def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: 
     usual: dict[str, Any] = {"exact": True} if lossless else {"qp": None}
     config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
     with Pool() as pool:
-        return settle(model, config, Reader(model), pool, apart=True)
+        return resolve_goals(model, config, Reader(model), pool, apart=True)
 
 
 def _uniform(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:

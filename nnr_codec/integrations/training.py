@@ -29,10 +29,10 @@ import numpy.typing as npt
 from ..api.decoding import decode
 from ..api.encoding import encode_file
 from ..config import EncoderConfig, EncoderOptions, configured
-from ..encoder.fitting import scale_options
 from ..encoder.goals import with_density
+from ..encoder.prepared import Prepared, matches
 from ..encoder.reduce import apply, tool_of
-from ..encoder.reduce.tool import Reduced, matches
+from ..encoder.scale_fitting import scale_options
 from ..errors import EncodeError
 from ..formats import require
 from ..model import Array, Block, Model, Wiring
@@ -137,7 +137,7 @@ class Projection:
         finally:
             handle.remove()
 
-    def _reduced(self, steps: Sequence[Step]) -> Reduced:
+    def _reduced(self, steps: Sequence[Step]) -> Prepared:
         return _reduced({name: _array(value) for name, value in self.module.named_parameters()}, steps, self._wiring)
 
 
@@ -412,13 +412,13 @@ def _modules() -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ tensors and arrays
-def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring) -> Reduced:
+def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring) -> Prepared:
     """Arrays after some steps."""
     model = Model(dict(arrays))
-    reduced = Reduced(model, model, wiring, EncoderConfig())
-    for _, after in apply(reduced, steps):
-        reduced = after
-    return reduced
+    prepared = Prepared(model, model, wiring)
+    for _, after in apply(prepared, steps):
+        prepared = after
+    return prepared
 
 
 def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], EncoderConfig]:

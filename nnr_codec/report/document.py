@@ -14,8 +14,7 @@ import numpy as np
 from ..compare import LossSummary, TensorDifference
 from ..config import EncoderConfig, Rule
 from ..constants import NNR_PT_INT, NNR_PT_RAW_FLOAT
-from ..encoder.encode import TensorReport
-from ..encoder.statistics import TensorStatistics
+from ..encoder.tensor_report import TensorReport, TensorStatistics
 from ..reduction_steps import Step
 from .encoded import EncodeReport, TensorDetails
 from .reduced import number

@@ -14,8 +14,8 @@ from ..compare import LossSummary, ModelDifference, TensorDifference, compare_te
 from ..config import EncoderConfig
 from ..constants import NNR_NDU, NnrUnitType
 from ..decoder.stream import StreamDecoder
-from ..encoder.encode import TensorReport
-from ..encoder.prepare import Prepared
+from ..encoder.prepared import Prepared
+from ..encoder.tensor_report import TensorReport
 from ..files import output_file
 from ..limits import Limits
 from ..model import Array, source_size

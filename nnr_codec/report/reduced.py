@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..compare import ModelDifference, compare_models
-from ..encoder.reduce.tool import Reduced, decomposed
-from ..encoder.reduce.zeros import is_matrix
+from ..encoder.prepared import Prepared, decomposed, is_matrix
 from ..model import Model, described
 from ..reduction_steps import Step
 
@@ -69,7 +68,7 @@ class Reduction:
     steps: tuple[StepReport, ...]
 
 
-def step_report(step: Step, before: Reduced, after: Reduced, nbytes: int) -> StepReport:
+def step_report(step: Step, before: Prepared, after: Prepared, nbytes: int) -> StepReport:
     """What became of a model by a step, after which ``nbytes`` would be coded."""
     was, now = _widened(before), _widened(after)
     found = compare_models(was, now)
@@ -87,9 +86,9 @@ def step_report(step: Step, before: Reduced, after: Reduced, nbytes: int) -> Ste
     return StepReport(str(step), len({*others, *coded}), parameters, share, ModelDifference(matrices).snr, nbytes)
 
 
-def _widened(reduced: Reduced) -> Model:
+def _widened(prepared: Prepared) -> Model:
     """What comes out, tensors that lost some of their indices with 0 there."""
-    model, pruning = reduced.restored, reduced.pruning
+    model, pruning = prepared.restored, prepared.pruning
     return replace(model, tensors=pruning.widened(model.tensors)) if pruning else model
 
 

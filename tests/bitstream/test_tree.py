@@ -216,6 +216,7 @@ def test_an_empty_bitstream() -> None:
         nnr.tree(b"")
 
 
+@pytest.mark.medium
 def test_a_thousand_units_take_a_moment() -> None:
     data = nnr.encode({f"layer{k}": np.full((2, 2), k, np.float32) for k in range(1000)})
     started = time.process_time()

@@ -29,7 +29,7 @@ from nnr_codec.syntax.deepcabac import (
     RLPS_TABLE,
     STATE_TRANS_TAB,
     TRANSITION_TABLE,
-    Coder,
+    BinCoder,
     Context,
     QuantTensor,
     QuantTensorSyntax,
@@ -103,7 +103,7 @@ def cost_of(context: Context, bin_val: int) -> int:
     return COST[((16 * context.p_state_idx0 + context.p_state_idx1) >> 7) + 32][bin_val]
 
 
-class CostCoder(Coder):
+class CostCoder(BinCoder):
     """Codes nothing; adds up costs, and keeps the bins of each context between resets."""
 
     decoding = False

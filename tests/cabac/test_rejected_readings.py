@@ -18,6 +18,8 @@ from nnr_codec.syntax import deepcabac
 
 from . import streams
 
+pytestmark = pytest.mark.medium
+
 _RESET = "                self.init_prob_est_param()\n            level = 0\n"
 _CONTEXTS = (
     "        self.contexts = {name: [Context(name, i) for i in range(count)] for name, count in counts.items()}\n"

@@ -196,6 +196,7 @@ def test_textbook(dq_flag: int, unary: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what it is for
+@pytest.mark.medium
 @each_type
 @each_quantizer
 @pytest.mark.parametrize("rate", [0.1, 0.3])
@@ -251,6 +252,7 @@ def test_weights(dq_flag: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ blocks
+@pytest.mark.medium
 @pytest.mark.parametrize(("scale", "zeros", "gap"), [(2, 0, 0), (2, 0, 1400), (0.2, 0.5, 0)])
 def test_blocks_are_decided_late_enough(scale: float, zeros: float, gap: int) -> None:
     """A gap of zeros keeps paths apart for longer than decisions wait; small values do so for long."""

@@ -138,6 +138,7 @@ def test_nncodec(npz: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, pe
     assert row["snr_db"] == pytest.approx(rows[0]["snr_db"], abs=2)
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 def test_what_nncodec_cannot_code(capsys: Capture, peer_python: str) -> None:
     np.savez("integers.npz", n=np.arange(5))

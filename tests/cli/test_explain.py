@@ -87,6 +87,7 @@ def test_unknown_names(capsys: Capture) -> None:
     assert "\x1b" not in call(capsys, "explain", "\x1b[31m").err
 
 
+@pytest.mark.medium
 def test_completion() -> None:
     assert names(None, None, "scan") == ["scan_order", "scan-order"]  # type: ignore[arg-type]  # click's arguments are not looked at
     assert set(names(None, None, "nnr_tpl_")) == {  # type: ignore[arg-type]

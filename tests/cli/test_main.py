@@ -51,6 +51,7 @@ def test_help(capsys: Capture, command: list[str], option: str) -> None:
         assert "..." not in result.out.replace("[ARGS]...", "")
 
 
+@pytest.mark.medium
 def test_python_m_runs_the_same_command() -> None:
     for arguments in (["--version"], ["encode", "--help"], ["explain", "nothing at all"]):
         module, script = (

@@ -221,6 +221,7 @@ def test_links_in_a_folder_that_is_replaced(jail: Path, capsys: Capture) -> None
     assert not (folder / "a").is_symlink()
 
 
+@pytest.mark.medium
 def test_the_installed_command(jail: Path) -> None:
     """As a process of its own, with the model on standard input."""
     write_bitstream(jail / "in.nnr", "../../outside/w")

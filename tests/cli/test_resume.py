@@ -76,5 +76,5 @@ def test_a_folder_that_is_none_of_ours(npz: Path, capsys: Capture) -> None:
     Path("out.nnr.parts/mine").write_text("x")
     result = call(capsys, "encode", npz, "-o", "out.nnr", "--resume")
     assert result.code == 5
-    assert "out.nnr.parts is not a folder of parts of ours" in result.err
+    assert "out.nnr.parts is not a checkpoint folder" in result.err
     assert Path("out.nnr.parts/mine").read_text() == "x"

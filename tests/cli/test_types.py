@@ -284,6 +284,7 @@ def test_tied_tensors(capsys: Capture) -> None:
     assert out["embed"].tobytes() == out["head"].tobytes()
 
 
+@pytest.mark.medium
 def test_ls_without_ml_dtypes(typed: Path, capsys: Capture) -> None:
     nnr.encode_file(typed, "m.nnr", exact=True)
     expected = call(capsys, "ls", "m.nnr").out
@@ -298,6 +299,7 @@ def test_ls_without_ml_dtypes(typed: Path, capsys: Capture) -> None:
     assert not Path("x.safetensors").exists()
 
 
+@pytest.mark.medium
 def test_vectors_without_ml_dtypes(here: Path) -> None:
     (here / "ml_dtypes.py").write_text("raise ImportError")
     env = {**os.environ, "PYTHONPATH": str(here)}
@@ -363,6 +365,7 @@ def test_diff_of_bitstreams(typed: Path, capsys: Capture) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the process
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -383,6 +386,7 @@ def test_completion(words: str, expected: set[str], monkeypatch: pytest.MonkeyPa
     assert expected == {word for word in found if word.startswith(parts[-1])}
 
 
+@pytest.mark.medium
 def test_the_installed_command(typed: Path) -> None:
     done = process("encode", typed, "-o", "m.nnr", "--lossless", "--check")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "check: decodes to the same tensors, bit for bit")

@@ -53,13 +53,22 @@ def model(version: int) -> dict[str, Array]:
     return tensors if version < 3 else {**tensors, "new": weights(4)}
 
 
-@pytest.fixture
-def versions(here: Path) -> Path:
-    """``v1.npz`` to ``v4.npz``, and ``v2.nnr`` to ``v4.nnr``, lossless updates of the one before."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what ``versions`` copies."""
+    folder = tmp_path_factory.mktemp("versions")
     for k in range(1, 5):
-        np.savez(here / f"v{k}.npz", **model(k))  # type: ignore[arg-type]
+        np.savez(folder / f"v{k}.npz", **model(k))  # type: ignore[arg-type]
         if k > 1:
-            Path(f"v{k}.nnr").write_bytes(nnr.encode_update(f"v{k - 1}.npz", f"v{k}.npz", EXACTLY))
+            update = nnr.encode_update(folder / f"v{k - 1}.npz", folder / f"v{k}.npz", EXACTLY)
+            (folder / f"v{k}.nnr").write_bytes(update)
+    return folder
+
+
+@pytest.fixture
+def versions(here: Path, made: Path) -> Path:
+    """``v1.npz`` to ``v4.npz``, and ``v2.nnr`` to ``v4.nnr``, lossless updates of the one before."""
+    shutil.copytree(made, here, dirs_exist_ok=True)
     return here
 
 
@@ -210,6 +219,7 @@ def digits(scale: float) -> nnr.Model:
     return replace(source, tensors=tensors)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["m.nnef", "m.nnef.tgz", "m.tar", "m.safetensors", "m.npz"])
 @pytest.mark.filterwarnings("ignore::nnr_codec.formats.FormatWarning")
 def test_formats(capsys: Capture, name: str) -> None:

@@ -25,6 +25,8 @@ from ..shared import standard_text
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "bitstream_vectors"
 
+pytestmark = pytest.mark.medium
+
 
 @lru_cache
 def matrix() -> Matrix:
@@ -32,7 +34,6 @@ def matrix() -> Matrix:
     return Matrix(load_cases(VECTORS))
 
 
-@pytest.mark.medium
 def test_there_are_no_gaps() -> None:
     assert not matrix().gaps()
 
@@ -42,7 +43,6 @@ def test_the_page_is_not_stale() -> None:
     assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == page(matrix())
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("only", "gap"),
     [

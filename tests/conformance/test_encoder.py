@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import nnr_codec as nnr
-from nnr_codec import workers
+from nnr_codec.parallel import pool as pool_module
 from nnr_codec.syntax import deepcabac
 
 from ..encodes import CASES, layers
@@ -54,7 +54,7 @@ def run(what: str, examples: int, start: int | None = None) -> Seen:
                 warnings.simplefilter("ignore", nnr.SaturationWarning)
                 bitstreams = asked.write(1)
                 if jobs > 1:
-                    with mock.patch.object(workers, "SMALL", 0):
+                    with mock.patch.object(pool_module, "SMALL", 0):
                         assert asked.write(jobs) == bitstreams
         except nnr.EncodeError as refusal:
             seen["refused"] += 1

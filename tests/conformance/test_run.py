@@ -410,7 +410,7 @@ def test_closing_early(tmp_path: Path) -> None:
 
 def test_a_worker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_case(tmp_path, "A", DATA, {"w": W})
-    monkeypatch.setattr("nnr_codec.child._START", "raise SystemExit(7)")
+    monkeypatch.setattr("nnr_codec.subprocess_command._START", "raise SystemExit(7)")
     with pytest.raises(OSError, match="does not start: exit code 7"):
         list(run(load_cases(tmp_path), tmp_path))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.bitstream.payload import code_payload, tensor_syntax
+from nnr_codec.bitstream.payload import PayloadTensor, code_payload, tensor_syntax
 from nnr_codec.bitstream.units import UnitReader
 from nnr_codec.cabac_ext.kernel import PayloadTracer
 from nnr_codec.constants import NNR_PT_RAW_FLOAT
@@ -54,7 +54,7 @@ def test_bins_are_those_of_the_kernel(path: Path) -> None:
         found = bins_of(task, first_edition)
         tracer = PayloadTracer(task.payload, first_edition=first_edition)
         syntaxes = [tensor_syntax(task.header, task.session, p, first_edition=first_edition) for p in task.parts]
-        code_payload(tracer, task.header, task.session, syntaxes, [None] * len(syntaxes))
+        code_payload(tracer, task.header, task.session, [PayloadTensor(syntax) for syntax in syntaxes])
         expected = tracer.bins()
         assert [one.number for one in found] == list(range(len(expected)))
         context = [

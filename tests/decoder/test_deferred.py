@@ -18,11 +18,11 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.constants import NNR_PT_INT
 from nnr_codec.decoder import deferred as deferred_module
-from nnr_codec.decoder import schedule as schedule_module
 from nnr_codec.decoder.deferred import DeferredTensors
 from nnr_codec.decoder.group import GroupDecoder
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Block, Model
+from nnr_codec.parallel import pool as pool_module
 
 from ..builder import Bitstream, ndu
 from ..vectors.few import Case, cases, for_each
@@ -86,9 +86,9 @@ def deferred(data: bytes, order: int | None = None, **options: Any) -> tuple[Any
 @pytest.fixture(params=["kept and ahead", "stored and one by one"])
 def _room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of all sizes are handed over, and there is much room for what waits, or none."""
-    monkeypatch.setattr(schedule_module, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
     if request.param == "stored and one by one":
-        monkeypatch.setattr(schedule_module, "WINDOW", 0)
+        monkeypatch.setattr(pool_module, "WINDOW", 0)
         monkeypatch.setattr(deferred_module, "KEPT", 0)
 
 
@@ -219,8 +219,8 @@ class Waiting(ThreadPoolExecutor):
 
 
 def test_no_more_is_begun_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "SMALL", 0)
-    monkeypatch.setattr(schedule_module, "WINDOW", 3 * 400)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "WINDOW", 3 * 400)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     pool = Waiting()
     with nnr.open(many(12)) as file, file.deferred(executor=pool) as model:
@@ -229,7 +229,7 @@ def test_no_more_is_begun_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch
             assert model[name].size
             assert pool.given == min(k + 3, 12)
     pool = Waiting()
-    monkeypatch.setattr(schedule_module, "WINDOW", 0)
+    monkeypatch.setattr(pool_module, "WINDOW", 0)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     with nnr.open(many(12)) as file, file.deferred(executor=pool) as model:
         assert model["t0"].size
@@ -286,7 +286,7 @@ def test_what_was_given_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_threads_have_decoded_is_forgotten(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "WINDOW", 0)
+    monkeypatch.setattr(pool_module, "WINDOW", 0)
     size = 1 << 16
     with nnr.open(many(16, size)) as file, memory() as used, file.deferred(jobs=jobs) as model:
         for k, name in enumerate(model):
@@ -369,7 +369,11 @@ def test_incomplete_bitstreams() -> None:
 
 
 def test_somebody_has_to_decode() -> None:
-    with nnr.open(many(1)) as file, file.deferred(jobs=0) as model, pytest.raises(ValueError, match="jobs is 0"):
+    with (
+        nnr.open(many(1)) as file,
+        file.deferred(jobs=0) as model,
+        pytest.raises(ValueError, match="jobs must be at least 1"),
+    ):
         model["t0"]
 
 
@@ -384,7 +388,7 @@ def test_afterwards_tensors_are_decoded_one_by_one() -> None:
 
 
 def test_nothing_runs_after_an_error_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
     before = threading.active_count()
 
     def interrupted() -> None:

@@ -16,8 +16,8 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.bitstream.units import UnitReader
+from nnr_codec.cancellation import CancelToken
 from nnr_codec.constants import NNR_PT_INT
-from nnr_codec.decoder import schedule as schedule_module
 from nnr_codec.decoder import unit as unit_module
 from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.group import GroupDecoder, is_first_edition
@@ -25,6 +25,7 @@ from nnr_codec.decoder.schedule import decode_groups
 from nnr_codec.decoder.state import Device, Key, UpdateNode, UpdateState
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.model import Array
+from nnr_codec.parallel import pool as pool_module
 
 from ..builder import Bitstream, ndu, update_ndu
 from ..interop import ALL, Stream
@@ -34,6 +35,8 @@ from .support import contents
 
 class Sorted(ThreadPoolExecutor):
     """Runs what it is given when a result is asked for: the latest first, and nothing twice. It has no threads."""
+
+    last = -1
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -45,7 +48,7 @@ class Sorted(ThreadPoolExecutor):
         class Late(Future[Any]):
             def result(self, timeout: float | None = None) -> Any:
                 while owner.waiting:
-                    future, call = owner.waiting.pop()
+                    future, call = owner.waiting.pop(owner.last)
                     if future.set_running_or_notify_cancel():
                         try:
                             future.set_result(call())
@@ -85,7 +88,7 @@ def ways() -> Iterator[dict[str, Any]]:
 def _segments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tensors are handed over, and divided, as large ones are."""
     monkeypatch.setattr(unit_module, "SEGMENT", request.param)
-    monkeypatch.setattr(schedule_module, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
 
 
 # ------------------------------------------------------------------------------------------------ equality
@@ -105,6 +108,7 @@ def decode(data: bytes, state: UpdateState, **options: Any) -> dict[str, Array]:
     return decode_groups(groups, Budget(Limits.strict()), first_edition=first_edition, state=state, **options)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("_segments")
 @for_each(cases("valid", "acceptable", "invalid"), "slow")
 def test_vectors(case: Case) -> None:
@@ -146,6 +150,7 @@ def model(tensors: int = 12, rows: int = 40, **elements: Any) -> Bitstream:
     return stream
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("_segments")
 def test_processes() -> None:
     """Whole tensors travel; results and errors come back as they are, those of updates too."""
@@ -264,42 +269,40 @@ def test_running_work_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = np.zeros((1, 24 << 20), np.int32)
     data = model(1).ndu(ndu("z", levels.shape, kind=NNR_PT_INT), levels).data
     checks: list[int] = []
-    running = threading.Event()
-    original = schedule_module._Schedule.check
+    running, interrupted = threading.Event(), threading.Event()
 
-    def check(self: Any, index: int) -> None:
-        checks.append(index)
-        if checks.count(1) > 1:  # the first one comes before it begins
-            running.set()
-            interrupted.wait(600)
-        original(self, index)
+    class Watched(CancelToken):
+        def __call__(self, number: int = 0) -> None:
+            checks.append(number)
+            if len(checks) > 1:  # the first one comes before it begins
+                running.set()
+                interrupted.wait(600)
+            super().__call__(number)
 
-    interrupted = threading.Event()
-    failed = schedule_module._Schedule.failed
-
-    def told(self: Any, index: int) -> None:
-        failed(self, index)
-        interrupted.set()
+        def cancel(self, after: int = -1) -> None:
+            super().cancel(after)
+            running.set()  # also when the work fails
+            interrupted.set()
 
     def stop(name: str) -> None:
         running.wait(600)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(schedule_module._Schedule, "check", check)
-    monkeypatch.setattr(schedule_module._Schedule, "failed", told)
+    monkeypatch.setattr(pool_module, "CancelToken", Watched)
     with nnr.open(data) as file, pytest.raises(KeyboardInterrupt):
         file.decode(stop, jobs=2)
-    assert checks.count(1) == 2  # of 24
+    assert len(checks) == 2  # of 24
 
 
 def test_work_behind_an_error_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
     stream = model(1)
     header = ndu("bad", [2, 3])
     stream.ndu(header, payload=b"\x00\x00\x00")
     for k in range(2, 30):
         stream.ndu(ndu(f"v{k}", [40 + k, 9], kind=NNR_PT_INT), np.ones((40 + k) * 9))
     executor = Sorted()
+    executor.last = 0  # in the order in which it came
     begun: list[str] = []
     run = unit_module.UnitDecoder.run
 
@@ -310,8 +313,7 @@ def test_work_behind_an_error_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(unit_module.UnitDecoder, "run", watched)
     with pytest.raises(nnr.PayloadError, match="'bad'"):
         nnr.decode(stream.data, executor=executor)
-    assert begun[0] == "bad"  # the smallest, which this executor takes first
-    assert begun[1:] == ["w0"]
+    assert begun == ["w0", "bad"]
 
 
 def test_memory() -> None:
@@ -355,7 +357,7 @@ def test_an_executor_that_takes_nothing() -> None:
 
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_somebody_has_to_decode(jobs: int) -> None:
-    with pytest.raises(ValueError, match="leaves nobody to decode"):
+    with pytest.raises(ValueError, match="jobs must be at least 1, got"):
         nnr.decode(model().data, jobs=jobs)
 
 

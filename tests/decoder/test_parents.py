@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.cabac_ext.kernel import TensorSide
 from nnr_codec.constants import ICNN_NDU_EXT, NNR_MPS, NNR_PT_FLOAT, NNR_PT_INT
-from nnr_codec.decoder import schedule
 from nnr_codec.decoder.lineage import Position
 from nnr_codec.decoder.state import ENTRY_BYTES, UpdateNode
 from nnr_codec.limits import Limits
+from nnr_codec.parallel import pool as pool_module
 from nnr_codec.syntax.structures import (
     NnrModelParameterSetUnitHeader,
     NnrModelParameterSetUnitPayload,
@@ -546,7 +546,7 @@ def test_what_is_kept_is_counted(steps: list[tuple[str, int, int]]) -> None:
 
 def test_what_is_left_does_not_depend_on_who_decodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nor the order in which devices are forgotten."""
-    monkeypatch.setattr(schedule, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
     stream = start()
     for k in range(8):
         header = update_ndu(f"w{k}", DIMS, 1, parameter=k, device=7 - k, parent_device_id=7 - k)

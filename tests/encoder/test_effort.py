@@ -14,11 +14,12 @@ from hypothesis.extra import numpy as hnp
 
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
-from nnr_codec.encoder import weigh
-from nnr_codec.encoder.choose import choose
-from nnr_codec.encoder.codebooks import with_values
+from nnr_codec.encoder import rate_distortion
+from nnr_codec.encoder.codebooks import learnt_codebook
 from nnr_codec.encoder.effort import EFFORTS
-from nnr_codec.encoder.plan import TensorPlan, subject
+from nnr_codec.encoder.facts import tensor_facts
+from nnr_codec.encoder.plan import Borders, TensorPlan
+from nnr_codec.encoder.planning import plan_tensor
 from nnr_codec.model import Array
 from nnr_codec.runtime import run_model
 from nnr_codec.tensor.quant import codebook_values
@@ -35,7 +36,7 @@ def laplacian(shape: tuple[int, ...], scale: float, seed: int = 3) -> Array:
 
 
 def planned(values: Any, **options: Any) -> TensorPlan:
-    return choose(subject("w", values, EncoderConfig(**options)))
+    return plan_tensor(tensor_facts("w", values, EncoderConfig(**options)))
 
 
 def decoded(values: Any, **options: Any) -> tuple[bytes, Any]:
@@ -70,6 +71,7 @@ def test_more_effort_is_not_larger(dtype: str) -> None:
     assert sums[4] < 0.985 * sums[0]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("effort", LEVELS)
 def test_whatever_the_effort_the_tensors_come_back(effort: int) -> None:
     model = {
@@ -102,8 +104,8 @@ def test_whatever_the_effort_the_tensors_come_back(effort: int) -> None:
 
 def test_the_fastest_chooses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(laplacian((30, 40), 0.05), effort=1)
-    assert not plan.options.choose_shift_parameters
-    assert not plan.options.open
+    assert not plan.tools.choose_shift_parameters
+    assert not plan.tools.open
     assert plan.rate == 0
     assert plan.dq_flag
 
@@ -122,7 +124,7 @@ def test_what_options_say_stands_at_every_level() -> None:
         assert (header.dq_flag, header.scan_order, header.cabac_unary_length_minus1) == (0, 2, 3)
         plan = planned(rows, effort=effort, qp=-30, **given)
         assert plan.qp == -30
-        assert not plan.options.open
+        assert not plan.tools.open
 
 
 @pytest.mark.parametrize("effort", LEVELS)
@@ -145,16 +147,16 @@ def test_the_least_sum_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all candidates at the highest level, by their true costs."""
     values = laplacian((60, 50), 2.0**-9)
     seen: list[TensorPlan] = []
-    least = weigh.least
+    least = rate_distortion.least_cost
 
     def noted(tensor: Any, plans: Any) -> TensorPlan:
         seen.extend(plans := list(plans))
         return least(tensor, plans)
 
-    monkeypatch.setattr("nnr_codec.encoder.choose.least", noted)
+    monkeypatch.setattr("nnr_codec.encoder.planning.least_cost", noted)
     plan = planned(values, qp=-32, effort=9)
     assert {p.dq_flag for p in seen} == {0, 1}
-    assert {p.options.scan_order for p in seen} == set(range(5))
+    assert {p.tools.scan_order for p in seen} == set(range(5))
     assert any(p.codebook for p in seen)
     assert plan in seen
 
@@ -218,19 +220,20 @@ def test_a_codebook_suits_what_is_there() -> None:
     st.floats(0, 16),
 )
 def test_codebooks_of_anything(values: Array, size: int | None, worth: float) -> None:
-    tensor = subject("w", values, EncoderConfig(exact=False, qp=-40))
-    plan = choose(tensor, in_block=True)
+    tensor = tensor_facts("w", values, EncoderConfig(exact=False, qp=-40))
+    plan = plan_tensor(tensor, in_block=True)
     if not plan.step:
         return
-    book = with_values(tensor, plan, worth, size)
+    book = learnt_codebook(tensor, plan, worth, size)
     assert book
     assert book.codebook
-    assert book.borders is not None
+    assert isinstance(book.coding.quantizer, Borders)
+    borders = book.coding.quantizer.borders
     left, right = book.codebook.codebook_delta_left, book.codebook.codebook_delta_right
     assert len(left) + len(right) + 1 == book.codebook.codebook_size <= (size or 65536)
     assert min([*left, *right], default=0) >= 0
-    assert len(book.borders) == book.codebook.codebook_size - 1
-    assert list(book.borders) == sorted(book.borders)
+    assert len(borders) == book.codebook.codebook_size - 1
+    assert list(borders) == sorted(borders)
     data, got = decoded(values, codebook=size or 7, exact=False, qp=-40)
     assert not got[values == 0].any()
     assert np.abs(got).max() <= np.abs(values).max() + plan.step

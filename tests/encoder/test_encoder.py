@@ -18,7 +18,7 @@ from nnr_codec.decoder.decode import BitstreamParser
 from nnr_codec.decoder.reconstruct import Rec
 from nnr_codec.decoder.state import UpdateState
 from nnr_codec.dtypes import STORED_TYPES
-from nnr_codec.encoder.plan import native
+from nnr_codec.encoder.facts import native
 from nnr_codec.limits import Budget, Limits
 from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 

@@ -16,9 +16,9 @@ from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_MPS, NNR_NDU, NNR_PT_FLOAT, NNR_QCB, NNR_QSU, NNR_TPL, NNR_TPL_REFLIST, PayloadType
 from nnr_codec.dtypes import STORED_TYPES
 from nnr_codec.encoder.encode import encode_units
-from nnr_codec.encoder.grids import grid_codes
-from nnr_codec.encoder.plan import subject
-from nnr_codec.encoder.prepare import prepare
+from nnr_codec.encoder.exact_codes import grid_codes
+from nnr_codec.encoder.facts import tensor_facts
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.limits import Limits
 from nnr_codec.model import Array, Block, Model, Wiring
 from nnr_codec.sideinfo.codes import split
@@ -224,7 +224,7 @@ def test_a_grid_on_which_a_product_is_rounded_up_to_a_power_of_two() -> None:
     integers = [1, 2, 3, 6, 7, 9, 23, 25, 30, 36, 38, 40, 41, 43, 48, 58, 63, 65, 68, 80, 82, 93, 115, 118, 119, 127]
     row = (np.array(integers, "f4") * np.float32(np.float16(0.00026035))).astype("f2")
     assert 2.0**-7 in row
-    (code,) = grid_codes(subject("w", row, EncoderConfig()))
+    (code,) = grid_codes(tensor_facts("w", row, EncoderConfig()))
     assert split(TensorRecord("float16", code=code), row)[0].tolist() == integers
 
 
@@ -309,7 +309,8 @@ def test_a_record_that_is_too_long_is_refused() -> None:
 
 def test_palettes_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them together: what does not fit any more is coded in another way."""
-    monkeypatch.setattr("nnr_codec.encoder.layout.READABLE", Limits(max_side_info_bytes=2000))
+    for module in ("layout", "preamble"):
+        monkeypatch.setattr(f"nnr_codec.encoder.{module}.DEFAULT_LIMITS", Limits(max_side_info_bytes=2000))
     model = {f"{k}": CODES["clusters"][0] * np.float32(1.1**k) for k in range(9)}
     data = nnr.encode(model, exact=True)
     assert_exact(data, **model)
@@ -388,6 +389,7 @@ def test_the_report_has_all_tensors(tmp_path: Path) -> None:
     assert sum(tensor.unit_bytes for tensor in report.tensors.values()) == ndus
 
 
+@pytest.mark.medium
 def test_planning_keeps_no_tensor() -> None:
     class Lazy(dict[str, Array]):
         def __getitem__(self, name: str) -> Array:

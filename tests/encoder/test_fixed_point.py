@@ -248,6 +248,7 @@ def test_a_weight_that_is_tied_is_not_folded() -> None:
 MODELS = [DIGITS, *([SHARED / "models" / "resnet20_cifar10.nnef"] if SHARED else [])]
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_real_models(path: Path, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec.cabac_ext.kernel import TensorSyntax, coding_order
-from nnr_codec.encoder.distortion import distortion, power, resolve
+from nnr_codec.encoder.facts import tensor_facts
 from nnr_codec.encoder.goals import LEAST_QP, excerpt, qp_of, with_density
-from nnr_codec.encoder.plan import subject
+from nnr_codec.encoder.rate_distortion import distortion, power, resolve
 from nnr_codec.model import Array, Block
 from nnr_codec.syntax.deepcabac import STATE_TRANS_TAB
 from nnr_codec.tensor.quant import step_size
@@ -89,11 +89,11 @@ def test_resolving_a_few(size: int) -> None:
     ids=str,
 )
 def test_distortion_is_that_of_the_decoded_tensor(dtype: str, options: dict[str, Any]) -> None:
-    from nnr_codec.encoder.choose import choose
+    from nnr_codec.encoder.planning import plan_tensor
 
     values = laplacian(1, (70, 90), 0.1).astype(dtype)
-    facts = subject("w", values, nnr.EncoderConfig(**options))
-    found = distortion(facts, choose(facts))
+    facts = tensor_facts("w", values, nnr.EncoderConfig(**options))
+    found = distortion(facts, plan_tensor(facts))
     errors = values.astype("f8") - nnr.decode(nnr.encode({"w": values}, **options))["w"].astype("f8")
     assert found.noise == pytest.approx((errors**2).sum(), rel=1e-9)
     assert found.signal == pytest.approx((values.astype("f8") ** 2).sum(), rel=1e-9)
@@ -129,7 +129,7 @@ def test_a_density_of_7_has_the_same_steps() -> None:
 
 @pytest.mark.parametrize("shape", [(10, 10), (1000, 100), (4, 50_000), (100_000,), (3, 100, 400), (100_000, 1)])
 def test_excerpts(shape: tuple[int, ...]) -> None:
-    whole = subject("w", np.arange(np.prod(shape), dtype="f4").reshape(shape), nnr.EncoderConfig(scan_order=1))
+    whole = tensor_facts("w", np.arange(np.prod(shape), dtype="f4").reshape(shape), nnr.EncoderConfig(scan_order=1))
     some = excerpt(whole, 1 << 12)
     if whole.array.size <= 1 << 12:
         assert some is whole

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.encoder.lossless import least_bytes
+from nnr_codec.encoder.lossless_bound import least_bytes
 from nnr_codec.model import Array, Model, source_size
 
 from ..encodes import layers, normal

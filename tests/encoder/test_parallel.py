@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec import workers as schedule_module
 from nnr_codec.config import EncoderConfig
-from nnr_codec.encoder import encode as encode_module
+from nnr_codec.encoder import coded_unit as unit_module
 from nnr_codec.encoder import layout as layout_module
+from nnr_codec.encoder import preamble as preamble_module
 from nnr_codec.encoder.encode import encode_units
-from nnr_codec.encoder.prepare import prepare
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Array, Block, Model, Wiring
+from nnr_codec.parallel import pool as pool_module
 
 from ..decoder.test_parallel import Pickling, Sorted
 
@@ -58,7 +59,7 @@ def blocks() -> Model:
 
 @pytest.fixture(autouse=True)
 def _every_tensor_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "SMALL", 0)
+    monkeypatch.setattr(pool_module, "SMALL", 0)
 
 
 @pytest.mark.medium
@@ -71,6 +72,7 @@ def test_the_same_bytes(model: Any, options: dict[str, Any]) -> None:
         assert nnr.encode(source, **options, **way) == one
 
 
+@pytest.mark.medium
 def test_processes() -> None:
     source = tensors()
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
@@ -83,7 +85,8 @@ def test_the_record_is_shared_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     source = {f"w{k}": RNG.integers(0, 200, 5000).astype("f4") / 3 for k in range(8)}
     plenty = nnr.encode(source, exact=True)
     for room in (2000, 2500, 5000):
-        monkeypatch.setattr(layout_module, "READABLE", nnr.Limits(max_side_info_bytes=room))
+        for module in (layout_module, preamble_module):
+            monkeypatch.setattr(module, "DEFAULT_LIMITS", nnr.Limits(max_side_info_bytes=room))
         one = nnr.encode(source, exact=True)
         assert one != plenty
         for way in ways():
@@ -164,7 +167,7 @@ def test_tensors_are_read_one_at_a_time() -> None:
 def test_work_does_not_run_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors that are large together, few are coded before the first one is taken."""
     lazy = Lazy(40, (50, 50))
-    monkeypatch.setattr(schedule_module, "WINDOW", 30_000)
+    monkeypatch.setattr(pool_module, "WINDOW", 30_000)
     sizes = [
         len(lazy.read) - 40
         for _ in encode_units(prepare(Model(lazy), EncoderConfig(), Wiring()), EncoderConfig(), jobs=2)
@@ -191,21 +194,22 @@ def test_nothing_goes_on_after_the_caller_stops() -> None:
 
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_nobody_to_encode(jobs: int) -> None:
-    with pytest.raises(ValueError, match="nobody to work"):
+    with pytest.raises(ValueError, match="jobs must be at least 1"):
         nnr.encode({"w": np.ones(3, "f4")}, jobs=jobs)
 
 
+@pytest.mark.medium
 def test_rows_of_blocks_of_a_large_tensor_are_coded_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"w": RNG.normal(0, 0.1, (600, 900)).astype("f4"), "small": RNG.normal(0, 0.1, (9, 12)).astype("f4")}
     alone = nnr.encode(found, scan_order=2)
     maps: list[int] = []
-    mapping = encode_module.mapping
+    mapping = unit_module.mapping
 
     def noted(jobs: int) -> Any:
         maps.append(jobs)
         return mapping(jobs)
 
-    monkeypatch.setattr(encode_module, "mapping", noted)
+    monkeypatch.setattr(unit_module, "mapping", noted)
     for way in ways():
         maps.clear()
         assert nnr.encode(found, scan_order=2, **way) == alone

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import nnr_codec as nnr
-from nnr_codec.encoder.sensitivity import Importance, scaled
+from nnr_codec.encoder.sensitivity import Importance, relative_costs
 from tests.cabac.test_surgeon import moments, values
 from tests.shared import needs_shared
 
@@ -133,8 +133,8 @@ def test_what_a_squared_error_costs() -> None:
 
 
 def test_costs_are_relative_to_the_median() -> None:
-    assert scaled({}) == {}
-    assert scaled({"a": 2.0, "b": 0.0, "c": 4.0, "d": 1e30}) == {"a": 0.5, "b": 1e-6, "c": 1.0, "d": 2.5e29}
+    assert relative_costs({}) == {}
+    assert relative_costs({"a": 2.0, "b": 0.0, "c": 4.0, "d": 1e30}) == {"a": 0.5, "b": 1e-6, "c": 1.0, "d": 2.5e29}
 
 
 def test_all_zero_is_no_knowledge() -> None:

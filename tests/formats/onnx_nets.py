@@ -93,7 +93,7 @@ class Net:
 
 def _type(value: object) -> bytes:
     """The type of an attribute, of bytes by the field that they begin with."""
-    codes = {5: 4, 6: 5, 8: 7}  # a tensor, a graph, integers
+    codes = {4: 3, 5: 4, 6: 5, 8: 7}  # a string, a tensor, a graph, integers
     by_field = codes[value[0] >> 3] if isinstance(value, bytes) else 7
     return made.field(20, 2 if isinstance(value, int) else 1 if isinstance(value, float) else by_field)
 

@@ -394,6 +394,7 @@ def test_directory_limits(tmp_path: Path) -> None:
         formats.load(folder, limits=Limits(max_topology_bytes=10))
 
 
+@pytest.mark.medium
 @settings(max_examples=300)
 @given(st.data())
 def test_headers_are_decoded_as_by_tarfile(data: st.DataObject) -> None:

@@ -92,6 +92,7 @@ def test_extra_files_are_named_once() -> None:
     assert str(warning.message).endswith("left out: 'NOTE.txt', 'README.txt', 'vendor/opt.bin', 'w.dat.q8'")
 
 
+@pytest.mark.medium
 @needs_shared
 @pytest.mark.parametrize("source", _MODELS, ids=lambda path: path.name)
 def test_real_models_survive_byte_for_byte(source: Path, tmp_path: Path) -> None:

@@ -198,6 +198,14 @@ RULES: dict[str, tuple[str, list[str]]] = {
     "in arrays of arrays": (f"{_SAME} e = vendor_thing([[c], [[c]]]); y = conv(c, r) + e;", []),
     "in the same array twice": (f"{_SAME} a = [c]; e = vendor_thing([a, a]); y = conv(c, r) + e;", []),
     "in a condition": (f"{_SAME} y = conv(c, r) if shape_of(c)[1] == 4 else c;", []),
+    "read as places": (f"{_SAME} e = transpose(c, axes = [0, 2, 1, 3]); y = conv(e, r8);", []),
+    "divided by channels": (f"{_SAME} e = relu(c) / c; y = conv(e, r);", []),
+    "divided by a vector": (f"{_SAME} e = c / alpha; y = conv(e, r);", []),
+    "deconv of each channel": (f"{_SAME} e = deconv(c, g, groups = 0); y = conv(e, r8);", ["4: b.1 g.0 r8.1*2 w.0!"]),
+    "product of something unknown": (
+        "e = vendor_thing(x); l = matmul(e, m); y = matmul(l, o, transposeB = true);",
+        ["6: m.1! o.1"],
+    ),
     "both are activations": (
         f"{_SAME} u = squeeze(mean_reduce(c, axes = [2, 3]), axes = [2, 3]); y = matmul(u, u, transposeB = true);",
         [],

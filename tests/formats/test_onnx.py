@@ -529,6 +529,7 @@ assert "onnx" not in sys.modules
 """
 
 
+@pytest.mark.medium
 def test_no_package_is_needed(tmp_path: Path) -> None:
     from .test_onnx_blocks import CONV
 

@@ -12,7 +12,7 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.constants import NNR_PT_BLOCK
-from nnr_codec.formats.onnx.blocks import EPSILON
+from nnr_codec.formats.onnx.dataflow import EPSILON
 from nnr_codec.model import Block, Topology
 
 from .onnx_files import field, graph, model, node, tensor

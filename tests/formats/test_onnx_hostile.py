@@ -69,6 +69,7 @@ def test_every_truncation(data: bytes) -> None:
         formats.load(data[:40], format="onnx")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("data", [INSIDE, EMPTY], ids=["inside", "without data"])
 def test_every_byte_is_another_one(data: bytes) -> None:
     for place in range(len(data)):

@@ -15,7 +15,7 @@ import nnr_codec as nnr
 from ..shared import SHARED, needs_shared
 from ..test_agreement import pictures
 
-pytestmark = [pytest.mark.clients, needs_shared]
+pytestmark = [pytest.mark.medium, pytest.mark.clients, needs_shared]
 
 MODELS = (SHARED or Path()) / "models"
 SLOW = pytest.mark.slow

@@ -62,20 +62,26 @@ def test_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", [*BITS, "string"])
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 5), (1, 2, 1, 4)], ids=str)
-def test_every_type(type: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_every_type(type: str, tmp_path: Path) -> None:
+    for shape in ((), (1,), (5,), (3, 5), (1, 2, 1, 4)):
+        folder = tmp_path / str(shape)
+        folder.mkdir()
+        assert_round_trip(type, shape, folder)
+
+
+def assert_round_trip(type: str, shape: tuple[int, ...], folder: Path) -> None:
     size = 29 if type == "string" else -(-prod(shape) * BITS[type] // 8)
     weights = bytearray(RNG.bytes(size) if type != "boolean" else RNG.integers(0, 2, size, np.uint8).tobytes())
     if type in DTYPES and (rest := prod(shape) * BITS[type] % 8):
         weights[-1] &= (1 << rest) - 1
-    path = put(tmp_path, ir(const("c", 0, size, type, shape)), bytes(weights))
+    path = put(folder, ir(const("c", 0, size, type, shape)), bytes(weights))
     array = nnr.load(path)["c"]
     expected = (DTYPES[type], shape) if type in DTYPES else ("uint8", (size,))
     assert (array.dtype.name, array.shape) == expected
     if BITS.get(type, 0) >= 8:
         assert array.tobytes() == weights
-    data = through(path, tmp_path / "out.xml", exact=True)
-    assert pair(tmp_path / "out.xml") == pair(path)
+    data = through(path, folder / "out.xml", exact=True)
+    assert pair(folder / "out.xml") == pair(path)
     assert nnr.decode(data)["c"].dtype == array.dtype
 
 
@@ -363,6 +369,7 @@ def test_truncated_anywhere(which: str, tmp_path: Path) -> None:
             formats.load(path, format="openvino")
 
 
+@pytest.mark.medium
 def test_damaged_anywhere(tmp_path: Path) -> None:
     """What is read of a damaged XML is written again, or something says what is wrong."""
     path = two(tmp_path)
@@ -440,8 +447,8 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     ):
         with pytest.raises(FormatError, match=message):
             nnr.save(Model(tensors, Topology("", text)), tmp_path / "out.xml")
-    with pytest.raises(FormatError, match=r"has shape \[1\]; the XML says float32 \[2\]: was it pruned\? save"):
-        nnr.save(Model({"w": SCALE[:1]}, Topology("", text), pruned=["w"]), tmp_path / "out.xml")
+    with pytest.raises(FormatError, match=r"has shape \[1, 1\]; the XML says float32 \[2\]: save it"):
+        nnr.save(Model({"w": SCALE[None, :1]}, Topology("", text), pruned=["w"]), tmp_path / "out.xml")
     with pytest.raises(FormatError, match=r"without dtype"):
         nnr.decode_file(io.BytesIO(nnr.encode(nnr.load(two(tmp_path / "m")))), tmp_path / "o.xml", dtype="float16")
     assert os.listdir(tmp_path) == ["m"]

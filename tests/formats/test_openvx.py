@@ -152,6 +152,7 @@ def test_literals() -> None:
     ]
 
 
+@pytest.mark.medium
 def test_names_come_out_of_the_compiled_client(tmp_path: Path) -> None:
     """Through the tables of C, with a main function of somebody else."""
     names = ['a"b\\n', "é/名", "*/ int x; /*", "%s%n", "??/", "a\nb", "0", "\x01" + "7"]
@@ -188,6 +189,7 @@ def test_the_same_files_each_time(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.medium
 def test_a_client_refuses_a_file_of_another_size(tmp_path: Path) -> None:
     folder = written(nnr.load(DIGITS), tmp_path / "x.openvx", fold_batchnorm=True)
     program = compiled(folder, tmp_path / "client")

@@ -208,6 +208,7 @@ def test_a_foreign_topology_of_that_number() -> None:
         assert not pytorch.owns(Topology("pytorch", data))
 
 
+@pytest.mark.medium
 def test_decoders_need_no_pytorch() -> None:
     """Folded batch normalizations are unfolded by the description alone."""
     tensors = {key: floats(*node["tensor"]) + 1 for key, node in STATE["OrderedDict"]}

@@ -26,6 +26,7 @@ from nnr_codec.integrations.rounds import (
 )
 
 
+@pytest.mark.medium
 def test_without_flower() -> None:
     program = (
         "import sys; sys.modules['flwr'] = None\n"

@@ -17,6 +17,8 @@ from nnr_codec.integrations.torch import load_state
 from nnr_codec.integrations.training import LocalScaling, LowRank, Masks, Projection, compressibility_loss
 from nnr_codec.reduction_steps import Step
 
+pytestmark = pytest.mark.medium
+
 SCALES = {"0.weight": "0.weight_scaling", "3.weight": "3.weight_scaling", "5.weight": "5.weight_scaling"}
 
 

@@ -41,6 +41,7 @@ def chosen() -> list[Case]:
     return [cases[id_] for id_ in (*first.values(), *good, "nncodec-v2/incr_tca_dq")]
 
 
+@pytest.mark.medium
 @pytest.mark.peer
 def test_it_is_still_so() -> None:
     """One case of each kind; `python -m tests.peer.record` asks about all."""

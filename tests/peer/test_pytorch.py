@@ -11,7 +11,7 @@ import nnr_codec as nnr
 
 from .conftest import Peer, assert_same_tensors
 
-pytestmark = [pytest.mark.peer, pytest.mark.torch]
+pytestmark = [pytest.mark.medium, pytest.mark.peer, pytest.mark.torch]
 
 
 @pytest.mark.parametrize("options", [{}, {"qp": -20}], ids=str)

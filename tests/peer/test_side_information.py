@@ -13,7 +13,7 @@ from nnr_codec.model import Array
 from .. import lossless
 from .conftest import Peer, PeerError
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.medium, pytest.mark.peer]
 
 FEW, MANY_MODELS, MANY_UPDATES = range(40), range(1000, 1600), range(1000, 1200)
 

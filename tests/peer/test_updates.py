@@ -13,7 +13,7 @@ from nnr_codec.model import Array
 from .conftest import Peer, assert_same_tensors
 from .models import Rounds, differences, rounds_for_our_encoder, rounds_for_the_peer
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.medium, pytest.mark.peer]
 
 ROUNDS = 5
 
@@ -43,7 +43,7 @@ def the_peers_to_us(peer: Peer, rounds: Rounds) -> list[bytes]:
     return streams
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_we_decode_the_peers(peer: Peer, seed: int) -> None:
     """Temporal contexts, history, both, neither; all-zero tensors are not in its bitstreams."""
     rounds = rounds_for_the_peer(seed, ROUNDS)
@@ -81,9 +81,16 @@ def ours_to_the_peer(peer: Peer, rounds: Rounds) -> list[bytes]:
     return streams
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_the_peer_decodes_ours(peer: Peer, seed: int) -> None:
     ours_to_the_peer(peer, rounds_for_our_encoder(seed, ROUNDS))
+
+
+@pytest.mark.slow
+def test_many_more(peer: Peer) -> None:
+    for seed in range(100, 150):
+        the_peers_to_us(peer, rounds_for_the_peer(seed, ROUNDS))
+        ours_to_the_peer(peer, rounds_for_our_encoder(seed, ROUNDS))
 
 
 @pytest.mark.parametrize("seed", range(1000, 1004))

@@ -13,10 +13,10 @@ import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_DC, NNR_CPT_LS
+from nnr_codec.encoder.prepared import Prepared
 from nnr_codec.encoder.reduce.fold import Fold
 from nnr_codec.encoder.reduce.prune import Prune
 from nnr_codec.encoder.reduce.scaling import Scale
-from nnr_codec.encoder.reduce.tool import Reduced
 from nnr_codec.model import Channels, Slice
 
 from ..encoder.test_blocks import units
@@ -77,7 +77,7 @@ def test_scales_of_ours_are_pruned_with_their_weights() -> None:
     ]
     wiring = replace(wiring, channels=(Channels(C, tuple(parts)),))
     coded = replace(MODEL, blocks=list(wiring.blocks))
-    start = Reduced(coded, MODEL, wiring, EncoderConfig())
+    start = Prepared(coded, MODEL, wiring, EncoderConfig())
     prune, gain = Prune(ratio=0.25), Scale(method="gain")
     one, other = prune.apply(gain.apply(start)), prune.apply(start)
     assert one.array("conv.weight").shape == (9, 5, 3, 3)

@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as hnp
 import nnr_codec as nnr
 from nnr_codec.bitstream.performance import DecompositionMap
 from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_DC, NNR_NDU, NNR_PT_BLOCK, NNR_PT_FLOAT
-from nnr_codec.encoder.factors import Factors
-from nnr_codec.encoder.prepare import prepare
-from nnr_codec.encoder.reduce.tool import Reduced
+from nnr_codec.encoder.factor_steps import Factors
+from nnr_codec.encoder.prepared import Prepared
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Array, Block, Model, Topology, Wiring
 from nnr_codec.tensor.reduction import displacement, from_displacement
 
@@ -57,9 +57,9 @@ def model() -> dict[str, Array]:
     }
 
 
-def reduced(tensors: Any, step: str, **options: Any) -> Reduced:
+def prepared(tensors: Any, step: str, **options: Any) -> Prepared:
     """The model after the step."""
-    found: list[Reduced] = []
+    found: list[Prepared] = []
     known = tensors if isinstance(tensors, Model) else Model(tensors)
     config = nnr.EncoderConfig(reduce=step, **options)
     prepare(known, config, Wiring(), lambda _, before, after: found.append(after))
@@ -71,7 +71,7 @@ def error(got: Array, want: Array) -> float:
     return float(np.linalg.norm(got.astype("f8") - want) / np.linalg.norm(want))
 
 
-def parameters(found: Reduced) -> int:
+def parameters(found: Prepared) -> int:
     return sum(np.asarray(array).size for array in found.model.tensors.values())
 
 
@@ -94,7 +94,7 @@ def units(data: bytes) -> list[tuple[int, int, list[str]]]:
 def test_no_error_exceeds_the_bound(matrix: Array, bound: float) -> None:
     if sum(extent > 1 for extent in matrix.shape) < 2:
         return
-    found = reduced({"w": matrix}, f"lowrank(error={bound})")
+    found = prepared({"w": matrix}, f"lowrank(error={bound})")
     if "w" in found.model.tensors:
         np.testing.assert_array_equal(found.restored["w"], matrix)
         return
@@ -110,7 +110,7 @@ def test_the_rank_is_the_least(bound: float, mse: bool) -> None:
     tails = np.sqrt(np.append(np.cumsum(values[::-1] ** 2)[::-1], 0))
     rank = max(1, int(np.argmax(tails <= bound * tails[0])))
     step = f"lowrank(mse={(bound * tails[0]) ** 2 / w.size})" if mse else f"lowrank(error={bound})"
-    found = reduced({"w": w}, step)
+    found = prepared({"w": w}, step)
     if rank * sum(w.shape) >= w.size:
         assert [*found.model] == ["w"]
     else:
@@ -123,12 +123,12 @@ def test_ratio() -> None:
     total = sum(array.size for array in tensors.values())
     least = sum(sum(_matrix(array).shape) for array in tensors.values())
 
-    def noise(found: Reduced) -> float:
+    def noise(found: Prepared) -> float:
         return sum(float(np.sum((found.restored[name].astype("f8") - array) ** 2)) for name, array in tensors.items())
 
-    others = [reduced(tensors, f"lowrank(error={bound})") for bound in np.geomspace(0.01, 1, 9)]  # another way
+    others = [prepared(tensors, f"lowrank(error={bound})") for bound in np.geomspace(0.01, 1, 9)]  # another way
     for ratio in (0.02, 0.1, 0.23, 0.4, 0.61, 0.8, 1):
-        found = reduced(tensors, f"lowrank(ratio={ratio})")
+        found = prepared(tensors, f"lowrank(ratio={ratio})")
         assert parameters(found) <= max(ratio * total, least)
         no_more = [other for other in others if parameters(other) <= parameters(found)]
         assert no_more
@@ -142,7 +142,7 @@ def _matrix(array: Array) -> Array:
 
 
 def test_rank() -> None:
-    found = reduced(model(), "lowrank(rank=5)")
+    found = prepared(model(), "lowrank(rank=5)")
     shapes = {name: found.model[name].shape for name in found.model}
     assert (shapes["w.G"], shapes["w.H"]) == ((48, 5), (5, 40))
     assert (shapes["conv.G"], shapes["conv.H"]) == ((32, 5), (5, 72))
@@ -154,14 +154,14 @@ def test_rank() -> None:
 def test_no_rank_is_more_than_that_of_the_matrix(step: str) -> None:
     """Vectors beyond it could be any."""
     w = RNG.integers(-4, 5, (60, 3)) @ RNG.integers(-4, 5, (3, 50))
-    found = reduced({"w": w.astype("f4")}, step)
+    found = prepared({"w": w.astype("f4")}, step)
     assert found.model["w.G"].shape == (60, 3)
     assert error(found.restored["w"], w) < 1e-5
 
 
 def test_the_best_matrix_of_a_rank() -> None:
     w = decaying(40, 30)
-    found = reduced({"w": w}, "lowrank(rank=7)").restored["w"]
+    found = prepared({"w": w}, "lowrank(rank=7)").restored["w"]
     left, values, right = np.linalg.svd(w.astype("f8"), full_matrices=False)
     np.testing.assert_allclose(found, left[:, :7] * values[:7] @ right[:7], atol=1e-5)
 
@@ -203,7 +203,7 @@ def test_what_stays_as_it_is() -> None:
     }
     rules = [nnr.Rule("rule", reducible=False), nnr.Rule("exact", exact=True), nnr.Rule("codebook", codebook=9)]
     step = "lowrank(rank=3, tensors=n*|i*|z*|r*|e*|c*|k*|t*|d*)"
-    found = reduced(tensors, step, rules=rules, sensitivity={"known": 2.0})
+    found = prepared(tensors, step, rules=rules, sensitivity={"known": 2.0})
     assert set(tensors) - set(found.model) == {"done"}
     for name in set(tensors) - {"done"}:
         assert found.model[name] is tensors[name]
@@ -227,7 +227,7 @@ def test_values_that_the_step_does_not_suit_stay() -> None:
 def test_tied_tensors_stay() -> None:
     w = decaying(40, 30)
     tied = Model({"a": w, "b": w.copy(), "c": w + 1}, aliases={"b": "a"})
-    found = reduced(tied, "lowrank(rank=3)")
+    found = prepared(tied, "lowrank(rank=3)")
     assert [*found.model] == ["a", "b", "c.G", "c.H"]
     got = nnr.decode(nnr.encode(tied, reduce="lowrank(rank=3)"))
     assert [*got] == ["a", "b", "c"]
@@ -235,8 +235,8 @@ def test_tied_tensors_stay() -> None:
 
 
 def test_a_second_step_leaves_factors_alone() -> None:
-    once = reduced(model(), "lowrank(error=0.1)")
-    twice = reduced(model(), "lowrank(error=0.1), lowrank(rank=1)")
+    once = prepared(model(), "lowrank(error=0.1)")
+    twice = prepared(model(), "lowrank(error=0.1), lowrank(rank=1)")
     assert twice.model["w.G"].shape == once.model["w.G"].shape
     assert "first.G" in twice.model
 
@@ -268,14 +268,14 @@ def test_what_excludes_it() -> None:
 def test_the_product_has_the_error_that_the_weight_would_have(options: dict[str, Any]) -> None:
     tensors = {"w": decaying(128, 96, 20), "v": RNG.normal(0, 0.1, (50, 60)).astype("f4")}
     plain, pair = (nnr.decode(nnr.encode(tensors, reduce=step, **options)) for step in ("", "lowrank(rank=40)"))
-    whole = reduced(tensors, "lowrank(rank=40)", **options).restored["w"]
+    whole = prepared(tensors, "lowrank(rank=40)", **options).restored["w"]
     assert error(pair["w"], whole) == pytest.approx(error(plain["w"], tensors["w"]), rel=0.2)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_goals_are_those_of_the_weight(form: str) -> None:
     step, tensors = f"lowrank(error=0.05, form={form})", model()
-    whole = {name: reduced(tensors, step).restored[name].astype("f8") for name in ("w", "conv", "kernel")}
+    whole = {name: prepared(tensors, step).restored[name].astype("f8") for name in ("w", "conv", "kernel")}
     got = nnr.decode(nnr.encode(tensors, reduce=step, snr=33))
     for name, want in whole.items():
         noise = 20 * np.log10(1 / error(got[name], want))
@@ -291,7 +291,7 @@ def test_goals_are_those_of_the_weight(form: str) -> None:
 def test_goals_count_what_narrow_types_round(step: str, dtype: Any) -> None:
     w = (toeplitz(60, 50) if "displacement" in step else decaying(60, 50, 4)).astype("f4")
     tensors = {"w": (8 * w).astype(dtype)}
-    left = reduced(tensors, step).restored["w"].astype("f8")
+    left = prepared(tensors, step).restored["w"].astype("f8")
 
     def got(**goal: float) -> Array:
         data = nnr.encode(tensors, reduce=step, **goal)
@@ -450,7 +450,7 @@ def test_what_comes_out_is_what_reports_tell(tmp_path: Path) -> None:
 
 
 def test_later_steps_change_factors() -> None:
-    found = reduced(model(), "lowrank(error=0.05)")
+    found = prepared(model(), "lowrank(error=0.05)")
     g, h = found.array("w.G"), found.array("w.H")
     later = found.replaced({"w.G": 2 * g})
     np.testing.assert_allclose(later.restored["w"], 2 * found.restored["w"], rtol=1e-6)
@@ -496,7 +496,7 @@ def test_displacements_and_back(matrix: Array, corner: int) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_low_displacement_rank(w: Array, rank: int, form: str) -> None:
     step = f"lowrank(error=0.001, displacement=true, form={form})"
-    found = reduced({"w": w}, step)
+    found = prepared({"w": w}, step)
     assert found.model["w.G"].shape[1] <= rank
     data = nnr.encode({"w": w}, reduce=step)
     assert len(data) < 0.35 * len(nnr.encode({"w": w}))
@@ -513,11 +513,11 @@ def test_low_displacement_rank(w: Array, rank: int, form: str) -> None:
 
 def test_displacements_only_where_they_are_fewer() -> None:
     tensors = {"low": decaying(50, 40, 2), "toeplitz": toeplitz(50, 40)}
-    found = reduced(tensors, "lowrank(error=0.01, displacement=true)")
+    found = prepared(tensors, "lowrank(error=0.01, displacement=true)")
     corners = {block.weight: block.corner for block in found.model.blocks}
     assert corners["low"] is None
     assert corners["toeplitz"] is not None
-    without = reduced(tensors, "lowrank(error=0.01)")
+    without = prepared(tensors, "lowrank(error=0.01)")
     assert "toeplitz" in without.model.tensors
     assert parameters(found) < parameters(without) / 2
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_TPL_BMSK, NNR_TPL_DICT
+from nnr_codec.encoder.prepared import Prepared, Pruning
 from nnr_codec.encoder.reduce.prune import Prune, indices
-from nnr_codec.encoder.reduce.tool import Pruning, Reduced
 from nnr_codec.errors import EncodeError
 from nnr_codec.model import Array, Channels, Model, Slice, Wiring
 from nnr_codec.syntax.structures import NnrPruningTopologyContainer, NnrTopologyUnitPayload
@@ -48,12 +48,12 @@ FIRST = Channels(6, (Slice("a", 0, makes=True), Slice("a.bias", 1), Slice("b", 1
 SECOND = Channels(5, (Slice("b", 0, makes=True), Slice("b.bias", 0), Slice("c", 1)))
 
 
-def reduced(
+def prepared(
     tensors: Mapping[str, Array] = TENSORS, channels: Sequence[Channels] = (FIRST, SECOND), **options: Any
-) -> Reduced:
+) -> Prepared:
     model = Model(dict(tensors), aliases=options.pop("aliases", {}))
     shapes = {name: array.shape for name, array in tensors.items()}
-    return Reduced(model, model, Wiring(shapes, channels=tuple(channels)), EncoderConfig(**options))
+    return Prepared(model, model, Wiring(shapes, channels=tuple(channels)), EncoderConfig(**options))
 
 
 def part(ratio: float, count: int) -> int:
@@ -61,7 +61,7 @@ def part(ratio: float, count: int) -> int:
     return ceil(Fraction(str(ratio)) * count)
 
 
-def kept(after: Reduced, name: str, axis: int) -> list[bool]:
+def kept(after: Prepared, name: str, axis: int) -> list[bool]:
     """Which indices of a dimension are left."""
     masks = (after.pruning or Pruning()).kept
     return masks[name][axis].tolist() if name in masks else [True] * after.array(name).shape[axis]
@@ -69,7 +69,7 @@ def kept(after: Reduced, name: str, axis: int) -> list[bool]:
 
 # ------------------------------------------------------------------------------------------------ what goes
 def test_channels_go_from_all_their_tensors() -> None:
-    after = Prune(ratio=0.3, scope="local").apply(reduced())
+    after = Prune(ratio=0.3, scope="local").apply(prepared())
     first, second = np.array(kept(after, "a", 0)), np.array(kept(after, "b", 0))
     assert (first.sum(), second.sum()) == (4, 3)
     expected = {
@@ -95,7 +95,7 @@ def test_channels_go_from_all_their_tensors() -> None:
 def test_least_of_all_go_first() -> None:
     """Globally: neurons of the second layer that hardly matter go before any of the first."""
     tensors = {**TENSORS, "b": TENSORS["b"] * np.array([1, 1e-3, 1, 1e-3, 1], "f4")[:, None]}
-    after = Prune(ratio=0.18).apply(reduced(tensors))
+    after = Prune(ratio=0.18).apply(prepared(tensors))
     assert (kept(after, "b", 0), kept(after, "a", 0)) == ([True, False, True, False, True], [True] * 6)
     assert "a" not in after.model.pruned
     assert after.array("b").shape == (3, 24)
@@ -103,16 +103,16 @@ def test_least_of_all_go_first() -> None:
 
 def test_ties_go_by_group_and_index() -> None:
     tensors = {name: np.ones_like(array) for name, array in TENSORS.items()}
-    after = Prune(ratio=0.5, scope="local").apply(reduced(tensors))
+    after = Prune(ratio=0.5, scope="local").apply(prepared(tensors))
     assert (kept(after, "a", 0), kept(after, "b", 0)) == ([False] * 3 + [True] * 3, [False] * 3 + [True] * 2)
-    after = Prune(ratio=0.36).apply(reduced(tensors))
+    after = Prune(ratio=0.36).apply(prepared(tensors))
     assert (kept(after, "a", 0), kept(after, "b", 0)) == ([False] * 4 + [True] * 2, [True] * 5)
 
 
 @given(RATIOS, st.sampled_from(["global", "local"]), st.integers(0, 99))
 def test_as_many_as_asked_for_and_never_all(ratio: float, scope: str, seed: int) -> None:
     tensors = {name: normal(*array.shape, seed=seed) for name, array in TENSORS.items()}
-    after = Prune(ratio=ratio, scope=scope).apply(reduced(tensors))
+    after = Prune(ratio=ratio, scope=scope).apply(prepared(tensors))
     left = [sum(kept(after, "a", 0)), sum(kept(after, "b", 0))]
     if scope == "local":
         assert left == [max(size - part(ratio, size), 1) for size in (6, 5)]
@@ -140,7 +140,7 @@ def test_groups_that_share_a_dimension() -> None:
         Channels(4, (Slice("a", 0, makes=True), Slice("r", 1, offset=1))),
         Channels(4, (Slice("b", 0, makes=True), Slice("r", 1, offset=6))),
     ]
-    once = Prune(ratio=0.25, scope="local", tensors="a").apply(reduced(tensors, channels))
+    once = Prune(ratio=0.25, scope="local", tensors="a").apply(prepared(tensors, channels))
     assert [part.offset for group in once.wiring.channels for part in group.parts if part.tensor == "r"] == [1, 5]
     twice = Prune(ratio=0.5, scope="local").apply(once)
     assert [group.size for group in twice.wiring.channels] == [1, 2]
@@ -168,13 +168,13 @@ def test_groups_that_share_a_dimension() -> None:
     ],
 )
 def test_groups_of_which_something_stays_stay(tensors: dict[str, Array], options: dict[str, Any]) -> None:
-    after = Prune(ratio=0.5, scope="local").apply(reduced({**TENSORS, **tensors}, **options))
+    after = Prune(ratio=0.5, scope="local").apply(prepared({**TENSORS, **tensors}, **options))
     assert np.array_equal(after.array("a"), {**TENSORS, **tensors}["a"], equal_nan=True)
     assert after.array("b").shape[0] == 2
 
 
 def test_patterns_are_those_of_weights_that_make_channels() -> None:
-    after = Prune(ratio=0.5, tensors="b|zz*").apply(reduced())
+    after = Prune(ratio=0.5, tensors="b|zz*").apply(prepared())
     assert (after.array("a").shape[0], after.array("b").shape) == (6, (2, 24))
 
 
@@ -190,7 +190,7 @@ def test_patterns_are_those_of_weights_that_make_channels() -> None:
 )
 def test_what_cannot_be_done_is_said_in_a_line(tool: Prune, given: dict[str, Any], message: str) -> None:
     with pytest.raises(EncodeError, match=re.escape(message)) as caught:
-        tool.apply(reduced(**given))
+        tool.apply(prepared(**given))
     assert "\n" not in str(caught.value)
 
 
@@ -212,7 +212,7 @@ def test_a_graph_without_channels_says_so() -> None:
 # ------------------------------------------------------------------------------------------------ sparsification
 @given(st.floats(0, 1), st.sampled_from([0.0, 0.3]))
 def test_the_share_of_zeros_is_that_of_what_is_left(sparsity: float, ratio: float) -> None:
-    after = Prune(ratio=ratio, sparsity=sparsity).apply(reduced())
+    after = Prune(ratio=ratio, sparsity=sparsity).apply(prepared())
     matrices = [after.array(name) for name in ("a", "b", "c", "other")]
     zeros, total = (sum(map(int, counts)) for counts in zip(*[((m == 0).sum(), m.size) for m in matrices], strict=True))
     assert zeros == part(sparsity, total)
@@ -224,7 +224,7 @@ def test_the_share_of_zeros_is_that_of_what_is_left(sparsity: float, ratio: floa
 
 def test_filters_that_matter_less_become_sparser() -> None:
     tensors = {**TENSORS, "c": TENSORS["c"] * np.array([1e-3, 1, 1, 1, 1], "f4")}
-    after = Prune(ratio=0.0, sparsity=0.4).apply(reduced(tensors))
+    after = Prune(ratio=0.0, sparsity=0.4).apply(prepared(tensors))
     zeros = (after.array("b") == 0).sum(axis=1)
     assert zeros[0] == 24
     assert (zeros[1:] < 20).all()
@@ -233,7 +233,7 @@ def test_filters_that_matter_less_become_sparser() -> None:
 def test_not_a_numbers_stay() -> None:
     tensors = {**TENSORS, "other": TENSORS["other"].copy()}
     tensors["other"][0, :3] = np.nan, np.inf, -np.inf
-    after = Prune(ratio=0.0, sparsity=1.0).apply(reduced(tensors))
+    after = Prune(ratio=0.0, sparsity=1.0).apply(prepared(tensors))
     assert [after.array(name).any() for name in ("a", "b", "c")] == [False] * 3
     assert np.array_equal(after.array("other")[0, :3], tensors["other"][0, :3], equal_nan=True)
     assert np.count_nonzero(after.array("other")) == 3
@@ -280,6 +280,7 @@ def test_what_is_written_is_what_is_read(indexed: bool, fold: bool, tmp_path: Pa
     assert {name: saved[name].shape for name in saved} == {name: decoded[name].shape for name in decoded}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, {"fold_batchnorm": True}, {"topology": "external", "block": True}])
 def test_masks_say_what_is_not_zero(options: dict[str, Any]) -> None:
     """Over all tensors of two dimensions and more, in the order of their units; of blocks, the weight alone."""
@@ -382,6 +383,7 @@ def test_a_pruned_model_is_pruned_further(name: Path, options: dict[str, Any], t
     assert sum(direct[each].size for each in direct) < 0.8 * sum(np.asarray(once[each]).size for each in once)
 
 
+@pytest.mark.medium
 def test_reports_count_what_the_model_had(tmp_path: Path) -> None:
     whole = nnr.encode_file(EXAMPLE, tmp_path / "a.nnr")
     for options in ({}, {"fold_batchnorm": False, "block": True}, {"statistics": True}):

@@ -12,7 +12,7 @@ import pytest
 
 import nnr_codec as nnr
 from nnr_codec import EncoderConfig, Model, formats
-from nnr_codec.encoder.prepare import prepare
+from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Topology, Wiring
 
 from .. import engines

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnr_codec.encoder.reduce.sbt import binary_ternary, is_ternary
+from nnr_codec.federated.sbt import binary_ternary, is_ternary
 from nnr_codec.model import Array
 
 from ..arrays import arrays, assert_identical, in_memory

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
-from nnr_codec.encoder.choose import choose
-from nnr_codec.encoder.distortion import quant_param
-from nnr_codec.encoder.fitting import RANGE, fit
-from nnr_codec.encoder.plan import native, subject
+from nnr_codec.encoder.facts import native, tensor_facts
+from nnr_codec.encoder.planning import plan_tensor
+from nnr_codec.encoder.rate_distortion import quant_param
+from nnr_codec.encoder.scale_fitting import RANGE, fit
 from nnr_codec.model import Array, Block, Model
 
 from ..encoder.test_blocks import units
@@ -47,8 +47,8 @@ def factors(name: str, raw: Mapping[str, Array], wanted: Array, axis: int = 0) -
 )
 def test_no_other_scales_have_less_error(rows: int, columns: int, qp: int, rate: float, seed: int) -> None:
     weight = np.random.default_rng(seed).laplace(0, 1, (rows, columns)).astype("f4")
-    facts = subject("w", native(weight), EncoderConfig(qp=qp, rate=rate, fine_vectors=False))
-    plan = choose(facts, in_block=True)
+    facts = tensor_facts("w", native(weight), EncoderConfig(qp=qp, rate=rate, fine_vectors=False))
+    plan = plan_tensor(facts, in_block=True)
     found = fit(facts, plan)
     q = quant_param(plan, facts).reshape(weight.shape).astype("f8") * plan.step
     before = squared(weight, q)
@@ -70,8 +70,9 @@ def test_sums_do_not_depend_on_their_order() -> None:
     weight = RNG.normal(0, 1, (3, 5000)).astype("f4")
     config = EncoderConfig(qp=0, dependent_quantization=False, rate=0)
     order = RNG.permutation(5000)
-    one, other = (subject("w", native(array), config) for array in (weight, weight[:, order]))
-    assert fit(one, choose(one, in_block=True)).factors.tolist() == fit(other, choose(other, True)).factors.tolist()
+    one, other = (tensor_facts("w", native(array), config) for array in (weight, weight[:, order]))
+    found = [fit(facts, plan_tensor(facts, in_block=True)).factors.tolist() for facts in (one, other)]
+    assert found[0] == found[1]
 
 
 def test_a_new_scale() -> None:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.dtypes import STORED_TYPES
-from nnr_codec.encoder.reduce.compressibility import compressible
+from nnr_codec.encoder.prepared import Prepared, Pruning
+from nnr_codec.encoder.reduce.magnitudes import below, matrices
 from nnr_codec.encoder.reduce.sparsify import METHODS, Sparsify, sparsify
+from nnr_codec.encoder.reduce.sparsify_methods import compressible
 from nnr_codec.encoder.reduce.structure import Blocks, dimensions
-from nnr_codec.encoder.reduce.tool import Pruning, Reduced
-from nnr_codec.encoder.reduce.zeros import below, matrices
 from nnr_codec.model import Array, Block, Model, Wiring
 from nnr_codec.syntax.structures import NnrTopologyUnitPayload
 
@@ -50,14 +50,14 @@ def weights() -> dict[str, Array]:
     }
 
 
-def applied(tool: Sparsify, tensors: Mapping[str, Array], **options: object) -> Reduced:
+def applied(tool: Sparsify, tensors: Mapping[str, Array], **options: object) -> Prepared:
     model = Model(dict(tensors), aliases=options.pop("aliases", {}), blocks=options.pop("blocks", []))  # type: ignore[arg-type]
-    return tool.apply(Reduced(model, model, Wiring(), EncoderConfig(**options)))  # type: ignore[arg-type]
+    return tool.apply(Prepared(model, model, Wiring(), EncoderConfig(**options)))  # type: ignore[arg-type]
 
 
 def changed(tool: Sparsify, tensors: Mapping[str, Array], **options: object) -> dict[str, Array]:
-    reduced = applied(tool, tensors, **options)
-    return {name: reduced.array(name) for name in tensors}
+    prepared = applied(tool, tensors, **options)
+    return {name: prepared.array(name) for name in tensors}
 
 
 def zeros(tensors: Mapping[str, Array]) -> float:
@@ -83,9 +83,13 @@ def error(tensors: Mapping[str, Array], others: Mapping[str, Array]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ all methods
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.3, 0.55, 0.9, 1.0])
 @pytest.mark.parametrize("tool", WAYS, ids=str)
-def test_the_ratio_is_reached(tool: Sparsify, ratio: float) -> None:
+def test_the_ratio_is_reached(tool: Sparsify) -> None:
+    for ratio in (0.0, 0.1, 0.3, 0.55, 0.9, 1.0):
+        assert_the_ratio_is_reached(tool, ratio)
+
+
+def assert_the_ratio_is_reached(tool: Sparsify, ratio: float) -> None:
     """With as few more zeros as the last unit has, which is a parameter, a row or a block."""
     before = weights()
     got = changed(Sparsify(**{**vars(tool), "ratio": ratio}), before)
@@ -423,6 +427,7 @@ def test_zeros_that_are_there_count_in_blocks() -> None:
         assert np.array_equal(changed(tool, {"w": weight})["w"], weight)
 
 
+@pytest.mark.medium
 def test_large_blocks_and_long_kernels() -> None:
     """The squares of a block of more items than 64 bits have room for, and tensors that are looked at part by part."""
     long = np.full((3, 2, 1 << 20), 1.98, "f4")
@@ -484,8 +489,8 @@ def test_a_bitstream(tool: Sparsify) -> None:
 def test_rows_of_a_map_are_kept() -> None:
     maps = nnr.PerformanceMaps(sparsification=nnr.SparsificationMap((nnr.SparsificationRow(0.5, 0.25, 0.75),)))
     model = Model(weights())
-    reduced = Sparsify(0.5).apply(Reduced(model, model, Wiring(), EncoderConfig(), maps))
-    assert reduced.maps == maps
+    prepared = Sparsify(0.5).apply(Prepared(model, model, Wiring(), maps=maps))
+    assert prepared.maps == maps
     data = nnr.encode(weights(), reduce="sparsify(ratio=0.5)", performance=nnr.Performance(maps=maps))
     with nnr.open(data) as file:
         assert file.performance.maps == maps
@@ -495,7 +500,7 @@ def test_a_mask_is_asked_for() -> None:
     assert applied(Sparsify(0.5), weights()).pruning is None
     assert applied(Sparsify(0.5, mask=True), weights()).pruning == Pruning(sparse=True)
     model = Model(weights())
-    known = Reduced(model, model, Wiring(), EncoderConfig(), pruning=Pruning({"w": (2, 3)}))
+    known = Prepared(model, model, Wiring(), EncoderConfig(), pruning=Pruning({"w": (2, 3)}))
     assert Sparsify(0.5, mask=True).apply(known).pruning == Pruning({"w": (2, 3)}, sparse=True)
     assert Sparsify(0.5).apply(known).pruning == Pruning({"w": (2, 3)})
 

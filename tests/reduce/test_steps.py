@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import nnr_codec as nnr
 from nnr_codec.encoder import reduce
-from nnr_codec.encoder.reduce.tool import Reduced, Tool, made, within
+from nnr_codec.encoder.prepared import Prepared
+from nnr_codec.encoder.reduce.tool import Tool, made, within
 from nnr_codec.reduction_steps import Step, steps_of
 
 RNG = np.random.default_rng(0)
@@ -38,17 +39,17 @@ class Halve:
     def __post_init__(self) -> None:
         within("limit", self.limit, 0, 1)
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         limit = self.limit or 0.0
-        arrays = {name: reduced.array(name) for name in reduced.matrices(self.tensors)}
-        return reduced.replaced({name: np.where(np.abs(a) < limit, a / 2, a) for name, a in arrays.items()})
+        arrays = {name: prepared.array(name) for name in prepared.matrices(self.tensors)}
+        return prepared.replaced({name: np.where(np.abs(a) < limit, a / 2, a) for name, a in arrays.items()})
 
 
 @pytest.fixture(autouse=True)
 def tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduce, "TOOLS", {"halve": ("..", "Halve"), **reduce.TOOLS})
     monkeypatch.setattr(reduce, "tool_of", lambda step: made(Halve, step) if step.tool == "halve" else tool_of(step))
-    monkeypatch.setattr("nnr_codec.encoder.reduce.amounts.tool_of", reduce.tool_of)
+    monkeypatch.setattr("nnr_codec.encoder.reduce.tool_of", reduce.tool_of)
 
 
 tool_of = reduce.tool_of
@@ -189,9 +190,9 @@ def test_what_is_reduced_is_coded() -> None:
 def test_rules_and_ties_and_exact_tensors() -> None:
     model = nnr.Model({**WEIGHTS, "c": WEIGHTS["a"], "d": WEIGHTS["a"] + 1, "e": WEIGHTS["a"]}, aliases={"c": "a"})
     rules = (nnr.Rule("d", reducible=False), nnr.Rule("e", exact=True))
-    reduced = nnr.reduce(model, "halve(limit=1)", rules=rules).model
-    assert reduced["c"] is reduced["a"] and not np.array_equal(reduced["a"], WEIGHTS["a"])
-    assert reduced["d"] is model["d"] and reduced["e"] is model["e"]
+    prepared = nnr.reduce(model, "halve(limit=1)", rules=rules).model
+    assert prepared["c"] is prepared["a"] and not np.array_equal(prepared["a"], WEIGHTS["a"])
+    assert prepared["d"] is model["d"] and prepared["e"] is model["e"]
     with pytest.raises(nnr.EncodeError, match="no float matrix"):
         nnr.reduce(model, "halve(tensors=d|e)", rules=rules)
 

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 import nnr_codec as nnr
 from nnr_codec.bitstream.performance import UnificationMap, UnificationRow
 from nnr_codec.dtypes import STORED_TYPES
-from nnr_codec.encoder.reduce.tool import Reduced
+from nnr_codec.encoder.prepared import Prepared
 from nnr_codec.encoder.reduce.unify import Unify
 from nnr_codec.model import Array, Model, Wiring
 from tests.arrays import assert_identical
@@ -35,13 +35,13 @@ tensors = shapes.flatmap(
 blocks = st.sampled_from(["2x2x2", "1x1x9|1x8x1", "2", "1x2", "8x1x1|1x8x1|2x2x2", "64x64", "1x1x4"])
 
 
-def reduced(tensors: dict[str, Array], **options: object) -> Reduced:
+def prepared(tensors: dict[str, Array], **options: object) -> Prepared:
     model = Model(tensors)
-    return Reduced(model, model, Wiring(), nnr.EncoderConfig(**options))  # type: ignore[arg-type]
+    return Prepared(model, model, Wiring(), nnr.EncoderConfig(**options))  # type: ignore[arg-type]
 
 
 def unified(array: Array, **options: object) -> Floats:
-    found: Floats = np.asarray(Unify(**options).apply(reduced({"w": array})).model["w"])  # type: ignore[arg-type]
+    found: Floats = np.asarray(Unify(**options).apply(prepared({"w": array})).model["w"])  # type: ignore[arg-type]
     return found
 
 
@@ -132,7 +132,7 @@ def test_a_ratio_is_what_its_decimals_say() -> None:
 def test_a_threshold_does_what_its_ratio_does(array: Floats, block: str, ratio: float) -> None:
     if not has_blocks(array.shape, block):
         return
-    threshold = Unify(block=block).threshold_at(reduced({"w": array}), ratio)
+    threshold = Unify(block=block).threshold_at(prepared({"w": array}), ratio)
     by_ratio, by_threshold = unified(array, ratio=ratio, block=block), unified(array, threshold=threshold, block=block)
     changed = by_ratio != array
     np.testing.assert_array_equal(by_ratio[changed], by_threshold[changed])
@@ -181,7 +181,7 @@ def test_a_shape_that_saves_nothing_is_not_taken() -> None:
 
 def test_tensors_share_the_ratio_by_their_errors() -> None:
     large, small = RNG.normal(0, 1, (16, 16)), RNG.normal(0, 0.01, (16, 16))
-    after = Unify(ratio=0.5).apply(reduced({"large": large, "small": small})).model
+    after = Unify(ratio=0.5).apply(prepared({"large": large, "small": small})).model
     assert (after["small"] != small).mean() > 0.95
     assert (after["large"] != large).mean() < 0.1
 
@@ -204,7 +204,7 @@ def test_other_tensors_stay() -> None:
     given["nan"][0, 0], given["inf"][0, 0] = np.nan, np.inf
     model = Model(given, aliases={"tied": "w"})
     rules = (nnr.Rule("kept", reducible=False), nnr.Rule("exact", exact=True))
-    after = Unify(ratio=1).apply(Reduced(model, model, Wiring(), nnr.EncoderConfig(rules=rules)))
+    after = Unify(ratio=1).apply(Prepared(model, model, Wiring(), nnr.EncoderConfig(rules=rules)))
     for name in given.keys() - {"w", "tied"}:
         assert_identical(np.asarray(after.model[name]), given[name], name)
     assert_identical(np.asarray(after.model["tied"]), np.asarray(after.model["w"]))

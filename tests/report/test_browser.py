@@ -17,6 +17,7 @@ from .support import HOSTILE, model, report
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 pytestmark = [
+    pytest.mark.medium,
     pytest.mark.browser,
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
 ]

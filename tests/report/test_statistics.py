@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnr_codec.encoder.statistics import BINS, TAIL, level_statistics
+from nnr_codec.encoder.tensor_report import BINS, TAIL, level_statistics
 
 
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-9, 9), min_size=1, max_size=300))

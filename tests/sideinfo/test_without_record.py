@@ -30,6 +30,7 @@ def test_units_with_the_names_of_tensors_hold_their_differences(first: int) -> N
         assert lossless.wrong(decoded, want) == [], seed
 
 
+@pytest.mark.medium
 def test_all_codes_are_among_them() -> None:
     models = [nnr.encode(lossless.model(seed), exact=True) for seed in range(50)]
     updates = [nnr.encode_update(*lossless.update(seed), lossless=True) for seed in range(50)]

@@ -87,19 +87,12 @@ golden = pytest.mark.parametrize(("kind", "n", "bits", "value"), GOLDEN)
 
 
 @golden
-def test_write(kind: str, n: int, bits: str, value: Any) -> None:
+def test_golden(kind: str, n: int, bits: str, value: Any) -> None:
+    """Written, read and counted."""
     assert written(kind, n, value) == bits.replace(" ", "")
-
-
-@golden
-def test_read(kind: str, n: int, bits: str, value: Any) -> None:
     reader = BitReader(packed(bits))
     assert getattr(reader, kind)(n) == value
     assert reader.pos == len(bits.replace(" ", ""))
-
-
-@golden
-def test_count(kind: str, n: int, bits: str, value: Any) -> None:
     counter = BitCounter(7)
     getattr(counter, kind)(n, value)
     assert counter.pos == 7 + len(bits.replace(" ", ""))

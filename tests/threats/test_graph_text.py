@@ -11,13 +11,9 @@ from nnr_codec.formats.nnef.graph import parse_graph
 from nnr_codec.formats.nnef.parser import parse
 from nnr_codec.model import Topology, Wiring
 
-from .checks import pins
 from .support import memory
 
 pytestmark = pytest.mark.medium
-
-PARSER, LEXER, CONSTANTS = "formats/nnef/parser.py", "formats/nnef/lexer.py", "formats/nnef/constants.py"
-DATAFLOW, BLOCKS = "formats/nnef/dataflow.py", "formats/nnef/blocks.py"
 
 
 def document(body: str, fragments: str = "") -> bytes:
@@ -32,20 +28,17 @@ def variable(shape: str, label: str = "'w'") -> bytes:
     return document(f"y = variable(shape = {shape}, label = {label});")
 
 
-@pins(PARSER, "if self.depth > MAX_NESTING:")
 def test_t35_brackets() -> None:
     with pytest.raises(FormatError, match="nested deeper than 200"):
         parse(document(f"y = {100_000 * '(['};"))
 
 
-@pins(PARSER, "if height > MAX_NESTING:")
 def test_t35_what_is_deep_without_brackets() -> None:
     """Whoever goes down the tree does so by recursion."""
     with pytest.raises(FormatError, match="nested deeper than 200"):
         parse_graph(variable(f"[{100_000 * '-'}1]"))
 
 
-@pins(LEXER, "if self._tokens > MAX_TOKENS:")
 def test_t35_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexer, "MAX_TOKENS", 10_000)
     with memory() as used, pytest.raises(FormatError, match="more than 10,000 tokens"):
@@ -53,26 +46,22 @@ def test_t35_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used.peak < 8 << 20
 
 
-@pins(PARSER, 'if len(token.text) > _MAX_DIGITS and token.kind == "number":')
 def test_t35_a_number_without_end() -> None:
     with pytest.raises(FormatError, match="more than 4000 digits"):
         parse(document(f"y = {100_000 * '9'};"))
 
 
-@pins(CONSTANTS, "if len(left) * right > _MAX_STRING:")
 @pytest.mark.parametrize("text", [variable("[1] * 100000000000000"), variable("[1]", "'w' * 100000000000000")])
 def test_t35_repetitions(text: bytes) -> None:
     with pytest.raises(FormatError, match="too long"):
         parse_graph(text)
 
 
-@pins(CONSTANTS, "if isinstance(value, int) and abs(value) >= _MAX_INTEGER:")
 def test_t35_products() -> None:
     with pytest.raises(FormatError, match="too large"):
         parse_graph(variable(f"[{'99999999999 * ' * 20_000} 0 + 1]"))
 
 
-@pins(DATAFLOW, "if depth > _MAX_DEPTH:")
 def test_t35_a_fragment_of_itself() -> None:
     text = document("y = f(x);", "fragment f(x: tensor<scalar>) -> (y: tensor<scalar>) { y = f(x); }")
     assert wiring(text).blocks == ()
@@ -86,7 +75,6 @@ def calls(body: str, count: int) -> bytes:
     return document("".join(f"y{k} = f(x);" for k in range(count)), f"fragment f{SCALAR} {{ {body} y = x; }}")
 
 
-@pins(DATAFLOW, "if self.inlined_nodes > _MAX_INLINED:")
 @pytest.mark.parametrize(
     "text",
     [
@@ -109,14 +97,12 @@ def test_t35_fragments_of_fragments(text: bytes, monkeypatch: pytest.MonkeyPatch
     assert used.peak < 32 << 20
 
 
-@pins(PARSER, "if len(token.text) > _MAX_NAME:")
 def test_t35_long_names() -> None:
     """A name that is written once may be told for every call."""
     with pytest.raises(FormatError, match="more than 4096 characters"):
         parse(document("y = f(x);", f"fragment f({5000 * 'p'}: tensor<scalar>) -> (y: tensor<scalar>);"))
 
 
-@pins(BLOCKS, "not abs(constant) <= sys.float_info.max", "False")
 def test_t35_numbers_that_no_float_is() -> None:
     variables = "".join(f"{k} = variable(shape = [{1 + (k == 'w')}, 2], label = '{k}');" for k in "wmvos")
     call = f"y = batch_normalization(linear(x, w, 0.0), m, v, o, s, epsilon = 1{400 * '0'});"

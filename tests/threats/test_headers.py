@@ -25,14 +25,7 @@ from nnr_codec.syntax.structures import NnrCompressedDataUnitHeader
 
 from ..builder import Bitstream, codebook, ndu
 from ..decoder.support import overwritten
-from .checks import pins
 from .support import NDU, STRICT, memory, refused, start, unit
-
-BITIO = "syntax/bitio.py"
-CODER = "syntax/coder.py"
-DECODE = "decoder/decode.py"
-QUANT = "tensor/quant.py"
-SHAPE = "tensor/shape.py"
 
 #: After NNR_STR and NNR_MPS; nothing may be allocated for what the header declares.
 LITTLE = 200_000
@@ -46,8 +39,6 @@ def declares(header: NnrCompressedDataUnitHeader, *, profile: int = 1, indexed: 
 
 
 # ------------------------------------------------------------------------------------------------ T9, T10: codes
-@pins(BITIO, "if zeros + k > self.limits.max_eg_bits:")
-@pins(BITIO, "min(self.limits.max_eg_bits + 1, self.end - self.pos)", "self.end - self.pos")
 def test_t09_a_prefix_of_eight_million_zeros() -> None:
     """It makes no integer of as many bits."""
     zeros = BitReader(bytes(1 << 20) + b"\1")
@@ -59,12 +50,10 @@ def test_t09_a_prefix_of_eight_million_zeros() -> None:
     refused(start().add(unit(b"\x04" + bytes(1 << 14), NDU)).data, nnr.LimitError, "max_eg_bits=32")
 
 
-@pins(BITIO, "if not more:")
 def test_t10_a_string_without_an_end() -> None:
     refused(start().add(unit(b"\x01" + 1000 * b"w", NDU)).data, nnr.TruncatedError, "no terminating zero")
 
 
-@pins(BITIO, "if not more and len(text) > longest:")
 def test_t10_a_string_of_any_length() -> None:
     data = start().add(unit(b"\x01" + 10_000 * b"w" + b"\0", NDU)).data
     with memory() as used:
@@ -72,14 +61,12 @@ def test_t10_a_string_of_any_length() -> None:
     assert used.peak < LITTLE
 
 
-@pins(BITIO, ".decode()", '.decode(errors="replace")')
 @pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"w\xf0\x9f"])
 def test_t10_a_string_that_is_not_utf8(text: bytes) -> None:
     """Surrogates and overlong zeros among them."""
     refused(start().add(unit(b"\x01" + text + b"\0", NDU)).data, nnr.ElementError, "not UTF-8")
 
 
-@pins(BITIO, "if 0 in text:")
 def test_t10_a_zero_inside_a_name_is_not_written() -> None:
     with pytest.raises(ValueError, match="zero character"):
         BitWriter().st(0, "a\0b")
@@ -88,7 +75,6 @@ def test_t10_a_zero_inside_a_name_is_not_written() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ T11, T12: lists
-@pins(CODER, '"count_topology_elements_minus2": ("max_names", 2),', "")
 @pytest.mark.parametrize("indexed", [0, 1])
 def test_t11_a_number_of_tensors(indexed: int) -> None:
     """More than the limit, with no room for them."""
@@ -100,7 +86,6 @@ def test_t11_a_number_of_tensors(indexed: int) -> None:
     refused(data, nnr.LimitError, "count_topology_elements_minus2: .* max_names", limits=STRICT)
 
 
-@pins(CODER, '"count_ids": ("max_names", 0),', "")
 def test_t11_a_number_of_pruned_tensors() -> None:
     writer = BitWriter()
     writer.u(8, 0b01_1_0_0_000)  # NNR_TPL_DICT, prune_flag
@@ -110,7 +95,6 @@ def test_t11_a_number_of_pruned_tensors() -> None:
     refused(data, nnr.LimitError, "count_ids: .* max_names", limits=STRICT)
 
 
-@pins(CODER, "if self.items > self.io.limits.max_names:")
 def test_t11_entries_of_nested_lists_count() -> None:
     """Numbers of dimensions and shifts have no limit of their own."""
     mapping: dict[str, Any] = {"concatentation_axis_index": 0, "split_index": [1], "number_of_shifts": [500, 0]}
@@ -119,13 +103,11 @@ def test_t11_entries_of_nested_lists_count() -> None:
     refused(data, nnr.LimitError, "list entries of one unit", limits=Limits(max_names=300))
 
 
-@pins("bitstream/units.py", 'self.budget.charge("max_names", reader.items, "list entries of all headers")', "pass")
 def test_t11_entries_of_all_units_count() -> None:
     data = start().reference_list(*map(str, range(50))).reference_list(*map(str, range(50))).data
     refused(data, nnr.LimitError, "list entries of all headers", limits=Limits(max_names=99))
 
 
-@pins(DECODE, "if name in self.names:")
 def test_t11_ids_are_unique() -> None:
     twice = start().ndu(ndu("w", [1], kind=NNR_PT_INT), [1]).ndu(ndu("w", [2], kind=NNR_PT_INT), [1, 2])
     refused(twice.data, nnr.ElementError, "'w' occurs twice")
@@ -133,34 +115,29 @@ def test_t11_ids_are_unique() -> None:
     refused(declares(ndu(["a", "a"], [2], kind=NNR_PT_INT, **mapping)), nnr.ElementError, "'a' occurs twice")
 
 
-@pins("syntax/session.py", "if key >= len(self.reference_list):")
 @pytest.mark.parametrize("index", [0, 3, (1 << 32) - 1])
 def test_t12_an_index_outside_the_reference_list(index: int) -> None:
     refused(declares(ndu(index, [2], kind=NNR_PT_INT), indexed=1), nnr.MissingReferenceError, "reference list")
 
 
 # ------------------------------------------------------------------------------------------------ T13 to T15: sizes
-@pins(CODER, '"count_tensor_dimensions": ("max_dims", 0),', "")
 def test_t13_a_number_of_dimensions() -> None:
     """More than numpy has."""
     data = declares(ndu("w", 33 * [1], kind=NNR_PT_INT))
     refused(data, nnr.LimitError, "count_tensor_dimensions: .* max_dims=32")
 
 
-@pins("limits.py", 'self.limits.check("max_dims", len(shape), ', '("max_dims", ')
 def test_t13_a_number_of_dimensions_from_outside() -> None:
     dims = {"w": 33 * [1]}
     data = Bitstream(dims).str_().mps().raw(ndu("w", None, kind=NNR_PT_RAW_FLOAT), [1]).data
     refused(data, nnr.LimitError, "number of dimensions", topology_dimensions=dims)
 
 
-@pins("limits.py", "if self.max_dims > 32:")
 def test_t13_the_limit_itself_is_one_that_numpy_has() -> None:
     with pytest.raises(ValueError, match="32"):
         Limits(max_dims=33)
 
 
-@pins(DECODE, "if min(dims, default=0) < 1 and not (dims == [] and kind == NNR_PT_RAW_FLOAT):")
 @pytest.mark.parametrize("dims", [[0], [0, 5], [5, 0], [3, 0, 4], []])
 def test_t14_a_dimension_of_nothing(dims: list[int]) -> None:
     refused(declares(ndu("w", dims, kind=NNR_PT_INT)), nnr.ElementError, "hold nothing")
@@ -171,7 +148,6 @@ HUGE = ndu(
 )  # 4 TiB, of which no bin is read
 
 
-@pins("limits.py", 'self.limits.check("max_tensor_elements", elements, ', '("", ')
 def test_t14_elements_of_a_tensor() -> None:
     n = Limits.NONE
     with memory() as used:
@@ -179,7 +155,6 @@ def test_t14_elements_of_a_tensor() -> None:
     assert used.peak < LITTLE
 
 
-@pins("limits.py", 'self.limits.check("max_tensor_bytes", elements * itemsize, ', '("", ')
 def test_t14_bytes_of_a_tensor() -> None:
     n = Limits.NONE
     with memory() as used:
@@ -188,7 +163,6 @@ def test_t14_bytes_of_a_tensor() -> None:
     assert used.peak < LITTLE
 
 
-@pins("limits.py", 'self.charge("max_total_bytes", elements * itemsize, ', '("", ')
 def test_t14_bytes_of_all_tensors() -> None:
     """Each is within the limits."""
     stream = start()
@@ -203,7 +177,6 @@ def decomposed(rank: int, rows: int, dims: tuple[int, int] = (6, 4)) -> NnrCompr
     return ndu("w", dims, compressed_parameter_types=NNR_CPT_DC, decomposition_rank=rank, g_number_of_rows=rows)
 
 
-@pins("syntax/session.py", "if not rank or not rows or size % rows:")
 @pytest.mark.parametrize(("rank", "rows"), [(0, 6), (2, 0), (0, 0), (2, 5)])
 def test_t15_factors_that_do_not_divide(rank: int, rows: int) -> None:
     refused(declares(decomposed(rank, rows)), nnr.ElementError, "cannot be G of")
@@ -216,7 +189,6 @@ def pair(rank: int, rows: int, columns: int) -> bytes:
     return stream.ndu(decomposed(rank, rows, (rows, columns)), np.zeros((rank, columns))).data
 
 
-@pins("decoder/task.py", 'size = budget.tensor(tuple(self.dims), 8, "recomposed tensor")', "size = 1")
 def test_t15_the_size_of_a_product() -> None:
     """G and H of 1,000 parameters each make a million."""
     data = pair(1, 1000, 1000)
@@ -226,7 +198,6 @@ def test_t15_the_size_of_a_product() -> None:
     assert used.peak < LITTLE
 
 
-@pins("decoder/task.py", 'budget.charge("max_decomp_elements", work, ', '("", ')
 def test_t15_the_work_of_a_product() -> None:
     data = pair(50, 50, 50)
     limits = Limits(max_decomp_elements=50 * 50 * 50)
@@ -234,7 +205,6 @@ def test_t15_the_work_of_a_product() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ T16, T18: codebooks
-@pins("bitstream/payload.py", "if not 0 <= zero < size:")
 @pytest.mark.parametrize("offset", [-3, 2, 1000])
 def test_t16_a_zero_outside_the_codebook(offset: int) -> None:
     book = codebook([-2, -1, 0, 1], 2)
@@ -244,14 +214,12 @@ def test_t16_a_zero_outside_the_codebook(offset: int) -> None:
     refused(declares(ndu("w", [2], codebook_present_flag=1, codebook=book)), nnr.ElementError, "CbZeroOffset")
 
 
-@pins(QUANT, "if not -(1 << 31) <= values[0] <= values[-1] < 1 << 31:")
 @pytest.mark.parametrize("entries", [[0, 1 << 31], [-(1 << 31) - 1, 0], [-(1 << 31), 0, 1 << 31]])
 def test_t16_entries_of_more_than_32_bits(entries: list[int]) -> None:
     header = ndu("w", [2], codebook_present_flag=1, codebook=codebook(entries, entries.index(0)))
     refused(declares(header), nnr.ElementError, "exceeds 32 bits")
 
 
-@pins(CODER, '"codebook_size": ("max_codebook", 0),', "")
 def test_t16_the_size_of_a_codebook() -> None:
     """With no room for its entries: refused before they are read."""
     header = BitWriter()
@@ -264,14 +232,12 @@ def test_t16_the_size_of_a_codebook() -> None:
     refused(data, nnr.LimitError, "codebook_size: 4,097 is more than max_codebook", limits=STRICT)
 
 
-@pins("syntax/session.py", "if scan > 4:")
 @pytest.mark.parametrize("scan", range(5, 16))
 def test_t18_a_reserved_scan_order(scan: int) -> None:
     data = declares(ndu("w", [100, 100], kind=NNR_PT_INT))
     refused(overwritten(data, "scan_order", scan), nnr.ElementError, "scan_order")
 
 
-@pins(DECODE, "if header.first_tensor_dimension_shift >= max(len(dims), 1):")
 @pytest.mark.parametrize("shift", [2, 3, 1 << 31])
 def test_t18_a_shift_beyond_the_dimensions(shift: int) -> None:
     header = ndu("w", [2, 3], kind=NNR_PT_INT, first_tensor_dimension_shift=shift)
@@ -279,26 +245,22 @@ def test_t18_a_shift_beyond_the_dimensions(shift: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ T27: formats
-@pins("decoder/task.py", "if value > (1 if session.general_profile_idc == 0 else max(DecompressedDataFormat)):")
 @pytest.mark.parametrize(("value", "profile"), [(10, 1), (127, 1), (5, 0)])
 def test_t27_a_reserved_format(value: int, profile: int) -> None:
     header = ndu("w", [2], kind=NNR_PT_INT, data_format=value)
     refused(declares(header, profile=profile), nnr.ElementError, f"format {value}")
 
 
-@pins("decoder/task.py", "if result.is_float == is_int:")
 @pytest.mark.parametrize(("kind", "value"), [(NNR_PT_INT, 1), (NNR_PT_RAW_FLOAT, 5)])
 def test_t27_a_format_of_another_payload_type(kind: int, value: int) -> None:
     refused(declares(ndu("w", [2], kind=kind, data_format=value)), nnr.ElementError, "not a format of this payload")
 
 
-@pins(DECODE, "if kind > NNR_PT_BLOCK:")
 @pytest.mark.parametrize("kind", [4, 31])
 def test_t27_a_reserved_payload_type(kind: int) -> None:
     refused(declares(ndu("w", [2], kind=kind)), nnr.ElementError, "reserved")
 
 
-@pins(QUANT, "if data_format.bit_depth < 8 * levels.itemsize and (", "if False and (")
 @pytest.mark.parametrize(("value", "level"), [(2, 2), (2, -3), (5, 128), (6, -32_769)])
 def test_t27_a_value_beyond_its_format(value: int, level: int) -> None:
     data = start().ndu(ndu("w", [2], kind=NNR_PT_INT, data_format=value), [0, level]).data
@@ -313,26 +275,22 @@ def split(axis: int, at: int, shift: tuple[int, int] = (0, 0)) -> bytes:
     return start().ndu(ndu(["a", "b"], [4, 3], kind=NNR_PT_INT, **mapping, **shifts), np.ones((4, 3))).data
 
 
-@pins(SHAPE, "if axis >= tensor.ndim:")
 @pytest.mark.parametrize("axis", [2, 255])
 def test_t31_an_axis_outside_the_tensor(axis: int) -> None:
     refused(split(axis, 1), nnr.ElementError, "concatentation_axis_index")
 
 
-@pins(SHAPE, "if any(low >= high for low, high in pairwise(edges)):")
 @pytest.mark.parametrize("at", [0, 4, 5, 1 << 31])
 def test_t31_a_split_outside_the_tensor(at: int) -> None:
     refused(split(0, at), nnr.ElementError, "split_index")
 
 
-@pins(SHAPE, "if not value <= axis < tensor.ndim:")
 @pytest.mark.parametrize("shift", [(2, 0), (0, 1), (1, 2), (1 << 31, 0)])
 def test_t31_a_shift_outside_the_tensor(shift: tuple[int, int]) -> None:
     refused(split(0, 2, shift), nnr.ElementError, "cannot be shifted")
 
 
 # ------------------------------------------------------------------------------------------------ T32, T33: maps
-@pins(BITIO, "self.need(count)", "pass")
 def test_t32_a_mask_of_four_billion_bits() -> None:
     body = bytes([NNR_TPL_PRUN, 0, 0b00_1_0_0_000]) + bytes.fromhex("FFFFFFFF 80")
     with memory() as used:
@@ -353,7 +311,6 @@ def performance(content: str) -> bytes:
 NAN = "010080FF"  # a signalling not-a-number of flt(32)
 
 
-@pins(BITIO, "return value if value == value else NotANumber(bits)", "return value")
 def test_t33_values_that_are_not_numbers_are_kept() -> None:
     map_ = f"02 {NAN} 0000C07F 00 80 80"
     content = list(nnr.units(performance(map_)))[-1].payload.pruning  # type: ignore[union-attr]
@@ -361,14 +318,12 @@ def test_t33_values_that_are_not_numbers_are_kept() -> None:
     assert content.pruning_ratio[0].bits == int(NAN, 16)
 
 
-@pins("syntax/tables.py", "range(t.ppm_count_pruning_ratios - 1)", "range((t.ppm_count_pruning_ratios - 1) & 255)")
 def test_t33_no_ratio_at_all() -> None:
     """The table counts to count - 1, which is not 255 (errata I16)."""
     payload = list(nnr.units(performance("00 80")))[-1].payload
     assert "pruning_ratio" not in payload.pruning  # type: ignore[union-attr]
 
 
-@pins(BITIO, "if n > self.end - self.pos:")
 def test_t33_more_classes_than_there_are_bytes() -> None:
     """A decomposition map of 65,535 classes, of which two accuracies are there."""
     mps = bytes.fromhex("08 00 02") + 3 * struct.pack("<f", 0.5) + b"\xff\xff" + bytes(8) + b"\x80"

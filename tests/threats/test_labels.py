@@ -9,63 +9,48 @@ from nnr_codec.errors import FormatError
 from nnr_codec.formats.nnef import rules
 from nnr_codec.formats.nnef.labels import label_path, label_paths
 
-from .checks import pins
-
-LABELS, RULES, TYPES = "formats/nnef/labels.py", "formats/nnef/rules.py", "formats/nnef/types.py"
-
 
 def document(body: str, fragments: str = "") -> bytes:
     return f"version 1.0; {fragments} graph g(x) -> (y) {{ x = external(shape = [1]); y = copy(x); {body} }}".encode()
 
 
-@pins(LABELS, 'if nameless := _NAMELESS.search(label.removeprefix("/")):')
 @pytest.mark.parametrize("label", ["../x", "a/../../x", "..\\x", "a/..", "//x", "/../x", "a/.../x"])
 def test_t36_ways_out(label: str) -> None:
     with pytest.raises(FormatError, match="cannot be the name of a file"):
         label_path(label)
 
 
-@pins(LABELS, "if not is_legal(label):")
 @pytest.mark.parametrize("label", ["C:x", "a\0", "a b", "%2e%2e", "a:b", "\N{FULLWIDTH FULL STOP}"])
 def test_t36_characters(label: str) -> None:
     with pytest.raises(FormatError, match="characters"):
         label_path(label)
 
 
-@pins(
-    LABELS,
-    'if 3 * len(path) > _LONGEST and any(len(component) > _LONGEST for component in _portable(path).split("/")):',
-)
 def test_t36_long_names() -> None:
     with pytest.raises(FormatError, match="too long"):
         label_path("a" * 252)
 
 
-@pins(LABELS, "if other.casefold() != label.casefold():")
 @pytest.mark.parametrize("labels", [("a", "/a"), ("a/b", "a\\b"), ("a./b", "a/b")])
 def test_t36_labels_of_one_file(labels: tuple[str, ...]) -> None:
     with pytest.raises(FormatError, match="have the same file"):
         label_paths(labels)
 
 
-@pins(LABELS, 'if path.startswith(f"{file}/"):')
 def test_t36_a_folder_where_a_file_is() -> None:
     with pytest.raises(FormatError, match="needs a folder"):
         label_paths(["a", "a.dat/b"])
 
 
-@pins(RULES, "return self._counts[rule] <= MOST", "return True")
 def test_reports_are_bounded() -> None:
     assert len(nnr.verify_model(document("y = x(); " * 1000)).violations) <= 2 * rules.MOST
 
 
-@pins(RULES, "message if len(message) <= _LONGEST else message[:_LONGEST]", "message")
 def test_messages_are_bounded() -> None:
     report = nnr.verify_model(document(f"{'z' * 4000} = copy({'q' * 4000});"))
     assert len(str(report.violations[0])) < 1000
 
 
-@pins(TYPES, "if len(items) >= _LARGEST or sum(map(_size, items)) >= _LARGEST:")
 def test_types_are_bounded() -> None:
     """Each line would double the type of the one before."""
     lines = "".join(f"t{k + 1} = (t{k}, t{k}); u{k + 1} = (u{k}, u{k}); v{k} = [t{k}, u{k}];" for k in range(12))

@@ -20,12 +20,7 @@ from nnr_codec.model import Model, Topology
 
 from ..formats import onnx_files as made
 from ..formats.onnx_files import constant, entries, field, model, node, tensor
-from .checks import pins
 from .support import memory
-
-WIRE, PROTO, GRAPH = "formats/protobuf.py", "formats/onnx/proto.py", "formats/onnx/graph.py"
-TENSOR, EXTERNAL, MODULE = "formats/onnx/tensor.py", "formats/onnx/external.py", "formats/onnx/__init__.py"
-BESIDE = "formats/companion_files.py"
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -43,110 +38,84 @@ def of_shape(*shape: int, data: bytes = b"", code: int = 1) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------ the wire
-@pins(WIRE, "if self._left < 0:")
 def test_t38_fields_without_end() -> None:
     data = model(more=field(99, 0) * 100_000)
     with pytest.raises(LimitError, match="more fields than fit max_topology_bytes=10,000"):
         formats.load(data, limits=Limits(max_topology_bytes=10_000))
 
 
-@pins(WIRE, "if at > end:")
 @pytest.mark.parametrize("length", [0x30, 1 << 20, (1 << 64) - 1])
 def test_t38_a_field_beyond_its_message(length: int) -> None:
     tail = made.varint(5 * 8 + 2) + made.varint(length) + bytes(8)
     bad(field(1, 8) + field(7, field(2, "g") + tail) + field(3, bytes(64)), "bytes beyond its message")
 
 
-@pins(WIRE, "if not 0 < number <= _MAX_FIELD:")
 @pytest.mark.parametrize("number", [0, 1 << 29, (1 << 61) - 1])
 def test_t38_a_field_of_no_number(number: int) -> None:
     bad(model(after=field(number, 0)), "has number")
 
 
-@pins(WIRE, "if shift == 7 * LONGEST:")
 def test_t38_a_varint_without_end() -> None:
     bad(field(1, 8) + b"\x28" + b"\x80" * 100_000 + b"\0" + field(7, field(2, "g")), "a varint at byte .* more than 10")
 
 
-@pins(WIRE, "if value >> 64:")
 def test_t38_a_varint_of_more_than_64_bits() -> None:
     bad(model(after=b"\x28" + b"\xff" * 9 + b"\x7f"), "more than 64 bits")
 
 
-@pins(WIRE, "if longest > LONGEST:")
 def test_t38_packed_varints_without_end() -> None:
     bad(of_shape(18, data=field(7, bytes(17) + b"\x80" * 20 + b"\1"), code=7), "a varint has more than 10 bytes")
 
 
-@pins(WIRE, "if k == LONGEST - 1 and np.any(byte > 1):")
 def test_t38_packed_varints_of_more_than_64_bits() -> None:
     bad(of_shape(18, data=field(7, bytes(17) + b"\xff" * 9 + b"\x7f"), code=7), "more than 64 bits")
 
 
-@pins(
-    WIRE,
-    'self._limits.check("max_name_bytes", field.end - field.body, f"bytes of the text at byte {field.body}")',
-    "pass",
-)
 def test_t38_a_long_text() -> None:
     bad(model([node("Add", ["x" * (8 << 20)], ["y"])]), "bytes of the text at byte .* max_name_bytes=4,096", LimitError)
 
 
 # ------------------------------------------------------------------------------------------------ tensors
-@pins(TENSOR, "if not least <= nbytes <= most:")
 @pytest.mark.parametrize("data", [field(9, bytes(24)), field(4, bytes(24)), entries("data", 0, 24)])
 def test_t38_a_shape_without_data(data: bytes) -> None:
     bad(of_shape(1 << 31, 1 << 20, data=data), "24 bytes; float32 of shape")
 
 
-@pins(TENSOR, "if not least <= nbytes <= most:")
 def test_t38_a_shape_without_varints() -> None:
     bad(of_shape(1 << 31, data=field(7, bytes(24)), code=7), "24 bytes; int64 of shape")
 
 
-@pins(PROTO, "if any(extent < 0 for extent in tensor.shape) or prod(tensor.shape) * 8 > _MAX_SIZE:")
 @pytest.mark.parametrize("shape", [(-1,), (-2, -3), (1 << 40, 1 << 40), (-1, 0)])
 def test_t38_a_shape_of_no_array(shape: tuple[int, ...]) -> None:
     bad(of_shape(*shape, data=field(9, b"")), "is that of no array")
 
 
-@pins(
-    PROTO,
-    'limits.check("max_dims", max(len(tensor.shape), len(tensor.dims)), "number of dimensions of a tensor")',
-    "pass",
-)
 def test_t38_many_dimensions() -> None:
     bad(of_shape(*[1] * 100_000, data=field(9, bytes(4))), "max_dims=32", LimitError)
 
 
-@pins(PROTO, "if found.end - found.body > most * LONGEST:")
 def test_t38_many_packed_dimensions() -> None:
     data = model(tensors=[field(1, b"\1" * (1 << 20)) + field(2, 1) + field(8, "w") + field(9, bytes(4))])
     bad(data, "more than 32 integers")
 
 
-@pins(PROTO, "if max(len(tensor.entries), len(tensor.locations)) > _MAX_FIELDS:")
 def test_t38_many_places() -> None:
     bad(of_shape(6, data=field(13, b"") * 100_000 + field(14, 1)), "more than 64 times")
 
 
-@pins(TENSOR, "if at + len(values) > count:")
 def test_t38_more_varints_than_items() -> None:
     bad(of_shape(20, data=field(7, bytes(190)), code=7), "not as many values as shape")
 
 
-@pins(TENSOR, "if not np.array_equal(self._wide(narrow), values):")
 def test_t38_varints_that_are_no_items() -> None:
     bad(of_shape(20, data=field(5, bytes(18) + made.varint(300) * 2), code=2), "a value that uint8 does not hold")
 
 
-@pins(TENSOR, 'if stored.kind == "b" and np.any(items > 1):')
 def test_t38_bytes_that_are_no_booleans() -> None:
     bad(of_shape(20, data=field(9, b"\2" * 20), code=9), "neither 0 nor 1")
 
 
 # ------------------------------------------------------------------------------------------------ graphs
-@pins(GRAPH, "if depth > _MAX_DEPTH:")
 def test_t38_graphs_in_graphs() -> None:
     inner = made.graph()
     for _ in range(60):
@@ -154,20 +123,17 @@ def test_t38_graphs_in_graphs() -> None:
     bad(field(1, 8) + field(7, inner), "more than 32 deep")
 
 
-@pins(GRAPH, "if self.nodes > _MAX_NODES:")
 def test_t38_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graph, "_MAX_NODES", 1000)
     bad(model([b""] * 2000), "more than 1,000 nodes")
 
 
-@pins(GRAPH, "if len(parts) > _MAX_EACH:")
 @pytest.mark.parametrize("part", [field(1, ""), field(2, ""), field(5, b"")])
 def test_t38_many_parts_of_a_node(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graph, "_MAX_EACH", 1000)
     bad(model([part * 2000]), "more than 1,000 of field")
 
 
-@pins(PROTO, "if found.number in seen:")
 @pytest.mark.parametrize(
     "data",
     [
@@ -182,13 +148,11 @@ def test_t38_messages_that_others_would_merge(data: bytes) -> None:
     bad(data, "is there twice")
 
 
-@pins(GRAPH, 'if not name or "\\0" in name:')
 @pytest.mark.parametrize("name", ["", "a\0b"])
 def test_t38_names_that_no_bitstream_has(name: str) -> None:
     bad(model(tensors=[tensor(name, W)]), "which names nothing here")
 
 
-@pins(GRAPH, 'self.limits.check("max_name_bytes", size, f"bytes of the name {name[:80]!a}")', "pass")
 def test_t38_names_that_grow() -> None:
     inner = made.graph([], [tensor("w", W)])
     for _ in range(3):
@@ -196,7 +160,6 @@ def test_t38_names_that_grow() -> None:
     bad(field(1, 8) + field(7, inner), "max_name_bytes", LimitError)
 
 
-@pins(GRAPH, 'self.budget.charge("max_topology_bytes", size, "bytes of all names")', "pass")
 def test_t38_names_with_a_long_beginning() -> None:
     """It is there once, and in the names of all tensors of the inner graph."""
     inner = made.graph([], [tensor("w", W, field(9, b""))] * 1000)
@@ -206,7 +169,6 @@ def test_t38_names_with_a_long_beginning() -> None:
     assert used.peak < 4 << 20
 
 
-@pins("formats/onnx/writing.py", "max_topology_bytes=max(len(data), Limits().max_topology_bytes)", "")
 def test_t38_names_with_a_long_beginning_are_not_written() -> None:
     inner = made.graph([], [tensor("w", W, field(9, b""))] * 30_000)
     data = model([node("If", ["x"], ["y"], "n" * 4000, then_branch=field(6, inner))])
@@ -214,7 +176,6 @@ def test_t38_names_with_a_long_beginning_are_not_written() -> None:
         formats.save(Model({}, Topology("onnx", data)), io.BytesIO(), format="onnx")
 
 
-@pins(GRAPH, 'self.budget.charge("max_names", 1, "tensors of the model")', "pass")
 def test_t38_many_tensors() -> None:
     data = model(tensors=[tensor(f"w{k}", W) for k in range(200)])
     with pytest.raises(LimitError, match="max_names=100"):
@@ -244,21 +205,18 @@ def beside(folder: Path, location: str) -> Path:
     return made.write(folder / "below", model(tensors=[tensor("w", W, entries(location))]))
 
 
-@pins(EXTERNAL, 'if len(location) > _LONGEST or any(part in ("", ".", "..") for part in parts):')
 @pytest.mark.parametrize("location", [*LOCATIONS, "a/" * 600 + "w"])
 def test_t38_paths_out_of_the_folder(location: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no path below the model's folder"):
         formats.load(beside(tmp_path, location))
 
 
-@pins(EXTERNAL, r'if any(character in location for character in "\\:\0") or not location.isprintable():')
 @pytest.mark.parametrize("location", STRANGE)
 def test_t38_paths_that_are_others_elsewhere(location: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no path that means the same on all systems"):
         formats.load(beside(tmp_path, location))
 
 
-@pins(BESIDE, "if folder not in found.parents and own.parent != found.parent:")
 @pytest.mark.parametrize("link", ["file", "folder"])
 def test_t38_links_out_of_the_folder(link: str, tmp_path: Path) -> None:
     path = beside(tmp_path, "link/secret" if link == "folder" else "link")
@@ -282,7 +240,6 @@ def test_links_that_are_followed(tmp_path: Path) -> None:
         formats.load(tmp_path / "cache" / "m.onnx")
 
 
-@pins(BESIDE, "if not stat.S_ISREG(mode):")
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device"])
 def test_t38_what_is_no_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens a pipe waits."""
@@ -301,7 +258,6 @@ def test_t38_what_is_no_file(kind: str, tmp_path: Path, monkeypatch: pytest.Monk
         formats.load(path)
 
 
-@pins(MODULE, "if end > sizes[number]:")
 @pytest.mark.parametrize(("offset", "length"), [(1, 24), (1 << 40, None), (24, 24), (9999999999999999999, 24)])
 def test_t38_data_beyond_the_end(offset: int, length: int | None, tmp_path: Path) -> None:
     data = model(tensors=[tensor("w", W, entries("w", offset, length))])
@@ -309,13 +265,11 @@ def test_t38_data_beyond_the_end(offset: int, length: int | None, tmp_path: Path
         formats.load(made.write(tmp_path, data, w=W.tobytes()))
 
 
-@pins(PROTO, "if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):")
 @pytest.mark.parametrize("offset", ["-1", "1e3", "٣", "9" * 100_000, " 1", "0x10", ""])
 def test_t38_offsets_that_are_none(offset: str) -> None:
     bad(model(tensors=[tensor("w", W, entries("w", offset))]), "is no number|max_name_bytes", Exception)
 
 
-@pins(MODULE, 'budget.limits.check("max_archive_bytes", sum(sizes), "bytes of the files")', "pass")
 def test_t38_large_files(tmp_path: Path) -> None:
     path = beside(tmp_path, "w")
     with open(path.parent / "w", "ab") as file:
@@ -324,7 +278,6 @@ def test_t38_large_files(tmp_path: Path) -> None:
         formats.load(path, limits=Limits(max_archive_bytes=1 << 20))
 
 
-@pins(PROTO, "if is_lost:")
 @pytest.mark.parametrize(
     "data",
     [
@@ -367,7 +320,6 @@ def test_nodes_in_a_bitstream_cost_little() -> None:
     assert used.peak < 1 << 20
 
 
-@pins("formats/onnx/writing.py", "if size > LARGEST:")
 def test_t38_models_that_nothing_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(writing, "LARGEST", 60)
     with pytest.raises(FormatError, match="a ModelProto has at most 60"):

@@ -12,16 +12,13 @@ from nnr_codec import formats
 from nnr_codec.errors import FormatError, LimitError
 from nnr_codec.formats import openvino
 from nnr_codec.formats.openvino import ir as reader
+from nnr_codec.formats.openvino import layers
 from nnr_codec.formats.openvino.ir import read_constants
 from nnr_codec.limits import Limits
 from nnr_codec.model import Model, Topology
 
 from ..formats.irs import around, const, ir, put
-from .checks import pins
 from .support import memory
-
-IR, WEIGHTS, OPENVINO = (f"formats/openvino/{name}.py" for name in ("ir", "weights", "__init__"))
-BESIDE = "formats/companion_files.py"
 
 HEAD, TAIL = ir().split(b"\n\t</layers>")
 LAUGHS = b"".join(b'<!ENTITY l%d "%s">' % (k, b"&l%d;" % (k - 1) * 10) for k in range(1, 10))
@@ -31,7 +28,6 @@ def read(text: bytes) -> None:
     read_constants(text, Limits())
 
 
-@pins(IR, 'if b"<!DOCTYPE" in data:')
 @pytest.mark.parametrize(
     "doctype",
     [
@@ -54,13 +50,11 @@ def test_t35_document_types(doctype: bytes, tmp_path: Path) -> None:
         formats.load(put(tmp_path, text, b""))
 
 
-@pins(IR, "if 0 in data:")
 def test_t35_other_encodings() -> None:
     with pytest.raises(FormatError, match="not UTF-8"):
         read((HEAD + b"</layers></net>").decode().encode("utf-16"))
 
 
-@pins(IR, "if len(self._path) >= MAX_DEPTH:")
 def test_t35_depth() -> None:
     text = HEAD + b"<a>" * 1_000_000
     with memory() as used, pytest.raises(FormatError, match="nested deeper than 200"):
@@ -68,14 +62,12 @@ def test_t35_depth() -> None:
     assert used.peak < 1 << 20
 
 
-@pins(IR, "if self._elements > MAX_ELEMENTS:")
 def test_t35_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_ELEMENTS", 10_000)
     with pytest.raises(FormatError, match="more than 10,000 elements"):
         read(HEAD + b"<a/>" * 10_000 + b"</layers></net>")
 
 
-@pins(IR, "if self._fed - self._seen > MAX_TAG:")
 @pytest.mark.parametrize(
     "tag",
     [
@@ -98,7 +90,6 @@ def test_a_tag_that_is_just_not_too_long() -> None:
         read(HEAD + b" " * lead + b'<a b="' + b"x" * 1_000_000 + b'"/></layers></net>')
 
 
-@pins(IR, "if len(self._words) > MAX_WORDS:")
 def test_t35_names_of_elements() -> None:
     """Each is kept as long as the text is read."""
     text = HEAD + b"".join(b"<a%d/>" % k for k in range(100_000)) + b"</layers></net>"
@@ -107,13 +98,11 @@ def test_t35_names_of_elements() -> None:
     assert used.peak < 32 << 20
 
 
-@pins(IR, 'self._budget.limits.check("max_name_bytes", length, f"bytes of the name {name[:_LONGEST]!a}")', "pass")
 def test_t35_long_names() -> None:
     with pytest.raises(LimitError, match="max_name_bytes"):
         read(ir(const("a" * 4097, 0, 4)))
 
 
-@pins(IR, 'self._budget.charge("max_topology_bytes", length, "bytes of all names")', "pass")
 def test_t35_names_that_are_told_again() -> None:
     """A layer's name is in that of each constant of its body."""
     text = ir(around("a" * 4000, ("body", [const("", 4 * k, 4) for k in range(2000)])))
@@ -122,7 +111,6 @@ def test_t35_names_that_are_told_again() -> None:
     assert used.peak < 2 << 20
 
 
-@pins(IR, "if not _NUMBER.fullmatch(text):")
 @pytest.mark.parametrize(
     ("offset", "size"), [("18446744073709551615", 8), (0, "18446744073709551616"), (-8, 8), (0, "9" * 100_000)]
 )
@@ -131,14 +119,12 @@ def test_t35_numbers(offset: object, size: object) -> None:
         read(ir(const("w", str(offset), str(size))))
 
 
-@pins(IR, "if (prod(shape) * bits_of(stored) + 7) // 8 != size:")
 @pytest.mark.parametrize("shape", [(1 << 62, 2), (3,), (2, 0)])
 def test_t35_shapes(shape: tuple[int, ...]) -> None:
     with pytest.raises(FormatError, match="has 8 bytes; f32 of shape"):
         read(ir(const("w", 0, 8, "f32", ", ".join(f"{extent % 10**18}" for extent in shape))))
 
 
-@pins(IR, "if one.end > other.offset:")
 def test_t35_ranges_within_ranges() -> None:
     """Each byte would be read, and coded, for each of them."""
     layers = [const(f"w{k}", k, 1 << 20, "u8", (1 << 20,)) for k in range(1000)]
@@ -146,14 +132,12 @@ def test_t35_ranges_within_ranges() -> None:
         read(ir(*layers))
 
 
-@pins(WEIGHTS, "if end > size:")
 @pytest.mark.parametrize("offset", [1, 1 << 59])
 def test_t35_ranges_outside_of_the_file(offset: int, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"the \.bin has 8 bytes; the constant 'w' ends at"):
         formats.load(put(tmp_path, ir(const("w", offset, 8, "f32", (2,))), bytes(8)))
 
 
-@pins(BESIDE, "if not stat.S_ISREG(mode):")
 def test_t35_a_pipe_beside_the_text(tmp_path: Path) -> None:
     path = put(tmp_path, ir(const("w", 0, 8, "f32", (2,))), b"")
     path.with_suffix(".bin").unlink()
@@ -162,7 +146,6 @@ def test_t35_a_pipe_beside_the_text(tmp_path: Path) -> None:
         formats.load(path)
 
 
-@pins(BESIDE, "if folder not in found.parents and own.parent != found.parent:")
 def test_t36_a_link_beside_the_text(tmp_path: Path) -> None:
     """But not in a cache of models, where both are links into one folder."""
     path = put(tmp_path / "model", ir(const("w", 0, 8, "f32", (2,))), b"")
@@ -176,7 +159,6 @@ def test_t36_a_link_beside_the_text(tmp_path: Path) -> None:
     assert formats.load(path)["w"].tolist() == [0, 0]
 
 
-@pins(WEIGHTS, "if size - used > max(MAX_HOLES, HOLES_FACTOR * used):")
 @pytest.mark.parametrize("offset", [0, 1 << 27])
 def test_t36_a_file_of_zeros(offset: int, tmp_path: Path) -> None:
     """A bitstream of a few bytes would fill the disk."""
@@ -186,7 +168,6 @@ def test_t36_a_file_of_zeros(offset: int, tmp_path: Path) -> None:
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
 
 
-@pins(OPENVINO, "if not (text.isascii() and text.isdigit() and len(text) <= 18):")
 @pytest.mark.parametrize("size", ["-1", "9" * 5000, "1e9", ""])
 def test_t36_sizes_that_are_none(size: str, tmp_path: Path) -> None:
     model = Model({}, Topology("", ir()), metadata={"openvino:size": size})
@@ -194,9 +175,18 @@ def test_t36_sizes_that_are_none(size: str, tmp_path: Path) -> None:
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
 
 
-@pins(OPENVINO, "if shape != constant.shape:")
 def test_t36_more_than_fits_a_place(tmp_path: Path) -> None:
     text = ir(const("w", 0, 8, "f32", (2,)), const("v", 8, 8, "f32", (2,)))
     model = Model({"w": np.zeros(4, np.float32), "v": np.ones(2, np.float32)}, Topology("", text))
     with pytest.raises(FormatError, match=r"'w' has shape \[4\]"):
         openvino.save(model, tmp_path / "m.xml", overwrite=False)
+
+
+def test_t38_layers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object for each takes more than its few bytes."""
+    monkeypatch.setattr(layers, "MOST", 10_000)
+    text = ir("<layer><input><port><dim/></port></input></layer>" * 25_000)
+    with memory() as used:
+        assert formats.wiring(Topology("", text)).blocks == ()
+        assert formats.channels(Topology("", text)) == ()
+    assert used.peak < 8 << 20

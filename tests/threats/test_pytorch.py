@@ -18,12 +18,7 @@ from nnr_codec.formats.pytorch.pickles import read_pickle
 from nnr_codec.limits import Budget, Limits
 
 from ..formats.torch_support import archive_of, integer, mapping, rebuilt, tensor, text
-from .checks import pins
 from .support import memory
-
-PICKLES, ARCHIVE, STRUCTURE, TREE = (
-    f"formats/pytorch/{name}.py" for name in ("pickles", "archive", "structure", "description")
-)
 
 
 def check(data: bytes, limits: Limits | None = None) -> None:
@@ -44,7 +39,6 @@ class Call:
 
 
 # ------------------------------------------------------------------------------------------------ pickles
-@pins(PICKLES, "if match := _DTYPE.fullmatch(name):", 'if match := re.fullmatch("(?s)(.*)", name):')
 @pytest.mark.parametrize(
     "asked",
     [
@@ -84,7 +78,6 @@ def test_t39_what_a_pickle_may_name(asked: str) -> None:
         check(data)
 
 
-@pins(PICKLES, "case 0x80:  # PROTO", "case 0x80 | 0x69 | 0x6F | 0x81 | 0x82 | 0x93 | 0x95 | 0x50 | 0x53:")
 @pytest.mark.parametrize(
     "data",
     [
@@ -101,7 +94,6 @@ def test_t39_opcodes_that_name_and_call(data: bytes) -> None:
         check(data)
 
 
-@pins(PICKLES, "if type(function) is not _Function:")
 @pytest.mark.parametrize(
     "called",
     [b"ctorch\nFloatStorage\n", b"ctorch.storage\nUntypedStorage\n", b"ctorch\nfloat16\n", b"K\1", text("os.system")],
@@ -111,7 +103,6 @@ def test_t39_what_a_pickle_may_call(called: bytes) -> None:
         check(b"\x80\x02" + called + integer(1 << 40) + b"\x85R.")
 
 
-@pins(PICKLES, "if depth > MAX_DEPTH + 1:")
 @pytest.mark.parametrize("opcodes", [b"})" + b"\x85" * 5000 + b"K\1s", b"]" * 5000 + b"a" * 4999])
 def test_t39_deep_containers(opcodes: bytes) -> None:
     """Counting, hashing or describing them would overflow the stack."""
@@ -119,14 +110,10 @@ def test_t39_deep_containers(opcodes: bytes) -> None:
         check(b"\x80\x02" + opcodes + b".")
 
 
-@pins(PICKLES, "if len(below) > _MAX_MARKS:")
 def test_t39_marks_that_are_never_closed() -> None:
     """Each would hold a stack of its own."""
     with pytest.raises(FormatError, match="containers are nested deeper than 100"):
         check(b"\x80\x02" + b"(" * 10_000)
-
-
-PLACES = 'budget.charge("max_names", 1 + _AGAIN * (count - 1), "objects of the pickle, in all their places")'
 
 
 def twice(count: int, opened: bytes, closed: bytes) -> bytes:
@@ -134,7 +121,6 @@ def twice(count: int, opened: bytes, closed: bytes) -> bytes:
     return b"".join(b"q" + bytes([k]) + opened + 2 * (b"h" + bytes([k])) + closed for k in range(count))
 
 
-@pins(PICKLES, PLACES, "pass")
 @pytest.mark.parametrize("count", [17, 59])
 def test_t39_a_key_of_keys(count: int) -> None:
     """Hashing it would take more than a lifetime, or a moment each time that it is one."""
@@ -143,14 +129,12 @@ def test_t39_a_key_of_keys(count: int) -> None:
         check(b"\x80\x02}()" + twice(count, b"(", b"t") + uses + b"u.")
 
 
-@pins(PICKLES, PLACES, "pass")
 def test_t39_a_list_of_lists() -> None:
     """It would have a million of places, each of which is described."""
     with pytest.raises(LimitError, match="in all their places"):
         check(b"\x80\x02]" + twice(20, b"](", b"e") + b".")
 
 
-@pins(PICKLES, "left -= len(value)", "pass")
 @pytest.mark.parametrize("call", ["builtins\nset", "collections\nOrderedDict"])
 @pytest.mark.slow
 def test_t39_a_list_of_which_many_containers_are_made(call: str) -> None:
@@ -162,7 +146,6 @@ def test_t39_a_list_of_which_many_containers_are_made(call: str) -> None:
     assert used.peak < 300 << 20
 
 
-@pins(PICKLES, "if container.is_used:")
 @pytest.mark.parametrize("change", [b"K\1a", b"(K\1e"])
 @pytest.mark.parametrize("used", [b"]q\0h\0", b"]q\0(h\0h\0tq\1"])
 def test_t39_a_container_that_changes_after_it_was_used_again(used: bytes, change: bytes) -> None:
@@ -171,14 +154,12 @@ def test_t39_a_container_that_changes_after_it_was_used_again(used: bytes, chang
         check(b"\x80\x02](" + used + change + b"e.")
 
 
-@pins(PICKLES, "if container.is_used:")
 @pytest.mark.parametrize("pickled", [b"]q\0h\0a.", b"]q\0h\0\x85a.", b"}q\0K\1h\0s.", b"}q\0(K\1](h\0eu."])
 def test_t39_a_container_that_holds_itself(pickled: bytes) -> None:
     with pytest.raises(FormatError, match="as one that holds itself"):
         check(b"\x80\x02" + pickled)
 
 
-@pins(PICKLES, "while left >= 0:", "while True:")
 def test_t39_many_objects() -> None:
     with pytest.raises(LimitError, match="max_names"):
         check(b"\x80\x02" + b"]" * 100_000, Limits(max_names=1000))
@@ -196,7 +177,6 @@ def test_damaged_pickles(data: bytes) -> None:
         check(data)
 
 
-@pins(PICKLES, "if end > len(data):")
 @pytest.mark.parametrize("opcode", [b"X\x09\0\0\0", b"U\x09", b"\x8a\x09"])
 def test_t39_a_value_that_ends_early(opcode: bytes) -> None:
     """The rest would be read as a shorter one, and the pickle would go on beyond its end."""
@@ -212,14 +192,12 @@ def read(data: bytes, limits: Limits | None = None) -> None:
     assert used.peak < 4 << 20
 
 
-@pins(STRUCTURE, "if min((offset, *stride)) < 0 or stop > size:")
 @pytest.mark.parametrize(("offset", "stride"), [(1, (1,)), (0, (2,)), (1 << 60, (1,)), (-1, (1,)), (3, (-1,))])
 def test_t39_a_view_outside_of_its_storage(offset: int, stride: tuple[int]) -> None:
     with pytest.raises(FormatError, match="'w' has items outside of its storage"):
         read(archive_of(mapping({"w": tensor(4, offset, (4,), stride)}), {"0": bytes(16)}))
 
 
-@pins(ARCHIVE, "if size != value.nbytes:")
 @pytest.mark.parametrize("count", [3, 5, 1 << 40, (1 << 62)])
 def test_t39_a_storage_of_another_size(count: int) -> None:
     """No size that the pickle says is allocated."""
@@ -227,27 +205,23 @@ def test_t39_a_storage_of_another_size(count: int) -> None:
         read(archive_of(mapping({"w": tensor(count, 0, (2,), (1,))}), {"0": bytes(16)}))
 
 
-@pins(PICKLES, "if type(values) is not tuple or len(values) > _MAX_DIMS:")
 def test_t39_a_shape_of_many_extents() -> None:
     """Each tensor of it would be looked at in full."""
     with pytest.raises(FormatError, match="no tuple of up to 64 integers"):
         read(archive_of(mapping({"w": tensor(1, 0, (1,) * 65, (1,) * 65)}), {"0": bytes(4)}))
 
 
-@pins(PICKLES, "if type(value) is not int or not -_MAX_SIZE <= value <= _MAX_SIZE:")
 def test_t39_an_extent_of_many_digits() -> None:
     """Python refuses to print it."""
     with pytest.raises(FormatError, match="no integer of 64 bits"):
         read(archive_of(mapping({"w": tensor(1, 0, (1 << 2000,) * 30, (0,) * 30)}), {"0": bytes(4)}))
 
 
-@pins(STRUCTURE, "self.budget.tensor(view.shape, view.stored.itemsize, what)", "0")
 def test_t39_a_tensor_of_one_item_that_is_repeated() -> None:
     with pytest.raises(LimitError, match="max_tensor_elements"):
         read(archive_of(mapping({"w": tensor(1, 0, (1 << 40,), (0,))}), {"0": bytes(4)}))
 
 
-@pins(STRUCTURE, "keys.setdefault(same, node)", "keys[same + str(len(keys))] = node")
 def test_t39_a_key_that_is_there_again() -> None:
     """The last value of equal keys is that of the dict, as in Python; the rest would be tensors that nobody sees."""
     keys = [b"K\1", b"\x88", b"G?\xf0\0\0\0\0\0\0"]
@@ -274,20 +248,17 @@ def test_t39_every_pickle_of_an_old_file(place: int) -> None:
 OLD = mapping({"w": tensor(4, 0, (4,), (1,))})
 
 
-@pins(ARCHIVE, "if at > size:")
 @pytest.mark.parametrize("count", [5, 1 << 40, (1 << 64) - 1])
 def test_t39_a_storage_of_an_old_file_beyond_its_end(count: int) -> None:
     with pytest.raises(FormatError, match="storage '0' ends beyond the end"):
         read(legacy(OLD, b"]" + text("0") + b"a", count.to_bytes(8, "little") + bytes(16)))
 
 
-@pins(ARCHIVE, "if missing := content.storages.keys() - places.keys():", "if missing := set[str]():")
 def test_t39_a_storage_that_an_old_file_lacks() -> None:
     with pytest.raises(FormatError, match="the file has no storage '0'"):
         read(legacy(OLD))
 
 
-@pins(ARCHIVE, "if type(key) is not str or key not in content.storages or key in places:")
 @pytest.mark.parametrize("keys", [text("0") + text("0"), text("1"), b"K\1", b"]"])
 def test_t39_storages_that_an_old_file_does_not_use(keys: bytes) -> None:
     with pytest.raises(FormatError, match="is not one of the pickle, or is there twice"):
@@ -322,14 +293,12 @@ def test_the_good_archive() -> None:
     assert GOOD[start : start + size] == bytes(16)
 
 
-@pins(ARCHIVE, "if not is_plain:")
 @pytest.mark.parametrize("fields", [{"method": 8}, {"flags": 1}, {"size": 17}])
 def test_t39_a_storage_that_is_not_as_it_is(fields: dict[str, int]) -> None:
     with pytest.raises(FormatError, match="compressed or encrypted"):
         opened(edited("archive/data/0", **fields)).place("0")
 
 
-@pins(ARCHIVE, "if not 0 <= info.header_offset <= size:")
 @pytest.mark.parametrize("name", ["archive/data/0", "archive/data.pkl"])
 @pytest.mark.parametrize("offset", [1 << 20, 1 << 62, 1 << 63, (1 << 64) - 1])
 def test_t39_a_member_that_begins_beyond_the_end(name: str, offset: int, tmp_path: Path) -> None:
@@ -348,7 +317,6 @@ def test_t39_a_member_that_begins_beyond_the_end(name: str, offset: int, tmp_pat
                 archive.open_archive(each, Limits())
 
 
-@pins(ARCHIVE, "if members[name].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):")
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_t39_a_pickle_that_is_compressed_in_other_ways(method: int) -> None:
     """Where it is damaged, it ends in errors of other kinds."""
@@ -356,26 +324,22 @@ def test_t39_a_pickle_that_is_compressed_in_other_ways(method: int) -> None:
         opened(rebuilt(GOOD, {}, method=method))
 
 
-@pins(ARCHIVE, "if start + size > self.size:")
 def test_t39_a_storage_beyond_the_end() -> None:
     with pytest.raises(FormatError, match="ends beyond the end"):
         opened(edited("archive/data/0", packed=1 << 30, size=1 << 30)).place("0")
 
 
-@pins(ARCHIVE, 'if len(local) < _LOCAL.size or not local.startswith(b"PK\\3\\4"):')
 @pytest.mark.parametrize("offset", [1, len(GOOD) - 3])
 def test_t39_a_storage_that_is_elsewhere(offset: int) -> None:
     with pytest.raises(FormatError, match="is not where the archive says"):
         opened(edited("archive/data/0", offset=offset)).place("0")
 
 
-@pins(ARCHIVE, 'budget.charge("max_archive_bytes", info.file_size, "bytes of the members of the archive")', "pass")
 def test_t39_members_larger_than_the_file() -> None:
     with pytest.raises(LimitError, match="bytes of the members"):
         opened(edited("archive/version", size=1 << 30), Limits(max_archive_bytes=1 << 20))
 
 
-@pins(ARCHIVE, 'limits.check("max_topology_bytes", members[name].file_size, f"bytes of {name}")', "pass")
 def test_t39_a_pickle_that_is_a_bomb() -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
@@ -384,7 +348,6 @@ def test_t39_a_pickle_that_is_a_bomb() -> None:
         opened(file.getvalue(), Limits(max_topology_bytes=1 << 20))
 
 
-@pins(ARCHIVE, "if name in members:")
 def test_t39_two_pickles() -> None:
     """One to be looked at, and one to be read."""
     file = io.BytesIO(GOOD)
@@ -395,7 +358,6 @@ def test_t39_two_pickles() -> None:
 
 
 @pytest.mark.medium
-@pins(ARCHIVE, 'limits.check("max_topology_bytes", length, "bytes of the archive\'s directory")', "pass")
 @pytest.mark.parametrize("wide", [False, True])
 def test_t39_a_directory_of_many(wide: bool) -> None:
     file = io.BytesIO()
@@ -414,13 +376,11 @@ def described(tree_text: str, blocks: str = "") -> bytes:
     return f'{{"nnr_codec.pytorch":1,"tree":{tree_text}{blocks and ","}{blocks}}}'.encode()
 
 
-@pins(TREE, "if depth > MAX_DEPTH:")
 def test_t39_a_deep_description() -> None:
     with pytest.raises(FormatError, match="nested deeper than 100"):
         description.parse(described("[" * 300 + "]" * 300))
 
 
-@pins(TREE, 'if sum(data.count(mark) for mark in b"[{,") > _MAX_MARKS:')
 def test_t39_a_description_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(description, "_MAX_MARKS", 10_000)
     with memory() as used, pytest.raises(FormatError, match="more than 10,000 values"):
@@ -428,7 +388,6 @@ def test_t39_a_description_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used.peak < 1 << 20
 
 
-@pins(TREE, "if size > MAX_NAMES:")
 def test_t39_a_key_in_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(description, "MAX_NAMES", 1 << 20)
     tensors = ",".join(['{"tensor":[1]}'] * 1000)
@@ -437,14 +396,12 @@ def test_t39_a_key_in_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used.peak < 8 << 20
 
 
-@pins(TREE, "if any(places[name].shape != (shape[axis],) for name in names[1:]):")
 def test_t39_a_block_of_other_shapes() -> None:
     tensors = '{"dict":[["w",{"tensor":[4,3]}],["b",{"tensor":[5]}]]}'
     with pytest.raises(FormatError, match="differ in shape"):
         description.parse(described(tensors, '"blocks":[{"weight":"w","bias":"b","axis":0}]'))
 
 
-@pins(TREE, "if taken.intersection(names) or len(set(names)) < len(names):")
 def test_t39_a_tensor_in_two_blocks() -> None:
     tensors = '{"dict":[["w",{"tensor":[4,3]}],["b",{"tensor":[4]}]]}'
     for blocks in ('{"weight":"w","axis":0},{"weight":"w","axis":0}', '{"weight":"w","bias":"b","beta":"b","axis":0}'):

@@ -17,14 +17,8 @@ from nnr_codec.limits import Budget, Limits
 from nnr_codec.sideinfo.record import SideInfo
 
 from ..builder import Bitstream, ndu
-from .checks import pins
 from .support import good, memory, start
 from .support import refused as refused_by_decoders
-
-DECODE = "decoder/decode.py"
-RECORD = "sideinfo/record.py"
-MEMBERS = "sideinfo/members.py"
-RESTORE = "decoder/restore.py"
 
 
 def parse(data: bytes, **limits: int) -> SideInfo | None:
@@ -59,7 +53,6 @@ def b64(data: bytes) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- costs
-@pins(RECORD, 'budget.limits.check("max_side_info_bytes", len(data), "bytes of side information")', "pass")
 def test_a_record_of_any_size() -> None:
     data = b'{"nnr_codec":1,"tensors":[' + 400_000 * b"{}," + b"{}]}"
     with memory() as used:
@@ -67,18 +60,12 @@ def test_a_record_of_any_size() -> None:
     assert used.peak < 10_000
 
 
-@pins(
-    RECORD,
-    'budget.charge("max_names", len(objects.values) + len(metadata.values), "names in side information")',
-    "pass",
-)
 def test_a_record_of_many_names() -> None:
     data = record({str(k): {"type": "int8"} for k in range(9)})
     assert parse(data, max_names=9)
     refused(data, nnr.LimitError, "max_names", max_names=8)
 
 
-@pins(RECORD, 'limits.check("max_name_bytes", size, ', "(")
 @pytest.mark.parametrize(
     "data",
     [
@@ -94,26 +81,22 @@ def test_long_names(data: bytes) -> None:
     refused(data, nnr.LimitError, "max_name_bytes", max_name_bytes=8)
 
 
-@pins(RECORD, 'limits.check("max_dims", len(extents), ', "(")
 def test_many_dimensions() -> None:
     assert parse(shaped("int8", *32 * [1]))
     refused(shaped("int8", *33 * [1]), nnr.LimitError, "max_dims")
 
 
-@pins(RECORD, 'tensor.limits.check("max_codebook", entries, ', "(")
 def test_a_palette_of_many_entries() -> None:
     data = tensor("int16", kind="palette", values=b64(bytes(20)))
     assert parse(data, max_codebook=10)
     refused(data, nnr.LimitError, "max_codebook", max_codebook=9)
 
 
-@pins(MEMBERS, "except RecursionError:", "except ZeroDivisionError:")
 @pytest.mark.parametrize("nested", [b"[", b'{"a":'])
 def test_depth_is_not_recursion(nested: bytes) -> None:
     refused(b'{"nnr_codec":1,"tensors":' + 200_000 * nested, nnr.ElementError, "nested too deeply")
 
 
-@pins(MEMBERS, "if len(digits) > _MAX_DIGITS:")
 @pytest.mark.parametrize("digits", [21, 4000, 1_000_000])
 def test_integers_of_many_digits(digits: int) -> None:
     """Reading one takes Python a time that grows with the square."""
@@ -121,109 +104,92 @@ def test_integers_of_many_digits(digits: int) -> None:
     refused(data, nnr.ElementError, f"an integer of {digits:,} digits")
 
 
-@pins(MEMBERS, "parse_int=_integer, parse_float=_refused, parse_constant=_refused", "parse_int=_integer")
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1.5", "1e99"])
 def test_numbers_that_are_no_integers(number: str) -> None:
     refused(b'{"nnr_codec":1,"tensors":' + number.encode() + b"}", nnr.ElementError, "is no integer")
 
 
-@pins(MEMBERS, "except ValueError as error:", "except ZeroDivisionError as error:")
 @pytest.mark.parametrize("rest", [b",", b"}}", b',"\xff":1}', b"}\0"])
 def test_no_json(rest: bytes) -> None:
     refused(b'{"nnr_codec":1' + rest, nnr.ElementError, "no JSON text")
 
 
 # --------------------------------------------------------------------------------------------- what numbers would do
-@pins(RECORD, "if type(extent) is not int or extent < 0:")
 @pytest.mark.parametrize("extent", [-1, True, "1", None, [1]])
 def test_extents_that_are_none(extent: object) -> None:
     refused(shaped("int8", 2, extent), nnr.ElementError, "integers from 0 on")
 
 
-@pins(RECORD, "if size > Limits.NONE:")
 @pytest.mark.parametrize("extents", [(1 << 31, 1 << 32), (1 << 62, 2), (9 * 10**18, 0, 9 * 10**18)])
 def test_shapes_that_overflow(extents: tuple[int, ...]) -> None:
     members = {"index": 0} if 0 in extents else {}
     refused(shaped("int8", *extents, **members), nnr.ElementError, "more bytes than there are")
 
 
-@pins(RECORD, 'members.check("index", index, 0, _MAX_INDEX)', "pass")
 @pytest.mark.parametrize("index", [-1, 1 << 31, 10**19])
 def test_places_outside_of_the_model(index: int) -> None:
     refused(record({"w": {"same_as": "v", "index": index}}), nnr.ElementError, "is not in 0 to")
 
 
-@pins(RECORD, 'members.check("mantissa", mantissa, 0, stored.mantissa)', "pass")
 @pytest.mark.parametrize("mantissa", [24, 10**19])
 def test_more_mantissa_than_there_is(mantissa: int) -> None:
     """Of which a power of two is taken."""
     refused(tensor(kind="float", pivot=0, mantissa=mantissa), nnr.ElementError, "mantissa: .* is not in 0 to 23")
 
 
-@pins(RECORD, 'members.check("pivot", pivot, 0, (1 << (stored.exponent + mantissa)) - 1)', "pass")
 @pytest.mark.parametrize("pivot", [-1, 256, 10**19])
 def test_a_pivot_outside_of_the_pattern(pivot: int) -> None:
     refused(tensor(kind="float", pivot=pivot), nnr.ElementError, "pivot: .* is not in 0 to 255")
 
 
-@pins(RECORD, 'members.check("zeros", zeros, 0, stored.mantissa - mantissa)', "pass")
 @pytest.mark.parametrize("zeros", [-1, 23])
 def test_more_zeros_than_there_are_bits(zeros: int) -> None:
     """Fields would have a negative width."""
     refused(tensor(kind="float", pivot=0, mantissa=1, zeros=zeros), nnr.ElementError, "is not in 0 to 22")
 
 
-@pins(RECORD, "if tensor.shape is not None and (not tensor.shape or len(rows) != (tensor.shape[0] + 7) // 8):")
 def test_rows_that_are_not_there() -> None:
     code = {"kind": "float", "pivot": 0, "zeros": 1, "rows": b64(b"\x80")}
     for extents in ([9, 1], [16], []):
         refused(shaped("float32", *extents, code=code), nnr.ElementError, "one bit for each index")
 
 
-@pins(RECORD, 'members.check("base", base, *tensor.stored.range)', "pass")
 @pytest.mark.parametrize(("kind", "base"), [("int64", -(1 << 63) - 1), ("uint64", 1 << 64), ("bool", 2), ("int4", 8)])
 def test_a_base_outside_of_the_type(kind: str, base: int) -> None:
     refused(tensor(kind, kind="integer", base=base), nnr.ElementError, "base: .* is not in")
 
 
-@pins(RECORD, 'members.check("low", low, 0, 64)', "pass")
 @pytest.mark.parametrize("low", [-1, 65, 10**19])
 def test_fields_beyond_64_bits(low: int) -> None:
     refused(tensor("int64", kind="integer", low=low), nnr.ElementError, "low: .* is not in")
 
 
-@pins(RECORD, 'members.check("offset", offset, 0, entries - 1)', "pass")
 @pytest.mark.parametrize("offset", [-1, 2, 10**19])
 def test_an_offset_outside_of_the_palette(offset: int) -> None:
     refused(tensor("int8", kind="palette", values=b64(b"\0\1"), offset=offset), nnr.ElementError, "is not in 0 to 1")
 
 
-@pins(RECORD, "if stored.bits < 8:")
 @pytest.mark.parametrize(("kind", "item"), [("bool", 2), ("int4", 8), ("int4", 0xF7), ("uint4", 16), ("int2", 2)])
 def test_palette_entries_outside_of_the_type(kind: str, item: int) -> None:
     """A boolean of 2 is undefined for whoever gets it."""
     refused(tensor(kind, kind="palette", values=b64(bytes([0, item]))), nnr.ElementError, "values: .* is not in")
 
 
-@pins(MEMBERS, "if not value or len(value) % width:")
 @pytest.mark.parametrize(("kind", "size"), [("float32", 0), ("float32", 5), ("float64", 4)])
 def test_items_that_are_cut(kind: str, size: int) -> None:
     refused(tensor(kind, kind="palette", values=b64(bytes(size))), nnr.ElementError, "one or more items")
 
 
-@pins(RECORD, "if not np.isfinite(scales).all() or not scales.all():")
 @pytest.mark.parametrize("scale", [0.0, -0.0, float("inf"), float("nan")])
 def test_scales_that_are_none(scale: float) -> None:
     refused(tensor(kind="grid", scale=b64(struct.pack("<f", scale))), nnr.ElementError, "0 or not finite")
 
 
-@pins(RECORD, 'members.check("axis", axis, 0, (tensor.limits.max_dims if shape is None else len(shape)) - 1)', "pass")
 @pytest.mark.parametrize("axis", [-1, 32, 10**19])
 def test_an_axis_that_is_not_there(axis: int) -> None:
     refused(tensor(kind="grid", scale="AACAPw==", axis=axis), nnr.ElementError, "axis: .* is not in 0 to 31")
 
 
-@pins(RECORD, "if scales.size != 1 if axis is None else shape is not None and scales.size != shape[axis]:")
 def test_another_number_of_scales() -> None:
     code: dict[str, Any] = {"kind": "grid", "scale": b64(8 * b"\1")}
     refused(tensor(**code), nnr.ElementError, "2 scales are not one")
@@ -231,18 +197,15 @@ def test_another_number_of_scales() -> None:
 
 
 @pytest.mark.parametrize("kind", ["int32", "bool", "uint4"])
-@pins(RECORD, 'if stored.kind != "f":')
 def test_exponents_of_integers(kind: str) -> None:
     refused(tensor(kind, kind="float", pivot=0), nnr.ElementError, "is no float")
 
 
 @pytest.mark.parametrize("kind", ["int32", "bool", "uint4"])
-@pins(RECORD, '-> GridCode:\n    if tensor.stored.kind != "f":', "-> GridCode:\n    if False:")
 def test_scales_of_integers(kind: str) -> None:
     refused(tensor(kind, kind="grid", scale="AACAPw=="), nnr.ElementError, "is no float")
 
 
-@pins(RECORD, 'if tensor.stored.name != "int32":')
 @pytest.mark.parametrize("kind", ["int16", "uint32", "int64", "float32", "bool"])
 def test_differences_of_another_type(kind: str) -> None:
     """A sum with them would be that of numbers."""
@@ -250,12 +213,10 @@ def test_differences_of_another_type(kind: str) -> None:
     refused(data, nnr.ElementError, "differences are int32")
 
 
-@pins(RECORD, "if tensor.shape is None:")
 def test_items_of_no_shape() -> None:
     refused(tensor("int8", kind="raw"), nnr.ElementError, "needs a shape")
 
 
-@pins(MEMBERS, "if type(value) is not kind:", "if not isinstance(value, kind):")
 @pytest.mark.parametrize("member", ["pivot", "mantissa", "zeros"])
 def test_booleans_are_no_integers(member: str) -> None:
     refused(tensor(**({"kind": "float", "pivot": 1} | {member: True})), nnr.ElementError, "an integer is expected")
@@ -266,7 +227,6 @@ FLOAT = {"type": "float32", "code": {"kind": "float", "pivot": 0}}
 TIED = {"same_as": "x", "index": 0}
 
 
-@pins(RECORD, "if unit in tensors or unit in units:")
 @pytest.mark.parametrize(
     "tensors",
     [
@@ -281,7 +241,6 @@ def test_a_unit_for_two(tensors: object, version: int) -> None:
     refused(record(tensors, version), nnr.ElementError, "is the name of something else")
 
 
-@pins(RECORD, "if unit in tensors or unit in units:")
 @pytest.mark.parametrize(
     "tensors",
     [
@@ -296,7 +255,6 @@ def test_a_unit_of_levels_for_two(tensors: object) -> None:
     refused(record(tensors, 3), nnr.ElementError, "is the name of something else")
 
 
-@pins(RECORD, "if target and (target in units or (target in tensors and tensors[target].same_as)):")
 @pytest.mark.parametrize(
     "tensors",
     [
@@ -311,12 +269,10 @@ def test_ties_that_lead_nowhere(tensors: object) -> None:
     refused(record(tensors), nnr.ElementError, "no tensor with values of its own")
 
 
-@pins(RECORD, "if tensor.index in places:")
 def test_two_tensors_in_one_place() -> None:
     refused(record({"v": TIED, "w": TIED}), nnr.ElementError, "is the place of another tensor")
 
 
-@pins(RECORD, 'if "\\0" in name:')
 @pytest.mark.parametrize(
     "data",
     [
@@ -329,14 +285,12 @@ def test_zeros_in_names(data: bytes) -> None:
     refused(data, nnr.ElementError, "holds a zero")
 
 
-@pins(RECORD, "size = len(name.encode())", 'size = len(name.encode(errors="replace"))')
 def test_names_that_are_no_text() -> None:
     """Others fail to print or to write them."""
     refused(record({"w\ud800": {"type": "int8"}}), nnr.ElementError, "not Unicode")
 
 
 # ------------------------------------------------------------------------------------------------------ one text only
-@pins(RECORD, "if canonical != data:")
 @pytest.mark.parametrize(
     "data",
     [
@@ -352,7 +306,6 @@ def test_a_text_that_others_may_read_otherwise(data: bytes) -> None:
     refused(data, nnr.ElementError, "not canonical")
 
 
-@pins(MEMBERS, "for name in self.values:", "for name in ():")
 @pytest.mark.parametrize(
     "data",
     [
@@ -367,7 +320,6 @@ def test_members_that_mean_nothing(data: bytes) -> None:
     refused(data, nnr.ElementError, "is not known here")
 
 
-@pins(RECORD, "if int(version[1]) > VERSION:")
 def test_a_later_version() -> None:
     refused(b'{"nnr_codec":4,"tensors":{}}', nnr.UnsupportedError, "version 4")
 
@@ -381,7 +333,6 @@ def recorded(stream: Bitstream, data: bytes = TEXT, compression: int = 0) -> byt
     return stream.topology(data if compression else data + b"\0", storage=128, compression=compression).data
 
 
-@pins(DECODE, "if self._record:")
 def test_two_records() -> None:
     """Each within the limits, and the second one about tensors of the first."""
     stream = start()
@@ -389,14 +340,12 @@ def test_two_records() -> None:
     refused_by_decoders(recorded(stream), nnr.ElementError, "second record")
 
 
-@pins(DECODE, "if self.names or self._partial:")
 def test_a_record_after_its_tensors() -> None:
     stream = start()
     stream.units.append(good().removeprefix(stream.data))
     refused_by_decoders(recorded(stream), nnr.ElementError, "after tensors")
 
 
-@pins(DECODE, "SideInfo.parse(data, self.reader.budget)", "SideInfo.parse(data, self.budget)")
 def test_names_of_many_records() -> None:
     """A stream has any number of bitstreams, and names cost much for their bytes where records are deflated."""
     text = record({str(k): {"type": "int8"} for k in range(3)})
@@ -407,7 +356,6 @@ def test_names_of_many_records() -> None:
         decoder.feed(data)
 
 
-@pins("bitstream/summary.py", "decompress(data, most)", "decompress(data)")
 def test_a_bomb_of_somebody_else() -> None:
     """It is passed over, and not inflated."""
     bomb = recorded(start(), zlib.compress(bytes(64 << 20)), 1)
@@ -416,11 +364,6 @@ def test_a_bomb_of_somebody_else() -> None:
     assert used.peak < 2 << 20
 
 
-@pins(
-    DECODE,
-    'inflate(data, self.budget, "max_side_info_bytes", "bytes of side information")',
-    "__import__('zlib').decompress(data)",
-)
 def test_a_bomb_of_ours() -> None:
     bomb = recorded(start(), zlib.compress(TEXT + bytes(64 << 20)), 1)
     with memory() as used:
@@ -428,7 +371,6 @@ def test_a_bomb_of_ours() -> None:
     assert used.peak < 4 << 20
 
 
-@pins("bitstream/summary.py", "decompress(data, most)", "decompress(data)")
 def test_what_is_shown_of_a_record_is_inflated_no_further() -> None:
     """``nnr inspect`` and ``nnr verify`` look at a record without a budget for it."""
     text = b'{"nnr_codec":' + bytes(32 << 20)
@@ -447,33 +389,23 @@ def displaced(stream: Bitstream, dims: list[int], **code: object) -> bytes:
     return stream.raw(ndu("w_displacement", dims, kind=NNR_PT_RAW_FLOAT), np.zeros(dims, "f4")).data
 
 
-@pins(
-    RESTORE,
-    'self._budget.charge("max_decomp_elements", size + rows * TERM_OVERHEAD, "additions to displacements")',
-    "pass",
-)
 def test_a_displacement_of_many_rows() -> None:
     """Each row takes an operation of its own."""
     data = displaced(start(), [2000, 1])
     refused_by_decoders(data, nnr.LimitError, "additions to displacements", limits=Limits(max_decomp_elements=1 << 20))
 
 
-@pins(
-    RESTORE, 'size = shape[0], self._budget.tensor(shape, 8, "tensor made of its displacement")', "size = shape[0], 1"
-)
 def test_a_displacement_is_made_in_float64() -> None:
     data = displaced(start(), [100, 100])
     limits = Limits(max_tensor_bytes=8 * 10_000 - 1)
     refused_by_decoders(data, nnr.LimitError, "made of its displacement", limits=limits)
 
 
-@pins(RECORD, 'members.check("corner", corner, -1, 1)', "pass")
 def test_a_corner_that_makes_numbers_grow() -> None:
     text = tensor(kind="displacement", corner=2).replace(b'{"nnr_codec":1', b'{"nnr_codec":2')
     refused(text, nnr.ElementError, "corner")
 
 
-@pins(RESTORE, "elif info.name not in parts:")
 def test_a_unit_of_a_tensor_that_is_made_of_another_one() -> None:
     stream = start()
     displaced(stream, [2, 2])
@@ -481,7 +413,6 @@ def test_a_unit_of_a_tensor_that_is_made_of_another_one() -> None:
     refused_by_decoders(stream.data, nnr.ElementError, "is made of 'w_displacement'")
 
 
-@pins(RESTORE, "elif info.name not in parts:")
 def test_a_unit_of_a_tensor_whose_levels_are_in_another_one() -> None:
     """Decoders that do not know the record would take it for the tensor."""
     stream = start()

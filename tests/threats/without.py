@@ -1,74 +1,86 @@
-"""Runs tests again and again on a copy of the package, of which something else is missing each time.
+"""Runs a file's tests on a copy of the package in which checks can be switched off.
 
-The process has loaded what takes long, but for the package, and lets a copy of itself run each test: see
-``test_checks.py``, which says on standard input what, and hears on standard output how that ended.
+Each test runs with all checks, while `tools.switch` notes those that refuse something; then again without one of them
+at a time, in a process of its own. The result, in JSON, has the name of each check with the first test that fails
+without it, if any does, and the tests in which no check refuses anything.
 """
 
 from __future__ import annotations
 
-import compileall
 import contextlib
 import gc
-import importlib
 import json
 import os
-import py_compile
 import resource
+import signal
 import sys
-import tempfile
+from collections import Counter
 
 import pytest
+from _pytest.runner import runtestprotocol
 
-#: Of a run.
-SECONDS, BYTES = 15, 6 << 30
-#: What tests import beside the package, where it is there.
-HEAVY = ("numpy", "hypothesis", "ml_dtypes", "h5py", "onnx", "google.protobuf", "safetensors", "torch")
-OPTIONS = (
-    "-q",
-    "-x",
-    "--noconftest",
-    "--assert=plain",
-    "-p",
-    "no:cacheprovider",
-    "-o",
-    "addopts=--import-mode=importlib",
-)
+#: Of CPU time, and of memory, that a test has without a check; it fails where it takes more.
+SECONDS, BYTES = 6, 6 << 30
+#: How many cases of one test are tried without a check.
+TRIES = 3
+
+
+class Without:
+    """A plugin that runs tests in this way."""
+
+    def __init__(self) -> None:
+        self.fails: dict[str, str] = {}
+        self.tries: Counter[tuple[str, str]] = Counter()
+        self.idle: dict[str, bool] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run all tests."""
+        gc.freeze()
+        items = [item for item in session.items if not getattr(item.obj, "is_hypothesis_test", False)]  # it reaches any
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            function = item.nodeid.partition("[")[0]
+            os.truncate(os.environ["NNR_FIRED"], 0)
+            for report in runtestprotocol(item, nextitem=following, log=False):
+                assert not report.failed, f"{item.nodeid} with all checks: {report.longrepr}"
+            with open(os.environ["NNR_FIRED"], encoding="utf-8") as file:
+                fired = [*dict.fromkeys(file.read().splitlines())]
+            self.idle[function] = self.idle.get(function, True) and not fired
+            for name in fired:
+                self.tries[name, function] += 1
+                if not self.fails.get(name) and self.tries[name, function] <= TRIES:
+                    self.fails[name] = item.nodeid if fails_without(name, item) else ""
+        return True
+
+
+def fails_without(name: str, item: pytest.Item) -> bool:
+    """Run a test in a copy of this process."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        with contextlib.suppress(BaseException):
+            import switch
+
+            switch.fault = os.environ["NNR_FAULT"] = name
+            resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            signal.alarm(50 * SECONDS)
+            item.funcargs = {}  # type: ignore[attr-defined]
+            item._initrequest()  # type: ignore[attr-defined]
+            code = any(report.failed for report in runtestprotocol(item, nextitem=item, log=False))
+        os._exit(code)
+    return os.waitpid(pid, 0)[1] != 0
 
 
 def main() -> None:
-    """Answer requests, a list of tests and variables of the environment, with an exit code and what was printed."""
-    for name in HEAVY:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for folder in sys.argv[1:]:  # by their content, since a file changes more than once in a second
-        compileall.compile_dir(folder, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
-    assert "nnr_codec" not in sys.modules
-    gc.freeze()  # pytest collects garbage at its end
-    for line in sys.stdin:
-        tests, environment = json.loads(line)
-        with tempfile.TemporaryFile("w+") as said:
-            pid = os.fork()
-            if not pid:
-                _run(tests, environment, said.fileno())
-            _, status = os.waitpid(pid, 0)
-            said.seek(0)
-            print(json.dumps([os.waitstatus_to_exitcode(status), said.read()]), flush=True)
-
-
-def _run(tests: list[str], environment: dict[str, str], said: int) -> None:
-    """What the copy does."""
-    code = 70
-    try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in (1, 2):
-            os.dup2(said, number)
-        os.environ |= environment
-        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        code = int(pytest.main([*OPTIONS, *tests]))
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+    """Run a file's tests."""
+    tests, result = sys.argv[1:]
+    plugin = Without()
+    options = ("--noconftest", "-p", "no:cacheprovider", "-p", "no:terminal", "-m", "not slow")
+    code = pytest.main([*options, "-o", "addopts=--import-mode=importlib", tests], plugins=[plugin])
+    assert code == 0, code
+    with open(result, "w", encoding="utf-8") as file:
+        json.dump([plugin.fails, [name for name, idle in plugin.idle.items() if idle]], file)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from ...config import EncoderConfig
 from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring
-from ..changed import Floats, changed, factored
-from .blocks import may_change, whole
-from .tool import Reduced
+from ..overlay import Floats, overlaid, with_factors
+from ..prepared import Prepared
+from .tool import may_change, whole
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Fold:
     What is coded are these two; decoders recreate the others from the topology.
     """
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is nothing to fold."""
-        return _folded(reduced, reduced.config)
+        return _folded(prepared, prepared.config)
 
 
-def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
-    """The model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
+def _folded(prepared: Prepared, config: EncoderConfig) -> Prepared:
+    """Return the model with its batch normalizations folded: alpha is their gamma, delta their beta (8.2.1).
 
     A scale of ours becomes part of alpha. With a fixed-point format, weights are multiplied by alpha, and it is 1:
     neither is rounded before the other.
     """
-    model, restored = reduced.model, reduced.restored
+    model, restored = prepared.model, prepared.restored
     others: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
     gone: dict[str, dict[str, Array]] = {}
@@ -42,7 +42,7 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
     for block in model.blocks:
         ours = block.scale if block.scale not in restored.tensors else None
         plain = block if ours is None else replace(block, scale=None)
-        reason = _unfoldable(plain, model, config, reduced.wiring)
+        reason = _unfoldable(plain, model, config, prepared.wiring)
         if reason:
             reasons.append(f": {reason}")
             blocks.append(block)
@@ -63,18 +63,18 @@ def _folded(reduced: Reduced, config: EncoderConfig) -> Reduced:
         why = reasons[0] if reasons else ": there is no graph that tells of one"
         option = Option("fold_batchnorm" if config.fold_batchnorm else "reduce")
         raise EncodeError(option, f": there is no batch normalization to fold{why}")
-    coded = (
-        factored(changed(model.tensors, others, divisors), gone) if gone else changed(model.tensors, others, divisors)
-    )
+    coded = overlaid(model.tensors, others, divisors)
+    if gone:
+        coded = with_factors(coded, gone)
     return replace(
-        reduced,
+        prepared,
         model=replace(model, tensors=coded, blocks=blocks),
-        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+        restored=replace(restored, tensors=overlaid(restored.tensors, others, divisors)),
     )
 
 
 def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> str:
-    """Why the batch normalization of a block cannot be folded; empty if it can."""
+    """Return the reason why the batch normalization of a block cannot be folded; empty if it can."""
     what = f"the block of {block.weight!r}"
     parts = {member: getattr(block, member) for member in ("beta", "gamma", "mean", "var")}
     if missing := [member for member, name in parts.items() if name is None]:
@@ -91,8 +91,8 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
     if not may_change(names, model, config):
         return f"a tensor of {what} is tied to another one, or a rule keeps it"
     arrays = [np.asarray(model.tensors[name]) for name in names]
-    if any(array.dtype.kind != "f" or array.shape != arrays[0].shape for array in arrays):
-        return f"the tensors of {what} differ in shape, or are no floats"
+    if any(array.dtype.kind != "f" or array.size != arrays[0].size for array in arrays):
+        return f"the tensors of {what} differ in size, or are no floats"
     if config.fixed_point is not None:  # the weight is multiplied by what normalizes
         weight = np.asarray(model.tensors[block.weight])
         if not may_change([block.weight], model, config):
@@ -103,7 +103,7 @@ def _unfoldable(block: Block, model: Model, config: EncoderConfig, wiring: Wirin
 
 
 def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, Array]:
-    """What becomes of the batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
+    """Return the folded batch normalization of a block: alpha, delta, 0, 1 - epsilon, and 0 for the bias.
 
     alpha is multiplied by ``scale``, by which the weight is divided.
     """
@@ -111,17 +111,18 @@ def _alpha_delta(block: Block, model: Model, scale: Floats | None) -> dict[str, 
     for member in ("beta", "gamma", "mean", "var", "bias"):
         if (name := getattr(block, member)) is not None:
             arrays[member] = np.asarray(model.tensors[name])
-    value = {member: array.astype(np.float64) for member, array in arrays.items()}
+    # A bias may have extents of 1 that the normalization lacks.
+    value = {member: array.astype(np.float64).reshape(-1) for member, array in arrays.items()}
     epsilon = block.epsilon or 0.0
     with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
         # What is folded stays as it is: its variance is 1 - epsilon as the type holds it.
-        folded = arrays["var"] == arrays["var"].dtype.type(1 - epsilon)
+        folded = arrays["var"].reshape(-1) == arrays["var"].dtype.type(1 - epsilon)
         alpha = value["gamma"] / np.where(folded, 1.0, np.sqrt(value["var"] + epsilon))
         delta = (value.get("bias", 0.0) - value["mean"]) * alpha + value["beta"]
         if scale is not None:
-            alpha = alpha * scale.reshape(alpha.shape)
+            alpha = alpha * scale
         found = {
-            member: np.asarray(values, np.float64).astype(arrays[member].dtype)
+            member: np.asarray(values, np.float64).astype(arrays[member].dtype).reshape(arrays[member].shape)
             for member, values in (("gamma", alpha), ("beta", delta), ("var", np.full_like(value["var"], 1 - epsilon)))
         }
     for member, array in found.items():

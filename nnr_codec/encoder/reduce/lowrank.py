@@ -22,29 +22,28 @@ from ...errors import EncodeError, Option
 from ...model import Array, Block, described
 from ...sideinfo.record import default_unit
 from ...tensor.reduction import displacement, from_displacement
-from ..changed import changed, factored
-from ..choose import RATES, choose
-from ..cost import measured
 from ..default_step import default_step, qp_below
-from ..distortion import distortion, power
-from ..factors import Factors, gain_of
-from ..goals import excerpt, has_goal, settle, usual_qp, with_density
-from ..plan import FLOAT_FORMATS, Subject, fits_name, native, subject
+from ..factor_steps import Factors, gain_of
+from ..facts import FLOAT_FORMATS, TensorFacts, fits_name, native, tensor_facts
+from ..goals import excerpt, has_goal, resolve_goals, usual_qp, with_density
+from ..overlay import overlaid, with_factors
+from ..planning import RATES, plan_tensor
+from ..prepared import Prepared, product_of
+from ..rate_distortion import distortion, estimated_bytes, power
 from ..schedule import Pool, Reader
-from .blocks import members
-from .tool import Reduced, product_of, within
+from .tool import members, within
 
 Floats = npt.NDArray[np.float64]
 
-#: Of the largest magnitude of a matrix, what its numbers are multiples of, so that last bits of LAPACK do not matter.
+#: Grid of vectors and factors relative to their largest magnitude: it hides the last bits of LAPACK.
 GRID = 2.0**-20
 #: The corners of displacements that are tried: Toeplitz-like, circulant, skew-circulant matrices.
 CORNERS = (0, 1, -1)
-#: Ranks that are tried by rate and distortion, and of displacements, are about so many times the one before.
+#: Ratio of ranks that are tried by rate and distortion, and of displacements.
 GROWTH = 1.25
-#: How often a rank is raised where rounding makes the error of G and H more than it may be.
+#: Upper bound of raises of a rank, where rounding of G and H makes the error too large.
 TRIES = 4
-#: Weights with a largest magnitude between this and its inverse are decomposed.
+#: Least largest magnitude of a weight that is decomposed; its inverse is the greatest: squares stay finite.
 LEAST = 2.0**-400
 FORMS = ("block", "units")
 
@@ -104,28 +103,28 @@ class LowRank:
         if self.form not in FORMS:
             raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): there are {' and '.join(FORMS)}")
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays.
 
         EncodeError with fixed-point numbers, without matrices, and for displacements without side information.
         """
-        if reduced.config.fixed_point is not None:
+        if prepared.config.fixed_point is not None:
             raise EncodeError(Option("reduce"), ": lowrank makes products, which are no fixed-point numbers")
-        if self.displacement and not reduced.config.side_info:
+        if self.displacement and not prepared.config.side_info:
             raise EncodeError(Option("reduce"), ": lowrank(displacement=true) needs side information")
-        names = [name for name in reduced.matrices(self.tensors) if _decomposable(name, reduced)]
-        pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, reduced.array(name)))), reduced)
-        listed = reduced.config.indexed_references and reduced.model.topology is not None  # where H has no name (A.4)
-        return _decomposed(reduced, pairs, listed or self.form == "units") if pairs else reduced
+        names = [name for name in prepared.matrices(self.tensors) if _decomposable(name, prepared)]
+        pairs = self._chosen((weight for name in names if (weight := _Weight.of(name, prepared.array(name)))), prepared)
+        listed = prepared.config.indexed_references and prepared.model.topology is not None  # where H has no name (A.4)
+        return _decomposed(prepared, pairs, listed or self.form == "units") if pairs else prepared
 
-    def _chosen(self, weights: Iterable[_Weight], reduced: Reduced) -> dict[str, _Pair]:
-        """G and H of the weights that do not stay; with a ratio all weights are at hand at once, else one by one."""
+    def _chosen(self, weights: Iterable[_Weight], prepared: Prepared) -> dict[str, _Pair]:
+        """Return G and H of the weights that are decomposed; a ratio needs all weights in memory at once."""
         ranks: Mapping[str, int] = {}
         if self.ratio is not None:
             weights = list(weights)
             ranks = _ranks(weights, self.ratio)
         has_amount = any(amount is not None for amount in (self.error, self.mse, self.ratio, self.rank))
-        plain = None if has_amount else _Plain(reduced)
+        plain = None if has_amount else _Plain(prepared)
         found = {}
         for one in weights:
             if plain:
@@ -136,19 +135,19 @@ class LowRank:
                 pair = one.displaced(most, pair) if self.displacement else pair
             else:
                 pair = self._of_rank(one, ranks[one.name] if self.rank is None else self.rank)
-            if pair and _has_steps(one, pair, reduced.config):
+            if pair and _has_steps(one, pair, prepared.config):
                 found[one.name] = pair
         return found
 
     def _of_rank(self, weight: _Weight, rank: int) -> _Pair | None:
-        """The pair of a rank, or one of a displacement with fewer parameters and no greater error."""
+        """Return the pair of a rank, or one of a displacement with fewer parameters and no greater error."""
         pair = weight.pair(rank)
         return weight.displaced(pair.squared, pair) if pair and self.displacement else pair
 
     def _cheapest(self, weight: _Weight, plain: _Plain) -> _Pair | None:
-        """The pair of the least sum of squared error and bits; None where that of the weight itself is less."""
-        whole = plain.subject(weight.name)
-        plan = choose(whole, in_block=True)  # the step that is asked for, whatever else may take less
+        """Return the pair of the least sum of squared error and bits; None where that of the weight itself is less."""
+        whole = plain.facts(weight.name)
+        plan = plan_tensor(whole, in_block=True)  # the step that is asked for, whatever else may take less
         if not plan.step:
             return None
         worth = (1.0 if self.rate is None else self.rate) * (plan.rate or RATES[bool(plan.dq_flag)]) * plan.step**2
@@ -159,7 +158,7 @@ class LowRank:
             if pair is None or pair.squared >= least:
                 continue
             cost = pair.squared
-            for own, each in zip(pair.subjects(weight.name, plan.qp, plain.config), pair.factors.costs, strict=True):
+            for own, each in zip(pair.facts(weight.name, plan.qp, plain.config), pair.factors.costs, strict=True):
                 noise, nbytes = _estimated(own, in_block=True)
                 cost += each * noise + worth * 8 * nbytes
             if cost < least:
@@ -170,26 +169,26 @@ class LowRank:
 class _Plain:
     """The weights before, with the steps that they would have: without a target, where there is one."""
 
-    def __init__(self, reduced: Reduced) -> None:
-        config, model = replace(reduced.config, target_size=None, target_ratio=None), reduced.model
+    def __init__(self, prepared: Prepared) -> None:
+        config, model = replace(prepared.config, target_size=None, target_ratio=None), prepared.model
         with Pool() as pool:
-            self.config = settle(model, config, Reader(model), pool, restored=reduced.restored)
+            self.config = resolve_goals(model, config, Reader(model), pool, restored=prepared.restored)
         self._model = model
 
-    def subject(self, name: str) -> Subject:
-        """The facts about a weight."""
-        return subject(name, native(np.asarray(self._model.tensors[name])), self.config)
+    def facts(self, name: str) -> TensorFacts:
+        """Return the facts about a weight."""
+        return tensor_facts(name, native(np.asarray(self._model.tensors[name])), self.config)
 
 
-def _estimated(whole: Subject, in_block: bool = False) -> tuple[float, float]:
-    """About the sum of the squared errors of a tensor, and its bytes."""
+def _estimated(whole: TensorFacts, in_block: bool = False) -> tuple[float, float]:
+    """Estimate the sum of the squared errors of a tensor, and its bytes."""
     some = excerpt(whole)
-    plan, share = choose(some, in_block=in_block), whole.array.size / some.array.size
-    return share * distortion(some, plan).noise, share * measured(some, plan)
+    plan, share = plan_tensor(some, in_block=in_block), whole.array.size / some.array.size
+    return share * distortion(some, plan).noise, share * estimated_bytes(some, plan)
 
 
 def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
-    """Whether G and H can be quantized: with the step that is asked for, or a usual one where that is to be found."""
+    """Return whether G and H can be quantized with the given step, or with a usual one where a goal decides."""
     options, qp = config.for_tensor(weight.name), config.for_tensor(weight.name).qp
     if has_goal(options) or config.target_size is not None or config.target_ratio is not None:
         config, qp = with_density(config), usual_qp([(weight.energy, weight.matrix.size)])
@@ -197,11 +196,11 @@ def _has_steps(weight: _Weight, pair: _Pair, config: EncoderConfig) -> bool:
         rows, columns = weight.matrix.shape
         step = default_step(sqrt(weight.energy / (rows * columns)), columns, dependent=True)
         qp = qp_below(step, config.qp_density)
-    return all(choose(one, in_block=True).step for one in pair.subjects(weight.name, qp, config))
+    return all(plan_tensor(one, in_block=True).step for one in pair.facts(weight.name, qp, config))
 
 
 def _ladder(most: int) -> Iterator[int]:
-    """Ranks from 1 on, each a little larger than the one before."""
+    """Yield ranks from 1 on, each a little larger than the one before."""
     rank = 1
     while rank <= most:
         yield rank
@@ -230,21 +229,21 @@ class _Pair:
 
     @property
     def parameters(self) -> int:
-        """Of both."""
+        """Parameters of both."""
         return int(self.g.size + self.h.size)
 
     @property
     def factors(self) -> Factors:
-        """What their steps follow from."""
+        """The sums of squares from which their steps follow."""
         (rows, rank), columns = self.g.shape, self.h.shape[1]
         g, h = (power(np.asarray(array, np.float64)) for array in (self.g, self.h))
         return Factors(g, h, rows, columns, rank, gain_of(rows, columns, self.corner))
 
-    def subjects(self, name: str, qp: int, config: EncoderConfig) -> list[Subject]:
-        """The facts about G and H, with the steps that follow from that of the weight with this name."""
+    def facts(self, name: str, qp: int, config: EncoderConfig) -> list[TensorFacts]:
+        """Return the facts about G and H, with the steps that follow from that of the weight with this name."""
         found = []
         for array, own in zip((self.g, self.h), self.factors.qps(qp, config.qp_density), strict=True):
-            facts = subject(name, array, config)
+            facts = tensor_facts(name, array, config)
             options = facts.options.replaced({"qp": own, "fine_vectors": False, "codebook": 0})
             found.append(replace(facts, options=options))
         return found
@@ -272,7 +271,7 @@ class _Weight:
 
     @classmethod
     def of(cls, name: str, array: Array) -> _Weight | None:
-        """The facts about a tensor; None where some of it is not finite, or its squares are not."""
+        """Return the basis of a matrix of finite numbers."""
         stored = stored_type(array.dtype)
         if stored is None:
             return None
@@ -303,12 +302,12 @@ class _Weight:
         return [(corner, one, _Basis.of(one)) for corner, one in moved]
 
     def pair(self, rank: int) -> _Pair | None:
-        """G and H of a rank, or of that of the matrix; None for more parameters, or a type that does not hold them."""
+        """Return G and H of a rank, or of the matrix's own; None for more parameters, or if the type overflows."""
         rank = min(rank, self.basis.rank)
         return self._made(self.matrix, self.basis, rank, None) if rank <= self.most else None
 
     def within(self, most: float) -> _Pair | None:
-        """The pair of the least rank with a sum of squared errors of at most this; None where there is none."""
+        """Return the pair of the least rank with a sum of squared errors of at most this; None where there is none."""
         rank, more = max(int(np.count_nonzero(self.basis.tails > most)), 1), 1
         for _ in range(TRIES):
             pair = self.pair(rank)
@@ -318,7 +317,7 @@ class _Weight:
         return None
 
     def displaced(self, most: float, other: _Pair | None) -> _Pair | None:
-        """G and H of a displacement with an error of at most this, if they have fewer parameters than the other pair.
+        """Return G and H of a displacement with at most this error, if they have fewer parameters than ``other``.
 
         What is left of that is given otherwise.
         """
@@ -335,7 +334,7 @@ class _Weight:
         return best
 
     def _made(self, matrix: Floats, basis: _Basis, rank: int, corner: int | None) -> _Pair | None:
-        """G and H of what is the weight, or its displacement."""
+        """Return G and H of the weight, or of its displacement."""
         g, h = basis.factors(matrix, rank)
         with np.errstate(over="ignore"):  # what does not fit is looked at
             factors = g.astype(self.dtype), h.astype(self.dtype)
@@ -367,7 +366,7 @@ class _Basis:
 
     @classmethod
     def of(cls, matrix: Floats) -> _Basis:
-        """That of a matrix of finite numbers."""
+        """Return the basis of a matrix of finite numbers."""
         is_left = matrix.shape[0] <= matrix.shape[1]
         squares, vectors = np.linalg.eigh(matrix @ matrix.T if is_left else matrix.T @ matrix)
         squares, vectors = np.maximum(squares[::-1], 0.0), _on_grid(vectors[:, ::-1])
@@ -377,11 +376,11 @@ class _Basis:
 
     @property
     def rank(self) -> int:
-        """How many singular values are more than what is left of rounding: vectors of others could be any."""
+        """Number of singular values above rounding errors: vectors of others are arbitrary."""
         return int(np.count_nonzero(self.values > self.values[0] * GRID))
 
     def factors(self, matrix: Floats, rank: int) -> tuple[Floats, Floats]:
-        """G and H of a rank, whose product is next to the matrix.
+        """Return G and H of a rank, whose product is next to the matrix.
 
         A singular value is shared so that its powers are as m to n in an (m, n) matrix: then the bits of both, with
         one step for each, are least at high rates.
@@ -397,7 +396,7 @@ class _Basis:
 
 
 def _on_grid(array: Floats) -> Floats:
-    """The nearest multiples of a small part of the largest magnitude, a power of two."""
+    """Return the nearest multiples of a small part of the largest magnitude, a power of two."""
     largest = float(np.abs(array).max())
     if not largest:
         return array
@@ -408,11 +407,11 @@ def _on_grid(array: Floats) -> Floats:
 
 # ------------------------------------------------------------------------------------------------ all weights
 def _ranks(weights: Sequence[_Weight], ratio: float) -> dict[str, int]:
-    """The ranks of the least sum of squared errors with so many of the parameters; beyond ``most``: as it is."""
+    """Return the ranks of the least sum of squared errors with so many of the parameters; beyond ``most``: as it is."""
     budget = ratio * sum(one.matrix.size for one in weights)
 
     def at(level: float) -> list[int]:
-        """Ranks in which each parameter makes the errors less by as much as the level, or more."""
+        """Return ranks in which each parameter makes the errors less by as much as the level, or more."""
         return [_rank(one, level) for one in weights]
 
     def taken(ranks: Sequence[int]) -> int:
@@ -442,7 +441,7 @@ def _parameters(weight: _Weight, rank: int) -> int:
 
 
 def _rank(weight: _Weight, level: float) -> int:
-    """The rank of the least sum of squared errors and parameters, each of which is worth a level."""
+    """Return the rank of the least sum of squared errors and parameters, each of which is worth a level."""
     if not weight.most:
         return 1
     gains = weight.basis.values[: weight.most] ** 2
@@ -452,17 +451,17 @@ def _rank(weight: _Weight, level: float) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ the model
-def _decomposable(name: str, reduced: Reduced) -> bool:
-    """Whether a weight can be a product of two tensors: by what it is in blocks, by its options, and by names."""
-    model, config = reduced.model, reduced.config
+def _decomposable(name: str, prepared: Prepared) -> bool:
+    """Return whether a weight can be a product of two tensors, by its blocks, options and names."""
+    model, config = prepared.model, prepared.config
     if name in model.aliases.values() or name in (config.sensitivity or ()) or name in (config.hessians or ()):
         return False
     for block in model.blocks:
         if name in (block.g, block.h, *members(block)):
             return False
-        if name == block.weight and block.scale is not None and block.scale not in reduced.wiring.shapes:
+        if name == block.weight and block.scale is not None and block.scale not in prepared.wiring.shapes:
             return False
-    taken = {other.casefold() for other in (*model.tensors, *reduced.wiring.shapes)}
+    taken = {other.casefold() for other in (*model.tensors, *prepared.wiring.shapes)}
     new = (f"{name}_H", default_unit(name), f"{default_unit(name)}_H", *_names(name))
     return not config.for_tensor(name).codebook and not any(
         other.casefold() in taken or not fits_name(other) for other in new
@@ -470,13 +469,13 @@ def _decomposable(name: str, reduced: Reduced) -> bool:
 
 
 def _names(name: str) -> tuple[str, str]:
-    """What G and H of a weight are called until they are coded."""
+    """Return the names of G and H of a weight until they are coded."""
     return f"{name}.G", f"{name}.H"
 
 
-def _decomposed(reduced: Reduced, pairs: Mapping[str, _Pair], two_units: bool) -> Reduced:
-    """The model with G and H in the places of some weights."""
-    model = reduced.model
+def _decomposed(prepared: Prepared, pairs: Mapping[str, _Pair], two_units: bool) -> Prepared:
+    """Return the model with G and H in the places of some weights."""
+    model = prepared.model
     blocks = {block.weight: block for block in model.blocks}
     for name, pair in pairs.items():
         g, h = _names(name)
@@ -486,7 +485,7 @@ def _decomposed(reduced: Reduced, pairs: Mapping[str, _Pair], two_units: bool) -
         shape = described(model.tensors, name)[1]
         blocks[name] = replace(block, g=g, h=h, shape=shape, two_units=two_units, corner=pair.corner)
     tensors = {name: dict(zip(_names(name), (pair.g, pair.h), strict=True)) for name, pair in pairs.items()}
-    coded = replace(model, tensors=factored(model.tensors, tensors), blocks=list(blocks.values()))
+    coded = replace(model, tensors=with_factors(model.tensors, tensors), blocks=list(blocks.values()))
     products = {name: product_of(blocks[name], coded, described(model.tensors, name)[0]) for name in pairs}
-    restored = replace(reduced.restored, tensors=changed(reduced.restored.tensors, products))
-    return replace(reduced, model=coded, restored=restored, maps=reduced.maps.noting("decomposition"))
+    restored = replace(prepared.restored, tensors=overlaid(prepared.restored.tensors, products))
+    return replace(prepared, model=coded, restored=restored, maps=prepared.maps.noting("decomposition"))

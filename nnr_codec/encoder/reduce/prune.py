@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from ...errors import EncodeError, Option
 from ...model import Array, Channels, Slice, described
-from ..changed import changed
-from .diffusion import GRID, importance
-from .tool import Pruning, Reduced, matches, within
-from .zeros import cleared, magnitudes, missing, share, work_type
+from ..overlay import overlaid
+from ..prepared import Prepared, Pruning, matches
+from .graph_diffusion import GRID, channel_importance
+from .magnitudes import cleared, magnitudes, missing, share, work_type
+from .tool import within
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -59,27 +60,27 @@ class Prune:
         if self.scope not in SCOPES:
             raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no graph tells of channels."""
         if self.ratio is None:
             raise EncodeError(Option("reduce"), ": prune needs a ratio, such as prune(ratio=0.1)")
         if self.ratio:
-            groups = _groups(reduced, self.tensors)
+            groups = _groups(prepared, self.tensors)
             if not groups:
-                raise EncodeError(Option("reduce"), f": prune({self._told}): {_why(reduced)}")
-            reduced = _without(reduced, groups, self._kept(groups))
+                raise EncodeError(Option("reduce"), f": prune({self._told}): {_why(prepared)}")
+            prepared = _without(prepared, groups, self._kept(groups))
         if self.sparsity:
-            reduced = self._sparse(reduced)
+            prepared = self._sparse(prepared)
         if self.mask:
-            reduced = replace(reduced, pruning=replace(reduced.pruning or Pruning(), sparse=True))
-        return reduced
+            prepared = replace(prepared, pruning=replace(prepared.pruning or Pruning(), sparse=True))
+        return prepared
 
     @property
     def _told(self) -> str:
         return f"ratio={self.ratio}" + (f", tensors={self.tensors}" if self.tensors != "*" else "")
 
     def _kept(self, groups: list[_Group]) -> list[Mask]:
-        """Which channels of each group stay."""
+        """Return a mask for each group of the channels that stay."""
         ratio = self.ratio or 0.0
         kept = [np.ones(group.channels.size, np.bool_) for group in groups]
         if self.scope == "local":
@@ -95,11 +96,11 @@ class Prune:
             kept[k][c] = False
         return kept
 
-    def _sparse(self, reduced: Reduced) -> Reduced:
-        """The matrices with some of their parameters 0."""
-        filters = _by_filter(_groups(reduced, "*"))
-        names = reduced.matrices(self.tensors)
-        arrays = {name: reduced.array(name) for name in names}
+    def _sparse(self, prepared: Prepared) -> Prepared:
+        """Return the matrices with some of their parameters 0."""
+        filters = _by_filter(_groups(prepared, "*"))
+        names = prepared.matrices(self.tensors)
+        arrays = {name: prepared.array(name) for name in names}
         weights = {name: _weighted(array, filters.get(name)) for name, array in arrays.items()}
         count = missing(arrays.values(), self.sparsity)
         every = np.concatenate(list(weights.values()))
@@ -109,8 +110,8 @@ class Prune:
             last = min(count, len(every)) - 1
             threshold = np.partition(every, last)[last]
             others = {name: cleared(array, weights[name] <= threshold) for name, array in arrays.items()}
-        maps = reduced.maps.noting("sparsification")
-        return replace(reduced.replaced(others), maps=maps)
+        maps = prepared.maps.noting("sparsification")
+        return replace(prepared.replaced(others), maps=maps)
 
 
 @dataclass(frozen=True)
@@ -125,40 +126,40 @@ class _NoFloatsError(Exception):
     """Channels of which nothing tells how much they matter."""
 
 
-def _why(reduced: Reduced) -> str:
-    """Why there are no channels."""
-    if reduced.wiring.channels:
+def _why(prepared: Prepared) -> str:
+    """Return the reason why there are no channels to remove."""
+    if prepared.wiring.channels:
         return "rules, patterns, types or earlier steps leave none of the network's channels"
-    if reduced.model.topology is None:
+    if prepared.model.topology is None:
         return "there is no graph, which alone tells of channels"
     return "the graph tells of no channels that could be removed"
 
 
-def _groups(reduced: Reduced, tensors: str) -> list[_Group]:
-    """The channels that may be removed: of tensors that may change and are as the graph says."""
-    tied = {*reduced.model.aliases, *reduced.model.aliases.values()}
+def _groups(prepared: Prepared, tensors: str) -> list[_Group]:
+    """Return the channels that may be removed: of tensors that may change and are as the graph says."""
+    tied = {*prepared.model.aliases, *prepared.model.aliases.values()}
     found = []
-    for channels in reduced.wiring.channels:
+    for channels in prepared.wiring.channels:
         names = {part.tensor for part in channels.parts}
-        if not all(name in reduced.model.tensors and name not in tied and reduced.may_change(name) for name in names):
+        if not all(name in prepared.model.tensors and name not in tied and prepared.may_change(name) for name in names):
             continue
-        shapes = {name: described(reduced.model.tensors, name)[1] for name in names}
+        shapes = {name: described(prepared.model.tensors, name)[1] for name in names}
         if not all(_fits(part, channels.size, shapes[part.tensor]) for part in channels.parts):
             continue
         makers = [part for part in channels.parts if part.makes]
         if not makers or not all(matches(part.tensor, tensors) for part in makers):
             continue
-        rows = (rows_of(reduced.array(part.tensor), part, channels.size) for part in makers)
-        readers = (rows_of(reduced.array(part.tensor), part, channels.size) for part in _readers(reduced, channels))
+        rows = (rows_of(prepared.array(part.tensor), part, channels.size) for part in makers)
+        readers = (rows_of(prepared.array(part.tensor), part, channels.size) for part in _readers(prepared, channels))
         with suppress(_NoFloatsError):
-            found.append(_Group(channels, importance(rows, readers)))
+            found.append(_Group(channels, channel_importance(rows, readers)))
     return found
 
 
-def _readers(reduced: Reduced, channels: Channels) -> list[Slice]:
-    """The slices of weights that read the channels."""
+def _readers(prepared: Prepared, channels: Channels) -> list[Slice]:
+    """Return the slices of weights that read the channels."""
     makers = {(part.tensor, part.axis) for part in channels.parts if part.makes}
-    shapes = {part.tensor: described(reduced.model.tensors, part.tensor)[1] for part in channels.parts}
+    shapes = {part.tensor: described(prepared.model.tensors, part.tensor)[1] for part in channels.parts}
     return [
         part
         for part in channels.parts
@@ -171,14 +172,14 @@ def _fits(part: Slice, size: int, shape: tuple[int, ...]) -> bool:
 
 
 def indices(part: Slice, channels: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """Where the numbers of some channels stand along the dimension of a slice, in order of the channels."""
+    """Return the indices of some channels along the dimension of a slice, in order of the channels."""
     outer = np.arange(part.outer)[None, :, None] * size * part.inner
     inner = np.arange(part.inner)[None, None, :]
     return (part.offset + outer + channels[:, None, None] * part.inner + inner).reshape(-1)
 
 
 def rows_of(array: Array, part: Slice, size: int) -> Floats:
-    """The numbers of each channel, shape (size, n); _NoFloatsError where they are no finite floats."""
+    """Return the numbers of each channel, shape (size, n); _NoFloatsError where they are no finite floats."""
     if work_type(array) is None:
         raise _NoFloatsError
     taken = np.take(np.moveaxis(array, part.axis, 0), indices(part, np.arange(size), size), axis=0)
@@ -188,54 +189,54 @@ def rows_of(array: Array, part: Slice, size: int) -> Floats:
     return rows
 
 
-def _without(reduced: Reduced, groups: list[_Group], kept: list[Mask]) -> Reduced:
-    """The model without channels, and its topology's shapes and channels as they are then."""
+def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prepared:
+    """Return the model without channels, and its topology's shapes and channels as they are then."""
     stays: dict[tuple[str, int], Mask] = {}
     for group, mask in zip(groups, kept, strict=True):
         gone = np.flatnonzero(~mask)
         for part in group.channels.parts if len(gone) else ():
             key = part.tensor, part.axis
             if key not in stays:
-                stays[key] = np.ones(described(reduced.model.tensors, part.tensor)[1][part.axis], np.bool_)
+                stays[key] = np.ones(described(prepared.model.tensors, part.tensor)[1][part.axis], np.bool_)
             stays[key][indices(part, gone, group.channels.size)] = False
     others: dict[str, Array] = {}
     for (name, axis), mask in stays.items():
-        others[name] = np.compress(mask, others[name] if name in others else reduced.array(name), axis=axis)
+        others[name] = np.compress(mask, others[name] if name in others else prepared.array(name), axis=axis)
     shapes = {name: array.shape for name, array in others.items()}
     size = {id(group.channels): int(mask.sum()) for group, mask in zip(groups, kept, strict=True)}
     channels = tuple(
         Channels(size.get(id(each), each.size), tuple(_moved(part, stays) for part in each.parts))
-        for each in reduced.wiring.channels
+        for each in prepared.wiring.channels
     )
-    done = reduced.replaced(others)
-    left = {name: _left(reduced, name, stays) for name in others}
-    pruned = [*dict.fromkeys([*reduced.model.pruned, *others])]
-    pruning = reduced.pruning or Pruning()
+    done = prepared.replaced(others)
+    left = {name: _left(prepared, name, stays) for name in others}
+    pruned = [*dict.fromkeys([*prepared.model.pruned, *others])]
+    pruning = prepared.pruning or Pruning()
     return replace(
         done,
-        model=replace(done.model, tensors=changed(done.model.tensors, _scales(reduced, stays)), pruned=pruned),
+        model=replace(done.model, tensors=overlaid(done.model.tensors, _scales(prepared, stays)), pruned=pruned),
         restored=replace(done.restored, pruned=pruned),
-        wiring=replace(reduced.wiring.with_shapes(shapes), channels=channels),
-        maps=reduced.maps.noting("pruning"),
+        wiring=replace(prepared.wiring.with_shapes(shapes), channels=channels),
+        maps=prepared.maps.noting("pruning"),
         pruning=replace(pruning, dims={**pruning.dims, **shapes}, kept={**pruning.kept, **left}),
     )
 
 
-def _scales(reduced: Reduced, stays: Mapping[tuple[str, int], Mask]) -> dict[str, Array]:
-    """What is left of scales that a step made, which no graph knows."""
+def _scales(prepared: Prepared, stays: Mapping[tuple[str, int], Mask]) -> dict[str, Array]:
+    """Return the remaining parts of scales that a step made, which no graph lists."""
     return {
-        block.scale: np.compress(stays[block.weight, block.axis], reduced.array(block.scale))
-        for block in reduced.model.blocks
+        block.scale: np.compress(stays[block.weight, block.axis], prepared.array(block.scale))
+        for block in prepared.model.blocks
         if block.scale is not None
-        and block.scale not in reduced.restored.tensors
+        and block.scale not in prepared.restored.tensors
         and (block.weight, block.axis) in stays
     }
 
 
-def _left(reduced: Reduced, name: str, stays: Mapping[tuple[str, int], Mask]) -> tuple[Mask, ...]:
-    """Which of the indices that each dimension of a tensor had, before all steps, are left."""
-    shape = described(reduced.model.tensors, name)[1]
-    before = reduced.pruning.kept.get(name) if reduced.pruning else None
+def _left(prepared: Prepared, name: str, stays: Mapping[tuple[str, int], Mask]) -> tuple[Mask, ...]:
+    """Return masks of the indices of each dimension, as it was before all steps, that are left."""
+    shape = described(prepared.model.tensors, name)[1]
+    before = prepared.pruning.kept.get(name) if prepared.pruning else None
     found = []
     for axis, extent in enumerate(shape):
         mask = stays.get((name, axis), np.ones(extent, np.bool_))
@@ -248,13 +249,13 @@ def _left(reduced: Reduced, name: str, stays: Mapping[tuple[str, int], Mask]) ->
 
 
 def _moved(part: Slice, stays: Mapping[tuple[str, int], Mask]) -> Slice:
-    """A slice where other channels of its dimension are gone."""
+    """Return a slice where other channels of its dimension are gone."""
     mask = stays.get((part.tensor, part.axis))
     return part if mask is None else replace(part, offset=int(np.count_nonzero(mask[: part.offset])))
 
 
 def _by_filter(groups: list[_Group]) -> dict[str, tuple[Slice, int, Floats]]:
-    """The importances of the filters of weights."""
+    """Return the importances of the filters of weights."""
     return {
         part.tensor: (part, group.channels.size, group.importance)
         for group in groups
@@ -264,7 +265,7 @@ def _by_filter(groups: list[_Group]) -> dict[str, tuple[Slice, int, Floats]]:
 
 
 def _weighted(array: Array, filters: tuple[Slice, int, Floats] | None) -> npt.NDArray[np.float32]:
-    """How much each parameter matters, in row-major order: 0 for those that are 0, infinite for no finite numbers."""
+    """Return the weighted magnitude of each parameter, in row-major order; infinite for those not finite."""
     found = magnitudes(array).astype(np.float64)
     found[np.isnan(found)] = np.inf
     if filters:

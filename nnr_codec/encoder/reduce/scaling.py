@@ -16,12 +16,12 @@ from ...config import EncoderConfig
 from ...constants import NNR_CPT_LS
 from ...errors import EncodeError, Option
 from ...model import Array, Block, Model, Wiring, described
-from ..changed import Floats, changed, multiplied
-from ..plan import fits_name
-from .blocks import may_change, members
-from .tool import Reduced, matches
+from ..facts import fits_name
+from ..overlay import Floats, multiplied, overlaid
+from ..prepared import Prepared, matches
+from .tool import may_change, members
 
-#: How many times less, or more, an index of a weight may be scaled than the median of them is.
+#: Largest ratio of a scale to the median of all, and of the median to a scale.
 RANGE = 16.0
 
 
@@ -49,30 +49,30 @@ class Scale:
         if self.method not in METHODS:
             raise EncodeError(Option("reduce"), f": scale(method={self.method}) takes {' or '.join(METHODS)}")
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is no weight to fit scales to."""
         if self.method == "fit":
-            return replace(reduced, fitted=reduced.fitted.union(reduced.matrices(self.tensors)))
-        return _scaled(reduced, self.tensors)
+            return replace(prepared, fitted=prepared.fitted.union(prepared.matrices(self.tensors)))
+        return _scaled(prepared, self.tensors)
 
 
-def with_scales(reduced: Reduced) -> Reduced:
-    """The model when all steps are done, with a scale of ones for each fitted weight whose block has nothing to scale.
+def with_scales(prepared: Prepared) -> Prepared:
+    """Return the model after all steps, with a scale of ones for each fitted weight that has nothing to scale.
 
     Weights that cannot be fitted are fitted no more: those with ``sensitivity`` or ``hessians``, a codebook or a goal
     of their own, or whose block has a tensor that may not change.
     """
-    if not reduced.fitted:
-        return reduced
-    model, config = reduced.model, reduced.config
+    if not prepared.fitted:
+        return prepared
+    model, config = prepared.model, prepared.config
     blocks = list(model.blocks)
-    apart = reduced.fitted - {name for block in blocks for name in (block.weight, block.g, block.h, *members(block))}
+    apart = prepared.fitted - {name for block in blocks for name in (block.weight, block.g, block.h, *members(block))}
     blocks += [Block(name) for name in model.tensors if name in apart]
-    labels = {name.casefold() for name in (*model.tensors, *reduced.wiring.shapes)}
+    labels = {name.casefold() for name in (*model.tensors, *prepared.wiring.shapes)}
     fits, found, scales = set(), [], dict[str, Array]()
     for block in blocks:
         own, new = block, f"{block.weight}_scaling"
-        if block.weight in reduced.fitted and block.g is None and _may_fit(block, model, config):
+        if block.weight in prepared.fitted and block.g is None and _may_fit(block, model, config):
             dtype, shape = described(model.tensors, block.weight)
             if block.scale is not None or block.gamma is not None:
                 fits.add(block.weight)
@@ -82,12 +82,12 @@ def with_scales(reduced: Reduced) -> Reduced:
                 own = replace(block, scale=new)
         if own.scale is not None or block.weight not in apart:
             found.append(own)
-    coded = replace(model, tensors=changed(model.tensors, scales), blocks=found)
-    return replace(reduced, model=coded, fitted=frozenset(fits))
+    coded = replace(model, tensors=overlaid(model.tensors, scales), blocks=found)
+    return replace(prepared, model=coded, fitted=frozenset(fits))
 
 
 def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
-    """Whether levels of a weight may decide on the tensors of its block."""
+    """Return whether levels of a weight may decide on the tensors of its block."""
     taking: tuple[str | None, ...] = ()
     if block.scale is not None:
         taking = (block.scale,)
@@ -104,18 +104,18 @@ def _may_fit(block: Block, model: Model, config: EncoderConfig) -> bool:
 
 
 def _holds(dtype: np.dtype[Any], scale: str, model: Model, config: EncoderConfig) -> bool:
-    """Whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
+    """Return whether a new scale is as precise as it has to be, and can be in a unit with a weight of this type."""
     listed = config.indexed_references and model.topology is not None  # where names are labels of it, all of them (A.4)
     allowed = config.compressed_parameter_types & NNR_CPT_LS and config.for_tensor(scale).fine_vectors
     return dtype.itemsize >= 4 and bool(allowed) and not listed and fits_name(scale)
 
 
-def _scaled(reduced: Reduced, tensors: str) -> Reduced:
-    """The model with new scales for its blocks, and weights divided, index by index, by what multiplies known ones.
+def _scaled(prepared: Prepared, tensors: str) -> Prepared:
+    """Return the model with scales for its blocks, known ones multiplied, and the weights divided by the factors.
 
     What comes out is without the scales that are new, and has undivided weights where there are such.
     """
-    model, restored, config, wiring = reduced.model, reduced.restored, reduced.config, reduced.wiring
+    model, restored, config, wiring = prepared.model, prepared.restored, prepared.config, prepared.wiring
     others: dict[str, Array] = {}
     scales: dict[str, Array] = {}
     divisors: dict[str, tuple[Floats, int]] = {}
@@ -138,16 +138,16 @@ def _scaled(reduced: Reduced, tensors: str) -> Reduced:
             divisors[block.weight] = factors, block.axis
         blocks.append(replace(block, scale=scale))
     if not others and not scales:
-        return reduced
+        return prepared
     return replace(
-        reduced,
-        model=replace(model, tensors=changed(model.tensors, others | scales, divisors), blocks=blocks),
-        restored=replace(restored, tensors=changed(restored.tensors, others, divisors)),
+        prepared,
+        model=replace(model, tensors=overlaid(model.tensors, others | scales, divisors), blocks=blocks),
+        restored=replace(restored, tensors=overlaid(restored.tensors, others, divisors)),
     )
 
 
 def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) -> Array | None:
-    """What each index of a weight's dimension is divided by, in the weight's type; None where it is to stay as it is.
+    """Return the divisor of each index of a weight's dimension, in the weight's type; None to leave it as it is.
 
     An error is amplified by alpha of the batch normalization (8.2.1), in proportion to which it should be less; in
     proportion to the root mean square of the index, it could be more. The geometric mean of both is what served
@@ -177,20 +177,20 @@ def _divisor(block: Block, model: Model, config: EncoderConfig, wiring: Wiring) 
 
 
 def _fits(block: Block, scale: str, divisor: Array, config: EncoderConfig) -> bool:
-    """Whether a new scale is as precise as it has to be, and what is asked of the weight not asked of their product."""
+    """Return whether a new scale is precise enough, and the weight has no goal of its own."""
     return (
         divisor.dtype.itemsize >= 4 and not _has_goals(block.weight, config) and config.for_tensor(scale).fine_vectors
     )
 
 
 def _has_goals(name: str, config: EncoderConfig) -> bool:
-    """Whether a codebook or an error is asked for that is of the tensor as it was."""
+    """Return whether a codebook or an error is asked for that is of the tensor as it was."""
     options = config.for_tensor(name)
     return (options.codebook or None, options.snr, options.max_error) != (None, None, None)
 
 
 def _gain(block: Block, model: Model, wiring: Wiring) -> Floats | None:
-    """Alpha of the batch normalization of a block, one number for each index; None where it has none."""
+    """Return alpha of the batch normalization of a block, one number for each index; None where it has none."""
     by_weight = {known.weight: known for known in wiring.blocks}
     bn = by_weight.get(block.weight, block) if block.gamma is None else block
     if bn.gamma is None or bn.var is None or bn.epsilon is None or (block.gamma is None and block.scale != bn.gamma):

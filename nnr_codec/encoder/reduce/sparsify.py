@@ -10,20 +10,25 @@ import numpy as np
 
 from ...errors import EncodeError, Option
 from ...model import Array
-from .compressibility import compressible
-from .filters import small_rows
-from .magnitude import largest_of_least, small_items
-from .micro import small_blocks, small_of_superblocks
-from .statistics import thresholds
+from ..prepared import Prepared, Pruning
+from .magnitudes import below, cleared, magnitudes, matrices, missing
+from .sparsify_methods import (
+    compressible,
+    largest_of_least,
+    small_blocks,
+    small_items,
+    small_of_superblocks,
+    small_rows,
+    thresholds,
+)
 from .structure import Triple, dimensions, divided
-from .tool import Pruning, Reduced, within
-from .zeros import below, cleared, magnitudes, matrices, missing
+from .tool import within
 
 Arrays = Mapping[str, Array]
 
 METHODS = ("magnitude", "statistics", "compressibility", "rows", "micro")
 SCOPES = ("global", "local")
-#: The block where none is given: all of a kernel, whose zeros are coded one after the other.
+#: Default block: a whole kernel, whose zeros are coded one after the other.
 KERNEL = "1x1"
 
 
@@ -83,18 +88,18 @@ class Sparsify:
         if self.superblock:
             divided(block, superblock)
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError without a ratio, or without matrices."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
-        before = {name: reduced.array(name) for name in reduced.matrices(self.tensors)}
-        axes = {block.weight: block.axis for block in (*reduced.wiring.blocks, *reduced.model.blocks)}
+        before = {name: prepared.array(name) for name in prepared.matrices(self.tensors)}
+        axes = {block.weight: block.axis for block in (*prepared.wiring.blocks, *prepared.model.blocks)}
         after: dict[str, Array] = {}
         for part in [before] if self.scope == "global" else [{name: array} for name, array in before.items()]:
             after |= self._sparse(part, axes)
-        pruning = replace(reduced.pruning or Pruning(), sparse=True) if self.mask else reduced.pruning
-        maps = reduced.maps.noting("sparsification")
-        return replace(reduced.replaced(after), pruning=pruning, maps=maps)
+        pruning = replace(prepared.pruning or Pruning(), sparse=True) if self.mask else prepared.pruning
+        maps = prepared.maps.noting("sparsification")
+        return replace(prepared.replaced(after), pruning=pruning, maps=maps)
 
     @property
     def _blocks(self) -> tuple[Triple, Triple]:
@@ -102,7 +107,7 @@ class Sparsify:
         return block, dimensions("sparsify(superblock)", self.superblock or KERNEL, whole=True)
 
     def _sparse(self, tensors: Arrays, axes: Mapping[str, int]) -> Arrays:
-        """What becomes of tensors, of which some may be missing that stay what they are."""
+        """Return the tensors that change."""
         if self.threshold is not None:
             return {name: cleared(array, below(array, self.threshold)) for name, array in tensors.items()}
         ratio, (block, superblock) = self.ratio or 0.0, self._blocks
@@ -124,7 +129,7 @@ class Sparsify:
 
 
 def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = False) -> dict[str, Array]:
-    """An update with the small parameters of its matrices set to 0, about as many as asked for.
+    """Return an update with the small parameters of its matrices set to 0, about as many as asked for.
 
     Matrices are the float tensors with at least two extents above 1; all others stay as they are. What stays and what
     does not is decided by one number, delta, for all of them: it is the least one that gives enough zeros.
@@ -157,13 +162,13 @@ def sparsify(update: Mapping[str, Array], ratio: float, *, structured: bool = Fa
 
 
 def _single(tensors: Arrays, wanted: int) -> Arrays:
-    """Matrices with single parameters set to 0 by statistics; some may be missing, which stay what they are."""
+    """Return the matrices that change, with single parameters set to 0 by statistics."""
     found = thresholds(tensors, wanted)
     return {name: cleared(tensors[name], magnitudes(tensors[name]) <= found[name]) for name in found}
 
 
 def _rows(tensors: Arrays, wanted: int, axes: Mapping[str, int] | None = None) -> Arrays:
-    """Matrices with rows set to 0, indices of the first dimension, or of another one where ``axes`` have it."""
+    """Return the matrices that change, with rows set to 0: indices of the first dimension, or of that in ``axes``."""
     turned = {name: np.moveaxis(array, (axes or {}).get(name, 0), 0) for name, array in tensors.items()}
     found = small_rows(turned, wanted)
     out: dict[str, Array] = {}

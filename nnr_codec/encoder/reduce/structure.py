@@ -19,25 +19,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import EncodeError, Option
-from .zeros import CHUNK
+from .magnitudes import CHUNK
 
 Triple = tuple[int, int, int]
 Item = TypeVar("Item", bound=np.generic)
 
 #: The largest extent of blocks and superblocks: block_dimensions and super_block_dimensions are u(8) (6.3.4.3).
 LARGEST = 255
-#: The most items of a block.
+#: Upper bound of the items of a block: it bounds memory.
 ITEMS = 1 << 12
 
 
 def reshaped(shape: tuple[int, ...]) -> Triple:
-    """The three dimensions of a weight: the first two, and the product of all others (reshaped_tensor_dimensions)."""
+    """Return the three dimensions of a weight: the first two, and the product of the others."""
     first, second, *others = (*shape, 1, 1)
     return first, second, prod(others)
 
 
 def dimensions(option: str, text: str, *, whole: bool = False) -> Triple:
-    """Three extents from a text such as ``4x1x1``.
+    """Return three extents from a text such as ``4x1x1``.
 
     One that is left out at the end is 1; with ``whole`` it is 0, which stands for all that the tensor has. EncodeError
     for anything else than one to three numbers from 1 to 255.
@@ -88,12 +88,12 @@ class Blocks:
 
     @property
     def counts(self) -> Triple:
-        """How many blocks there are along each dimension."""
+        """Number of blocks along each dimension."""
         a, b, c = (-(-whole // part) for part, whole in zip(self.sizes, reshaped(self.shape), strict=True))
         return a, b, c
 
     def gathered(self, array: npt.NDArray[Item]) -> npt.NDArray[Item]:
-        """A tensor as shape (blocks, items of a block), in its type; what blocks at the end lack is 0.
+        """Return a tensor as shape (blocks, items of a block), in its type; what blocks at the end lack is 0.
 
         It may be a view of the tensor, where blocks lie one after the other.
         """
@@ -108,7 +108,7 @@ class Blocks:
         return solid.reshape(a, i, b, j, c, k).transpose(0, 2, 4, 1, 3, 5).reshape(a * b * c, i * j * k)
 
     def scattered(self, rows: npt.NDArray[Item]) -> npt.NDArray[Item]:
-        """The tensor whose blocks are the rows of shape (blocks, items), or (blocks, 1) where items are alike."""
+        """Return the tensor whose blocks are the rows, of shape (blocks, items), or (blocks, 1) for equal items."""
         (a, b, c), (i, j, k) = self.counts, self.sizes
         rows = np.broadcast_to(rows, (a * b * c, i * j * k))
         solid = rows.reshape(a, b, c, i, j, k).transpose(0, 3, 1, 4, 2, 5).reshape(a * i, b * j, c * k)
@@ -116,7 +116,7 @@ class Blocks:
         return solid[:d0, :d1, :d2].reshape(self.shape)
 
     def slabs(self, array: npt.NDArray[Item]) -> Iterator[npt.NDArray[Item]]:
-        """What :meth:`gathered` gives, some blocks at a time; those of the last slab may have fewer items."""
+        """Yield the result of :meth:`gathered`, some blocks at a time; blocks of the last slab may have fewer items."""
         solid = array.reshape(reshaped(self.shape))
         together = max(CHUNK // prod(solid.shape[1:]) // self.sizes[0], 1) * self.sizes[0]
         for start in range(0, len(solid), together):
@@ -124,7 +124,7 @@ class Blocks:
             yield replace(self, shape=some.shape).gathered(some)
 
     def items(self) -> npt.NDArray[np.int64]:
-        """How many items of the tensor each block has, shape (blocks,)."""
+        """Return the number of items of the tensor in each block, shape (blocks,)."""
         a, b, c = (
             np.minimum(size, extent - size * np.arange(count))
             for size, count, extent in zip(self.sizes, self.counts, reshaped(self.shape), strict=True)
@@ -132,7 +132,7 @@ class Blocks:
         return (a[:, None, None] * b[:, None] * c).reshape(-1)
 
     def superblocks(self) -> npt.NDArray[np.int64]:
-        """The number of the superblock of each block, shape (blocks,): row-major order of where superblocks lie."""
+        """Return the number of the superblock of each block, shape (blocks,), in row-major order of superblocks."""
         number = np.zeros(self.counts, np.int64)
         for axis, (size, count, extent) in enumerate(zip(self.sizes, self.counts, self.superblock, strict=True)):
             of_axis = np.arange(count) * size // (extent or size * count)

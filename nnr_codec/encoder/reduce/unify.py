@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ...errors import EncodeError, Option
 from ...model import Array
+from ..prepared import Prepared
+from .magnitudes import share
 from .structure import Blocks, Triple, dimensions, divided
-from .tool import Reduced, within
-from .zeros import share
+from .tool import within
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -73,11 +74,11 @@ class Unify:
         """The shape of superblocks, 0 for what is whole."""
         return dimensions("superblock", self.superblock, whole=True)
 
-    def apply(self, reduced: Reduced) -> Reduced:
+    def apply(self, prepared: Prepared) -> Prepared:
         """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": unify needs a ratio, such as unify(ratio=0.3), or a threshold")
-        grids = self._grids(reduced)
+        grids = self._grids(prepared)
         parts = [part for grid in grids.values() for part in grid]
         if self.threshold is not None:
             chosen = [part.errors <= self.threshold for part in parts]
@@ -85,24 +86,24 @@ class Unify:
             chosen = _least(parts, self.ratio or 0.0)
         unified, masks = {}, iter(chosen)
         for name, grid in grids.items():
-            array = reduced.array(name)
+            array = prepared.array(name)
             for part in grid:
                 array = part.unified(array, next(masks))
             unified[name] = array
-        maps = reduced.maps.noting("unification")
-        return replace(reduced.replaced(unified), maps=maps)
+        maps = prepared.maps.noting("unification")
+        return replace(prepared.replaced(unified), maps=maps)
 
-    def threshold_at(self, reduced: Reduced, ratio: float) -> float:
-        """The threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
-        parts = [part for grid in self._grids(reduced).values() for part in grid]
+    def threshold_at(self, prepared: Prepared, ratio: float) -> float:
+        """Return the threshold that unifies as much as a ratio; errors are those of :meth:`apply`."""
+        parts = [part for grid in self._grids(prepared).values() for part in grid]
         errors = [part.errors[chosen] for part, chosen in zip(parts, _least(parts, ratio), strict=True)]
         return float(np.concatenate([*errors, np.zeros(1)]).max())
 
-    def _grids(self, reduced: Reduced) -> dict[str, list[_Part]]:
-        """The blocks of each tensor; EncodeError where there are none at all."""
+    def _grids(self, prepared: Prepared) -> dict[str, list[_Part]]:
+        """Return the blocks of each tensor; EncodeError where there are none at all."""
         found = {}
-        for name in reduced.matrices(self.tensors):
-            if grid := _parts(reduced.array(name), self.shapes, self.super_shape):
+        for name in prepared.matrices(self.tensors):
+            if grid := _parts(prepared.array(name), self.shapes, self.super_shape):
                 found[name] = grid
         if not found:
             raise EncodeError(
@@ -135,7 +136,7 @@ class _Part:
     sizes: Numbers
 
     def unified(self, array: Array, chosen: Mask) -> Array:
-        """A tensor in which the chosen ones of these blocks have one magnitude each."""
+        """Return a tensor in which the chosen ones of these blocks have one magnitude each."""
         magnitudes = np.zeros(prod(self.blocks.counts), array.dtype)
         magnitudes[self.number[chosen]] = self.magnitudes[chosen].astype(array.dtype)
         new: npt.NDArray[Any] = self.blocks.scattered(magnitudes[:, np.newaxis])
@@ -146,7 +147,7 @@ class _Part:
 
 
 def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list[_Part]:
-    """The blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
+    """Return the blocks of a tensor; none for a tensor that is not finite, or too narrow for each of the shapes."""
     candidates, costs = [], []
     for shape in dict.fromkeys(shapes):
         blocks = Blocks(array.shape, shape, superblock)
@@ -170,7 +171,7 @@ def _parts(array: Array, shapes: tuple[Triple, ...], superblock: Triple) -> list
 
 
 def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
-    """Of each row the mean of magnitudes that are not 0, the sum of the squares of what it is off by, and how many."""
+    """Return the mean nonzero magnitude of each row, the sum of squared deviations from it, and the count."""
     with np.errstate(all="ignore"):  # what is not finite is seen by its sum
         magnitudes = np.abs(rows.astype(np.float64, order="C"))  # whose sums do not depend on how the tensor lies
         there = magnitudes != 0
@@ -181,12 +182,12 @@ def _of_rows(rows: Array) -> tuple[Floats, Floats, Numbers]:
 
 
 def _only(part: _Part, chosen: Mask) -> _Part:
-    """Some of the blocks."""
+    """Return some of the blocks."""
     return _Part(part.blocks, part.number[chosen], part.magnitudes[chosen], part.errors[chosen], part.sizes[chosen])
 
 
 def _least(parts: list[_Part], ratio: float) -> list[Mask]:
-    """The blocks with the least errors: so many that they have this part of all parameters, and no more."""
+    """Return the blocks with the least errors: so many that they have this part of all parameters, and no more."""
     sizes = np.concatenate([part.sizes for part in parts])
     order = np.argsort(np.concatenate([part.errors for part in parts]), kind="stable")
     reached = np.cumsum(sizes[order])

@@ -26,10 +26,11 @@ from ...errors import FormatError
 from ...files import output_directory, output_file
 from ...limits import Budget, Limits
 from ...model import Array, Channels, Model, Topology, Wiring
+from ...topology.blocks import find_blocks
+from ...topology.channels import find_channels
 from .. import FormatWarning, announce, check_topology, described, listed
-from .blocks import find_blocks
-from .channels import find_channels
 from .container import Container, is_container, open_container
+from .dataflow import flow
 from .graph import Graph, parse_graph, with_shapes
 from .labels import GRAPH, QUANT, is_hidden, label_paths, present_paths
 from .lexer import check_text
@@ -217,14 +218,14 @@ def wiring(topology: Topology) -> Wiring:
     first = {label: variables[label] for label in _spellings(read.variables)}
     return Wiring(
         {label: variable.shape for label, variable in first.items()},
-        find_blocks(read),
+        lambda: find_blocks(flow(read)),
         {label: _KINDS[variable.dtype] for label, variable in first.items()},
         ignores_case=True,
     )
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed (:mod:`.channels`), where some variables have other shapes.
+    """Which channels of the network could be removed, where some variables have other shapes.
 
     Raises FormatError for a text that is malformed, LimitError for one that asks for too much.
     """
@@ -232,7 +233,7 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
     if shapes:
         others = {name.casefold(): shape for name, shape in shapes.items()}
         graph = parse_graph(with_shapes(topology.data, graph, others), Limits())
-    return find_channels(graph)
+    return find_channels(flow(graph, whole=True))
 
 
 def _spellings(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:

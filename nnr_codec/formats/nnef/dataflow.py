@@ -1,4 +1,4 @@
-"""Who computes from what in the graph of an NNEF document: calls and operators followed through names and fragments.
+"""The graph of an NNEF document: calls and operators followed through names and fragments.
 
 Operators are the operations that they stand for (NNEF 1.0, table 1), and calls of fragments are replaced by what is in
 them. What is decided by a condition or in a loop stays unknown.
@@ -10,7 +10,10 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ...topology import graph as topology
+from ...topology.graph import Tensor, Value
 from .graph import Graph
+from .operations import operations
 from .tree import (
     Array,
     Assignment,
@@ -28,8 +31,8 @@ from .tree import (
     walk,
 )
 
-#: Operations that are followed, with those of their parameters that may be tensors, and some more.
-PARAMETERS = {
+#: Operations of blocks and layers, with those of their parameters that may be tensors, and some more.
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "conv": ("input", "filter", "bias"),
     "deconv": ("input", "filter", "bias"),
     "separable_conv": ("input", "plane_filter", "point_filter", "bias"),
@@ -51,7 +54,10 @@ PARAMETERS = {
     "concat": ("values", "axis"),
     "pad": ("input", "padding", "border", "value"),
 }
-_OPERATORS = {"+": "add", "*": "mul"}
+_OPERATORS = {
+    **{"+": "add", "-": "sub", "*": "mul", "/": "div", "^": "pow", "<": "lt", ">": "gt", "<=": "le", ">=": "ge"},
+    **{"==": "eq", "!=": "ne", "&&": "and", "||": "or"},
+}
 
 _MAX_DEPTH = 200
 # Nodes of the fragments that calls are replaced by.
@@ -60,83 +66,48 @@ _MAX_INLINED = 500_000
 _MAX_LITERALS = 8
 
 
-@dataclass(slots=True, eq=False)
-class Value:
-    """What an expression gives.
-
-    Parameters
-    ----------
-    operation : str
-        One of :data:`PARAMETERS`, or empty.
-    called : str
-        The operation or operator as it is written; empty where the expression is none, or is not followed.
-    inputs : dict of str to Value
-        The arguments of such an operation by parameter.
-    items : list of Value, or None
-        Of an array or a tuple.
-    constant : bool, int, float, str or None
-        A number, with its sign, a string or a logical.
-    variable : Variable or None
-    users : list of Value
-        What is computed from it, once for each use; what is not followed counts twice.
-    """
-
-    operation: str = ""
-    called: str = ""
-    inputs: dict[str, Value] = field(default_factory=dict)
-    items: list[Value] | None = None
-    constant: bool | int | float | str | None = None
-    variable: Variable | None = None
-    users: list[Value] = field(default_factory=list)
-
-
 class _TooMuchError(Exception):
     """Fragments call fragments without end, or without need."""
 
 
 @dataclass(frozen=True)
-class Flow:
-    """What a graph computes.
+class Flow(topology.Graph):
+    """The values of a graph.
 
     Parameters
     ----------
-    operations : list of Value
-        Those that are followed, in the order of the text.
-    names : dict of str to Value
+    names : mapping of str to Value
         What the identifiers of the graph stand for at its end.
-    values : list of Value
-        All that is made, what is not followed among it, each after what it is computed from.
     """
 
-    operations: list[Value]
-    names: Mapping[str, Value]
-    values: list[Value] = field(default_factory=list)
+    names: Mapping[str, Value] = field(default_factory=dict)
 
 
-def flow(graph: Graph) -> Flow:
-    """What a graph computes; nothing where fragments make it too large."""
-    follower = _Follower(graph)
+def flow(graph: Graph, *, whole: bool = False) -> Flow:
+    """Return the values of a graph; none where fragments make it too large.
+
+    Operations are those of :data:`PARAMETERS`, or of all of NNEF for a ``whole`` graph, which takes longer.
+    """
+    follower = _Follower(graph, whole)
     try:
         names = follower.run(graph)
     except _TooMuchError:
-        return Flow([], {})
-    return Flow(follower.operations, names, follower.values)
-
-
-def follow(graph: Graph) -> list[Value]:
-    """The operations of a graph, in the order of the text; none where fragments make it too large."""
-    return flow(graph).operations
+        return Flow()
+    return Flow(follower.values, names=names)
 
 
 _Names = dict[str, Value]
 
 
 class _Follower:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, whole: bool) -> None:
+        self.parameters = _declared() if whole else PARAMETERS
         self.variables = {variable.call: variable for variable in graph.variables}
+        self.labels: dict[str, list[str]] = {}  # of each tensor, those that its variables have
+        for variable in graph.variables:
+            self.labels.setdefault(variable.label.casefold(), []).append(variable.label)
         self.fragments = {part.name.name: part for part in graph.document.fragments if part.body is not None}
         self.sizes = {name: sum(1 for _ in _nodes(fragment)) for name, fragment in self.fragments.items()}
-        self.operations: list[Value] = []
         self.values: list[Value] = []
         self.unknown = Value()
         self.inlined_nodes = 0
@@ -166,14 +137,12 @@ class _Follower:
             for part, item in zip(target.items, items, strict=True):
                 self.assign(part, item, names)
 
-    def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None, called: str = "") -> Value:
+    def new(self, operation: str = "", inputs: Mapping[str, Value] | None = None, text: str = "") -> Value:
         """A value that is computed from others."""
-        value = Value(operation, called, dict(inputs or {}))
+        value = Value(operation, dict(inputs or {}), text)
         for used in value.inputs.values():
             used.users.append(value)
         self.values.append(value)
-        if operation:
-            self.operations.append(value)
         return value
 
     def lose(self, expression: Expression, names: _Names) -> Value:
@@ -216,8 +185,8 @@ class _Follower:
         return made
 
     def stored(self, variable: Variable) -> Value:
-        made = self.new()
-        made.variable = variable
+        made, labels = self.new(), self.labels[variable.label.casefold()]
+        made.tensor = Tensor(labels[0], variable.shape, variable.dtype == "scalar", len(labels) == 1)
         return made
 
     def call(self, call: Invocation, names: _Names, depth: int) -> Value:
@@ -229,7 +198,7 @@ class _Follower:
             self.inlined_nodes += self.sizes[operation]
             if self.inlined_nodes > _MAX_INLINED:
                 raise _TooMuchError
-        known = [part.name.name for part in fragment.parameters] if fragment else PARAMETERS.get(operation, ())
+        known = [part.name.name for part in fragment.parameters] if fragment else self.parameters.get(operation, ())
         bound: _Names = {}
         for place, argument in enumerate(call.arguments):
             name = argument.name.name if argument.name else known[place] if place < len(known) else ""
@@ -253,6 +222,14 @@ class _Follower:
         value = self.new()
         value.items = results
         return value
+
+
+@functools.cache
+def _declared() -> Mapping[str, tuple[str, ...]]:
+    """Return the parameters of all operations of NNEF."""
+    return {
+        name: tuple(parameter.name.name for parameter in declared.parameters) for name, declared in operations().items()
+    }
 
 
 def _nodes(fragment: Fragment) -> Iterator[Node]:

@@ -16,12 +16,13 @@ from ...errors import FormatError, LimitError, MissingDependencyError
 from ...files import output_file, output_files
 from ...limits import Budget, Limits
 from ...model import Array, Channels, Model, Topology, Wiring
+from ...topology.blocks import find_blocks
+from ...topology.channels import find_channels
 from .. import opened_file, state
 from ..companion_files import neighbour, opened
 from ..lazy import LazyTensors
 from ..protobuf import LENGTH, VARINT, Source, without_zero
-from .blocks import find_blocks
-from .channels import find_channels
+from .dataflow import BROADCASTS, flow
 from .external import find
 from .graph import read_graph
 from .layout import Layout, Slot
@@ -203,13 +204,13 @@ def wiring(topology: Topology) -> Wiring:
     slots = graph.layout.slots
     return Wiring(
         {slot.name: slot.items.shape for slot in slots},
-        find_blocks(graph),
+        lambda: find_blocks(flow(graph)),
         {slot.name: _KINDS[slot.items.stored.kind] for slot in slots},
     )
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed (:mod:`.channels`), where some tensors have other shapes.
+    """Which channels of the network could be removed, where some tensors have other shapes.
 
     Raises FormatError or LimitError for a model that is malformed.
     """
@@ -217,4 +218,4 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
     graph = read_graph(Source(data, Limits()), Limits(), whole=True)
     if shapes:
         graph = read_graph(Source(with_shapes(data, graph, shapes), Limits()), Limits(), whole=True)
-    return find_channels(graph)
+    return find_channels(flow(graph)) if graph.opset >= BROADCASTS else ()

@@ -30,6 +30,7 @@ FOLLOWED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalizatio
 _MAX_DEPTH = 32  # of graphs in graphs
 _MAX_NODES = 500_000
 _MAX_EACH = 1 << 16  # inputs, outputs and attributes of a node; graphs and integers of an attribute
+_MAX_WORD = 64  # bytes of a string that is an attribute
 _ONNX = ("", "ai.onnx")
 
 
@@ -54,7 +55,8 @@ class _Node:
 class _Attribute:
     """Of an AttributeProto."""
 
-    NAME, FLOAT, INT, T, G, INTS, TENSORS, GRAPHS, SPARSE_TENSOR, SPARSE_TENSORS = 1, 2, 3, 5, 6, 8, 10, 11, 22, 23
+    NAME, FLOAT, INT, STRING, T, G, INTS, TENSORS, GRAPHS = 1, 2, 3, 4, 5, 6, 8, 10, 11
+    SPARSE_TENSOR, SPARSE_TENSORS = 22, 23
 
 
 class _Function:
@@ -76,7 +78,7 @@ class Node:
     operation: str = ""
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    attributes: dict[str, int | float | list[int]] = field(default_factory=dict)
+    attributes: dict[str, int | float | str | list[int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -286,7 +288,7 @@ class _Walker:
                 self.collect(graphs, part)
             elif part.number in (_Attribute.TENSORS, _Attribute.SPARSE_TENSORS):
                 self.stay(part, sparse=part.number == _Attribute.SPARSE_TENSORS)
-            elif part.number in (_Attribute.FLOAT, _Attribute.INT, _Attribute.INTS) and node:
+            elif part.number in (_Attribute.FLOAT, _Attribute.INT, _Attribute.STRING, _Attribute.INTS) and node:
                 self.collect(numbers, part)
         name = self.source.text(seen[_Attribute.NAME]) if _Attribute.NAME in seen else ""
         if node and numbers:
@@ -300,18 +302,23 @@ class _Walker:
             self.within(seen[_Attribute.T], walk)
         elif _Attribute.T in seen:
             self.stay(seen[_Attribute.T])
+            if node and node.operation == "ConstantOfShape" and self.whole:
+                value = constant_of(self.source, read_tensor(self.source, seen[_Attribute.T], self.limits))
+                node.attributes[name] = [int(each) for each in value.values] if value else []
         if _Attribute.SPARSE_TENSOR in seen and name == "sparse_value" and constant is not None:
             self.within(seen[_Attribute.SPARSE_TENSOR], partial(self.sparse, path=constant))
         elif _Attribute.SPARSE_TENSOR in seen:
             self.stay(seen[_Attribute.SPARSE_TENSOR], sparse=True)
 
-    def value(self, parts: list[Field]) -> int | float | list[int]:
-        """The number or the integers of an attribute."""
+    def value(self, parts: list[Field]) -> int | float | str | list[int]:
+        """The number, the word or the integers of an attribute."""
         last = parts[-1]
         if last.number == _Attribute.FLOAT and last.wire == FIXED32:
             return float(struct.unpack("<f", self.source.read(last.body, last.end))[0])
         if last.number == _Attribute.INT and last.wire == VARINT:
             return number(last)
+        if last.number == _Attribute.STRING and last.wire == LENGTH:
+            return self.source.read(last.body, min(last.end, last.body + _MAX_WORD)).decode("ascii", "replace")
         return [signed(value) for part in parts for value in integers(self.source, part, _MAX_EACH)]
 
     # -------------------------------------------------------------------------------------------- tensors

@@ -19,11 +19,15 @@ from typing import BinaryIO
 from ...errors import FormatError
 from ...files import output_files
 from ...limits import Budget, Limits
-from ...model import Model, Topology, Wiring
+from ...model import Channels, Model, Topology, Wiring
+from ...topology.blocks import find_blocks
+from ...topology.channels import find_channels
 from .. import FormatWarning, announce, check_topology, described, listed, opened_file, state, warn_of_loss
 from ..companion_files import located, opened
 from ..lazy import LazyTensors
+from .dataflow import flow
 from .ir import Constant, is_ir, read_constants
+from .shapes import with_shapes
 from .weights import check_size, count_left_out, entry_of, write_items, write_zeros
 
 NAME = "openvino"
@@ -53,10 +57,25 @@ def owns(topology: Topology) -> bool:
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Types and shapes of an IR's constants; FormatError or LimitError where the XML cannot be read."""
+    """Types, shapes and blocks of an IR's constants; FormatError or LimitError where the XML cannot be read."""
     constants = read_constants(topology.data, Limits())
-    shapes = {name: constant.shape for name, constant in constants.items()}
-    return Wiring(shapes, kinds={name: constant.stored.kind for name, constant in constants.items()})
+    return Wiring(
+        {name: constant.shape for name, constant in constants.items()},
+        lambda: find_blocks(flow(topology.data, constants)),
+        {name: constant.stored.kind for name, constant in constants.items()},
+    )
+
+
+def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
+    """Which channels of the network could be removed, where some constants have other shapes.
+
+    Raises FormatError or LimitError where the XML cannot be read.
+    """
+    data, constants = topology.data, read_constants(topology.data, Limits())
+    if shapes:
+        data = with_shapes(data, constants, shapes)
+        constants = read_constants(data, Limits())
+    return find_channels(flow(data, constants))
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
@@ -115,12 +134,15 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
     check_topology(NAME, topology)
     assert topology is not None
     # The text is the caller's own by now, and may be long.
-    most = max(len(topology.data), Limits().max_topology_bytes)
-    constants = read_constants(topology.data, Limits(max_topology_bytes=most))
+    most, text = max(len(topology.data), Limits().max_topology_bytes), topology.data
+    constants = read_constants(text, Limits(max_topology_bytes=most))
+    if shapes := {name: described(model, name)[1] for name in model.pruned if name in constants and name in model}:
+        text = with_shapes(text, constants, shapes)
+        constants = read_constants(text, Limits(max_topology_bytes=2 * most))
     ordered = sorted(constants.values(), key=lambda constant: constant.offset)
     for constant in ordered:
         _check_fit(model, constant)
-    size = _size(model, constants)
+    size = _end(constants) if shapes else _size(model, constants)
     check_size(constants.values(), size)
     _warn_of_others(model, constants)
     warn_of_loss(model, "an OpenVINO IR", "topology", own=_SIZE)
@@ -132,7 +154,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
             write_items(file, model.tensors[constant.name], constant.stored)
             at = constant.end
         write_zeros(file, size - at)
-        create(path.name).write(topology.data)
+        create(path.name).write(text)
 
 
 def _read_xml(source: Path | BinaryIO, limits: Limits) -> tuple[Topology, dict[str, Constant]]:
@@ -164,9 +186,8 @@ def _check_fit(model: Model, constant: Constant) -> None:
         raise FormatError(f"the model has no tensor {constant.name[:80]!a}, a constant of the XML")
     dtype, shape = described(model, constant.name)
     if shape != constant.shape:
-        way = "was it pruned? " if constant.name in model.pruned else ""
         raise FormatError(
-            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}: {way}save it as .safetensors",
+            f"tensor {constant.name[:80]!a} has shape {list(shape)}; the XML says {what}: save it as .safetensors",
             tensor=constant.name,
         )
     if dtype.name != constant.stored.name:

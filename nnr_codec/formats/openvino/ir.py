@@ -43,7 +43,8 @@ MAX_DEPTH, MAX_ELEMENTS, MAX_TAG, MAX_WORDS = 200, 4_000_000, 1 << 20, 1 << 16
 _PART = 1 << 16
 _NUMBER = re.compile("[0-9]{1,18}")
 _SHAPE = re.compile(r"\s*(?:[0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)?\s*")
-_CONSTANTS = ("Const", "Constant")
+#: Types of the layers that are constants.
+CONSTANTS = ("Const", "Constant")
 # How much of a name an error tells.
 _LONGEST = 80
 
@@ -144,7 +145,7 @@ class _Reader:
         elif tag == "layers" and len(self._path) == 2 and self._until_layers:
             raise _EnoughError
         elif tag == "layer" and parent == "layers":
-            self._layers.append(_Layer(attributes.get("name", ""), attributes.get("type") in _CONSTANTS))
+            self._layers.append(_Layer(attributes.get("name", ""), attributes.get("type") in CONSTANTS))
         elif parent == "layer" and self._layers:
             layer = self._layers[-1]
             layer.part = tag

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..nnef.dataflow import Value
+from ...topology.graph import Value
 
 #: vx_nn_rounding_type_e.
 FLOOR, CEILING = "VX_NN_DS_SIZE_ROUNDING_FLOOR", "VX_NN_DS_SIZE_ROUNDING_CEILING"

@@ -14,7 +14,8 @@ from dataclasses import replace
 from math import prod
 
 from ...model import Array
-from ..nnef.dataflow import Value, flow
+from ...topology.graph import Value
+from ..nnef.dataflow import flow
 from ..nnef.graph import Graph
 from .arguments import (
     CEILING,
@@ -52,12 +53,12 @@ LONGEST = 1 << 16
 def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
     """The tensors whose values say whether a batch normalization is folded."""
     found: dict[str, None] = {}
-    for value in flow(graph).operations:
+    for value in flow(graph).values:
         if value.operation == "batch_normalization":
             before = value.inputs.get("input")
             named = [value.inputs.get(role) for role in NORMALIZING]
             for used in (*named, before.inputs.get("bias") if before else None):
-                name = parameters.name(used.variable) if used and used.variable else None
+                name = parameters.name(used.tensor.name) if used and used.tensor else None
                 if name is not None and prod(parameters.shape(name)) <= LONGEST:
                     found[name] = None
     return list(found)
@@ -91,7 +92,7 @@ class _Builder(Wires):
         }
         results = [self.flow.names.get(result.name) for result in graph.document.graph.results]
         for value in _ordered([result for result in results if result]):
-            is_tensor = value.constant is None and value.items is None and value.variable is None
+            is_tensor = value.constant is None and value.items is None and value.tensor is None
             if is_tensor and id(value) not in self.wires:
                 self.wires[id(value)] = self.take(value)
         for result in results:
@@ -113,7 +114,7 @@ class _Builder(Wires):
             taken = list(self.tensors_in(value))
             if not taken:
                 return None  # arithmetic of constants
-            self.network.left[value.called] += 1
+            self.network.left[value.text] += 1
             if value.operation == "batch_normalization" and (names := self.idle(value)):
                 self.network.folded.update(names)  # it adds its offset, whatever comes before it
             for wire in taken:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from ...model import Array, Model
 from .. import described
-from ..nnef.tree import Variable
 from .arguments import Shape
 from .tensors import Q78, VxTensor, type_of
 
@@ -85,9 +84,9 @@ class Parameters:
         self._model = model
         self._names = {name.casefold(): name for name in model}
 
-    def name(self, variable: Variable) -> str | None:
+    def name(self, label: str) -> str | None:
         """The name of the tensor; None where there is none."""
-        return variable.label if variable.label in self._model.tensors else self._names.get(variable.label.casefold())
+        return label if label in self._model.tensors else self._names.get(label.casefold())
 
     def shape(self, name: str) -> Shape:
         """Its shape."""

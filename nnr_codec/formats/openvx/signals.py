@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 from ...model import Array
-from ..nnef.dataflow import Value, flow
+from ...topology.graph import Value
+from ..nnef.dataflow import flow
 from ..nnef.graph import Graph
 from .arguments import NoLayerError, Shape, integers, number, padding
 from .network import Layer, Network, Parameters
@@ -53,7 +53,6 @@ class Wires:
         self.network = Network()
         self.flow = flow(graph)
         self.names = {id(value): name for name, value in reversed([*self.flow.names.items()])}
-        self.labels = Counter(variable.label.casefold() for variable in graph.variables)
         self.wires: dict[int, Wire | None] = {}  # by the identity of values
         self.not_negative: set[int] = set()
         self.made: set[int] = set()  # signals that layers give, and that are no parts of others
@@ -84,14 +83,14 @@ class Wires:
                 return None
             before, after = shapes[0][:axis], shapes[0][axis + 1 :]
             return (*before, sum(shape[axis] for shape in shapes), *after)
-        return max(shapes, key=prod) if value.called in ALIKE else None
+        return max(shapes, key=prod) if value.text in ALIKE else None
 
     # ---------------------------------------------------------------------------------------------- signals
     def signal(self, value: Value, shape: Shape) -> Wire:
         """A new signal."""
         if not shape or min(shape) < 1 or prod(shape) > LARGEST_SIGNAL:
             raise NoLayerError
-        name = self.names.get(id(value), value.called)
+        name = self.names.get(id(value), value.text)
         self.network.signals.append(VxTensor(name, Q78, tuple(reversed(shape))))
         return Wire(len(self.network.signals) - 1, shape)
 
@@ -122,13 +121,13 @@ class Wires:
     # ---------------------------------------------------------------------------------------------- tensors
     def named(self, value: Value | None) -> str | None:
         """The tensor that a value is."""
-        return self.parameters.name(value.variable) if value and value.variable else None
+        return self.parameters.name(value.tensor.name) if value and value.tensor else None
 
     def private(self, value: Value | None) -> str | None:
         """The tensor that a value is, if it is used here only."""
-        if value is None or value.variable is None or len(value.users) != 1:
+        if value is None or value.tensor is None or len(value.users) != 1:
             return None
-        return self.named(value) if self.labels[value.variable.label.casefold()] == 1 else None
+        return self.named(value) if value.tensor.is_private else None
 
     def tensor(self, name: str | None, shape: Shape) -> str:
         """A tensor as a layer takes it, in this shape; of vectors, extents of 1 do not count."""

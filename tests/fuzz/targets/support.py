@@ -115,7 +115,7 @@ def consume(model: Model) -> None:
         assert (tensor.dtype, tensor.shape) == (dtype, shape), (name, dtype, shape, tensor.dtype, tensor.shape)
         total += tensor.size
     if model.topology:
-        formats.wiring(model.topology)
+        _ = formats.wiring(model.topology).blocks
         formats.channels(model.topology)
     if total <= SMALL:
         _there_and_back(model)

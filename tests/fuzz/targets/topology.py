@@ -68,7 +68,7 @@ def target(data: bytes) -> None:
     topology = Topology("nnef", text, quantization or None)
     with harmless():
         graph = parse_graph(text, LIMITS)
-        formats.wiring(topology)
+        _ = formats.wiring(topology).blocks
         formats.channels(topology)
         shapes = {variable.label.casefold(): (7, *variable.shape[1:]) for variable in graph.variables}
         parse_graph(with_shapes(text, graph, shapes), LIMITS)

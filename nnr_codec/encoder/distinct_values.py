@@ -1,0 +1,97 @@
+"""Tensors of few distinct values: which they are, in order of value, and how often each one is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..dtypes import StoredType
+
+#: Items of a first sample, and the share of distinct ones from which on the rest is not examined.
+SAMPLE, SHARE = 16_384, 0.95
+#: Items of a chunk: temporary arrays of a chunk take 2 MB at most.
+CHUNK = 1 << 18
+
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct items of a tensor.
+
+    Parameters
+    ----------
+    patterns : ndarray of unsigned integer, shape (k,)
+        Ordered by the value that they are patterns of, not-a-numbers at the ends.
+    counts : ndarray of int64, shape (k,)
+    """
+
+    patterns: Patterns
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def bits(self) -> float:
+        """Zero-order entropy of all items."""
+        return entropy_bits(self.counts)
+
+    @property
+    def most_frequent(self) -> int:
+        """Index of the most frequent item, of several the first."""
+        return int(self.counts.argmax())
+
+
+def distinct(patterns: Patterns, stored: StoredType, most: int, share: float = SHARE) -> Distinct | None:
+    """Return the distinct items; None when there are more than ``most``, or than a ``share`` of a sample."""
+    if patterns.itemsize <= 2:
+        every = np.zeros(1 << 8 * patterns.itemsize, np.int64)
+        for part in chunks(patterns):
+            every += np.bincount(part, minlength=every.size)
+        found = every.nonzero()[0].astype(patterns.dtype)
+        counts = every[found]
+    else:
+        some = sample(patterns)
+        if len(np.unique(some)) > share * len(some):
+            return None
+        found, counts = patterns[:0], np.zeros(0, np.int64)
+        for part in chunks(patterns):
+            more, times = np.unique(part, return_counts=True)
+            found, places = np.unique(np.concatenate([found, more]), return_inverse=True)
+            counts = np.bincount(places, np.concatenate([counts, times])).astype(np.int64)
+            if len(found) > most:
+                return None
+    if len(found) > most:
+        return None
+    order = np.argsort(_ranks(found, stored), kind="stable")
+    return Distinct(found[order], counts[order])
+
+
+def sample(items: npt.NDArray[Any], about: int = SAMPLE) -> npt.NDArray[Any]:
+    """Return up to about so many items of a flat array, spread over all of it."""
+    step: int = len(items) // about | 1
+    return items[::step]
+
+
+def chunks(items: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Yield the items of a flat array, CHUNK at a time."""
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
+
+
+def entropy_bits(counts: npt.NDArray[Any]) -> float:
+    """Return the zero-order entropy of symbols with these counts, in bits for all symbols."""
+    counts = counts[counts > 0].astype(np.float64)
+    total = float(counts.sum())
+    return float(total * np.log2(total) - (counts * np.log2(counts)).sum()) if len(counts) > 1 else 0.0
+
+
+def _ranks(patterns: Patterns, stored: StoredType) -> Patterns:
+    """Return unsigned integers in the order of the values of patterns."""
+    bits = 8 * stored.itemsize
+    top = patterns.dtype.type(1 << (bits - 1))
+    if stored.kind == "f":
+        return np.where(patterns & top, ~patterns, patterns | top)
+    return patterns ^ top if stored.kind == "i" else patterns

@@ -1,0 +1,234 @@
+"""Codes of side information that keep every bit of a tensor (docs/side-information.md): candidates, with their numbers.
+
+* integers: a base, and low bits in a unit of their own, where their own values are not the best levels.
+* floats: exponents are coded, and the rest of their bits is stored.
+* grids: floats that were made of small integers by a scale, one for the tensor or one for each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext import quantizer
+from ..dtypes import StoredType
+from ..sideinfo.record import FloatCode, GridCode, IntegerCode
+from .distinct_values import CHUNK, SAMPLE, chunks, distinct, entropy_bits, sample
+from .facts import TensorFacts
+
+Floats = npt.NDArray[np.floating[Any]]
+Doubles = npt.NDArray[np.float64]
+
+#: Bits of the levels where low bits are stored apart.
+HIGH_BITS = 6
+#: Mantissa bits in the levels, beside the exponent; the others are stored.
+MANTISSA = 1
+#: cabac_unary_length_minus1 of exponents: their levels are spread widely.
+EXPONENT_UNARY = 30
+#: Integers that quantizers give the largest magnitude; tried for mantissas of fewer than SHORT bits, whose rounding
+#: hides divisors.
+LARGEST, SHORT = (127, 128, 7, 8, 255, 15, 3, 1, 32767, 32768), 16
+#: Channels of a first sample; magnitudes of each channel whose common divisor is searched.
+CHANNELS, MAGNITUDES = 4, 64
+#: Largest integer of a grid, and the largest that is no coincidence: all values of narrow types are on some grid.
+MOST, CERTAIN = 1 << 16, 255
+
+
+# ----------------------------------------------------------------------------------------------------------- integers
+def integer_codes(facts: TensorFacts) -> Iterator[IntegerCode]:
+    """Yield codes for a tensor of integers: levels around some base, and levels of what is above some low bits."""
+    low, high = facts.bounds
+    levels, others = facts.part_id("levels"), facts.part_id("bits")
+    width = (high - low).bit_length()
+    if width <= 32:
+        for base in sorted({low, low + (high - low + 1) // 2, _median(facts)} - {0}):
+            if low - base >= -(1 << 31) and high - base < 1 << 31:
+                yield IntegerCode(base, unit=levels)
+    for bits in sorted({width - 32, width - HIGH_BITS, 32 if width > 32 else 0}):
+        if bits > 0:  # levels from 0 on, or around it when they take all of int32
+            base = low if width - bits < 32 else low + (1 << (width - 1))
+            yield IntegerCode(base, bits, others, levels)
+
+
+def _median(facts: TensorFacts) -> int:
+    some: list[int] = sorted(sample(facts.array.reshape(-1)).tolist())
+    return some[len(some) // 2]
+
+
+# ------------------------------------------------------------------------------------------------------------- floats
+@dataclass(frozen=True)
+class FloatChoice:
+    """A code of floats, and the bits of both units' contents."""
+
+    code: FloatCode
+    bits: float
+
+
+def float_code(facts: TensorFacts) -> FloatChoice | None:
+    """Return the code for a tensor of floats; None where it would leave no bits to the other unit."""
+    stored, patterns, ids = facts.stored, facts.patterns, (facts.part_id("bits"), facts.part_id("levels"))
+    mantissa = min(MANTISSA, stored.mantissa)
+    by_sign, both_zeros = _exponent_histogram(facts, mantissa)
+    zeros, rows, lower_bits = _low_zeros(facts, stored.mantissa - mantissa)
+    choices = []
+    for holes in range(3 if both_zeros[1] else 2 if both_zeros[0] else 1):
+        empty, rest = both_zeros[:holes], by_sign.copy()
+        rest[:holes, 0] -= empty
+        unsigned, counts = not rest[1].any(), rest.sum(axis=0)
+        kept = int(counts.sum())
+        width = int(not unsigned) + stored.mantissa - mantissa - zeros
+        if kept and width + zeros * (rows is not None):
+            bits = entropy_bits(np.append(counts, empty)) + kept * width + kept / len(patterns) * lower_bits
+            code = FloatCode(ids[0], int(counts.argmax()), mantissa, holes, unsigned, zeros, rows, ids[1])
+            choices.append(FloatChoice(code, bits))
+    return min(choices, key=lambda choice: choice.bits, default=None)
+
+
+def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return counts of exponents with the first mantissa bits by sign, and counts of +0.0 and -0.0."""
+    stored = facts.stored
+    shift, sign = stored.mantissa - mantissa, facts.patterns.dtype.type(1 << (stored.bits - 1))
+    counts = np.zeros((2, 1 << (stored.exponent + mantissa)), np.int64)
+    both_zeros = np.zeros(2, np.int64)
+    for part in chunks(facts.patterns):
+        counts += np.bincount((part >> shift).astype(np.int64), minlength=counts.size).reshape(2, -1)
+        both_zeros += [len(part) - np.count_nonzero(part), np.count_nonzero(part == sign)]
+    return counts, both_zeros
+
+
+def _low_zeros(facts: TensorFacts, most: int) -> tuple[int, bytes | None, float]:
+    """Return the number of low mantissa bits that are 0, the rows where they are (None: all), and the bits left."""
+    stored = facts.stored
+    rows = facts.dims[0]
+    per_row = len(facts.patterns) // rows
+    patterns = facts.patterns.reshape(rows, per_row)
+    trailing = np.empty(rows, np.uint8)
+    counts = np.zeros(most + 1, np.int64)
+    together = max(CHUNK // per_row, 1)
+    for start in range(0, rows, together):
+        used = np.bitwise_or.reduce(patterns[start : start + together], axis=1)
+        used |= used.dtype.type(1 << stored.mantissa)
+        lowest = used & (~used + used.dtype.type(1))
+        found = np.minimum(np.frexp(lowest.astype(np.float64))[1] - 1, most)
+        trailing[start : start + together] = found
+        counts += np.bincount(found, minlength=most + 1)
+    everywhere = int(counts.nonzero()[0][0])
+    having = counts[::-1].cumsum()[::-1]  # rows with at least so many zeros
+    saved: npt.NDArray[Any] = np.arange(most + 1) * having * per_row - 1.2 * rows
+    best = int(saved.argmax())
+    if saved[best] <= everywhere * rows * per_row:
+        return everywhere, None, 0.0
+    marked = trailing >= best
+    return best, np.packbits(marked).tobytes(), float(best * per_row * (rows - int(marked.sum())))
+
+
+# -------------------------------------------------------------------------------------------------------------- grids
+def grid_codes(facts: TensorFacts) -> Iterator[GridCode]:
+    """Yield the codes of uniform grids on which all magnitudes lie: of the tensor, of each row, of each column."""
+    values, stored = facts.floats, facts.stored
+    work = np.dtype("<f8" if stored.name == "float64" else "<f4")
+    magnitudes = _of_tensor(facts, work)
+    scale = None if magnitudes is None else _scales(magnitudes, stored, work)
+    if scale is not None and magnitudes is not None:
+        yield GridCode(scale.tobytes(), unit=facts.part_id("levels"))
+        if magnitudes.max() <= CERTAIN * scale[0]:
+            return
+    for axis in sorted({0, values.ndim - 1}) if values.ndim > 1 else ():
+        if values.size >= 4 * values.shape[axis]:
+            scales = _of_channels(np.moveaxis(values, axis, 0), stored, work)
+            if scales is not None:
+                yield GridCode(scales.tobytes(), axis, facts.part_id("levels"))
+
+
+def _of_tensor(facts: TensorFacts, work: np.dtype[Any]) -> Doubles | None:
+    """Return the distinct magnitudes; None where a sample is on no grid, or there are too many for one."""
+    stored, found = facts.stored, facts.distinct
+    if found is None and _scales(_magnitudes(sample(facts.floats.reshape(-1))[None]), stored, work) is not None:
+        found = distinct(facts.patterns, stored, 2 * MOST + 1, share=1)
+    return None if found is None else _magnitudes(found.patterns.view(stored.dtype).astype(np.float64)[None])
+
+
+def _of_channels(channels: Floats, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
+    """Return the scale of each index of the first dimension; None where one has none."""
+    some = channels[:: len(channels) // CHANNELS | 1]
+    some = some.reshape(len(some), -1)
+    if _scales(_magnitudes(some[:, :: some.shape[1] // SAMPLE | 1]), stored, work) is None:
+        return None
+    scales = np.empty(len(channels), work)
+    together = max(CHUNK * len(channels) // channels.size, 1)
+    for start in range(0, len(channels), together):
+        part = channels[start : start + together]
+        found = _scales(_magnitudes(part.reshape(len(part), -1)), stored, work)
+        if found is None:
+            return None
+        scales[start : start + together] = found
+    return scales
+
+
+def _magnitudes(values: Floats) -> Doubles:
+    """Return magnitudes of each channel in ascending order, shape (channels, n); distinct ones of a single channel."""
+    sizes = np.abs(values)
+    return (np.sort(sizes, axis=1) if len(sizes) > 1 else np.unique(sizes)[None]).astype(np.float64)
+
+
+def _scales(magnitudes: Doubles, stored: StoredType, work: np.dtype[Any]) -> Floats | None:
+    """Return the scale of each channel whose multiples, rounded once, are its magnitudes; None if one has none."""
+    largest = magnitudes[:, -1]
+    counts = np.count_nonzero(np.diff(magnitudes, axis=1, prepend=0), axis=1)
+    if counts.max() > MOST or not np.isfinite(largest).all():
+        return None
+    # Half the distance to the next number of the type: what a rounded product may be off; less below powers of two.
+    fractions, exponents = np.frexp(magnitudes)
+    subnormal = 3 - (1 << (stored.exponent - 1))
+    error: Doubles = np.ldexp(1.0, np.maximum(exponents, subnormal) - 2 - stored.mantissa)
+    least = magnitudes - np.where((fractions == 0.5) & (exponents > subnormal), error / 2, error)
+    scales: Floats = (largest == 0).astype(work)
+    for integer in (0, *LARGEST) if stored.mantissa < SHORT else (0,):
+        estimates = np.where(counts <= integer, largest / integer, 0) if integer else _divisors(magnitudes, error)
+        left = ((scales == 0) & (estimates > 0)).nonzero()[0]
+        if len(left):
+            scales[left] = _refined(magnitudes[left], least[left], error[left], estimates[left], stored, work)
+        if scales.all():
+            return scales
+    return None
+
+
+def _divisors(magnitudes: Doubles, error: Doubles) -> Doubles:
+    """Estimate the greatest common divisors of magnitudes; 0 where rounding errors hide it."""
+    width = magnitudes.shape[1]
+    columns = np.linspace(0, width - 1, min(width, MAGNITUDES)).astype(np.int64)
+    found = np.empty(len(magnitudes))
+    quantizer.divisors(np.ascontiguousarray(magnitudes), np.ascontiguousarray(error), columns, MOST, found)
+    return found
+
+
+def _refined(
+    magnitudes: Doubles, least: Doubles, error: Doubles, estimates: Doubles, stored: StoredType, work: np.dtype[Any]
+) -> Floats:
+    """Return numbers near estimates whose rounded multiples are the magnitudes of each channel; 0 without one.
+
+    Larger magnitudes tell them ever more precisely: each bounds its scale to where its own multiple rounds to it, from
+    ``least`` on.
+    """
+    low, high = np.zeros(len(estimates)), np.full(len(estimates), np.inf)
+    for most in (15, 63, 255, MOST) if stored.mantissa < SHORT else (MOST,):
+        integers = np.rint(magnitudes / estimates[:, None])
+        integers[(integers == 0) | (integers > most)] = np.nan
+        low = np.fmax(low, np.fmax.reduce(least / integers, axis=1))
+        high = np.fmin(high, np.fmin.reduce((magnitudes + error) / integers, axis=1))
+        estimates = estimates.clip(low, high)
+    middle = ((low + high) / 2).astype(work)
+    scales: Floats = np.zeros_like(middle)
+    for near in (middle, np.nextafter(middle, work.type(0)), np.nextafter(middle, work.type(np.inf))):
+        factors = near[:, None]
+        integers = np.rint(magnitudes / factors).astype(work)
+        products = (integers * factors).astype(stored.dtype).astype(np.float64)
+        fits = (products == magnitudes).all(axis=1) & (integers[:, -1] <= MOST)
+        scales = np.where((scales == 0) & fits, near, scales)
+        if scales.all():
+            break
+    return scales

@@ -1,0 +1,299 @@
+"""Facts about one tensor, which decide its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import prod
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext import quantizer
+from ..config import EncoderConfig, TensorOptions
+from ..constants import DecompressedDataFormat
+from ..dtypes import StoredType, stored_type
+from ..errors import EncodeError
+from ..limits import Limits
+from ..model import Array
+from ..sideinfo.record import Code, RawCode, TensorRecord
+from ..tensor.quant import DTYPES
+from .distinct_values import Distinct, distinct
+from .effort import EFFORTS, Effort
+from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, Source, TensorPlan, Tools
+from .sensitivity import Importance, importance
+
+F = DecompressedDataFormat
+
+#: The smallest format that holds every value of an integer type; NNR has signed integers only (Table 15).
+INTEGER_FORMATS: dict[str, DecompressedDataFormat] = {
+    "bool": F.TENSOR_INT2,
+    "int2": F.TENSOR_INT2,
+    "uint2": F.TENSOR_INT3,
+    "int4": F.TENSOR_INT4,
+    "uint4": F.TENSOR_INT8,
+    "int8": F.TENSOR_INT8,
+    "uint8": F.TENSOR_INT16,
+    "int16": F.TENSOR_INT16,
+    "uint16": F.TENSOR_INT32,
+    "int32": F.TENSOR_INT32,
+    "uint32": F.TENSOR_INT64,
+    "int64": F.TENSOR_INT64,
+    "uint64": F.TENSOR_INT64,
+}
+#: Floats that are not listed are coded as float32.
+FLOAT_FORMATS: dict[str, DecompressedDataFormat] = {
+    "float16": F.TENSOR_FLOAT16,
+    "float32": F.TENSOR_FLOAT32,
+    "float64": F.TENSOR_FLOAT64,
+}
+
+DEFAULT_LIMITS = Limits()
+_TOOLS_OF = attrgetter(*TOOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorContext:
+    """Constraints on one tensor from the rest of the bitstream.
+
+    Parameters
+    ----------
+    index : int
+        Place of the tensor in the model, which is all that a record says of an empty one.
+    taken : frozenset of str
+        Ids that :meth:`TensorFacts.part_id` must not return.
+    room : int
+        Bytes that the tensor may take of the record.
+    is_update : bool
+        The array is a difference, whose unit defines it completely.
+    is_bits : bool
+        It is a difference of bit patterns.
+    out_of_reach : bool
+        QuantizationParameter, which suits other tensors, leaves no step for this one.
+    """
+
+    index: int = 0
+    taken: frozenset[str] = frozenset()
+    room: int = 0
+    is_update: bool = False
+    is_bits: bool = False
+    out_of_reach: bool = False
+
+
+#: The context of a tensor on its own.
+ALONE = TensorContext()
+
+
+@dataclass(eq=False)
+class TensorFacts:
+    """The facts about one tensor; those that take a pass over the values are computed once, when asked for.
+
+    Parameters
+    ----------
+    name : str
+    array : ndarray
+        In native byte order and C order.
+    stored : StoredType
+    options : TensorOptions
+        Tools that are left open are None.
+    config : EncoderConfig
+    context : TensorContext
+    importance : Importance or None
+        The cost of errors, where the caller gives it.
+    """
+
+    name: str
+    array: Array
+    stored: StoredType
+    options: TensorOptions
+    config: EncoderConfig
+    context: TensorContext = ALONE
+    importance: Importance | None = None
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape as coded."""
+        return self.array.shape or (1,)
+
+    @cached_property
+    def is_fine(self) -> bool:
+        """True if its steps are those of vectors, if it is quantized."""
+        vector = len([extent for extent in self.dims if extent > 1]) < 2
+        return vector and self.options.exact is None and self.options.fine_vectors
+
+    @property
+    def effort(self) -> Effort:
+        """The choices that the options leave to the level of effort."""
+        return EFFORTS[self.config.effort]
+
+    @property
+    def tools(self) -> Tools:
+        """The tools of the options, and what stands for those that are left open."""
+        return _tools(self.config.effort, self.is_fine, *_TOOLS_OF(self.options))
+
+    @cached_property
+    def patterns(self) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """The items as unsigned integers, shape (n,)."""
+        return self.array.reshape(-1).view(self.stored.pattern)
+
+    @cached_property
+    def distinct(self) -> Distinct | None:
+        """The distinct items, unless there are many."""
+        return distinct(self.patterns, self.stored, DEFAULT_LIMITS.max_codebook)
+
+    @cached_property
+    def bounds(self) -> tuple[Any, Any]:
+        """Least and largest value, as numbers of Python's; where some are not finite, at least one of these is not."""
+        if self.stored.kind != "f":
+            return int(self.array.min()), int(self.array.max())
+        return self._survey[:2]
+
+    @property
+    def energy(self) -> tuple[float, int]:
+        """The sum of the squares of finite floats, the same on every machine, and how many of them are not 0."""
+        return self._survey[2:4]
+
+    @property
+    def smallest(self) -> float:
+        """The smallest magnitude of floats other than 0; infinity if there is none."""
+        return self._survey[4]
+
+    @cached_property
+    def _survey(self) -> tuple[float, float, float, int, float]:
+        floats = self.floats.reshape(-1)
+        wide: quantizer.Real = floats if floats.itemsize > 2 else floats.astype(np.float32)
+        return quantizer.survey(wide)
+
+    @property
+    def floats(self) -> npt.NDArray[np.floating[Any]]:
+        """The values in a type of numpy's."""
+        array: npt.NDArray[Any] = self.array
+        return array if self.stored.name in FLOAT_FORMATS else self._widened
+
+    @cached_property
+    def _widened(self) -> npt.NDArray[np.float32]:
+        return self.array.astype(np.float32)
+
+    @property
+    def data_format(self) -> DecompressedDataFormat:
+        """The one that is nearest to the type; profile 0 has two of 32 bits (7.2), fixed-point numbers have one."""
+        if self.stored.kind == "f":
+            wide = self.config.profile == 0 or self.config.fixed_point is not None
+            return F.TENSOR_FLOAT32 if wide else FLOAT_FORMATS.get(self.stored.name, F.TENSOR_FLOAT32)
+        return F.TENSOR_INT32 if self.config.profile == 0 else INTEGER_FORMATS[self.stored.name]
+
+    def plan(self, coding: Coding, data_format: DecompressedDataFormat | None = None) -> TensorPlan:
+        """Return a plan without a code, with a record where the unit alone would give another type or shape."""
+        if data_format is None:
+            data_format = self.data_format
+        record = None
+        if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
+            record = TensorRecord(self.stored.name, None if self.array.ndim else ())
+        return TensorPlan(self.name, self.dims, data_format, coding, self.tools, Source(self.array.nbytes), record)
+
+    def part_id(self, part: str) -> str:
+        """Return the id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
+
+        Of a name without room for it, the end is left out.
+        """
+        hashes = "#"
+        while True:
+            suffix = hashes + part
+            found = self.name.encode()[: DEFAULT_LIMITS.max_name_bytes - len(suffix)].decode(errors="ignore") + suffix
+            if found not in self.context.taken:
+                return found
+            hashes += "#"
+
+    def coded(self, code: Code, unary: int | None = None) -> TensorPlan:
+        """Return a plan with a code: levels of the tensor's shape, or of RawCode as many float32 words as it takes.
+
+        ``unary`` is the cabac_unary_length_minus1 that suits the levels, where it is not that of the options.
+        """
+        raw = isinstance(code, RawCode)
+        options = self.tools
+        if unary is not None:
+            left = options.open - {"cabac_unary_length_minus1"}
+            options = replace(options, cabac_unary_length_minus1=unary, open=left)
+        shape = self.array.shape if raw or not self.array.ndim else None
+        return TensorPlan(
+            self.name,
+            (-(-self.array.nbytes // 4),) if raw else self.dims,
+            F.TENSOR_FLOAT32 if raw else F.TENSOR_INT32,
+            Exact(code),
+            options,
+            Source(self.array.nbytes),
+            TensorRecord(self.stored.name, shape, code),
+        )
+
+
+def tensor_facts(
+    name: str, array: Array, config: EncoderConfig, context: TensorContext = ALONE, axis: int = 0
+) -> TensorFacts:
+    """Return the facts about a tensor, whose dimension ``axis`` comes first in them.
+
+    Raises EncodeError for dimensions or a type that cannot be coded.
+    """
+    if array.ndim > DEFAULT_LIMITS.max_dims:
+        raise EncodeError(
+            f"tensor {name!r} has {array.ndim} dimensions, more than decoders read with default limits", tensor=name
+        )
+    stored = stored_type(array.dtype)
+    if stored is None:
+        raise EncodeError(
+            f"tensor {name!r} has type {array.dtype}, which is not one of those that are coded", tensor=name
+        )
+    options = config.for_tensor(name)
+    known = importance(name, array.shape, config) if config.sensitivity or config.hessians else None
+    if axis:
+        if axis >= array.ndim:
+            raise EncodeError(f"the block of {name!r} has axis {axis}, but the tensor has {array.ndim} dimensions")
+        array, known = native(np.moveaxis(array, axis, 0)), known.turned(axis) if known else None
+    if options.scan_order:
+        dims = array.shape or (1,)
+        if dims[0] == 1 or prod(dims[1:]) == 1:
+            options = replace(options, scan_order=0)  # errata G2: no other order, and no entry points that agree
+    return TensorFacts(name, array, stored, options, config, context, known)
+
+
+@lru_cache(maxsize=256)
+def _tools(level: int, is_fine: bool, *options: Any) -> Tools:
+    effort = EFFORTS[level]
+    given = {tool: option for tool, option in zip(TOOLS, options, strict=True) if option is not None}
+    free = {"row_skipping": effort.rows, "cabac_unary_length_minus1": effort.unary, "scan_order": effort.scans}
+    left = {tool for tool, is_free in free.items() if is_free}
+    default = {"cabac_unary_length_minus1": 0 if is_fine else DEFAULT_UNARY}  # vectors have large levels, and few
+    return Tools(
+        **{"choose_shift_parameters": effort.shift_parameters, **default, **given},
+        open=frozenset(left - given.keys()),
+        thorough=effort.scans,
+    )
+
+
+def native(array: Array) -> Array:
+    """Return the same items in native byte order, C order and aligned; no copy where they are."""
+    if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
+
+
+def check_name(name: str) -> None:
+    """Raise EncodeError for a name that the syntax has no place for, or decoders with default limits refuse."""
+    if not isinstance(name, str):
+        raise EncodeError(f"tensor {name!r}: a name is a string")
+    if "\0" in name:
+        raise EncodeError(f"tensor {name!r}: a name cannot hold a zero character (6.1.3)", tensor=name)
+    try:
+        fits = fits_name(name)
+    except UnicodeEncodeError:
+        raise EncodeError(f"tensor {name!r}: a name is Unicode text", tensor=name) from None
+    if not fits:
+        raise EncodeError(
+            f"tensor {name[:40]!r}...: decoders with default limits refuse a name of this length", tensor=name
+        )
+
+
+def fits_name(name: str) -> bool:
+    """Return whether decoders with default limits read an id of this length."""
+    return len(name.encode()) <= DEFAULT_LIMITS.max_name_bytes

@@ -1,0 +1,217 @@
+"""Performance maps by measurement: what the accuracy of a decoded model is after reduction at some points (6.4.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf, isfinite
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ..bitstream.performance import (
+    MAPS,
+    DecompositionRow,
+    PerformanceMaps,
+    PruningRow,
+    SparsificationRow,
+    UnificationRow,
+)
+from ..errors import EncodeError
+from ..limits import Limits
+from ..model import Model
+from ..reduction_steps import Step
+from .prepared import Prepared
+from .reduce.magnitudes import magnitudes
+from .reduce.structure import reshaped
+from .reduce.unify import Unify
+
+Points = Mapping[str, Sequence[float]]
+
+#: Shapes of blocks and superblocks for unification: a row has place for one of each; superblocks have whole kernels.
+BLOCK, SUPERBLOCK = (2, 2, 2), (64, 64)
+_UNIFY: dict[str, Any] = {"block": "x".join(map(str, BLOCK)), "superblock": "x".join(map(str, SUPERBLOCK))}
+
+#: Kinds of maps, and the step of reduction for a point of each.
+STEPS: dict[str, Callable[[float], Step]] = {
+    "sparsification": lambda point: Step("sparsify", threshold=point),
+    "pruning": lambda point: Step("prune", ratio=point),
+    "unification": lambda point: Step("unify", threshold=point, **_UNIFY),
+    "decomposition": lambda point: Step("lowrank", mse=point),
+}
+
+#: Upper bound of rows: spm_count_thresholds and the like are u(8), one more than there are rows (errata I16).
+MOST_ROWS = 254
+#: Upper bound of classes in a row: spm_count_classes and the like are u(8), dpm_count_classes u(16).
+MOST_CLASSES = {**dict.fromkeys(STEPS, 255), "decomposition": 65_535}
+#: Least mask whose ue(7) code decoders with default limits refuse.
+MASKS = (2 << Limits().max_eg_bits) - (1 << 7)
+
+#: Default points: shares of zero weights, of pruned channels and of unified weights, and mean square errors relative to
+#: the mean squares of the weights.
+SPARSE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+PRUNED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+UNIFIED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+DECOMPOSED = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
+
+
+def checked(kinds: Mapping[str, Sequence[float] | None]) -> dict[str, tuple[float, ...] | None]:
+    """Return the points of each map as float32 has them, each once; None for a map of which none are named.
+
+    Raises EncodeError for no kind at all, or one that does not exist, for points that are no numbers from 0 on (of
+    pruning, up to 1), and for none or more than 254 of them.
+    """
+    if not kinds:
+        raise EncodeError("no map to measure")
+    if not isinstance(kinds, Mapping):
+        raise EncodeError(f"maps are kinds with their points, such as {{'sparsification': None}}, not {kinds!r:.200}")
+    found: dict[str, tuple[float, ...] | None] = {}
+    for kind, points in kinds.items():
+        if kind not in STEPS:
+            raise EncodeError(f"there is no map of {kind!r}; there are {', '.join(STEPS)}")
+        if not (points is None or isinstance(points, Iterable)):
+            raise EncodeError(f"points of a {kind} map are a sequence of numbers, or None, not {points!r:.200}")
+        found[kind] = rounded = None if points is None else tuple(dict.fromkeys(_point(kind, one) for one in points))
+        if rounded is not None and not 0 < len(rounded) <= MOST_ROWS:
+            raise EncodeError(f"a {kind} map has 1 to {MOST_ROWS} points, not {len(rounded)} (6.3.4.3)")
+    return found
+
+
+def filled(model: Model, kinds: Mapping[str, tuple[float, ...] | None]) -> dict[str, tuple[float, ...]]:
+    """Return the same, with points that suit a decoded model, of two digits, where none are named.
+
+    EncodeError where there are no finite weights to choose them by, or too large ones for float32.
+    """
+    return {
+        kind: tuple(dict.fromkeys(_point(kind, float(f"{one:.2g}")) for one in _ladder(model, kind)))
+        if points is None
+        else points
+        for kind, points in kinds.items()
+    }
+
+
+def measured(
+    model: Model, points: Points, reduce: Callable[[Step], Prepared], evaluate: Callable[[Model], object]
+) -> PerformanceMaps:
+    """Return the maps of a decoded model: at each point, ``reduce`` makes another one of it, which is evaluated.
+
+    Raises EncodeError for what is no accuracy, or cannot be told in a row, and what ``reduce`` and ``evaluate`` raise.
+    """
+
+    def row(kind: str, point: float) -> Any:
+        prepared = reduce(STEPS[kind](point))
+        given = {name: np.array(array) for name, array in prepared.restored.tensors.items()}  # others are to be as now
+        return _row(kind, point, model, prepared, evaluate(replace(prepared.restored, tensors=given)))
+
+    return _maps(points, row)
+
+
+def blank(model: Model, points: Points, score: object) -> PerformanceMaps:
+    """Return maps that take as many bytes as measured ones, if scores are of the same classes as this one."""
+    return _maps(points, lambda kind, point: _row(kind, point, model, Prepared(model, model), score))
+
+
+def _maps(points: Points, row: Callable[[str, float], Any]) -> PerformanceMaps:
+    """Return the maps whose rows a function makes."""
+    tables: dict[str, Any] = {
+        kind: MAPS[kind](tuple(row(kind, point) for point in values)) for kind, values in points.items()
+    }
+    return PerformanceMaps(**tables)
+
+
+def _row(kind: str, point: float, model: Model, prepared: Prepared, score: object) -> Any:
+    """Return the row of a map for a model at a point."""
+    accuracy, classes = _accuracies(score)
+    given = tuple(one for one in classes if one is not None)
+    if len(given) > MOST_CLASSES[kind]:
+        raise EncodeError(f"a row of a {kind} map has at most {MOST_CLASSES[kind]} classes, not {len(given)} (6.3.4.3)")
+    if kind == "decomposition":
+        if len(given) < len(classes):
+            raise EncodeError("a decomposition map has no mask that could leave out classes (6.3.4.3)")
+        return DecompositionRow(point, accuracy, _rounded(_parameters(prepared.model) / _parameters(model)), given)
+    mask = sum(1 << k for k, one in enumerate(reversed(classes)) if one is not None)
+    if mask >= MASKS:
+        most = MASKS.bit_length() - 1
+        raise EncodeError(f"the last {most} classes at most can have accuracies of their own: give None for the others")
+    if kind == "pruning":
+        return PruningRow(point, accuracy, mask, given)
+    names = _matrices(model)
+    if kind == "sparsification":
+        arrays = [np.asarray(prepared.restored.tensors[name]) for name in names]
+        ratio = sum(int(np.count_nonzero(array)) for array in arrays) / sum(array.size for array in arrays)
+        return SparsificationRow(point, _rounded(ratio), accuracy, mask, given)
+    shapes = {reshaped(np.asarray(model.tensors[name]).shape) for name in names}
+    alike = shapes.pop() if len(shapes) == 1 else ()
+    return UnificationRow(point, accuracy, alike, SUPERBLOCK, BLOCK, mask, given)
+
+
+def _accuracies(score: Any) -> tuple[float, tuple[float | None, ...]]:
+    """Return accuracy and accuracies of classes as float32; EncodeError for anything else."""
+    try:
+        accuracy, classes = (score, ()) if _is_number(score) else score
+        return _rounded(accuracy), tuple(None if one is None else _rounded(one) for one in classes)
+    except (TypeError, ValueError):
+        raise EncodeError(
+            f"an evaluation gives a finite number, or that and a sequence of those of the classes, not {score!r:.200}"
+        ) from None
+
+
+def _rounded(value: Any) -> float:
+    """Return a number as float32 has it; ValueError or TypeError for what is none, or not finite there."""
+    if not _is_number(value):
+        raise TypeError
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    if not isfinite(rounded):
+        raise ValueError
+    return rounded
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (Real, np.number)) and not isinstance(value, bool)
+
+
+def _point(kind: str, point: object) -> float:
+    try:
+        rounded = _rounded(point)
+    except (TypeError, ValueError):
+        rounded = -1.0
+    most, told = (1.0, "from 0 to 1") if kind == "pruning" else (inf, "of at least 0")
+    if not 0 <= rounded <= most:
+        raise EncodeError(f"a point of a {kind} map is a number {told}, not {point!r:.200}")
+    return rounded
+
+
+def _ladder(model: Model, kind: str) -> Sequence[float]:
+    """Return points that suit a model."""
+    if kind == "pruning":
+        return PRUNED
+    names = _matrices(model)
+    if kind == "unification":
+        unify, reduced = Unify(**_UNIFY), _unreduced(model)
+        return [unify.threshold_at(reduced, part) for part in UNIFIED]
+    found = np.concatenate([magnitudes(np.asarray(model.tensors[name])) for name in names])
+    found = found[np.isfinite(found)]
+    if not found.size:
+        raise EncodeError(f"there are no finite weights to choose the points of a {kind} map by")
+    if kind == "decomposition":
+        with np.errstate(over="ignore"):
+            mean = float(np.square(found, dtype=np.float64).mean())
+        return [part * mean for part in DECOMPOSED]
+    places = [int(part * found.size) for part in SPARSE]
+    return [0.0, *np.partition(found, places)[places[1:]].tolist()]
+
+
+def _matrices(model: Model) -> list[str]:
+    """Return the tensors that steps without further options change."""
+    return _unreduced(model).matrices()
+
+
+def _unreduced(model: Model) -> Prepared:
+    return Prepared(model, model)
+
+
+def _parameters(model: Model) -> int:
+    """Return the number of parameters; tied tensors count once."""
+    return sum(np.asarray(model.tensors[name]).size for name in model.tensors if name not in model.aliases)

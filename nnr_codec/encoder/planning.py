@@ -1,0 +1,363 @@
+"""Planning of one tensor: coding, format and step that its type and the options ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import frexp, inf, isfinite, ldexp, prod, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from ..cabac_ext import quantizer
+from ..config import DEFAULT_STEP_EXPONENT
+from ..constants import DecompressedDataFormat
+from ..dtypes import STORED_TYPES
+from ..errors import EncodeError, Option
+from ..model import Array
+from ..sideinfo.record import DeltaCode, TensorRecord
+from ..tensor.quant import DTYPES, step_size
+from .codebooks import learnt_codebook
+from .default_step import default_plan, has_wide_range, qp_below
+from .distinct_values import SHARE, sample
+from .exact import GLANCE, Cheapest, exact, exact_levels, exact_plain, plain, raw_is_exact
+from .facts import FLOAT_FORMATS, TensorFacts
+from .fixed_point import fixed_plan
+from .plan import Dependent, Quantized, Raw, TensorPlan, Uniform, as_uniform
+from .rate_distortion import least_cost
+
+#: Exponents of the steps of vectors: relative to their root mean square (65 dB), and to the magnitude that one value in
+#: LOW is below, where no value is negative: small variances matter.
+FINE, FINE_LOW, LOW = -9, -5, 8
+#: Octaves by which steps of vectors are coarser at most; they follow half of the octaves of other tensors.
+COARSER = 2
+#: Values that are sampled for the step of a vector.
+FINE_SAMPLE = 1 << 14
+#: Levels below this take fewer than the 32 bits of a raw float, even in short tensors.
+RAW_LEVEL = 1 << 13
+#: Squared steps that a bit is worth, with dependent quantization and without.
+RATES = {True: 0.32, False: 0.1}
+
+
+def plan_tensor(facts: TensorFacts, in_block: bool = False) -> TensorPlan:
+    """Decide how a tensor is coded; EncodeError names it when it cannot be coded as asked.
+
+    Parameters
+    ----------
+    in_block : bool
+        Whether floats are to be quantized, if at all, with a step of the options' and without a codebook.
+    """
+    with np.errstate(all="ignore"):  # whatever the values are, what comes of them is looked at
+        plan = _planned(facts, in_block)
+    if plan.record and not facts.config.side_info:
+        raise EncodeError(*_unsaid(facts), tensor=facts.name)
+    return plan
+
+
+def _planned(facts: TensorFacts, in_block: bool) -> TensorPlan:
+    if not facts.array.size:
+        empty = TensorRecord(facts.stored.name, facts.array.shape, index=facts.context.index)
+        return replace(facts.plan(Raw()), dims=facts.array.shape, record=empty)
+    if facts.context.is_update:
+        return _difference(facts)
+    if facts.context.out_of_reach:
+        return exact_plain(facts) or exact(facts)
+    if facts.options.exact:
+        return exact(facts)
+    if facts.config.fixed_point is not None and facts.stored.kind == "f":
+        return fixed_plan(facts, in_block)
+    if facts.stored.kind != "f":
+        return next(plain(facts), None) or exact(facts)
+    # A single number says how a network computes, as an epsilon or a bound does, rather than what it has learnt.
+    scalar = facts.is_fine and facts.array.size == 1 and not in_block
+    plan = next(exact_levels(facts), None) if scalar else _lossy(facts, in_block)
+    if plan is None:
+        return exact_plain(facts) or exact(facts)
+    if facts.options.exact is not None or in_block or (scalar and not plan.record):
+        return plan
+    return _cheapest(facts, plan)
+
+
+def _difference(facts: TensorFacts) -> TensorPlan:
+    """Return the plan of a difference: as the options say, or as float32; one of bit patterns has an id of its own."""
+    if facts.context.is_bits:
+        return facts.coded(DeltaCode(facts.part_id("delta")))
+    if facts.stored.kind != "f":
+        plan = next(plain(facts), None)
+    elif facts.options.exact or facts.context.out_of_reach:
+        plan = _raw(facts) if raw_is_exact(facts) else None
+    else:
+        plan = _lossy(facts, in_block=False) or _raw(facts)
+    if plan is None:
+        most = "float32" if facts.stored.kind == "f" else "int32"
+        raise EncodeError(
+            f"the update of tensor {facts.name!r} is not what {most} holds: give it whole (7.3.2, 7.3.4)",
+            tensor=facts.name,
+        )
+    return plan
+
+
+def _cheapest(facts: TensorFacts, lossy: TensorPlan) -> TensorPlan:
+    """Return the plan that takes the fewest bytes: the lossy one, or one that keeps every bit.
+
+    Exact steps, codebooks and raw float32 compete; where the lossy plan needs a record, so do codes that need one.
+    """
+    plans: list[TensorPlan] = []
+    if lossy.record:
+        plans = [exact(facts)] if facts.config.side_info else []
+    else:
+        if _promising(facts, lossy):
+            plans += exact_levels(facts)
+        largest = max(map(abs, facts.bounds))
+        if lossy.step and largest >= RAW_LEVEL * lossy.step and raw_is_exact(facts):
+            plans.append(facts.plan(Raw()))
+    if not plans:
+        return lossy
+    cheapest = Cheapest(facts)
+    for plan in (lossy, *plans):
+        cheapest.offer(plan)
+    return cheapest.plan or lossy
+
+
+def _promising(facts: TensorFacts, lossy: TensorPlan) -> bool:
+    """Return whether a few values may be of a small set, or multiples of a step that is not small."""
+    values = facts.floats.reshape(-1)
+    # Of what a codebook pays for, at most half are distinct.
+    about = min(GLANCE, max(len(values) // 4, GLANCE // 16))
+    some = sample(values, about)
+    if not lossy.step:
+        return True
+    inverse = ldexp(1.0, 3 + facts.config.qp_density - frexp(lossy.step)[1])  # of a step without its odd part
+    distinct, are_multiples = quantizer.glance(some.astype(np.float32) if some.itemsize < 4 else some, inverse)
+    return are_multiples or distinct < SHARE * len(some)
+
+
+def _unsaid(facts: TensorFacts) -> tuple[str, ...]:
+    """Return the reason why NNR cannot express a tensor."""
+    shape = facts.array.shape
+    if facts.context.is_bits:
+        what = "changes by a difference of bit patterns, which NNR does not express"
+    elif not facts.array.size or not shape:
+        what = f"{'is empty' if shape else 'has no dimensions'}: shape {shape}, which NNR does not express"
+    elif facts.config.profile == 0:
+        what = f"has type {facts.stored.name}, which profile 0 does not express (7.2)"
+    else:
+        what = f"has type {facts.stored.name}, which NNR does not express (Table 15)"
+    return f"tensor {facts.name!r} {what}; use ", Option("side_info", True)
+
+
+def _lossy(facts: TensorFacts, in_block: bool) -> TensorPlan | None:
+    """Return the plan that the options require; None for tensors with NaN or infinity, or without a suitable step."""
+    options = facts.options
+    low, high = facts.bounds
+    if not (isfinite(low) and isfinite(high)):
+        return None
+    if facts.is_fine:
+        return _fine(facts)
+    dependent = options.dependent_quantization is not False
+
+    def plan_at(qp: int) -> TensorPlan | None:
+        return _with_qp(facts, qp, dependent, in_block)
+
+    if options.qp is not None:
+        return plan_at(options.qp)
+    guarded = not facts.context.is_update and not options.codebook
+    if guarded and options.exact is None and has_wide_range(facts):
+        return _wide(facts)
+    return default_plan(facts, plan_at, dependent=dependent, guarded=guarded)
+
+
+def _with_qp(facts: TensorFacts, qp: int, dependent: bool, in_block: bool) -> TensorPlan | None:
+    """Return the plan with a qp, or one with other tools at about the same error; None where the qp does not suit."""
+    options = facts.options
+    plan = _quantized(facts, qp, dependent)
+    if plan and options.codebook:
+        return learnt_codebook(facts, plan, plan.rate, options.codebook) or plan
+    if plan and plan.rate and not in_block and not plan.importance:
+        return least_cost(facts, _variants(facts, plan))
+    return plan
+
+
+def _variants(facts: TensorFacts, plan: TensorPlan) -> list[TensorPlan]:
+    """Return a plan, and others that the effort is worth: with steps of their own only where no ``qp`` is given."""
+    options, effort, octave = facts.options, facts.effort, 1 << facts.config.qp_density
+    plans, others = [plan], []
+    if effort.uniform and plan.dq_flag and facts.config.for_tensor(facts.name).dependent_quantization is None:
+        others += [(plan.qp, False)] + [(plan.qp + 4 * octave // 5, False)] * (options.qp is None)
+    for qp, dependent in others:
+        other = _quantized(facts, qp, dependent)
+        if other and other.rate:
+            plans.append(other)
+    if "scan_order" in plan.tools.open and facts.dims[0] > 1 and prod(facts.dims[1:]) > 1:  # errata G2
+        left = plan.tools.open - {"scan_order"}
+        orders = [replace(plan.tools, scan_order=scan_order, open=left) for scan_order in range(1, 5)]
+        plans += [replace(plan, tools=tools) for tools in orders]
+    if effort.codebooks and options.codebook is None:
+        book = learnt_codebook(facts, plan, plan.rate)
+        if book:
+            plans.append(book)
+    return plans
+
+
+def _raw(facts: TensorFacts) -> TensorPlan | None:
+    """Return the plan of float32 values, to which only float64 is rounded; None where float32 is out of range."""
+    if facts.stored.name == "float64":
+        low, high = facts.bounds
+        if not _in_float32(max(high, -low)):
+            return None
+    return facts.plan(Raw())
+
+
+def _fine(facts: TensorFacts) -> TensorPlan | None:
+    """Return uniform quantization with a step that their root mean square, and small values, ask for.
+
+    Where ``qp`` makes the steps of other tensors smaller than the default one, these are so much smaller, too; where
+    it makes them larger, by half as many octaves, of which small values know nothing.
+    Values that this does not suit (tiny, or far apart) are kept as float32. Nothing else is, though it were
+    smaller, because NNCodec 2.1.3 cannot read a unit that follows one of NNR_PT_RAW_FLOAT.
+    """
+    density, default = facts.config.qp_density, DEFAULT_STEP_EXPONENT << facts.config.qp_density
+    low, high = facts.bounds
+    largest = max(high, -low)
+    if largest == 0:
+        return _quantized(facts, default, dependent=False)
+    if facts.options.qp is None and has_wide_range(facts):
+        return _wide(facts) or _raw(facts)
+    if not 0 < facts.energy[0] < inf:  # float64 values whose squares vanish or overflow
+        return _raw(facts)
+    coarser = facts.options.step_qp(density) - default
+    by_mean, by_low = _fine_qps(facts)
+    qp = min(by_mean + min(coarser // 2, COARSER << density), by_low) if coarser > 0 else min(by_mean, by_low) + coarser
+    info = _finfo(facts.data_format)
+    legal = info.tiny <= step_size(qp, density) <= info.max
+    if not legal or not _is_exact(largest, qp - qp % (1 << density), density, info):
+        return _raw(facts)
+    return _quantized(facts, qp, dependent=False)
+
+
+def _wide(facts: TensorFacts) -> TensorPlan | None:
+    """Return uniform quantization that keeps the smallest value; None where levels are too large for that."""
+    values = facts.floats.reshape(-1)
+    smallest = float(values.min(where=values > 0, initial=np.inf))
+    qp = qp_below(ldexp(smallest, FINE_LOW), facts.config.qp_density)
+    plan = _quantized(facts, qp, dependent=False)
+    if plan is None or plan.qp > qp:
+        return None
+    return replace(plan, coding=Quantized(Uniform(plan.qp, plan.step), importance=plan.importance))
+
+
+def _fine_qps(facts: TensorFacts) -> tuple[int, int]:
+    """Return the largest qp that the root mean square allows, and the one that small values do."""
+    density = facts.config.qp_density
+    by_mean = qp_below(ldexp(sqrt(facts.energy[0] / facts.array.size), FINE), density)
+    if facts.bounds[0] < 0:
+        return by_mean, by_mean + (COARSER << density)
+    some = sample(facts.floats.reshape(-1), FINE_SAMPLE).astype(np.float64)
+    above = np.sort(some[some > 0])
+    if not len(above):
+        return by_mean, by_mean + (COARSER << density)
+    return by_mean, qp_below(ldexp(float(above[len(above) // LOW]), FINE_LOW), density)
+
+
+def _quantized(facts: TensorFacts, qp: int, dependent: bool) -> TensorPlan | None:
+    """Return a plan whose decoded values are all exact in the tensor's type (7.3.3); None without such a step.
+
+    level * mul has to fit the significand. Where it would not, mul loses lower bits, which makes the step smaller.
+    Where a power of two does not help, quantization is uniform: then a value too large for the significand is itself a
+    multiple of the step, and is coded as it is.
+    """
+    data_format, density = facts.data_format, facts.config.qp_density
+    is_half = data_format is DecompressedDataFormat.TENSOR_FLOAT16 and facts.config.side_info
+    if is_half and step_size(qp, density) < float(np.finfo(np.float16).tiny):  # a step is a normal number (7.3.6)
+        data_format = DecompressedDataFormat.TENSOR_FLOAT32
+    info = _finfo(data_format)
+    low, high = facts.bounds
+    largest = max(high, -low)
+    exact = False
+    for bits in range(density + 1):
+        qp -= qp % (1 << bits)
+        exact = _is_exact(largest, qp, density, info)
+        if exact:
+            break
+    dependent = dependent and exact
+    step = step_size(qp, density)
+    if step < info.tiny:
+        qp = info.minexp << density
+        step = step_size(qp, density)
+    if largest / step >= (1 << 30) - 2 or largest + 2 * step > _largest(facts.stored.name, data_format):
+        return None
+    rate = _rate(facts, dependent) if exact else 0.0
+    passes = facts.effort.passes if rate else 1
+    known = facts.importance if exact and not facts.is_fine and facts.options.rate != 0 else None
+    quantizer = (Dependent if dependent else Uniform)(qp, step, rate, passes)
+    return facts.plan(Quantized(quantizer, importance=known), data_format)
+
+
+def _rate(facts: TensorFacts, dependent: bool) -> float:
+    """Return the squared steps that a bit is worth; 0 where the least error is required."""
+    options = facts.options
+    if options.rate is not None:
+        return float(options.rate)
+    if facts.is_fine or options.max_error is not None or not facts.effort.optimised:
+        return 0.0
+    return RATES[dependent]
+
+
+@cache
+def _largest(name: str, data_format: DecompressedDataFormat) -> float:
+    """Return the largest number of a type and of its format."""
+    of_format, stored = float(np.finfo(DTYPES[data_format]).max), STORED_TYPES[name]
+    if stored.name in FLOAT_FORMATS:
+        return min(of_format, float(np.finfo(stored.name).max))
+    values = np.arange(1 << (stored.bits - 1), dtype=stored.pattern).view(stored.dtype).astype(np.float32)
+    return float(values[np.isfinite(values)].max())
+
+
+def with_dq_flag(plan: TensorPlan, dq_flag: int, array: Array, qp_density: int) -> TensorPlan | None:
+    """Return the plan of a quantized tensor for a unit with this dq_flag, which is that of its weight.
+
+    A uniformly quantized one gets half the step where that is 1, since each state of dependent quantization has every
+    other multiple of it: no error exceeds what it was at most. None where the multiples would not be exact.
+    """
+    if plan.dq_flag or not dq_flag:
+        return plan if dq_flag else as_uniform(plan)
+    qp = plan.qp - (1 << qp_density)
+    step = step_size(qp, qp_density)
+    largest = float(np.abs(array).max())
+    info = _finfo(plan.data_format)
+    legal = step >= info.tiny and largest / step < (1 << 30) - 2
+    if not legal or not _is_exact(largest, qp, qp_density, info):
+        return None
+    assert isinstance(plan.coding, Quantized)
+    assert isinstance(plan.coding.quantizer, Uniform)
+    quantizer = Dependent(qp, step, plan.rate, plan.coding.quantizer.passes, nearest=True)
+    return replace(plan, coding=replace(plan.coding, quantizer=quantizer))
+
+
+class _FloatFormat(NamedTuple):
+    """Limits of a format of floats: see numpy.finfo."""
+
+    tiny: float
+    max: float
+    minexp: int
+    nmant: int
+
+
+@cache
+def _finfo(data_format: DecompressedDataFormat) -> _FloatFormat:
+    """Return the limits as Python numbers, cached: each conversion from numpy takes a microsecond."""
+    info = np.finfo(DTYPES[data_format])
+    return _FloatFormat(float(info.tiny), float(info.max), int(info.minexp), int(info.nmant))
+
+
+def _is_exact(largest: float, qp: int, qp_density: int, info: _FloatFormat) -> bool:
+    """Return whether each level up to the largest value, times mul, fits the significand (7.3.3, 7.3.6)."""
+    mul = (1 << qp_density) + qp % (1 << qp_density)
+    odd = mul // (mul & -mul)
+    return (largest / step_size(qp, qp_density) + 2) * odd < 2.0 ** (info.nmant + 1)
+
+
+def _in_float32(largest: float) -> bool:
+    """Return whether float32 has a normal number near the largest value, or that is 0."""
+    info = np.finfo(np.float32)
+    return largest == 0 or float(info.tiny) <= largest <= float(info.max)

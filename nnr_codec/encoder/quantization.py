@@ -1,0 +1,150 @@
+"""Quantization: levels or floats of planned tensors as their units hold them (9.2, 10.2.1.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext import quantizer
+from ..cabac_ext.kernel import TensorSyntax, coding_order
+from ..constants import NNR_PT_RAW_FLOAT, DecompressedDataFormat
+from ..model import Array
+from ..sideinfo.codes import split
+from ..syntax.deepcabac import STATE_TRANS_TAB
+from ..syntax.structures import IntegerCodebook
+from ..tensor.quant import codebook_values
+from .distinct_values import chunks
+from .overlay import divided
+from .plan import Borders, Dependent, FixedPoint, Quantized, TensorPlan, Uniform
+
+TENSOR_FLOAT64 = DecompressedDataFormat.TENSOR_FLOAT64
+Levels = npt.NDArray[np.int32]
+
+
+Groups = npt.NDArray[np.uint8]
+
+
+def as_coded(plan: TensorPlan, array: Array) -> Array:
+    """Return a tensor after the changes of its plan: replaced, divided, its dimensions moved."""
+    source = plan.source
+    if source.values is not None:
+        array = source.values
+    if source.divisor is not None:
+        array = divided(array, source.divisor, source.shift)
+    return np.ascontiguousarray(np.moveaxis(array, source.shift, 0)) if source.shift else array
+
+
+def contents(
+    plan: TensorPlan, array: Array, syntax: TensorSyntax | None, groups: Groups | None = None
+) -> tuple[Array, Array | None]:
+    """Return the levels (or floats) of a tensor's own unit, of shape ``plan.dims``, and the words of its other one.
+
+    ``array`` is as :func:`as_coded` gives it. ``syntax`` is that of the unit; None where it holds floats. ``groups``
+    are those of the trellis, row-major.
+    """
+    if plan.record and plan.record.code:
+        unit, bits = split(plan.record, array)
+        return unit.reshape(plan.dims), bits
+    if plan.payload_type == NNR_PT_RAW_FLOAT:
+        return array.astype(np.float32, copy=False).reshape(plan.dims), None
+    assert syntax is not None
+    return quantize(plan, array, syntax, groups), None
+
+
+def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Groups | None = None) -> Levels:
+    """Return the levels of a tensor without a code, of shape ``plan.dims``, as they are coded."""
+    coding = plan.coding
+    if not isinstance(coding, Quantized):
+        return np.ascontiguousarray(array.astype(np.int32)).reshape(plan.dims)
+    one, book = coding.quantizer, coding.codebook
+    if isinstance(one, FixedPoint):
+        levels = fixed_levels(array, one)
+    else:
+        # Values that the format does not hold would come to levels that it does not hold (7.3.3).
+        dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
+        values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
+        if isinstance(one, Borders):
+            levels = _between(one, values)
+            levels -= np.int32(book.cb_zero_offset if book else 0)
+            return levels.reshape(plan.dims)
+        levels = _steps(plan, one, values, syntax, groups)
+    if book:
+        _to_indices(levels, book)
+    return levels.reshape(plan.dims)
+
+
+def _steps(
+    plan: TensorPlan, one: Uniform, values: quantizer.Real, syntax: TensorSyntax, groups: Groups | None
+) -> Levels:
+    """Return the levels of multiples of a step, shape (n,): the nearest ones, or those of least error and rate."""
+    levels = np.empty(values.size, np.int32)
+    known = plan.importance if plan.importance and plan.importance.dims == plan.dims else None
+    unary, scan_order = plan.tools.cabac_unary_length_minus1, plan.tools.scan_order
+    if isinstance(one, Dependent) and one.nearest:
+        levels = _nearest(values, one.step)
+    elif not one.dq_flag and not one.rate and not known:
+        quantizer.uniform(values, one.step, levels)
+    else:
+        order: Any = coding_order(syntax) if scan_order else slice(None)
+        in_order = np.empty_like(levels) if scan_order else levels
+        weights = known.weights() if known else None
+        quantizer.trellis(
+            values[order],
+            one.step,
+            in_order,
+            dq_flag=one.dq_flag,
+            rate=one.rate,
+            cabac_unary_length_minus1=unary,
+            weights=None if weights is None else weights[order],
+            groups=None if groups is None else groups[order],
+            passes=one.passes,
+        )
+        if scan_order:
+            levels[order] = in_order
+    if known and not (one.dq_flag and scan_order):  # the states of dependent quantization follow the scan, not rows
+        known.improve(values, one.step, levels, dq_flag=one.dq_flag, rate=one.rate, cabac_unary_length_minus1=unary)
+    return levels
+
+
+def fixed_levels(array: Array, form: FixedPoint) -> Levels:
+    """Return the levels of the nearest numbers of a fixed-point format, flat."""
+    flat = array.reshape(-1)
+    levels = np.empty(flat.size, np.int32)
+    for part, some in zip(chunks(levels), chunks(flat), strict=True):
+        part[:] = multiples(some, form).clip(form.least, form.most)
+    return levels
+
+
+def multiples(values: npt.NDArray[Any], form: FixedPoint) -> npt.NDArray[np.float64]:
+    """Return finite values as multiples of 2**-fraction, rounded to nearest, ties to even; infinite on overflow."""
+    with np.errstate(over="ignore"):
+        found: npt.NDArray[np.float64] = np.rint(np.ldexp(values.astype(np.float64), form.fraction))
+    return found
+
+
+def _between(one: Borders, values: quantizer.Real) -> Levels:
+    """Return the number of borders, in steps, that are not above each value."""
+    levels = np.empty(values.size, np.int32)
+    for part, some in zip(chunks(levels), chunks(values), strict=True):
+        part[:] = np.searchsorted(one.borders, some.astype(np.float64) / one.step, side="right")
+    return levels
+
+
+def _to_indices(levels: Levels, codebook: IntegerCodebook) -> None:
+    """Replace integers, all of them entries of a codebook, by their indices relative to CbZeroOffset (7.3.6)."""
+    entries = codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)
+    for part in chunks(levels):
+        part[:] = np.searchsorted(entries, part) - codebook.cb_zero_offset
+
+
+def _nearest(values: quantizer.Real, step: float) -> Levels:
+    """Return the levels of the nearest value in each state of dependent quantization; slow, for short vectors."""
+    state, levels = 0, []
+    for value in (values.astype(np.float64) / step).tolist():
+        size = abs(value)
+        level = int(size > 0.5) * round((size + 1) / 2) if state & 1 else round(size / 2)
+        levels.append(-level if value < 0 else level)
+        state = STATE_TRANS_TAB[state][level & 1]
+    return np.array(levels, np.int32)

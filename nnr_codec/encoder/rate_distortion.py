@@ -1,0 +1,279 @@
+"""Rate and distortion of a planned tensor: about how many bytes it takes, and how far it decodes from its values.
+
+The encoder compares ways of coding by these numbers. Levels are made for them, but not coded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext import quantizer
+from ..cabac_ext.kernel import TensorSyntax, coding_order
+from ..compare import Loss, is_matrix_shape
+from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
+from ..dtypes import stored_type
+from ..model import Array
+from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
+from ..tensor.quant import DTYPES, codebook_values, look_up, scale
+from .coding_tools import CodedTensor, bits_of, choose_tools
+from .distinct_values import CHUNK
+from .facts import TensorFacts
+from .plan import TensorPlan
+from .quantization import contents, quantize
+
+Levels = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.floating[Any]]
+
+#: Bytes of a unit's size, types and flags; of an entry of the record, deflated; of its code, without its arrays.
+UNIT_BYTES, RECORD_BYTES, CODE_BYTES = 13, 16, 18
+#: Bits of terminate_cabac(), and half of those up to the next byte.
+TERMINATION_BITS = 9
+#: Bytes of integer_codebook() without its differences.
+CODEBOOK_BYTES = 5
+#: Typical bytes of an entry point: offset, state, and bits since the one before.
+ENTRY_POINT_BYTES = 4
+#: Values whose loss is measured at once: they fit a cache of 1 MB.
+PART = 1 << 15
+
+
+# --------------------------------------------------------------------------------------------------------------- rate
+def estimated_bytes(facts: TensorFacts, plan: TensorPlan) -> float:
+    """Return bytes of the units and the record of a tensor, as the probabilities of its levels have it.
+
+    Raises ValueError for a code that the tensor does not fit.
+    """
+    if plan.payload_type == NNR_PT_RAW_FLOAT and not plan.code:
+        return overhead(plan) + 4 * prod(plan.dims)
+    return estimated(facts, plan)[0]
+
+
+def estimated(facts: TensorFacts, plan: TensorPlan) -> tuple[float, Array, TensorSyntax | None]:
+    """Return the bytes of :func:`estimated_bytes`, the levels or floats of the unit, and the syntax of levels."""
+    syntax = None
+    if plan.payload_type != NNR_PT_RAW_FLOAT:
+        syntax = unit_syntax(plan, facts.config.profile)
+    unit, bits = contents(plan, facts.floats if plan.payload_type == NNR_PT_FLOAT else facts.array, syntax)
+    extra = overhead(plan) + (bits.nbytes if bits is not None else 0)
+    if syntax is None:
+        return extra + unit.nbytes, unit, syntax
+    bits_of_levels = bits_of(choose_tools([CodedTensor(plan, unit, syntax)])[1])
+    return extra + (bits_of_levels + TERMINATION_BITS) / 8, unit, syntax
+
+
+def unit_syntax(plan: TensorPlan, profile: int) -> TensorSyntax:
+    """Return the syntax of a tensor in a unit of its own."""
+    codebook = plan.codebook
+    return TensorSyntax(
+        plan.dims,
+        general_profile_idc=profile,
+        dq_flag=plan.dq_flag,
+        cabac_unary_length_minus1=plan.tools.cabac_unary_length_minus1,
+        scan_order=plan.tools.scan_order,
+        codebook=(codebook.codebook_size, codebook.cb_zero_offset) if codebook else None,
+    )
+
+
+def overhead(plan: TensorPlan) -> float:
+    """Return bytes beside levels and floats: headers, and what the record says."""
+    total = float(UNIT_BYTES + len(plan.unit_id.encode()) + 2 * len(plan.dims))
+    if plan.codebook:
+        deltas = np.array([*plan.codebook.codebook_delta_left, *plan.codebook.codebook_delta_right], np.int64)
+        total += CODEBOOK_BYTES + delta_bits(deltas, plan.codebook.codebook_egk) / 8
+    if plan.record:
+        total += RECORD_BYTES
+    if plan.code:
+        total += code_bytes(plan.code)
+    if plan.record and plan.record.bits:
+        total += UNIT_BYTES + len(plan.record.bits.encode())
+    return total
+
+
+def code_bytes(code: Code) -> float:
+    """Return bytes of a code in the record: of base64, deflating leaves little more than what it says."""
+    said = b""
+    if isinstance(code, PaletteCode):
+        said = code.values
+    elif isinstance(code, GridCode):
+        said = code.scale
+    elif isinstance(code, FloatCode):
+        said = code.rows or b""
+    return CODE_BYTES + 1.02 * len(said)
+
+
+def delta_bits(deltas: npt.NDArray[np.int64], order: int) -> int:
+    """Return bits of the differences of a codebook's entries, which are codes of this order (6.3.3.7)."""
+    lengths = np.frexp((deltas >> order) + 1.0)[1]  # in bits
+    return int((2 * lengths - 1 + order).sum())
+
+
+# --------------------------------------------------------------------------------------------------------- distortion
+@dataclass(frozen=True)
+class Distortion:
+    """The error of a tensor.
+
+    Parameters
+    ----------
+    signal, noise : float
+        Sums of the squares of its values, and of their errors; the same on every machine.
+    largest : float
+        Largest absolute error.
+    """
+
+    signal: float
+    noise: float
+    largest: float
+
+    def reaches(self, factor: float) -> bool:
+        """Return whether the signal is at least so many times the noise."""
+        return self.noise * factor <= self.signal
+
+
+def distortion(facts: TensorFacts, plan: TensorPlan, levels: Levels | None = None) -> Distortion:
+    """Return the error with which a plan of a float tensor decodes; what is kept bit for bit has none.
+
+    ``levels`` are those of :func:`quant_param`, where they are known.
+    """
+    values = facts.floats.reshape(-1)
+    if plan.code or plan.payload_type == NNR_PT_INT or not values.size:
+        return Distortion(power(values), 0.0, 0.0)
+    if levels is None and plan.payload_type != NNR_PT_RAW_FLOAT:
+        levels = quant_param(plan, facts)
+    signal = noise = largest = 0.0
+    for start in range(0, values.size, CHUNK):
+        before = values[start : start + CHUNK].astype(np.float64)
+        with np.errstate(over="ignore"):
+            if levels is None:
+                got: Floats = before.astype(np.float32)
+            else:
+                got = scale(levels[start : start + CHUNK], plan.step, plan.data_format)
+            errors = before - got.astype(facts.stored.dtype).astype(np.float64)
+        signal, noise = signal + power(before), noise + power(errors)
+        largest = max(largest, float(np.abs(errors).max()))
+    return Distortion(signal, noise, largest)
+
+
+def loss(plan: TensorPlan, array: Array, unit: Array, syntax: TensorSyntax | None) -> Loss | None:
+    """Return the error with which a tensor decodes, after it was quantized; None for what has no floats.
+
+    Parameters
+    ----------
+    plan : TensorPlan
+    array : ndarray
+        As :func:`~nnr_codec.encoder.quantize.as_coded` gives it. Where it is divided, the error is that of the product
+        with the divisor.
+    unit : ndarray
+        What its unit holds, levels or floats.
+    syntax : TensorSyntax or None
+        Of the unit; None where it holds floats.
+    """
+    stored = stored_type(array.dtype)
+    if stored is None or stored.kind != "f" or not array.size:
+        return None
+    values: npt.NDArray[Any] = array.reshape(-1)
+    in_rows = syntax is not None and not plan.tools.scan_order
+    if in_rows and stored.name == "float32" and plan.step and not plan.codebook and plan.source.divisor is None:
+        levels: Any = unit.reshape(-1)
+        found = quantizer.loss_of_levels(values, levels, plan.step, plan.dq_flag)
+        return Loss(*found, is_matrix_shape(array.shape))
+    work = np.dtype("f8" if stored.itemsize == 8 else "f4")
+    is_exact = bool(plan.code) or plan.payload_type == NNR_PT_INT
+    decoded = None if is_exact else _decoded(plan, unit.reshape(-1), syntax)
+    divisor = plan.source.divisor
+    if divisor is not None:
+        divisor = np.repeat(divisor.astype(work), array.size // len(divisor))
+    signal, noise, nonzero, zeroed = 0.0, 0.0, 0, 0
+    for start in range(0, array.size, PART):
+        before = values[start : start + PART].astype(work, copy=False)
+        after = next(decoded).astype(work, copy=False) if decoded else before
+        if decoded is None or syntax is None:  # others are finite
+            finite = np.isfinite(before)
+            before, after = (np.where(finite, some, work.type(0)) for some in (before, after))
+        if divisor is not None:
+            before, after = (some * divisor[start : start + PART] for some in (before, after))
+        found = quantizer.loss(before, after)
+        signal, noise = signal + found[0], noise + found[1]
+        nonzero, zeroed = nonzero + found[2], zeroed + found[3]
+    return Loss(signal, noise, nonzero, zeroed, is_matrix_shape(array.shape))
+
+
+def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | None) -> Iterator[Floats]:
+    """Yield the values to which the levels or floats of a unit, flat, decode, PART at a time."""
+    dtype = plan.record.stored.dtype if plan.record else DTYPES[plan.data_format]
+    state, in_rows = 0, syntax is None or not plan.tools.scan_order
+    if syntax and plan.dq_flag and not in_rows:
+        unit = unit.copy()
+        resolve(unit, coding_order(syntax))
+    entries = None
+    if book := plan.codebook:
+        entries = codebook_values(book.codebook_zero_value, book.codebook_delta_left, book.codebook_delta_right)
+    for start in range(0, unit.size, PART):
+        part = unit[start : start + PART]
+        if syntax is None:
+            yield part.astype(dtype, copy=False)
+            continue
+        if plan.dq_flag and in_rows:
+            levels, part = part, np.empty_like(part)
+            state = quantizer.resolve(levels, part, state)
+        if book and entries is not None:
+            part = look_up(part, entries, book.cb_zero_offset)
+        yield scale(part, plan.step, plan.data_format).astype(dtype, copy=False)
+
+
+def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
+    """Return QuantParam, flat: dependent quantization resolved, entries of the codebook looked up (7.3.6, 9.2)."""
+    syntax = unit_syntax(plan, facts.config.profile)
+    levels = quantize(plan, facts.floats, syntax).reshape(-1)
+    if plan.dq_flag:
+        resolve(levels, coding_order(syntax) if plan.tools.scan_order else None)
+    if plan.codebook:
+        book = plan.codebook
+        entries = codebook_values(book.codebook_zero_value, book.codebook_delta_left, book.codebook_delta_right)
+        levels = look_up(levels, entries, book.cb_zero_offset)
+    return levels
+
+
+def resolve(levels: Levels, order: npt.NDArray[np.int64] | None = None) -> None:
+    """Replace levels by twice what they are, less their sign in states that are odd (10.2.1.5).
+
+    Parameters
+    ----------
+    levels : ndarray of int32, shape (n,)
+    order : ndarray of int64, shape (n,), optional
+        Index of each in coding order.
+    """
+    if order is None:
+        quantizer.resolve(levels, levels)
+    else:
+        in_order = levels[order]
+        quantizer.resolve(in_order, in_order)
+        levels[order] = in_order
+
+
+def power(values: Floats) -> float:
+    """Return the sum of the squares of finite values; the same on every machine."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return quantizer.power(flat if flat.itemsize > 2 else flat.astype(np.float32))
+
+
+# --------------------------------------------------------------------------------------------------------------- both
+def least_cost(facts: TensorFacts, plans: Sequence[TensorPlan]) -> TensorPlan:
+    """Return the plan of the least sum of squared errors and bits, of equal ones the first.
+
+    The first plan's step and rate say what a bit is worth.
+    """
+    if len(plans) == 1:
+        return plans[0]
+    worth = plans[0].rate * plans[0].step ** 2
+    return min(plans, key=lambda plan: _lagrangian(facts, plan, worth))
+
+
+def _lagrangian(facts: TensorFacts, plan: TensorPlan, worth: float) -> float:
+    entry_points = unit_syntax(plan, facts.config.profile).entry_points if plan.tools.scan_order else 0
+    taken = estimated_bytes(facts, plan) + ENTRY_POINT_BYTES * entry_points
+    return distortion(facts, plan).noise + worth * 8 * taken

@@ -1,0 +1,81 @@
+"""Magnitudes of parameters as integers, counts of zeros, and masks, for the tools of reduction.
+
+Decisions are made by integers, and by operations on single floats that every machine computes alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import ceil, frexp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...dtypes import stored_type
+from ...model import Array
+from ..prepared import is_matrix
+
+Floats = npt.NDArray[np.floating[Any]]
+Mask = npt.NDArray[np.bool_]
+
+#: Bits of magnitudes as integers: the sum of CHUNK squares fits 64 bits.
+PRECISION = 22
+#: Items of a partial sum.
+CHUNK = 1 << 18
+
+
+def work_type(array: Array) -> np.dtype[Any] | None:
+    """Return the type of floats in which sums are made; None for what is no float."""
+    stored = stored_type(array.dtype)
+    if stored is None or stored.kind != "f":
+        return None
+    return np.dtype("f8" if stored.bits == 64 else "f4")
+
+
+def matrices(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the float tensors with at least two extents above 1, in their order."""
+    return {name: array for name, array in tensors.items() if is_matrix(array.dtype, array.shape)}
+
+
+def magnitudes(array: Array) -> Floats:
+    """Return the magnitudes of all items in row-major order, float32 or float64; NaN for those not finite."""
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.abs(array.astype(work_type(array), order="C").reshape(-1))
+        found[~np.isfinite(found)] = np.nan  # one that does not signal
+    return found
+
+
+def integers(values: Array, largest: float) -> npt.NDArray[np.int64]:
+    """Return finite values as multiples of a power of two: the largest is about 2**PRECISION."""
+    scaled = np.ldexp(values.astype(np.float64), PRECISION - frexp(largest)[1])
+    return np.rint(scaled).astype(np.int64)
+
+
+def share(ratio: float, count: int) -> int:
+    """Return the part of a number of parameters, as its decimals have it, rounded up."""
+    return ceil(Fraction(str(float(ratio))) * count)
+
+
+def missing(arrays: Iterable[Array], ratio: float) -> int:
+    """Return how many more parameters must become 0 for this ratio of zeros; 0 or less if there are enough."""
+    zeros = total = 0
+    for array in arrays:
+        total += array.size
+        zeros += int(np.count_nonzero(magnitudes(array) == 0))
+    return share(ratio, total) - zeros
+
+
+def below(array: Array, threshold: float) -> Mask:
+    """Return a mask of magnitudes below sparsification_threshold (6.4.4.3), in row-major order."""
+    return np.asarray(magnitudes(array) < np.float64(threshold))
+
+
+def cleared(array: Array, mask: Mask) -> Array:
+    """Return a tensor with some parameters, given in row-major order, set to 0; itself if none is."""
+    if not mask.any():
+        return array
+    out = np.array(array, order="C")
+    out.reshape(-1)[mask] = 0
+    return out

@@ -1,0 +1,212 @@
+"""Reports of encoded tensors: sizes, errors, coding tools, and statistics of levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cabac_ext.kernel import TensorSide
+from ..compare import Loss
+from ..constants import PayloadType
+from ..model import Array
+from ..syntax.structures import NnrCompressedDataUnitHeader
+from .plan import TensorPlan
+
+Levels = npt.NDArray[np.int32]
+
+#: Upper bound of the bins of a histogram.
+BINS = 64
+#: Share of the levels that may be beyond a histogram, on each side.
+TAIL = 0.001
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Frequencies of levels.
+
+    Parameters
+    ----------
+    first : int
+        The least level of the first bin.
+    width : int
+        Levels in each bin.
+    counts : tuple of int
+        At most :data:`BINS`.
+    below, above : int
+        How many levels are less than the first bin's, and greater than the last one's.
+    """
+
+    first: int
+    width: int
+    counts: tuple[int, ...]
+    below: int
+    above: int
+
+
+@dataclass(frozen=True)
+class LevelStatistics:
+    """The levels of a tensor.
+
+    Parameters
+    ----------
+    entropy : float
+        Zero-order entropy in bits for each level.
+    zeros : int
+        How many are 0.
+    distinct : int
+        How many different ones there are.
+    least, greatest : int
+    histogram : Histogram
+    """
+
+    entropy: float
+    zeros: int
+    distinct: int
+    least: int
+    greatest: int
+    histogram: Histogram
+
+
+@dataclass(frozen=True)
+class TensorStatistics:
+    """Coding tools of a tensor, and statistics of its levels.
+
+    Parameters
+    ----------
+    payload_type : PayloadType
+    dq_flag, scan_order, cabac_unary_length_minus1 : int
+        As in the header of its unit.
+    qp : int
+    step : float
+        stepSize; 0 when nothing is quantized.
+    rate : float
+        Squared steps that a bit was worth when it was quantized.
+    codebook_size : int
+        0 without a codebook.
+    rows_skipped : int or None
+        Rows of zeros that are one flag each; None where row skipping is off.
+    shift_parameter_ids : dict of int to int
+        By the number of the context, where they are not 0.
+    levels : LevelStatistics or None
+        As coded, before dependent quantization is resolved; None where the unit holds floats.
+    other_bits : int
+        Bits of the tensor that stand as they are in a unit of their own.
+    code : str
+        How side information makes it of what its units hold, as KIND of its code has it; empty: as it is, or cast.
+    """
+
+    payload_type: PayloadType
+    dq_flag: int = 0
+    scan_order: int = 0
+    cabac_unary_length_minus1: int = 0
+    qp: int = 0
+    step: float = 0.0
+    rate: float = 0.0
+    codebook_size: int = 0
+    rows_skipped: int | None = None
+    shift_parameter_ids: dict[int, int] = field(default_factory=dict)
+    levels: LevelStatistics | None = None
+    other_bits: int = 0
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """Statistics of one encoded tensor; the unit of a block counts for its first tensor, the weight.
+
+    ``seconds`` is the time that coding took, without planning; ``statistics`` are None unless they were asked for.
+    ``loss`` is the error; None for integers, and for tensors that decoders do not return by themselves.
+    """
+
+    name: str
+    parameters: int
+    source_bytes: int
+    unit_bytes: int
+    seconds: float = 0.0
+    statistics: TensorStatistics | None = None
+    loss: Loss | None = None
+
+
+def tensor_statistics(
+    plan: TensorPlan,
+    header: NnrCompressedDataUnitHeader,
+    unit: Array,
+    side: TensorSide | None = None,
+    bits: Array | None = None,
+) -> TensorStatistics:
+    """Return statistics of a coded tensor, from its unit and the choices made for it.
+
+    Parameters
+    ----------
+    plan : TensorPlan
+    header : NnrCompressedDataUnitHeader
+        Of the unit that holds it.
+    unit : ndarray of int32, or of floats
+        What the unit holds of it.
+    side : TensorSide or None
+        None where that is floats.
+    bits : ndarray of float32 or None
+        The words of its other unit.
+    """
+    payload_type = PayloadType(header.nnr_compressed_data_unit_payload_type)
+    code = plan.code.KIND if plan.code else ""
+    if side is None:
+        return TensorStatistics(payload_type, code=code)
+    levels: Levels = unit.astype(np.int32, copy=False)
+    skipped = None
+    if side.row_skip_enabled_flag:
+        skipped = int((~levels.reshape(plan.dims[0], -1).any(axis=1)).sum())
+    ids = side.shift_parameter_ids
+    return TensorStatistics(
+        payload_type,
+        header.dq_flag,
+        header.scan_order if prod(plan.dims[1:]) > 1 else 0,
+        header.cabac_unary_length_minus1,
+        plan.qp,
+        plan.step,
+        plan.rate,
+        plan.codebook.codebook_size if plan.codebook else 0,
+        skipped,
+        {} if ids is None else {int(k): int(ids[k]) for k in np.flatnonzero(ids)},
+        level_statistics(levels.reshape(-1)),
+        8 * bits.nbytes if bits is not None else 0,
+        code,
+    )
+
+
+def level_statistics(levels: Levels) -> LevelStatistics:
+    """Return entropy and histogram of levels, shape (n,), n at least 1."""
+    least, greatest = int(levels.min()), int(levels.max())
+    if greatest - least < levels.size:
+        counts = np.bincount(levels - np.int64(least))
+        values = np.flatnonzero(counts)
+        counts, values = counts[values], values + least
+    else:
+        values, counts = np.unique(levels.astype(np.int64), return_counts=True)
+    share = counts / levels.size
+    return LevelStatistics(
+        float(-(share * np.log2(share)).sum()) + 0.0,  # of one value 0, not -0
+        int(counts[values == 0].sum()),
+        len(values),
+        least,
+        greatest,
+        _histogram(values, counts),
+    )
+
+
+def _histogram(values: npt.NDArray[np.int64], counts: npt.NDArray[np.intp]) -> Histogram:
+    """Return the histogram of all but the tails; ``values`` are distinct and ascending."""
+    up_to = np.cumsum(counts)
+    total = int(up_to[-1])
+    low = int(values[np.searchsorted(up_to, TAIL * total, side="right")])
+    high = int(values[np.searchsorted(up_to, (1 - TAIL) * total)])
+    width = -(-(high - low + 1) // BINS)
+    bins = (values - low) // width
+    number = (high - low) // width + 1
+    inside = (bins >= 0) & (bins < number)
+    sums = np.zeros(number, np.int64)
+    np.add.at(sums, bins[inside], counts[inside])
+    return Histogram(low, width, tuple(sums.tolist()), int(counts[bins < 0].sum()), int(counts[bins >= number].sum()))

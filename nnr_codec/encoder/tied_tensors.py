@@ -1,0 +1,72 @@
+"""Tensors that are one and the same, such as an embedding and the layer that turns it back into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..config import EncoderConfig
+from ..errors import EncodeError
+from ..model import Array, Block, Model
+from .facts import native
+
+
+def tied_tensors(model: Model, config: EncoderConfig, block_of: Mapping[str, Block]) -> dict[str, str]:
+    """Return the tensors that need no units of their own, with the names of those that they are tied to.
+
+    Those that the model names, and, where side information is allowed, those of a plain dict that have the same memory
+    and options. What is in a block, or empty, has units of its own. Raises EncodeError where tensors are said to be
+    tied, but differ.
+    """
+    tied = {}
+    for name in model.aliases:
+        target = _target(name, model)
+        if name in block_of or not target or _changed_by_block(target, block_of):
+            continue  # the record has no way to refer to an empty name
+        array, other = np.asarray(model.tensors[name]), np.asarray(model.tensors[target])
+        if not _same(array, other):
+            raise EncodeError(f"tensor {name!r} is said to be tied to {target!r}, but is another", tensor=name)
+        if array.size:
+            tied[name] = target
+    if type(model.tensors) is dict and config.side_info:
+        known: dict[tuple[object, ...], list[str]] = {}
+        for name, found in model.tensors.items():
+            if not name or name in tied or name in block_of or not isinstance(found, np.ndarray) or not found.size:
+                continue
+            where = (found.__array_interface__["data"][0], found.shape, found.strides, found.dtype)
+            others = known.setdefault(where, [])
+            target = next((other for other in others if config.for_tensor(other) == config.for_tensor(name)), name)
+            if target == name:
+                others.append(name)
+            else:
+                tied[name] = target
+    return {name: tied.get(target, target) for name, target in tied.items()}
+
+
+def _target(name: str, model: Model) -> str:
+    """Return the tensor that another one is tied to, which is not itself tied to one."""
+    target = name
+    for _ in range(len(model.aliases) + 1):
+        if target not in model.tensors:
+            raise EncodeError(f"{name!r} is said to be tied to {target!r}, which is no tensor of the model")
+        if target not in model.aliases:
+            return target
+        target = model.aliases[target]
+    raise EncodeError(f"tensor {name!r} is said to be tied to tensors that are tied to each other", tensor=name)
+
+
+def _changed_by_block(name: str, block_of: Mapping[str, Block]) -> bool:
+    """Return whether a tensor does not come out of its block as it is."""
+    block = block_of.get(name)
+    return block is not None and (block.scale is not None or block.g is not None)
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Return whether two tensors have the same type, shape and bits."""
+    if one is other:
+        return True
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    one, other = native(one), native(other)
+    return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))

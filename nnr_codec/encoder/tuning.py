@@ -1,0 +1,171 @@
+"""Steps as coarse as an evaluation of the decoded model permits: inference-optimised quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..config import DEFAULT_STEP_EXPONENT, EncoderConfig
+from ..errors import EncodeError, Option
+from ..model import Array, Model
+from .facts import tensor_facts
+from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
+from .planning import plan_tensor
+from .schedule import Pool, Reader
+
+#: A decoded model, the bytes of its bitstream, and of the units of each tensor.
+Coded = tuple[Model, int, Mapping[str, int]]
+
+#: Octaves by which all tensors become coarser at most; times as many by which they become finer; the least change of
+#: qp that is tried.
+RANGE, FINER, FINEST = 8, 3, OCTAVE // 4
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Result of :func:`nnr_codec.tune`.
+
+    Parameters
+    ----------
+    config : EncoderConfig
+        Options that give this result again.
+    score, reference : float
+        Of the model decoded from that bitstream, and of the model as it was.
+    nbytes : int
+        Of the bitstream.
+    evaluations : int
+        Calls of the function.
+    """
+
+    config: EncoderConfig
+    score: float
+    reference: float
+    nbytes: int
+    evaluations: int
+
+
+def tune(
+    model: Model,
+    prepared: Model,
+    evaluate: Callable[[Model], float],
+    coded: Callable[[EncoderConfig], Coded],
+    config: EncoderConfig,
+    tolerance: float,
+    budget: int,
+    restored: Model | None = None,
+) -> Tuning:
+    """See :func:`nnr_codec.tune`; ``prepared`` is the model as it is coded, ``coded`` the codec.
+
+    ``restored`` is what comes out, weights that were decomposed as they are.
+    """
+    if not tolerance >= 0:
+        raise EncodeError(Option("tolerance"), f" {tolerance} is not a number of at least 0")
+    if budget < 2:
+        raise EncodeError(Option("budget"), f" must be at least 2 evaluations, got {budget}")
+    if config.target_size is not None or config.target_ratio is not None:
+        name = "target_ratio" if config.target_size is None else "target_size"
+        raise EncodeError(Option(name), " leaves nothing to tune; leave it out")
+    read = Reader(prepared)
+    with Pool() as pool:
+        config = with_density(resolve_goals(prepared, config, read, pool, restored=restored))
+    starts = {name: _start(name, read([name])[0], config) for name in prepared.tensors}
+    first = {name: qp for name, qp in starts.items() if qp is not None}
+    reference = float(evaluate(model))
+    tuner = _Tuner(evaluate, coded, config, reference, tolerance, budget - 1, first)
+    tuner.run()
+    return Tuning(tuner.options(tuner.best), tuner.score, reference, tuner.nbytes, 1 + tuner.evaluations)
+
+
+def _start(name: str, array: Array, config: EncoderConfig) -> int | None:
+    """Return the qp of a tensor to begin with; None for one that is kept exactly, or has no floats."""
+    tensor = tensor_facts(name, array, config)
+    if tensor.stored.kind != "f" or tensor.options.exact:
+        return None
+    if tensor.options.qp is not None:
+        return tensor.options.qp
+    if tensor.is_fine:
+        return DEFAULT_STEP_EXPONENT * OCTAVE
+    plan = plan_tensor(tensor, in_block=True)
+    return plan.qp if plan.step else None
+
+
+@dataclass
+class _Tuner:
+    """Makes tensors coarser as long as the score holds: all together first, then in ever smaller groups."""
+
+    evaluate: Callable[[Model], float]
+    coded: Callable[[EncoderConfig], Coded]
+    config: EncoderConfig
+    reference: float
+    tolerance: float
+    budget: int
+    best: dict[str, int]
+    score: float = float("nan")
+    nbytes: int = 0
+    units: Mapping[str, int] = field(default_factory=dict)
+    evaluations: int = 0
+
+    def run(self) -> None:
+        """Find the coarsest steps; those of the beginning must hold, or finer ones are looked for."""
+        start = self.best
+        if self.holds(start, self.tolerance):
+            low, high = 0, RANGE * OCTAVE
+        else:
+            low, high = -RANGE * OCTAVE, 0
+            while not self.holds(_moved(start, low, start), self.tolerance):
+                low, high = low - RANGE * OCTAVE, low
+                if low >= -FINER * RANGE * OCTAVE and self.evaluations < self.budget:
+                    continue
+                raise EncodeError(f"no steps keep the score within {self.tolerance:g} of {self.reference:g}")
+        while high - low > OCTAVE // 2 and self.evaluations < self.budget:
+            middle = (low + high) // 2
+            if self.holds(_moved(start, middle, start), self.tolerance / 2):  # some is left for single tensors
+                low = middle
+            else:
+                high = middle
+        step, names = OCTAVE, list(self.best)
+        while step >= FINEST and self.evaluations < self.budget:
+            names = self.coarser(sorted(names, key=self.size, reverse=True), step)
+            if not names:
+                step, names = step // 2, list(self.best)
+
+    def coarser(self, names: list[str], step: int) -> list[str]:
+        """Make these tensors coarser, the largest of them first; which ones it went well for."""
+        if not names or self.evaluations >= self.budget:
+            return []
+        moved = _moved(self.best, step, names)
+        coded = self.coded(self.options(moved))
+        if coded[1] >= self.nbytes:
+            return []
+        if self.holds(moved, self.tolerance, coded):
+            return names
+        if len(names) == 1:
+            return []
+        middle, half = 1, sum(map(self.size, names)) / 2
+        while middle < len(names) - 1 and sum(map(self.size, names[:middle])) < half:
+            middle += 1
+        return self.coarser(names[:middle], step) + self.coarser(names[middle:], step)
+
+    def size(self, name: str) -> int:
+        """Return bytes of a tensor's units."""
+        return self.units.get(name, 0)
+
+    def holds(self, qps: dict[str, int], tolerance: float, coded: Coded | None = None) -> bool:
+        """Return whether the score does; then these are the best."""
+        self.evaluations += 1
+        model, nbytes, units = coded or self.coded(self.options(qps))
+        score = float(self.evaluate(model))
+        if not score >= self.reference - tolerance:
+            return False
+        self.best, self.score, self.nbytes, self.units = qps, score, nbytes, units
+        return True
+
+    def options(self, qps: Mapping[str, int]) -> EncoderConfig:
+        """Return the options with these steps."""
+        return self.config.overridden({name: {"qp": qp} for name, qp in qps.items()})
+
+
+def _moved(qps: Mapping[str, int], by: int, names: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
+    """Return the same steps, but for some tensors, which have coarser ones."""
+    chosen = set(names)
+    return {name: max(LEAST_QP, min(GREATEST_QP, qp + by)) if name in chosen else qp for name, qp in qps.items()}

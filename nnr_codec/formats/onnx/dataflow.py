@@ -1,0 +1,293 @@
+"""The graph of an ONNX model in the operations of :mod:`nnr_codec.topology.graph`.
+
+Nodes that cannot be expressed there have no operation, and what uses a value besides the nodes of the outer graph is
+counted by :class:`.graph.Graph`. Nodes may stand in any order. Initializers that callers can replace are no tensors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+
+from ...topology import graph as topology
+from ...topology.graph import Tensor, Value, integers
+from .constants import evaluate
+from .graph import Graph, Node
+
+#: Of BatchNormalization, as it holds it.
+EPSILON = float(struct.unpack("<f", struct.pack("<f", 1e-5))[0])
+#: Since this opset, operands are broadcast as numpy does, and BatchNormalization is for inference unless it says
+#: otherwise.
+BROADCASTS = 7
+# Initializers that are inputs as well can be replaced by callers since then.
+_REPLACEABLE = 4
+_MAX_RANK = 32
+
+_Made = tuple[str, dict[str, Value]]
+
+
+def flow(graph: Graph) -> topology.Graph:
+    """Return the values of a graph, which may have been read in part."""
+    return topology.Graph(_Follower(graph).run(), aligns_last=True)
+
+
+class _Follower:
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.opset = graph, graph.opset
+        replaceable = graph.inputs if graph.ir_version >= _REPLACEABLE else set()
+        self.slots = {name: slot for name, slot in graph.values.items() if name not in replaceable}
+        self.constants = {name: each for name, each in graph.constants.items() if name not in replaceable}
+        self.names: dict[str, Value] = {}
+        self.values: list[Value] = []
+        self.unknown = Value()
+
+    def run(self) -> list[Value]:
+        made = [[self.output(name) for name in node.outputs] for node in self.graph.nodes]
+        for node, outputs in zip(self.graph.nodes, made, strict=True):
+            self.node(node, outputs)
+        for name, value in self.names.items():
+            if len(value.users) != self.graph.uses[name]:
+                value.users += [self.unknown, self.unknown]
+        return self.values
+
+    def output(self, name: str) -> Value:
+        """Return what a node will give; a name that something else has means neither."""
+        value = Value()
+        first = Value() if self.is_stored(name) else self.names.setdefault(name, value)
+        if first is not value:
+            value.users += [self.unknown, self.unknown]
+            first.users += [self.unknown, self.unknown]
+        return value
+
+    def is_stored(self, name: str) -> bool:
+        """Return whether a tensor or a constant of the model has a name."""
+        return name in self.slots or name in self.constants
+
+    def node(self, node: Node, outputs: list[Value]) -> None:
+        """Follow a node that has a rule and one output."""
+        rule = _RULES.get(node.operation)
+        target, *others = outputs or [Value()]
+        is_alone = not any(self.graph.uses[name] for name in node.outputs[1:] if name)
+        made = rule(self, node) if rule and is_alone and node.inputs and node.inputs[0] else None
+        name = node.outputs[0] if node.outputs else ""
+        constants = [self.constants.get(each) for each in node.inputs]
+        if self.names.get(name) is target and (found := evaluate(node.operation, node.attributes, constants)):
+            self.constants[name] = found
+        operation, inputs = made or ("", {str(k): self.value(name) for k, name in enumerate(node.inputs) if name})
+        self.add(operation, inputs, target)
+        self.values += others
+
+    def add(self, operation: str, inputs: dict[str, Value], target: Value | None = None) -> Value:
+        """Return a value that an operation gives."""
+        value = target or Value()
+        value.operation, value.inputs = operation, inputs
+        for used in inputs.values():
+            used.users.append(value)
+        self.values.append(value)
+        return value
+
+    def value(self, name: str) -> Value:
+        """Return the value of a name: what a node gives, a tensor, a constant or an input of the graph."""
+        if name not in self.names:
+            found = self.names[name] = Value()
+            self.values.append(found)
+            slot, extents = self.slots.get(name), self.graph.extents.get(name)
+            if slot:
+                found.tensor = Tensor(slot.name, slot.items.shape, slot.items.stored.kind == "f")
+            elif name in self.constants:
+                found.operation, found.inputs = "constant", {"shape": integers(self.constants[name].shape)}
+            elif extents and name not in self.graph.values:
+                found.operation, found.inputs = "external", {"shape": integers(extents)}
+        return self.names[name]
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor, or of a constant that stays in the graph."""
+        if name in self.slots:
+            return self.slots[name].items.shape
+        return self.constants[name].shape if name in self.constants else None
+
+    def integers(self, node: Node, attribute: str, place: int) -> list[int] | None:
+        """Return those of an attribute, or of a constant input, as newer versions have it; None if they are unknown."""
+        told = node.attributes.get(attribute)
+        if told is None:
+            constant = self.constants.get(_input(node, place))
+            told = [*map(int, constant.values)] if constant and len(constant.shape) == 1 else None
+        return told if isinstance(told, list) and 0 < len(told) <= 2 * _MAX_RANK else None
+
+    # -------------------------------------------------------------------------------------------- operations
+    def conv(self, node: Node) -> _Made | None:
+        weight, bias, groups = _input(node, 1), _input(node, 2), node.attributes.get("group", 1)
+        if not weight or len(node.outputs) != 1 or not isinstance(groups, int):
+            return None
+        inputs = {"input": self.value(node.inputs[0]), "filter": self.value(weight)}
+        if bias:
+            inputs["bias"] = self.value(bias)
+        if groups != 1:
+            is_transposed, shape = node.operation == "ConvTranspose", self.shape(weight) or ()
+            # With a group for each channel, there are 0 in NNEF.
+            is_alone = groups > 1 and len(shape) > 1 and (shape[0] == groups if is_transposed else shape[1] == 1)
+            inputs["groups"] = Value(constant=0 if is_alone else -1)
+        return "deconv" if node.operation == "ConvTranspose" else "conv", inputs
+
+    def gemm(self, node: Node) -> _Made | None:
+        """Return a product of matrices, and the sum with a bias, which is broadcast."""
+        if not _input(node, 1) or len(node.outputs) != 1:
+            return None
+        transposed = {f"transpose{k}": Value(constant=bool(node.attributes.get(f"trans{k}", 0))) for k in "AB"}
+        inputs = {"A": self.value(node.inputs[0]), "B": self.value(node.inputs[1]), **transposed}
+        if not _input(node, 2):
+            return "matmul", inputs
+        is_plain = node.attributes.get("beta", 1.0) == 1.0
+        product = self.add("matmul", inputs)
+        return "add" if is_plain else "elementwise", {"x": product, "y": self.value(node.inputs[2])}
+
+    def norm(self, node: Node) -> _Made | None:
+        epsilon = node.attributes.get("epsilon", EPSILON)
+        is_spatial = node.attributes.get("spatial", 1) == 1  # one mean for each channel, as always since opset 9
+        if self.opset < BROADCASTS or node.attributes.get("training_mode", 0) or not is_spatial:
+            return None
+        if len(node.inputs) != 5 or not all(node.inputs) or len(node.outputs) != 1 or not isinstance(epsilon, float):
+            return None
+        inputs = dict(zip(("input", "scale", "offset", "mean", "variance"), map(self.value, node.inputs), strict=True))
+        return "batch_normalization", {**inputs, "epsilon": Value(constant=epsilon)}
+
+    def elementwise(self, node: Node) -> _Made | None:
+        """Return an operation on the numbers of any number of values."""
+        return (
+            ("elementwise", {str(k): self.value(name) for k, name in enumerate(node.inputs)})
+            if all(node.inputs)
+            else None
+        )
+
+    def concat(self, node: Node) -> _Made | None:
+        axis = node.attributes.get("axis")
+        if not all(node.inputs) or not isinstance(axis, int):
+            return None
+        items = [self.value(name) for name in node.inputs]
+        values = self.add("", {str(k): item for k, item in enumerate(items)})
+        values.items = items
+        return "concat", {"values": values, "axis": Value(constant=axis)}
+
+    def reduce(self, node: Node) -> _Made | None:
+        axes = self.integers(node, "axes", 1)
+        if axes is None:
+            return None
+        inputs = {"input": self.value(node.inputs[0]), "axes": integers(axes)}
+        if node.attributes.get("keepdims", 1):
+            return "mean_reduce", inputs
+        return "squeeze", {"input": self.add("mean_reduce", inputs), "axes": inputs["axes"]}
+
+    def pad(self, node: Node) -> _Made | None:
+        pads = self.integers(node, "pads", 1)
+        if pads is None or _input(node, 3):
+            return None
+        half = len(pads) // 2
+        pairs = [integers(pair) for pair in zip(pads[:half], pads[half:], strict=False)]
+        inputs = {"input": self.value(node.inputs[0]), "padding": Value(items=pairs)}
+        if node.attributes.get("mode", "constant") != "constant":
+            inputs["border"] = Value()
+        return "pad", inputs
+
+    def resize(self, node: Node) -> _Made | None:
+        """Return a resampling by factors; those that are tensors of the model are 1 for the first two dimensions."""
+        is_old, axes = len(node.inputs) == 2, node.attributes.get("axes")
+        scales = _input(node, 1 if is_old else 2)
+        region, shape = self.shape("" if is_old else _input(node, 1)), self.shape(scales)
+        if _input(node, 3) or region not in (None, (0,)) or shape is None or len(shape) != 1:
+            return None
+        factors = self.constants[scales].values if scales in self.constants else (0.0,) * shape[0]
+        if not len(factors) == shape[0] == (len(axes) if isinstance(axes, list) else shape[0]):
+            return None
+        inputs = {"input": self.value(node.inputs[0])}
+        if scales in self.constants:
+            axes = axes if isinstance(axes, list) else [*range(len(factors))]
+            inputs["axes"] = integers(axis for axis, factor in zip(axes, factors, strict=True) if factor != 1)
+        elif isinstance(axes, list):
+            inputs["axes"] = integers(axes)
+        return "nearest_upsample", inputs
+
+    def flatten(self, node: Node) -> _Made | None:
+        axis = node.attributes.get("axis", 1)
+        if not isinstance(axis, int):
+            return None
+        return "flatten", {"input": self.value(node.inputs[0]), "axis": Value(constant=axis)}
+
+    def transpose(self, node: Node) -> _Made:
+        order, shape = node.attributes.get("perm"), self.shape(node.inputs[0])
+        inputs = {"input": self.value(node.inputs[0])}
+        if isinstance(order, list):
+            inputs["axes"] = integers(order)
+        elif shape:
+            inputs["axes"] = integers([*range(len(shape))][::-1])
+        return "transpose", inputs
+
+
+def _input(node: Node, place: int) -> str:
+    """Return the name of an input; empty where it is left out."""
+    return node.inputs[place] if place < len(node.inputs) else ""
+
+
+_Rule = Callable[[_Follower, Node], "_Made | None"]
+
+
+def _plain(operation: str, *names: str, is_exact: bool = True) -> _Rule:
+    """Return the rule of an operation of operands alone; there may be scalars behind them unless it ``is_exact``."""
+
+    def rule(follower: _Follower, node: Node) -> _Made | None:
+        if (is_exact and len(node.inputs) != len(names)) or not all(node.inputs[: len(names)]):
+            return None
+        return operation, dict(zip(names, map(follower.value, node.inputs), strict=False))
+
+    return rule
+
+
+def _listed(operation: str, name: str, place: int = 1) -> _Rule:
+    """Return the rule of an operation of an operand and some integers, an attribute or input of this place."""
+
+    def rule(follower: _Follower, node: Node) -> _Made | None:
+        found = follower.integers(node, name, place)
+        # With this attribute of Reshape, 0 is no extent that stays as it is.
+        if found is None or node.attributes.get("allowzero", 0):
+            return None
+        return operation, {"input": follower.value(node.inputs[0]), name: integers(found)}
+
+    return rule
+
+
+#: The rule of each operation; none for those that mix channels, or give no number where channels are zero.
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(("Conv", "ConvTranspose"), _Follower.conv),
+    "Gemm": _Follower.gemm,
+    "MatMul": _plain("batched_matmul", "A", "B"),
+    "BatchNormalization": _Follower.norm,
+    "InstanceNormalization": _plain("instance_normalization", "input", "scale", "offset"),
+    "Add": _plain("add", "x", "y"),
+    "Mul": _plain("mul", "x", "y"),
+    "Div": _plain("div", "x", "y"),
+    "PRelu": _plain("prelu", "x", "alpha"),
+    **dict.fromkeys(("Max", "Mean", "Min", "Sub", "Sum"), _Follower.elementwise),
+    "Identity": _plain("copy", "x"),
+    **dict.fromkeys(
+        (
+            *("Abs", "Cast", "Ceil", "Celu", "Clip", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
+            *("HardSwish", "LeakyRelu", "Mish", "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus"),
+            *("Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"),
+        ),
+        _plain("elementwise", "x", is_exact=False),
+    ),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _plain("pool", "input")),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _plain("global_pool", "input")),
+    **dict.fromkeys(
+        ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
+        _Follower.reduce,
+    ),
+    "Concat": _Follower.concat,
+    "Pad": _Follower.pad,
+    **dict.fromkeys(("Resize", "Upsample"), _Follower.resize),
+    "Flatten": _Follower.flatten,
+    "Reshape": _listed("reshape", "shape"),
+    "Slice": _listed("slice", "axes", 3),
+    "Squeeze": _listed("squeeze", "axes"),
+    "Unsqueeze": _listed("unsqueeze", "axes"),
+    "Transpose": _Follower.transpose,
+}

@@ -1,0 +1,149 @@
+"""The layers of an OpenVINO IR with the edges between them, and the places in the XML that say shapes.
+
+Only an XML that :func:`.ir.read_constants` accepted is read here; its limits hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from .ir import CONSTANTS
+
+_NUMBER = re.compile("[0-9]{1,18}")
+#: Layers, ports, dimensions and edges of one net; large language models have 200,000.
+MOST = 500_000
+# Layers of the net, and what is in them, by depth.
+_LAYER, _DATA, _PORT, _DIM = 3, 4, 5, 6
+
+
+@dataclass(slots=True, eq=False)
+class Port:
+    """An input or output of a layer, and the start of each of its dimensions in the XML; 0 is an unknown extent."""
+
+    id: str
+    extents: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
+    """A layer of the net, without those in its bodies."""
+
+    id: str
+    type: str
+    version: str
+    data: Mapping[str, str] = field(default_factory=dict)
+    inputs: list[Port] = field(default_factory=list)
+    outputs: list[Port] = field(default_factory=list)
+
+    def is_true(self, attribute: str) -> bool:
+        """Return whether an attribute of its data is set."""
+        return self.data.get(attribute, "").lower() in ("true", "1")
+
+
+@dataclass
+class Network:
+    """The layers of a net in the order of the XML.
+
+    Parameters
+    ----------
+    layers : list of Layer
+    sources : dict of (str, str) to (str, str)
+        Layer and port that an input comes from, by layer and port.
+    constants : list of (int, dict)
+        The start and the attributes of the data of all constants, in bodies as well.
+    """
+
+    layers: list[Layer] = field(default_factory=list)
+    sources: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    constants: list[tuple[int, Mapping[str, str]]] = field(default_factory=list)
+
+
+def range_of(attributes: Mapping[str, str]) -> tuple[int, int]:
+    """Return where the items of a constant are in the ``.bin``: offset and number of bytes."""
+    offset, size = (attributes.get(name, "") for name in ("offset", "size"))
+    return (int(offset), int(size)) if _NUMBER.fullmatch(offset) and _NUMBER.fullmatch(size) else (0, 0)
+
+
+def read_layers(data: bytes) -> Network:
+    """Return the layers of an IR; none where there are too many, two have one id, or an input has two sources."""
+    reader = _Reader()
+    reader.parser.Parse(data, True)
+    network = reader.network
+    ids = {layer.id for layer in network.layers}
+    if reader.is_full or len(ids) < len(network.layers) or len(network.sources) < reader.edges:
+        return Network(constants=network.constants)
+    return network
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.network, self.edges, self.count = Network(), 0, 0
+        self.path: list[str] = []
+        self.types: list[str] = []  # of the layers around
+        self.ports: list[Port] | None = None
+        self.text = ""
+        self.parser = expat.ParserCreate("utf-8", intern={})
+        self.parser.StartElementHandler = self.start
+        self.parser.EndElementHandler = self.end
+        self.parser.CharacterDataHandler = self.characters
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        parent = self.path[-1] if self.path else ""
+        self.path.append(tag)
+        depth = len(self.path)
+        if tag == "layer" and parent == "layers":
+            self.types.append(attributes.get("type", ""))
+        elif tag == "data" and parent == "layer" and self.types and self.types[-1] in CONSTANTS:
+            self.network.constants.append((self.parser.CurrentByteIndex, attributes))
+        self.count += tag in ("layer", "port", "dim", "edge")
+        if self.is_full:
+            return
+        if depth < _LAYER or self.path[1] != "layers":
+            if depth == _LAYER and tag == "edge" and parent == "edges":
+                self.edge(attributes)
+            return
+        if depth == _LAYER and tag == "layer":
+            id_, type_, version = (attributes.get(name, "") for name in ("id", "type", "version"))
+            self.network.layers.append(Layer(id_, type_, version))
+        elif not self.network.layers:
+            return
+        elif depth == _DATA:
+            layer = self.network.layers[-1]
+            self.ports = {"input": layer.inputs, "output": layer.outputs}.get(tag)
+            if tag == "data":
+                layer.data = attributes
+        elif depth == _PORT and tag == "port" and self.ports is not None:
+            self.ports.append(Port(attributes.get("id", "")))
+        elif depth == _DIM and tag == "dim" and self.ports:
+            self.ports[-1].places.append(self.parser.CurrentByteIndex)
+            self.text = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the net has more than is followed."""
+        return self.count > MOST
+
+    def edge(self, attributes: Mapping[str, str]) -> None:
+        source, port, target, to = (
+            attributes.get(name, "") for name in ("from-layer", "from-port", "to-layer", "to-port")
+        )
+        self.network.sources[target, to] = source, port
+        self.edges += 1
+
+    def characters(self, text: str) -> None:
+        if len(self.path) == _DIM and len(self.text) < 20:
+            self.text += text
+
+    def end(self, tag: str) -> None:
+        depth = len(self.path)
+        if depth == _DIM and tag == "dim" and self.ports and not self.is_full:
+            port, text = self.ports[-1], self.text.strip()
+            if len(port.extents) < len(port.places):
+                port.extents.append(int(text) if _NUMBER.fullmatch(text) else 0)
+        self.path.pop()
+        if tag == "layer" and self.path[-1:] == ["layers"]:
+            self.types.pop()
