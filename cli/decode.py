@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target model_format only dtype topology jobs force",
+        "Performance maps": "sparsify prune",
+        "Input and output": "allow_missing resume limits verbose quiet",
+    },
     short_help="Decode a bitstream into a model.",
     epilog="""\b
 Examples:

@@ -28,6 +28,16 @@ PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
 
 
 @click.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target quality preset lossless target_size check dry_run reports jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules known fixed_point",
+        "Quantization": coding.QUANTIZATION,
+        "Graph and parameter reduction": "topology block fold_batchnorm local_scaling reduce",
+        "Bitstream syntax": f"profile {coding.SYNTAX}",
+        "Performance maps": "wanted evaluate metric",
+        "Input and output": "model_format strict resume as_json limits verbose quiet",
+    },
     short_help="Compress a model into a bitstream.",
     epilog="""\b
 Examples:
@@ -127,14 +137,7 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."
 )
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    callback=params.reports,
-    metavar="FILE",
-    help="Write what became of each tensor to a file.json or a file.html (see docs/reports.md); repeatable.",
-)
+@params.report
 @maps.measuring
 @params.resume
 @click.option("--dry-run", is_flag=True, help="Write nothing, but print what each tensor would take, estimated.")

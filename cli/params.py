@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -19,6 +19,30 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 Option = bool | int | float | None
 _WORDS: dict[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
+
+
+class GroupedCommand(click.Command):
+    """Command whose help lists options under headings.
+
+    Parameters
+    ----------
+    headings : mapping of str to str
+        Names of options, separated by spaces, by heading, in this order. The last heading gets all other options.
+    """
+
+    def __init__(self, *arguments: Any, headings: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.headings = headings
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        sections = {heading: [records.pop(name) for name in names.split()] for heading, names in self.headings.items()}
+        sections[list(sections)[-1]] += records.values()
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([row for row in rows if row])
 
 
 class FileName(click.Path):
@@ -78,7 +102,7 @@ def rules(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return tuple(map(_rule, values))
 
 
-def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Names of files whose endings say what they hold, each file once."""
     for k, name in enumerate(values):
         if not name.lower().endswith((".json", ".html")):
@@ -86,6 +110,18 @@ def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
         if os.path.realpath(name) in map(os.path.realpath, values[:k]):
             raise click.BadParameter(f"{name!r} is given twice")
     return values
+
+
+def report(command: F) -> F:
+    """The option ``--report``, which gives ``reports``."""
+    return click.option(
+        "--report",
+        "reports",
+        multiple=True,
+        callback=_reports,
+        metavar="FILE",
+        help="Write what became of each tensor to a file.json or a file.html (see docs/reports.md); repeatable.",
+    )(command)
 
 
 def _rule(text: str) -> nnr.Rule:
