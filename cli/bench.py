@@ -93,7 +93,7 @@ def bench(
                         rows.append(run())
                     except contenders.PeerError as error:
                         printer.warning(str(error))
-                    advance()
+                    advance(name)
             if as_json:
                 found += [{"model": name, **_numbers(row)} for row in rows]
             else:

@@ -200,19 +200,19 @@ def encode(
         data = data_of(nnr.load(known, format="npz", limits=limits))
         with coding.usage_errors():
             config = replace(config, **data)
-    for model, place, stream in zip(models, places, streams, strict=True):
+    for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         source = output.model(model, format=model_format, limits=limits, strict=strict)
         if dry_run:
             estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
-        with printer.progress("encoding", len(source)) as advance:
+        with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as advance:
 
-            def note(tensor: Any, advance: Callable[[], None] = advance) -> None:
+            def note(tensor: Any, advance: Callable[[str], None] = advance) -> None:
                 bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
                 printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
-                advance()
+                advance(tensor.name)
 
             report = nnr.encode_file(
                 source,
@@ -254,7 +254,7 @@ def compared(
     with printer.progress("checking", len(source)) as advance:
         written = nnr.open(bitstream, limits=limits, topology=apart)
         with written.deferred(allow_missing=True, jobs=jobs) as decoded:
-            return nnr.compare_models(nnr.folded(source, config), decoded, advance)
+            return nnr.compare_models(nnr.folded(source, config), decoded, lambda: advance(""))
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
 
 WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
+INTERVAL = 10.0  # seconds between lines of progress
 NARROW = 80  # narrower terminals wrap the lines themselves
 
 
@@ -61,10 +63,17 @@ class Printer:
             say(text)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """Yield a function that advances a bar by one; the bar appears on terminals only, and goes away at the end."""
-        if self.quiet or self.verbose or not _is_terminal(sys.stderr):
-            yield lambda: None
+    def progress(self, label: str, total: int) -> Iterator[Callable[[str], None]]:
+        """Yield a function that counts a finished item, whose name it takes.
+
+        A terminal has a bar, which is removed at the end. When verbose, there is a line every 10 seconds instead.
+        """
+        if self.verbose:
+            with _progress_lines(label, total) as advance:
+                yield advance
+            return
+        if self.quiet or not _is_terminal(sys.stderr):
+            yield lambda name: None
             return
         from rich import progress
 
@@ -77,7 +86,29 @@ class Printer:
         )
         with progress.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
             task = bar.add_task(label, total=total)
-            yield lambda: bar.advance(task)
+            yield lambda name: bar.advance(task)
+
+
+@contextlib.contextmanager
+def _progress_lines(label: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that counts items; meanwhile a thread prints how many are done and the last one's name."""
+    done, last, ended = 0, "", threading.Event()
+
+    def advance(name: str) -> None:
+        nonlocal done, last
+        done, last = done + 1, f", {name}" if name else ""
+
+    def tell() -> None:
+        while not ended.wait(INTERVAL):
+            say(f"{label}: {done:,} of {total:,} done{last}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        thread.join()
 
 
 def table(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from . import output
+from .errors import Terminated
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -314,6 +316,18 @@ def resume(command: F) -> F:
     )(command)
 
 
+@contextmanager
+def resumable(resume: bool, done: Sequence[str]) -> Iterator[None]:
+    """Let the message about an interruption say how to continue; ``done`` are the inputs that need not be repeated."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as error:
+        if resume:
+            without = f" without {', '.join(done)}" if done else ""
+            error.add_note(f"the same command{without} continues from here")
+        raise
+
+
 def check_resume(resume: bool, target: str | None) -> None:
     """Raise UsageError for an output beside which no folder can be."""
     if resume and target == "-":
@@ -323,7 +337,9 @@ def check_resume(resume: bool, target: str | None) -> None:
 def conversion(command: F) -> F:
     """The options that all commands share that make one file from another."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Print a line for each tensor, and progress every 10 seconds."
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
         click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output."),
     ):

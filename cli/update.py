@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 import time
@@ -160,6 +159,7 @@ def encode(
     whole, as are those with changes that are not finite. Of integers every bit is kept.
     """
     import nnr_codec as nnr
+    from nnr_codec.api.files import file_name
     from nnr_codec.federated.fold import fold
     from nnr_codec.federated.sbt import binary_ternary_of
 
@@ -183,7 +183,7 @@ def encode(
     if config.fold_batchnorm:
         before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
     wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
-    report = nnr.EncodeReport(source="" if new == "-" else os.path.basename(os.path.normpath(new))) if reports else None
+    report = nnr.EncodeReport(source=file_name(new), version=nnr.__version__) if reports else None
     data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
     if dry_run or target is None:
         _print_sizes(after, data)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .. import __version__, formats
+from .. import formats
 from ..config import MODEL_GOALS, EncoderConfig, EncoderOptions, configured
 from ..constants import ICNN_NDU_EXT, ICNN_NDU_ID, ICNN_NDU_PL_SHA256, ICNN_NDU_PL_SHA512
 from ..decoder.lineage import Lineage
@@ -157,7 +157,7 @@ def encode_update(
     prepared = Prepared(model, model, links=links, source=after)
     if report is None:
         return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
-    report.config, report.version = asked, __version__
+    report.config = asked
     notes, witness, started = Notes(prepared, report), Witness(prepared, report), time.perf_counter()
 
     def note(tensor: TensorReport) -> None:
