@@ -191,7 +191,7 @@ def encode(
     for k, (model, place) in enumerate(zip(models, places, strict=True)):
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
             raise click.UsageError(f"{place} cannot be two outputs")
-        if place == model:
+        if place == model != "-":
             output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
     for name in reports:
         params.open_target(name, *models, force=force, folder=False)
@@ -203,7 +203,7 @@ def encode(
     for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         source = output.model(model, format=model_format, limits=limits, strict=strict)
         if dry_run:
-            estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
+            estimated(nnr.estimate(source, config, jobs=jobs), config, file_size(model), as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
@@ -231,7 +231,7 @@ def encode(
             report.save(name, overwrite=force)
         for line in steps_told(asked, report):
             printer.note(line)
-        printer.note(f"{model} -> {place}: {summary(report)} in {report.seconds:.2f} s")
+        printer.note(f"{model} -> {place}: {summary(report, file_size(model))} in {report.seconds:.2f} s")
         if check:
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
@@ -266,7 +266,7 @@ def data_of(known: nnr.Model) -> dict[str, Any]:
     }
 
 
-def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool) -> None:
+def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int | None, as_json: bool) -> None:
     """Print what tensors are estimated to take."""
     from nnr_codec.report.document import loss_facts
     from nnr_codec.report.reduced import number
@@ -313,7 +313,7 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
     )
     for line in steps_told(config, report):
         click.echo(line)
-    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report)}")
+    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report, stored)}")
 
 
 def check_steps(config: nnr.EncoderConfig) -> None:
@@ -361,14 +361,26 @@ def checked(found: ModelDifference) -> str:
     return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
 
 
-def summary(report: nnr.EncodeReport) -> str:
-    """Sizes before and after, and errors."""
-    sizes = f"{report.source_bytes:,} -> {report.nbytes:,} bytes"
+def file_size(model: str) -> int | None:
+    """Return the bytes of a model's file; None for a folder and standard input."""
+    return os.path.getsize(model) if os.path.isfile(model) else None
+
+
+def summary(report: nnr.EncodeReport, stored: int | None) -> str:
+    """Return sizes before and after, and errors.
+
+    Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
+    converted on reading.
+    """
+    is_packed = stored is not None and 0 < stored < report.source_bytes
+    sizes = f"{stored if is_packed else report.source_bytes:,} -> {report.nbytes:,} bytes"
     if not report.parameters:
         return sizes
-    ratio = f"({100 * report.ratio:.2f} %, {report.bits_per_parameter:.2f} bits/parameter)"
+    ratio = f"{100 * report.ratio:.2f} %"
+    if is_packed and stored:
+        ratio = f"{100 * report.nbytes / stored:.2f} % of the file, {ratio} of its values as arrays"
     exact = "lossless" if report.config and report.config.exact else "the same values"
-    return f"{sizes} {ratio}, {loss_told(report.loss) or exact}"
+    return f"{sizes} ({ratio}, {report.bits_per_parameter:.2f} bits/parameter), {loss_told(report.loss) or exact}"
 
 
 def loss_told(loss: LossSummary) -> str:
