@@ -1,4 +1,4 @@
-"""``nnr encode``: a model file in, a bitstream out."""
+"""``nnr encode``: encode a model file as a bitstream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import LossSummary, ModelDifference
 
-#: What precedes a tensor's name where a file has second moments of its inputs.
+#: Prefix of names of second moments in the file for --sensitivity.
 HESSIAN = "hessian:"
 DEFAULT, GPP = "default", "3gpp-full"
 PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
@@ -67,22 +67,22 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--qp",
     type=int,
-    help="Quantization parameter of matrices; lowering it by 4 halves the step, which is 1/1024 at -40. Default: a "
-    "step for each matrix from its own values.",
+    help="Quantization parameter of matrices; lowering it by 4 halves the step size, which is 1/1024 at -40. "
+    "Default: a step size for each matrix, computed from its values.",
 )
 @coding.options("qp_density")
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
-    help="Options that go together. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit; default: a "
-    "step for each matrix; 3gpp-full: the tools that 3GPP S4-260200 asks of clients for a whole model.",
+    help="Set of options. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit is kept; "
+    "default: a step size for each matrix; 3gpp-full: the tools of 3GPP S4-260200 for a whole model.",
 )
 @click.option(
     "--quality",
     type=float,
     metavar="0..100",
-    help="About the SNR of the matrices together in dB; raising it by 6 halves the step. No matrix has less than the "
-    "lower of 35 dB and 10 dB below it.",
+    help="Approximate SNR of all matrices together in dB; raising it by 6 halves the step size. Each matrix "
+    "gets at least the lower of 35 dB and this value minus 10 dB.",
 )
 @coding.options("snr", "max_error", "target_size", "target_ratio", "lossless", "fixed_point")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
@@ -92,35 +92,35 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--topology",
     type=click.Choice(["carried", "external"]),
-    help="Whether the bitstream carries the graph (default), or decoders are given it (nnr decode --topology).",
+    help="Store the graph in the bitstream (default), or supply it to decoders separately (nnr decode --topology).",
 )
 @click.option(
     "--block",
     is_flag=True,
     default=None,
-    help="Code the weights of the graph together with their biases and batch normalizations, where they are quantized "
-    "without a codebook.",
+    help="Code the weights of the graph together with their biases and batch normalizations, if they are "
+    "quantized without a codebook.",
 )
 @click.option(
     "--fold-batchnorm",
     is_flag=True,
     default=None,
-    help="Fold batch normalizations, so that half of their numbers need not be coded; outputs are the same up to "
-    "rounding. Implies --block.",
+    help="Fold batch normalizations, which halves the number of their coded parameters; outputs are the same "
+    "up to rounding. Implies --block.",
 )
 @click.option(
     "--local-scaling",
     is_flag=True,
     default=None,
-    help="Scale weights before batch normalizations, so that errors are less where those amplify them. Implies "
-    "--block.",
+    help="Scale weights before batch normalizations, so that errors are smaller where these amplify them. "
+    "Implies --block.",
 )
 @click.option(
     "--reduce",
     metavar="STEPS",
-    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, unify, "
-    "prune, lowrank, fold, scale (docs/reduction.md). With a target, a step without its amount gets the one that "
-    "serves it best.",
+    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, "
+    "unify, prune, lowrank, fold, scale (docs/reduction.md). With a size target, a step without an amount"
+    " gets the best one.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
@@ -128,19 +128,21 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="What errors cost (see docs/data-aware.md): by the names of tensors, and second moments by hessian:NAME.",
+    help="Costs of errors (see docs/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
 @params.model_format("by its content")
 @click.option(
-    "--strict", is_flag=True, help="Refuse a model with anything that the bitstream cannot carry, instead of a warning."
+    "--strict",
+    is_flag=True,
+    help="Reject a model with parts that the bitstream cannot represent, instead of issuing a warning.",
 )
 @click.option(
-    "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."
+    "--check", is_flag=True, help="Decode the output and print the largest error, or that all bits are equal."
 )
 @params.report
 @maps.measuring
 @params.resume
-@click.option("--dry-run", is_flag=True, help="Write nothing, but print what each tensor would take, estimated.")
+@click.option("--dry-run", is_flag=True, help="Print the estimated size of each tensor without writing a file.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @params.limits
 @params.conversion
@@ -170,7 +172,7 @@ def encode(
 ) -> None:
     """Compress each MODEL into an NNR bitstream.
 
-    MODEL is a file or folder of any format that nnr formats lists, recognised by its content; - for standard input.
+    MODEL is a file or folder in any format listed by nnr formats, detected from its content; - for standard input.
     """
     import nnr_codec as nnr
 
@@ -246,7 +248,7 @@ def compared(
     jobs: int,
     printer: output.Printer,
 ) -> ModelDifference:
-    """Return how far the tensors of a bitstream are from those of its source after reduction."""
+    """Return the difference between the tensors of a bitstream and its source after reduction."""
     import nnr_codec as nnr
 
     config = report.config
@@ -258,7 +260,7 @@ def compared(
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:
-    """The options that an archive of sensitivities and second moments stands for."""
+    """Return the options in an archive of sensitivities and second moments."""
     parts = {name: name.removeprefix(HESSIAN) for name in known}
     return {
         "sensitivity": {part: known[name] for name, part in parts.items() if name == part},
@@ -267,7 +269,7 @@ def data_of(known: nnr.Model) -> dict[str, Any]:
 
 
 def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int | None, as_json: bool) -> None:
-    """Print what tensors are estimated to take."""
+    """Print the estimated size of each tensor."""
     from nnr_codec.report.document import loss_facts
     from nnr_codec.report.reduced import number
 
@@ -317,7 +319,7 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int |
 
 
 def check_steps(config: nnr.EncoderConfig) -> None:
-    """UsageError for a step of parameter reduction, or an option of one, that does not exist."""
+    """Raise UsageError for an unknown step of parameter reduction, or an unknown option of one."""
     from nnr_codec.encoder.reduce import tool_of
 
     with coding.usage_errors():
@@ -326,19 +328,19 @@ def check_steps(config: nnr.EncoderConfig) -> None:
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
-    """What the steps of parameter reduction did, and which of those that were asked for a target left out."""
+    """Describe the effects of the steps of parameter reduction, and the steps that a size target left out."""
     done = list(report.config.reduction) if report.config else []
     asked = list(config.reduction)
     for step in [step for step in asked if step in done]:
         asked.remove(step)
         done.remove(step)
-    for step in done:  # which got its amount
+    for step in done:  # its amount was chosen
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
     return [*map(step_told, report.steps), *(f"{step}: does no good at this size, and is left out" for step in asked)]
 
 
 def step_told(step: nnr.StepReport) -> str:
-    """What a step of parameter reduction did."""
+    """Describe the effect of a step of parameter reduction."""
     error = f", {step.snr:.1f} dB" if isfinite(step.snr) else ""
     return (
         f"{step.step}: {output.tensors(step.changed)} changed, {step.parameters:,} parameters, "
@@ -347,12 +349,12 @@ def step_told(step: nnr.StepReport) -> str:
 
 
 def _each(nbytes: int, parameters: int) -> float:
-    """Bits for each parameter."""
+    """Return bits per parameter."""
     return round(8 * nbytes / parameters, 4) if parameters else 0.0
 
 
 def checked(found: ModelDifference) -> str:
-    """What the comparison of a model with its bitstream says."""
+    """Describe the result of comparing a model with its bitstream."""
     if found.same():
         return "decodes to the same tensors, bit for bit"
     others = [*found.missing, *found.extra, *found.shapes, *found.dtypes]
@@ -367,7 +369,7 @@ def file_size(model: str) -> int | None:
 
 
 def summary(report: nnr.EncodeReport, stored: int | None) -> str:
-    """Return sizes before and after, and errors.
+    """Describe sizes before and after, and errors.
 
     Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
     converted on reading.
@@ -384,7 +386,7 @@ def summary(report: nnr.EncodeReport, stored: int | None) -> str:
 
 
 def loss_told(loss: LossSummary) -> str:
-    """The errors of a model, in one line; empty for none."""
+    """Describe the errors of a model in one line; empty if there are none."""
     if loss.matrices in (None, inf) and loss.vectors in (None, inf):
         return ""
     worst = f" (worst: {loss.worst} {loss.worst_snr:.1f} dB)" if loss.worst else ""

@@ -1,4 +1,4 @@
-"""What commands print: tables and progress by rich, which is imported when something is printed; and binary streams."""
+"""Output of commands: tables and progress with rich, which is imported on use; and binary streams."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     import nnr_codec as nnr
 
-WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
+WIDE = 100_000  # width of a table in a file, which is not limited by a terminal
 INTERVAL = 10.0  # seconds between lines of progress
-NARROW = 80  # narrower terminals wrap the lines themselves
+NARROW = 80  # narrower terminals wrap lines themselves
 
 
 class Printer:
-    """Lines and a progress bar on standard error; results go to standard output instead.
+    """Printer of lines and a progress bar on standard error; results go to standard output instead.
 
     Parameters
     ----------
     quiet : bool
-        Errors only, no warnings either.
+        Print only errors, no warnings.
     verbose : bool
-        A line for each tensor.
+        Print a line for each tensor.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
@@ -42,23 +42,23 @@ class Printer:
             warnings.simplefilter("ignore")
 
     def note(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
         if not self.quiet:
             say(text)
 
     def warning(self, text: str) -> None:
-        """A warning."""
+        """Print a warning."""
         if not self.quiet:
             warn(text)
 
     def passed_over(self, ignored: Sequence[str]) -> None:
-        """A warning of units that mean nothing here, if there are any."""
+        """Print a warning about ignored units, if there are any."""
         if ignored:
             more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
             self.warning(f"passed over, as of no known type or format: {ignored[0]}{more}")
 
     def detail(self, text: str) -> None:
-        """A line when verbose."""
+        """Print a line if verbose."""
         if self.verbose:
             say(text)
 
@@ -119,9 +119,9 @@ def table(
     Parameters
     ----------
     headings, rows : iterable of str, iterable of iterables of str
-        All cells are text, not markup, and are escaped.
+        Cells are plain text, not markup, and are escaped.
     right, fold : collection of str
-        Headings of the columns that hold numbers, and of those that become narrower on a narrow terminal.
+        Headings of the columns with numbers, and of those that become narrower on a narrow terminal.
     """
     titles, cells = list(headings), [[one_line(cell) for cell in row] for row in rows]
     wide = not _is_terminal(sys.stdout)
@@ -142,12 +142,12 @@ def table(
     console.width = WIDE if wide else max(console.width, NARROW)
     with console.capture() as lines:
         console.print(grid)
-    # Not by rich, which ends the process when nobody reads.
+    # Not with rich, which ends the process if the reader closes the output.
     click.echo("\n".join(line.rstrip() for line in lines.get().splitlines()), color=True)
 
 
 def _columns(titles: list[str], cells: list[list[str]], right: Collection[str]) -> str:
-    """The same for a file or a program: nothing is folded or bold, and thousands of rows take no time."""
+    """Return the table for a file or program: nothing is folded or bold, and thousands of rows are fast."""
     lines = [titles, *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     layout = "  ".join(
@@ -164,7 +164,7 @@ def _console(*, stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
-    """Yield what to read for ``name``, standard input for ``-``; errors of the library are told with the name.
+    """Yield the input for ``name``, standard input for ``-``; errors of the library get the name.
 
     A model in the place of a bitstream is a FormatError, unless ``or_model``.
     """
@@ -223,7 +223,7 @@ def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **option
 
 
 def stdin() -> BinaryIO:
-    """Standard input for ``-``; a terminal is refused."""
+    """Return standard input for ``-``; a terminal is rejected."""
     if sys.stdin is None or _is_terminal(sys.stdin):
         state = "closed" if sys.stdin is None else "a terminal"
         raise click.UsageError(f"standard input is {state}; give a file or pipe one in")
@@ -231,7 +231,7 @@ def stdin() -> BinaryIO:
 
 
 def stdout() -> BinaryIO:
-    """Standard output for ``-o -``; a terminal is refused."""
+    """Return standard output for ``-o -``; a terminal is rejected."""
     if sys.stdout is None or _is_terminal(sys.stdout):
         state = "closed" if sys.stdout is None else "a terminal"
         raise click.UsageError(f"standard output is {state}; name a file with -o or pipe the output on")
@@ -244,12 +244,12 @@ def _is_terminal(stream: object) -> bool:
 
 
 def dims(shape: Iterable[int]) -> str:
-    """A shape as ``64x3x7x7``; ``scalar`` for none."""
+    """Return a shape as ``64x3x7x7``; ``scalar`` if it has no dimensions."""
     return "x".join(map(str, shape)) or "scalar"
 
 
 def update_of(file: nnr.NnrFile) -> str:
-    """What a bitstream is an update of, or which one of its sender; empty for one that is none."""
+    """Describe the base of an update, or its position in the sequence of its sender; empty if it is not an update."""
     if not file.is_update:
         return ""
     if lineage := file.lineage:
@@ -261,5 +261,5 @@ def update_of(file: nnr.NnrFile) -> str:
 
 
 def tensors(n: int) -> str:
-    """``1 tensor``, ``2 tensors``."""
+    """Return ``1 tensor``, ``2 tensors``."""
     return f"{n:,} tensor{'' if n == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""``nnr update``: what makes one model of another, as a bitstream; and models from such bitstreams."""
+"""``nnr update``: encode the difference between two models as a bitstream, and apply such bitstreams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 UPDATE = "update"
 PRESETS = (UPDATE, "fl", "3gpp-incremental", LOSSLESS)
-#: What says how much of an update may be lost; without any, nnr update squash loses nothing.
+#: Options that limit the loss of an update; without any of them, nnr update squash is lossless.
 GOALS = ("qp", "quality", "snr", "max_error", "target_size", "target_ratio")
 
 
@@ -40,11 +40,11 @@ Examples:
 """,
 )
 def update() -> None:
-    """Encode what makes one model of another, and apply it: see docs/updates.md."""
+    """Encode the difference between two models, and apply it: see docs/updates.md."""
 
 
 def _codings(command: F) -> F:
-    """The options of the encoder that updates have."""
+    """Add the encoder options of updates."""
     for option in (
         coding.options("rules", "effort", "rate", "codebook", "jobs"),
         coding.options(
@@ -55,16 +55,19 @@ def _codings(command: F) -> F:
             "--quality",
             type=float,
             metavar="0..100",
-            help="About the SNR of each tensor's differences in dB (default 25); 6 more halve the step.",
+            help="Approximate SNR of each tensor's differences in dB (default 25); raising it by 6 halves the step "
+            "size.",
         ),
         click.option(
             "--preset",
             type=click.Choice(PRESETS),
-            help="Options that go together. update: a quality of 25; fl: 12, for rounds of training that make up for "
-            "it; lossless: every bit; 3gpp-incremental: the tools that 3GPP S4-260200 asks of clients for updates.",
+            help="Set of options. update: a quality of 25; fl: a quality of 12, for federated training with error "
+            "feedback; lossless: every bit is kept; 3gpp-incremental: the tools of 3GPP S4-260200 for updates.",
         ),
         coding.options("qp_density"),
-        click.option("--qp", type=int, help="Quantization parameter of differences: 4 less halve the error."),
+        click.option(
+            "--qp", type=int, help="Quantization parameter of differences; lowering it by 4 halves the step size."
+        ),
     ):
         command = option(command)
     return command
@@ -81,7 +84,7 @@ def _codings(command: F) -> F:
         "Bitstream syntax": coding.SYNTAX,
         "Input and output": "model_format limits verbose quiet",
     },
-    short_help="Encode what makes one model of another.",
+    short_help="Encode the difference between two models.",
     epilog="""\b
 Examples:
   nnr update encode new.nnef --base old.nnef -o new.nnr --check
@@ -92,41 +95,39 @@ Examples:
 """,
 )
 @click.argument("new", type=params.FileName())
-@click.option("--base", required=True, type=params.FileName(), metavar="OLD", help="The model that is updated.")
+@click.option("--base", required=True, type=params.FileName(), metavar="OLD", help="Base model.")
 @params.target("UPDATE.nnr", "The bitstream", required=False)
 @_codings
 @click.option(
     "--fold-batchnorm",
     is_flag=True,
     default=None,
-    help="Fold the batch normalizations of both models, so that half of their numbers need not be coded; nnr update "
-    "apply folds OLD then, too.",
+    help="Fold the batch normalizations of both models, which halves the number of their coded parameters; nnr"
+    " update apply then folds OLD too.",
 )
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1),
     metavar="R",
-    help="Leave this part of the parameters of matrices as they are in OLD: those that change least.",
+    help="Keep this share of the parameters of matrices as in OLD: those with the smallest changes.",
 )
-@click.option("--structured", is_flag=True, help="With --sparsity: whole rows.")
+@click.option("--structured", is_flag=True, help="With --sparsity: keep whole rows.")
 @click.option(
     "--sbt",
     type=click.FloatRange(0, 1),
     metavar="R",
-    help="Stochastic binary-ternary quantization: leave this part of the parameters of each matrix as they are in OLD; "
-    "the others all change by the same amount, up or down.",
+    help="Stochastic binary-ternary quantization: keep this share of the parameters of each matrix as in OLD; "
+    "all others change by the same amount, up or down.",
 )
 @click.option(
     "--sbt-ternary",
     type=click.FloatRange(0, 1),
     metavar="P",
-    help="With --sbt: the probability (default 0.5) with which those of a matrix change up and down, and not just in "
-    "one direction.",
+    help="With --sbt: probability (default 0.5) that the parameters of a matrix change in both directions "
+    "instead of one.",
 )
 @params.model_format("by its content", of="NEW and OLD")
-@click.option(
-    "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
-)
+@click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
 @params.report
 @click.option("--dry-run", is_flag=True, help="Print the size of each tensor without writing a file.")
 @params.limits
@@ -153,10 +154,10 @@ def encode(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Encode what makes NEW of OLD (- for standard input) into an update of OLD, and of no other model.
+    """Encode the difference between OLD and NEW (- for standard input) as an update of OLD.
 
-    Tensors that are the same take no bytes. Those that OLD does not have, or has with another shape or type, are coded
-    whole, as are those with changes that are not finite. Of integers every bit is kept.
+    Equal tensors take no bytes. Tensors that OLD lacks, or has with another shape or type, are coded whole, as are
+    those with changes that are not finite. Integers are lossless.
     """
     import nnr_codec as nnr
     from nnr_codec.api.files import file_name
@@ -199,7 +200,7 @@ def encode(
 
 # ------------------------------------------------------------------------------------------------ apply
 @update.command(
-    short_help="Apply an update to the model that it is of.",
+    short_help="Apply an update to its base model.",
     epilog="""\b
 Examples:
   nnr update apply old.nnef new.nnr -o new.nnef
@@ -223,9 +224,9 @@ def apply(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Make a model of OLD and an UPDATE of it (- for standard input).
+    """Apply UPDATE to its base model OLD (- for standard input).
 
-    An update of another model is refused.
+    An update of another model is rejected.
     """
     printer = output.Printer(quiet, verbose)
     stream = params.open_target(target, old, bitstream, force=force, folder=True)
@@ -241,7 +242,7 @@ def apply(
 
 # ------------------------------------------------------------------------------------------------ chain
 @update.command(
-    short_help="Apply updates one after another.",
+    short_help="Apply several updates in order.",
     epilog="""\b
 Examples:
   nnr update chain v1.npz v2.nnr v3.nnr v4.nnr
@@ -250,7 +251,7 @@ Examples:
 )
 @click.argument("base", type=params.FileName())
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
-@params.target("NEW", "The model after the last one; without it updates are only checked", required=False)
+@params.target("NEW", "The model after the last update; without it, updates are only checked", required=False)
 @params.model_format("by its name, else that of BASE", of="NEW")
 @params.limits
 @params.conversion
@@ -264,10 +265,10 @@ def chain(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Apply each UPDATE (one may be - for standard input) to what BASE and those before it make.
+    """Apply each UPDATE (one may be - for standard input) to the result of BASE and the updates before it.
 
-    Each must be an update of just that model. Without NEW, a line is printed for BASE and for each UPDATE: the digest
-    of the model, by which the next one names it.
+    Each must be an update of exactly that model. Without NEW, print a line for BASE and for each UPDATE with the digest
+    of the model, by which the next update identifies it.
     """
     import nnr_codec as nnr
 
@@ -299,7 +300,7 @@ def chain(
         "Bitstream syntax": coding.SYNTAX,
         "Input and output": "limits verbose quiet",
     },
-    short_help="Make one update of several.",
+    short_help="Merge several updates into one.",
     epilog="""\b
 Examples:
   nnr update squash v1.npz v2.nnr v3.nnr v4.nnr -o v1-to-v4.nnr
@@ -310,9 +311,7 @@ Examples:
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
 @params.target("NEW.nnr", "The update")
 @_codings
-@click.option(
-    "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
-)
+@click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
 @params.limits
 @params.conversion
 def squash(
@@ -330,9 +329,9 @@ def squash(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Make one update of BASE that does what each UPDATE after the other does (one may be - for standard input).
+    """Merge each UPDATE in order into one update of BASE (one may be - for standard input).
 
-    Unless --preset or a goal says otherwise, it makes the same model, bit for bit, so that later updates still apply.
+    Without --preset or a goal, the resulting model is the same, bit for bit, so that later updates still apply.
     """
     import nnr_codec as nnr
 
@@ -343,7 +342,7 @@ def squash(
     started = time.perf_counter()
     before = _models((base, *updates), (base,), None, limits)[0]
     after = before
-    for _, after in _links(before, base, updates, limits):  # noqa: B007  # the last one counts
+    for _, after in _links(before, base, updates, limits):  # noqa: B007  # only the last one is needed
         pass
     data = nnr.encode_update(before, after, config, jobs=jobs)
     _write(data, stream, target, force)
@@ -367,7 +366,7 @@ def _models(
 def _links(
     model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits
 ) -> Iterator[tuple[memoryview, nnr.Model]]:
-    """Each update and the model after it."""
+    """Yield each update and the model after it."""
     from nnr_codec.bitstream.source import open_source
     from nnr_codec.federated.chain import base_of, links
 
@@ -393,7 +392,7 @@ def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> No
 
 
 def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: str | None, force: bool) -> None:
-    """Write a model, whole or not at all: in the format that is asked for, or named, or else its own."""
+    """Write a model, complete or not at all, in the requested format, that of the file extension, or its own."""
     import nnr_codec as nnr
     from nnr_codec import formats
 
@@ -410,7 +409,7 @@ def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: 
 
 
 def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> nnr.Model:
-    """The new model without the least changes of its matrices."""
+    """Return the new model without the smallest changes of its matrices."""
     import numpy as np
 
     from nnr_codec.encoder.reduce.sparsify import sparsify
@@ -425,7 +424,7 @@ def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> 
 
 # ------------------------------------------------------------------------------------------------ printing
 def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
-    """What stands in an update for each tensor: its difference, or the whole of it."""
+    """Return for each tensor of an update whether it is a difference or whole, with its info."""
     import nnr_codec as nnr
 
     with nnr.open(data) as file:
@@ -433,7 +432,7 @@ def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
 
 
 def _details(printer: output.Printer, data: bytes | memoryview) -> None:
-    """A line for each tensor when verbose."""
+    """Print a line for each tensor if verbose."""
     for name, (what, info) in _parts(data).items() if printer.verbose else ():
         printer.detail(f"{name}: {what}, {info.nbytes:,} bytes, {info.bits_per_parameter:.2f} bits/parameter")
 
@@ -453,7 +452,7 @@ def _print_sizes(model: nnr.Model, data: bytes) -> None:
 
 
 def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, data: bytes, seconds: float) -> None:
-    """Sizes of a model and of its update, and how many tensors that has."""
+    """Print the sizes of a model and of its update, and the number of tensors in the update."""
     _details(printer, data)
     printer.note(f"{source} -> {target}: {_sizes(model, data)}, in {seconds:.2f} s")
 
@@ -473,7 +472,7 @@ def _sizes(model: nnr.Model, data: bytes) -> str:
 
 
 def _checked(base: nnr.Model, new: nnr.Model, got: nnr.Model) -> str:
-    """How far an update leads from the model that it is to lead to."""
+    """Describe the difference between the updated model and the intended one."""
     import nnr_codec as nnr
 
     found = nnr.compare_models(new, got)
@@ -485,7 +484,7 @@ def _checked(base: nnr.Model, new: nnr.Model, got: nnr.Model) -> str:
 
 
 def _noise(found: ModelDifference) -> float:
-    """The sum of the squares by which floats differ."""
+    """Return the sum of the squared differences of floats."""
     return math.fsum(one.noise for one in found.tensors.values() if not one.integers)
 
 

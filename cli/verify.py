@@ -1,4 +1,4 @@
-"""``nnr verify``: everything that is wrong with a bitstream or an NNEF model, and digests of tensors."""
+"""``nnr verify``: check a bitstream or an NNEF model, and print digests of tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HINT = "nnr verify checks bitstreams and NNEF models: encode it first (nnr enco
 
 
 @click.command(
-    short_help="Check a bitstream or an NNEF model against its standard.",
+    short_help="Check the conformance of a bitstream or an NNEF model.",
     epilog="""\b
 Examples:
   nnr verify model.nnr
@@ -32,7 +32,7 @@ Examples:
 )
 @click.argument("bitstreams", nargs=-1, required=True, type=params.FileName(), metavar="FILE...")
 @params.inputs("A bitstream that FILE updates")
-@params.topology("What bitstreams belong to; in the place of the topologies that they carry")
+@params.topology("Topology of the bitstreams, which replaces those that they contain")
 @click.option("--digest", "as_manifest", is_flag=True, help="Print a manifest of SHA-256 digests of the tensors.")
 @click.option("--against", type=params.FileName(), metavar="MANIFEST", help="Compare the tensors with a manifest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -48,9 +48,9 @@ def verify(
 ) -> None:
     """Parse and decode each FILE (- for standard input), and print all violations of ISO/IEC 15938-17:2024.
 
-    One line each: file, unit, bit, syntax element, what is wrong, and the rule with its clause; see nnr explain RULE.
-    Warnings and notes are no violations. JSON is a list with a Report for each file; see nnr explain Report. The exit
-    code is 1 when there is a violation, or a difference from MANIFEST.
+    Each line has file, unit, bit, syntax element, a description, and the rule with its clause; see nnr explain RULE.
+    Warnings and notes are not violations. JSON output is a list with a Report for each file; see nnr explain Report.
+    The exit code is 1 if there is a violation, or a difference from MANIFEST.
 
     A FILE that is an NNEF model (a folder, a tar, a gzipped tar, or a graph.nnef) is checked against NNEF 1.0.3: its
     texts, labels and tensor files. Lines have the file, line and column in the model; see nnr explain ModelReport.
@@ -119,7 +119,7 @@ def verify(
 
 
 def _print(name: str, report: nnr.Report | nnr.ModelReport, differences: list[str], *, to_stderr: bool) -> None:
-    """A line for each finding; names and messages hold text from the file."""
+    """Print a line for each finding; names and messages may contain text of the file."""
     lines: list[Any] = [*report.violations, *differences]
     lines += [f"warning: {warning}" for warning in report.warnings]
     lines += [f"note: {note}" for note in report.notes]

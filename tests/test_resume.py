@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -271,6 +273,27 @@ def test_blocks_and_topologies_are_told_apart(tmp_path: Path) -> None:
             nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, progress=stopping(3), overwrite=True, **options)
         nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, overwrite=True, **options)
         assert (tmp_path / "m.nnr").read_bytes() == nnr.encode(digits, **options)
+
+
+INTERRUPTED = """
+import sys, nnr_codec as nnr
+def stop(_):
+    raise SystemExit(3)
+nnr.encode_file(sys.argv[1], sys.argv[2], resume=True, block=True, progress=stop, target_ratio=0.3)
+"""
+
+
+def test_another_process_resumes(tmp_path: Path, units: list[str]) -> None:
+    """Names of records do not depend on the hashes of texts."""
+    digits = Path(__file__).parents[1] / "examples" / "digits" / "digits.nnef"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, digits, tmp_path / "m.nnr"], env=environment, check=False)
+    assert done.returncode == 3
+    nnr.encode_file(digits, tmp_path / "m.nnr", resume=True, block=True, target_ratio=0.3)
+    resumed = list(units)
+    units.clear()
+    assert (tmp_path / "m.nnr").read_bytes() == nnr.encode(digits, block=True, target_ratio=0.3)
+    assert len(resumed) < len(units) / 2  # the goal is settled already, too
 
 
 # ------------------------------------------------------------------------------------------------ the folder

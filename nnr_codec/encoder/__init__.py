@@ -6,7 +6,7 @@ The way of a model, with the type that each step returns:
 2. ``goals`` and ``rate_allocation`` turn quality and target sizes in an ``EncoderConfig`` into steps of tensors.
 3. ``facts`` collects what decides the coding of one tensor: ``TensorFacts``.
 4. ``planning`` chooses its coding, quantizer and tools: ``TensorPlan``.
-5. ``layout`` joins tensors to compressed data units, of which ``blocks`` says what one can hold: ``UnitPlan``.
+5. ``unit_layout`` joins tensors to compressed data units, of which ``blocks`` says what one can hold: ``UnitPlan``.
 6. ``quantization`` makes levels, and ``coding_tools`` chooses what codes them: ``CodedTensor``.
 7. ``coded_unit`` writes headers and payloads: ``CodedUnit``. ``preamble`` writes the units before them.
 8. ``encode`` runs all of this in a pool, yields bytes, and reports each tensor: ``TensorReport``.

@@ -1,6 +1,6 @@
-"""Blocks: which tensors one compressed data unit holds together, as far as NNR_PT_BLOCK can (7.3.5).
+"""Blocks: the tensors that one compressed data unit holds together (NNR_PT_BLOCK, 7.3.5).
 
-What it cannot hold is coded apart, each tensor by a unit of its own:
+Tensors that do not fit are coded in units of their own:
 
 * the weight, when it is no quantized float (integers, exact=True) or has a codebook; then all of the block is coded
   apart,
@@ -33,7 +33,7 @@ from ..model import Array, Block, Model, Wiring
 from ..sideinfo.record import DisplacementCode, TensorRecord, default_unit
 from ..tensor.quant import DTYPES
 from .facts import DEFAULT_LIMITS, TensorFacts, check_name
-from .plan import Source, TensorPlan, as_uniform
+from .plan import SourceTensor, TensorPlan, as_uniform
 from .planning import plan_tensor, with_dq_flag
 
 #: Members of a block beside its weight: bit in compressed_parameter_types, and fields of Block by role.
@@ -284,7 +284,7 @@ def _product(
         if not config.side_info:
             raise EncodeError(f"tensor {block.weight!r}, decomposed, needs side information", tensor=block.weight)
     size = prod(dims) * stored.itemsize
-    return TensorPlan(block.weight, dims, g.data_format, g.coding, g.tools, Source(size), record)
+    return TensorPlan(block.weight, dims, g.data_format, g.coding, g.tools, SourceTensor(size), record)
 
 
 def _fitted(

@@ -1,4 +1,4 @@
-"""Codebooks for tensors that are quantized: values, and borders between them, of the least error and rate (6.4.3.7)."""
+"""Codebooks of quantized tensors: entries, and borders between them, of the least error and rate (6.4.3.7)."""
 
 from __future__ import annotations
 

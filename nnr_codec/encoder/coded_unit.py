@@ -55,25 +55,11 @@ class CodedUnit:
 
 @dataclass(slots=True)
 class _UnitCoder:
-    """Codes the tensors of one plan.
+    """Codes the tensors of one plan into ``coded``.
 
-    Parameters
-    ----------
-    plan : UnitPlan
-    arrays : dict of str to ndarray
-        The tensors by role, each taken out when its levels are made.
-    index : mapping of str to int
-        The reference list; empty where ids are written out.
-    max_unit_size : int or None
-        Bytes.
-    with_statistics : bool
-    link : Link or None
-        References of a tensor of an update.
-    session : Session
-    jobs : int
-        Threads that code rows of blocks between entry points.
-    coded : CodedUnit
-        The result.
+    ``arrays`` are the tensors by role, each taken out when its levels are made; ``index`` is the reference list, empty
+    where ids are written out; ``link`` has the references of a tensor of an update; ``jobs`` threads code rows of
+    blocks between entry points.
     """
 
     plan: UnitPlan

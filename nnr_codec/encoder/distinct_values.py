@@ -1,4 +1,4 @@
-"""Tensors of few distinct values: which they are, in order of value, and how often each one is there."""
+"""Distinct values of a tensor in order of value, with their counts; samples and chunks of flat arrays."""
 
 from __future__ import annotations
 

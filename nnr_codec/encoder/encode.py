@@ -14,15 +14,15 @@ from ..syntax import Session
 from .blocks import UnitPlan
 from .coded_unit import CodedUnit, code_unit
 from .encode_warnings import check_blocks, warn_if_larger, warn_of_loss, warn_unmatched, warn_unused
-from .layout import plan_units
 from .lossless_bound import lossless
 from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import CODE_BYTES, RECORD_BYTES, UNIT_BYTES
 from .resume import Resumption
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 from .tensor_report import TensorReport
+from .unit_layout import plan_units
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -47,18 +47,18 @@ def encode_units(
     checkpoint: Checkpoint | None = None,
     asked: EncoderConfig | None = None,
 ) -> Iterator[bytes]:
-    """Return the units of a bitstream that holds a model, one after another.
+    """Yield the units of a bitstream that holds a model.
 
-    All tensors are read to plan them, and read again when their units are made: no more at once than work is done on
-    (see :class:`Pool`). Units and errors do not depend on who does it. Goals take readings and codings before that.
+    All tensors are read to plan them, and again to code them; only those of running tasks are in memory (see
+    :class:`Pool`). Units and errors do not depend on ``jobs`` and ``executor``. Goals need further reads and encodings.
     With ``checkpoint``, finished units of the same encoding are not coded again, and all tensors are read once more.
-    With ``asked``, the options of the caller, an EncodeWarning names options without effect, matrices with a large
+    ``asked`` are the options of the caller: with them, warnings name options without effect, matrices with a large
     error, and the size of a lossless encoding if that is smaller.
 
     Raises EncodeError, naming the tensor, for one that cannot be coded as requested.
     """
     model = prepared.model
-    read = Reader(model)
+    read = TensorReader(model)
     if asked and not prepared.links:
         check_blocks(asked, prepared)
         warn_unmatched(asked, {*model.tensors, *prepared.restored.tensors})
@@ -91,17 +91,7 @@ def encode_units(
 
 
 class _Done(NamedTuple):
-    """A finished bitstream.
-
-    Parameters
-    ----------
-    units : list of UnitPlan
-    nbytes : int
-    least_bytes : int
-        A lower bound of the bytes of a lossless encoding.
-    losses : dict of str to Loss
-        Errors of tensors, by name.
-    """
+    """A finished bitstream; ``least_bytes`` is a lower bound of the bytes of a lossless encoding."""
 
     units: list[UnitPlan]
     nbytes: int
@@ -112,7 +102,7 @@ class _Done(NamedTuple):
 def _units(
     prepared: Prepared,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     progress: Progress | None,
     statistics: bool = False,

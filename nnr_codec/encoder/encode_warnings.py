@@ -17,9 +17,9 @@ from ..reduction_steps import Step
 from ..tensor.quant import DTYPES
 from .blocks import OPTIONAL, UnitPlan
 from .fixed_point import LISTED, LONGEST
-from .layout import is_listed
 from .plan import TensorPlan
 from .prepared import Prepared
+from .unit_layout import is_listed
 
 #: SNR in dB below which a warning names a matrix; the difference in dB to its quality that a matrix may have.
 LEAST_SNR, SPREAD = 20.0, 10.0

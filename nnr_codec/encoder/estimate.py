@@ -13,14 +13,14 @@ from ..syntax import Session
 from .encode_warnings import check_blocks, warn_unmatched, warn_unused
 from .facts import tensor_facts
 from .goals import excerpt
-from .layout import plan_units
 from .overlay import divided
-from .plan import Source, TensorPlan
+from .plan import SourceTensor, TensorPlan
 from .preamble import preamble
 from .prepared import Prepared
 from .rate_allocation import allocate
 from .rate_distortion import RECORD_BYTES, code_bytes, estimated, loss, overhead
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
+from .unit_layout import plan_units
 
 #: Parameters of an excerpt; smaller tensors are estimated as a whole.
 ABOUT = 1 << 16
@@ -31,7 +31,7 @@ Estimated = tuple[TensorPlan, int, Loss | None]
 
 
 def estimate(
-    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, warn: bool = False
+    prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool, warn: bool = False
 ) -> tuple[int, list[Estimated]]:
     """Return bytes of what precedes the units of tensors, and what each tensor takes and loses.
 
@@ -52,7 +52,7 @@ def estimate(
 
 
 def _estimated(
-    prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool, asked: EncoderConfig | None = None
+    prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool, asked: EncoderConfig | None = None
 ) -> tuple[int, list[Estimated]]:
     layout = plan_units(prepared, config, read, pool)
     units = layout.units
@@ -78,7 +78,8 @@ def _size(arrays: list[Array], plan: TensorPlan, config: EncoderConfig) -> tuple
     array = arrays[0] if source.values is None else source.values
     if source.divisor is not None:
         array = divided(array, source.divisor, source.shift)
-    whole, plan = tensor_facts(plan.name, array, config, axis=source.shift), replace(plan, source=Source(source.nbytes))
+    whole = tensor_facts(plan.name, array, config, axis=source.shift)
+    plan = replace(plan, source=SourceTensor(source.nbytes))
     recorded = (RECORD_BYTES if plan.record else 0) + (code_bytes(plan.code) if plan.code else 0)
     if plan.code or plan.payload_type == NNR_PT_RAW_FLOAT:
         size, unit, syntax = estimated(whole, plan)

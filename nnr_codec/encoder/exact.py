@@ -1,4 +1,4 @@
-"""The cheapest of all ways to code a tensor bit for bit (docs/side-information.md)."""
+"""Lossless plan of a tensor: the cheapest of all codings that keep every bit (docs/side-information.md)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,11 @@ def exact(facts: TensorFacts) -> TensorPlan:
     cheapest = Cheapest(facts)
     coded, tiny = facts.config.side_info, facts.array.nbytes <= TINY
     if coded and facts.stored.kind == "f" and not tiny:
-        _offer_float_code(cheapest)
+        found = float_code(facts)
+        if found is not None:
+            bits, split = found
+            plan = facts.coded(split, unary=EXPONENT_UNARY)
+            cheapest.offer(plan, None if facts.array.size <= SAMPLE else overhead(plan) + SURPLUS * bits / 8)
     for plan in plain(facts):
         cheapest.offer(plan)
     if coded:
@@ -164,16 +168,6 @@ def _step_qp(values: npt.NDArray[np.floating[Any]], density: int) -> int | None:
     bound = 1 << (5 + density)
     fits = -bound <= qp < bound and largest / step_size(qp, density) < 1 << LEVEL_BITS
     return qp if fits else None
-
-
-def _offer_float_code(cheapest: Cheapest) -> None:
-    """Offer the code that separates exponents from the other bits."""
-    facts = cheapest.facts
-    choice = float_code(facts)
-    if choice is not None:
-        plan = facts.coded(choice.code, unary=EXPONENT_UNARY)
-        small = facts.array.size <= SAMPLE
-        cheapest.offer(plan, None if small else overhead(plan) + SURPLUS * choice.bits / 8)
 
 
 def _codes(facts: TensorFacts) -> Iterator[Code]:

@@ -1,4 +1,4 @@
-"""Codes of side information that keep every bit of a tensor (docs/side-information.md): candidates, with their numbers.
+"""Codes of side information that keep every bit of a tensor (docs/side-information.md).
 
 * integers: a base, and low bits in a unit of their own, where their own values are not the best levels.
 * floats: exponents are coded, and the rest of their bits is stored.
@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,16 +59,8 @@ def _median(facts: TensorFacts) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- floats
-@dataclass(frozen=True)
-class FloatChoice:
-    """A code of floats, and the bits of both units' contents."""
-
-    code: FloatCode
-    bits: float
-
-
-def float_code(facts: TensorFacts) -> FloatChoice | None:
-    """Return the code for a tensor of floats; None where it would leave no bits to the other unit."""
+def float_code(facts: TensorFacts) -> tuple[float, FloatCode] | None:
+    """Return the bits of a tensor of floats and its code; None where it would leave no bits to the other unit."""
     stored, patterns, ids = facts.stored, facts.patterns, (facts.part_id("bits"), facts.part_id("levels"))
     mantissa = min(MANTISSA, stored.mantissa)
     by_sign, both_zeros = _exponent_histogram(facts, mantissa)
@@ -84,8 +75,8 @@ def float_code(facts: TensorFacts) -> FloatChoice | None:
         if kept and width + zeros * (rows is not None):
             bits = entropy_bits(np.append(counts, empty)) + kept * width + kept / len(patterns) * lower_bits
             code = FloatCode(ids[0], int(counts.argmax()), mantissa, holes, unsigned, zeros, rows, ids[1])
-            choices.append(FloatChoice(code, bits))
-    return min(choices, key=lambda choice: choice.bits, default=None)
+            choices.append((bits, code))
+    return min(choices, key=lambda choice: choice[0], default=None)
 
 
 def _exponent_histogram(facts: TensorFacts, mantissa: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -23,7 +23,7 @@ from .plan import TensorPlan, as_uniform
 from .planning import plan_tensor
 from .prepared import weight_of
 from .rate_distortion import Distortion, power, quant_param
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 
 Options = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -77,7 +77,9 @@ def _nearest(step: float, density: int) -> int:
     return max(-bound, min(bound, qp))
 
 
-def read_factors(blocks: Sequence[Block], read: Reader, pool: Pool, *, energy: bool = False) -> dict[str, Factors]:
+def read_factors(
+    blocks: Sequence[Block], read: TensorReader, pool: Pool, *, energy: bool = False
+) -> dict[str, Factors]:
     """Return the factors of each of these weights, by its name; ``energy``: that of the weight as well."""
     calls = [Call(_factors, read, _names(block), (block, energy), read.nbytes(_names(block))) for block in blocks]
     return {block.weight: found for block, found in zip(blocks, pool.run(calls), strict=True)}
@@ -137,7 +139,7 @@ def largest_qp(
     dtype: np.dtype[Any],
     factors: Factors,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     reaches: Callable[[Distortion], bool],
     qps: range,
 ) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -22,7 +23,7 @@ from ..sideinfo.record import Code, RawCode, TensorRecord
 from ..tensor.quant import DTYPES
 from .distinct_values import Distinct, distinct
 from .effort import EFFORTS, Effort
-from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, Source, TensorPlan, Tools
+from .plan import DEFAULT_UNARY, TOOLS, Coding, Exact, SourceTensor, TensorPlan, Tools
 from .sensitivity import Importance, importance
 
 F = DecompressedDataFormat
@@ -123,6 +124,10 @@ class TensorFacts:
         vector = len([extent for extent in self.dims if extent > 1]) < 2
         return vector and self.options.exact is None and self.options.fine_vectors
 
+    def with_options(self, options: Mapping[str, Any]) -> TensorFacts:
+        """Return the facts about the same tensor with other options."""
+        return replace(self, options=self.options.replaced(options))
+
     @property
     def effort(self) -> Effort:
         """The choices that the options leave to the level of effort."""
@@ -191,7 +196,9 @@ class TensorFacts:
         record = None
         if DTYPES[data_format] != self.stored.dtype or not self.array.ndim:
             record = TensorRecord(self.stored.name, None if self.array.ndim else ())
-        return TensorPlan(self.name, self.dims, data_format, coding, self.tools, Source(self.array.nbytes), record)
+        return TensorPlan(
+            self.name, self.dims, data_format, coding, self.tools, SourceTensor(self.array.nbytes), record
+        )
 
     def part_id(self, part: str) -> str:
         """Return the id of a unit with a part of the tensor, ``NAME#part``; with more ``#`` if it is taken.
@@ -223,7 +230,7 @@ class TensorFacts:
             F.TENSOR_FLOAT32 if raw else F.TENSOR_INT32,
             Exact(code),
             options,
-            Source(self.array.nbytes),
+            SourceTensor(self.array.nbytes),
             TensorRecord(self.stored.name, shape, code),
         )
 

@@ -1,4 +1,4 @@
-"""Fixed-point numbers: each float as the nearest multiple of a power of two that so many bits hold, or the last one."""
+"""Fixed-point formats: each float becomes the nearest number of the format; numbers out of range saturate."""
 
 from __future__ import annotations
 

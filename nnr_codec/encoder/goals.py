@@ -1,4 +1,4 @@
-"""From what a user asks of single tensors (quality, snr, max_error) to options that give it: steps, above all."""
+"""Goals of single tensors (quality, snr, max_error): options, mostly steps, that meet them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .facts import TensorFacts, tensor_facts
 from .planning import plan_tensor, with_dq_flag
 from .prepared import decomposed
 from .rate_distortion import Distortion, distortion, power
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 
 Options = dict[str, Any]
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ LEAST = 2.0**-400
 def resolve_goals(
     model: Model,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     *,
     apart: bool = False,
@@ -96,7 +96,7 @@ def _weight_qp(
     block: Block,
     factors: Factors,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     restored: Model | None,
     has_own_goal: bool,
     quality_qp: int | None,
@@ -156,7 +156,7 @@ def qp_of(step: float) -> int:
 
 
 def read_each(
-    names: Iterable[str], read: Reader, pool: Pool, function: Callable[..., Result], *arguments: Any
+    names: Iterable[str], read: TensorReader, pool: Pool, function: Callable[..., Result], *arguments: Any
 ) -> dict[str, Result]:
     """Return the result of a function for each tensor: of a list with the array, its name, and the other arguments."""
     calls = [Call(function, read, (name,), (name, *arguments), read.nbytes([name])) for name in names]
@@ -231,7 +231,7 @@ def _with_floor(
     tensor, qp = tensor_facts(name, arrays[0], config), found[name]["qp"]
     tensor = replace(tensor, options=replace(tensor.options, quality=None))
     ratio = _floor(config.for_tensor(name).quality)
-    if all(error.reaches(ratio) for error in _errors(_with(tensor, {"qp": qp}), name in blocks)):
+    if all(error.reaches(ratio) for error in _errors(tensor.with_options({"qp": qp}), name in blocks)):
         return found[name]
     options = _with_snr(tensor, ratio, name in blocks)
     return {**options, "qp": min(qp, options["qp"])} if "qp" in options else options
@@ -288,7 +288,7 @@ def _bounded(tensor: TensorFacts, bound: float, in_block: bool) -> Options:
     qp = qp_of(2 * bound)
     for shift in (0, 1, 2, OCTAVE // 8, OCTAVE):  # what float arithmetic and narrow types round takes a smaller step
         options = {"qp": max(LEAST_QP, qp - shift), "dependent_quantization": False, "rate": 0.0, "fine_vectors": False}
-        if max(error.largest for error in _errors(_with(tensor, options), in_block)) <= bound:
+        if max(error.largest for error in _errors(tensor.with_options(options), in_block)) <= bound:
             return options
     return {"exact": True}
 
@@ -314,7 +314,9 @@ def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -
     """
     low, high = LEAST_QP - 1, GREATEST_QP + 1  # the largest that does, and the smallest that does not
     for attempt in range(TRIES):
-        found = max(_errors(_with(tensor, {"qp": qp, "fine_vectors": False}), in_block), key=_noise)
+        found = max(
+            _errors(tensor.with_options({"qp": qp, "fine_vectors": False}), in_block), key=lambda error: error.noise
+        )
         if found.reaches(factor):
             low = qp
         else:
@@ -330,10 +332,6 @@ def _largest_step(tensor: TensorFacts, factor: float, qp: int, in_block: bool) -
     return low if low >= LEAST_QP else None
 
 
-def _with(tensor: TensorFacts, options: Options) -> TensorFacts:
-    return replace(tensor, options=tensor.options.replaced(options))
-
-
 def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
     """Return the errors of a tensor's plan; where it may be coded in a block or apart, with either dq_flag, of all."""
     plans = [plan_tensor(tensor)]
@@ -344,7 +342,3 @@ def _errors(tensor: TensorFacts, in_block: bool) -> list[Distortion]:
             other = with_dq_flag(plan, 1 - plan.dq_flag, tensor.floats, tensor.config.qp_density)
             plans += [other] if other else []
     return [distortion(tensor, plan) for plan in plans]
-
-
-def _noise(error: Distortion) -> float:
-    return error.noise

@@ -1,4 +1,4 @@
-"""Lossless encodings that a lossy one is compared with: their options, and a lower bound of their size.
+"""Lossless encoding for comparison with a lossy one: its options, and a lower bound of its size.
 
 The bound of a tensor is 80 % of its collision entropy, which is at most its entropy: the logarithm of the number of
 pairs of items, minus that of the number of pairs of equal items. It is the least of a strided sample, of pairs in the

@@ -1,4 +1,4 @@
-"""Tensors of a model of which some are others: nothing is read, or computed, before it is asked for."""
+"""Overlays of the tensors of a model: replaced or divided tensors, read and computed at access."""
 
 from __future__ import annotations
 

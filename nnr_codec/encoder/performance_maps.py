@@ -1,4 +1,4 @@
-"""Performance maps by measurement: what the accuracy of a decoded model is after reduction at some points (6.4.4.3)."""
+"""Performance maps by measurement: accuracy of a decoded model after reduction at some points (6.4.4.3)."""
 
 from __future__ import annotations
 

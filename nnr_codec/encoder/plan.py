@@ -1,4 +1,4 @@
-"""The decisions about one tensor: changes before it is coded, how its values become levels, and what codes these."""
+"""Plan of one tensor: changes before it is coded, its quantizer and coding, and the tools that code levels."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ Coding = Raw | Integers | Exact | Quantized
 
 
 @dataclass(slots=True)
-class Source:
+class SourceTensor:
     """Changes to a tensor before it is coded.
 
     Parameters
@@ -191,7 +191,7 @@ class TensorPlan:
     data_format : DecompressedDataFormat
     coding : Raw, Integers, Exact or Quantized
     tools : Tools
-    source : Source
+    source : SourceTensor
     record : TensorRecord or None
         Side information, where the unit alone does not define the tensor.
     """
@@ -201,7 +201,7 @@ class TensorPlan:
     data_format: DecompressedDataFormat
     coding: Coding
     tools: Tools
-    source: Source
+    source: SourceTensor
     record: TensorRecord | None = None
 
     @property

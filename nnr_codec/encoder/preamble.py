@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from bitarray import bitarray
@@ -47,8 +48,8 @@ from ..syntax.structures import (
 )
 from .blocks import UnitPlan
 from .facts import DEFAULT_LIMITS
-from .layout import Layout
 from .prepared import Prepared
+from .unit_layout import UnitLayout
 
 #: Smaller records are not deflated: NNCodec 2.1.3 skips private units only if they hold a string.
 DEFLATED_BYTES = 4096
@@ -57,7 +58,7 @@ ANNOUNCED = ("onnx", "pytorch", "tensorflow")
 
 
 def preamble(
-    prepared: Prepared, layout: Layout, config: EncoderConfig, session: Session
+    prepared: Prepared, layout: UnitLayout, config: EncoderConfig, session: Session
 ) -> tuple[list[bytes], list[str]]:
     """Return the units before the tensors, and the reference list: element ids in order, empty without a list.
 
@@ -84,7 +85,7 @@ def preamble(
 
 def _units(
     prepared: Prepared,
-    layout: Layout,
+    layout: UnitLayout,
     references: Sequence[str],
     config: EncoderConfig,
     session: Session,
@@ -115,15 +116,11 @@ def _units(
     if topology:
         yield _topology(topology, config, session)
     elif apart in ANNOUNCED:
-        yield _topology_unit(_storage_format(apart), NNR_PT_RAW, b"\0", session)
+        yield _topology_unit(session, _storage_format(apart), topology_data=b"\0")
     if references:  # right after the topology (A.4)
-        names = NnrTopologyUnitPayload(topology_elem_id_list=list(references))
-        header = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_REFLIST)
-        yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), names, session)
+        yield _topology_unit(session, NNR_TPL_REFLIST, topology_elem_id_list=list(references))
     if pruning:
-        prune = NnrTopologyUnitHeader(topology_storage_format=NNR_TPL_PRUN)
-        removed = NnrTopologyUnitPayload(pruning=pruning)
-        yield write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=prune), removed, session)
+        yield _topology_unit(session, NNR_TPL_PRUN, pruning=pruning)
     if topology and topology.quantization is not None:
         yield _quantization(topology.format, topology.quantization, config, session)
 
@@ -132,13 +129,13 @@ def _topology(topology: Topology, config: EncoderConfig, session: Session) -> by
     if not topology.data.strip(b"\0"):
         raise EncodeError("a topology of no bytes, or of zeros, says that there is none (B.4): leave it out")
     storage = _storage_format(topology.format)
-    return _topology_unit(storage, *_carried(topology.data, storage, "topology", config), session)
+    compression, data = _carried(topology.data, storage, "topology", config)
+    return _topology_unit(session, storage, compression, topology_data=data)
 
 
-def _topology_unit(storage: int, compression: int, data: bytes, session: Session) -> bytes:
+def _topology_unit(session: Session, storage: int, compression: int = NNR_PT_RAW, **elements: Any) -> bytes:
     header = NnrTopologyUnitHeader(topology_storage_format=storage, topology_compression_format=compression)
-    payload = NnrTopologyUnitPayload(topology_data=data)
-    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), payload, session)
+    return write_unit(NnrUnitHeader(nnr_unit_type=NNR_TPL, detail=header), NnrTopologyUnitPayload(**elements), session)
 
 
 def _side_info(record: SideInfo, config: EncoderConfig, session: Session) -> bytes:
@@ -147,7 +144,7 @@ def _side_info(record: SideInfo, config: EncoderConfig, session: Session) -> byt
         compression, data = NNR_DFL, zlib.compress(text, 9)
     else:
         compression, data = NNR_PT_RAW, text + b"\0"
-    return _topology_unit(STORAGE_FORMAT, compression, data, session)
+    return _topology_unit(session, STORAGE_FORMAT, compression, topology_data=data)
 
 
 def _quantization(name: str, text: bytes, config: EncoderConfig, session: Session) -> bytes:

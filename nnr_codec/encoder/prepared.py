@@ -23,7 +23,7 @@ from .update_tree import Links
 
 
 @dataclass(frozen=True)
-class Pruning:
+class PruningInfo:
     """The content of NNR_TPL_PRUN (6.4.4.5, Table 19).
 
     Parameters
@@ -70,7 +70,7 @@ class Prepared:
         References to earlier tensors; None unless the tensors are those of an update.
     maps : PerformanceMaps
         A map, with or without rows, for each kind of reduction that was applied (6.4.4.3).
-    pruning : Pruning or None
+    pruning : PruningInfo or None
     fitted : frozenset of str
         Weights whose scales follow from their levels by least squares.
     source : Model or None
@@ -85,7 +85,7 @@ class Prepared:
     config: EncoderConfig = field(default_factory=EncoderConfig)
     links: Links | None = None
     maps: PerformanceMaps = field(default_factory=PerformanceMaps)
-    pruning: Pruning | None = None
+    pruning: PruningInfo | None = None
     fitted: frozenset[str] = frozenset()
     source: Model | None = None
     unused: tuple[Step, ...] = ()

@@ -66,12 +66,16 @@ def quantize(plan: TensorPlan, array: Array, syntax: TensorSyntax, groups: Group
         dtype: type[np.float32 | np.float64] = np.float64 if plan.data_format is TENSOR_FLOAT64 else np.float32
         values: quantizer.Real = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(-1)
         if isinstance(one, Borders):
-            levels = _between(one, values)
+            levels = np.empty(values.size, np.int32)
+            for part, some in zip(chunks(levels), chunks(values), strict=True):
+                part[:] = np.searchsorted(one.borders, some.astype(np.float64) / one.step, side="right")
             levels -= np.int32(book.cb_zero_offset if book else 0)
             return levels.reshape(plan.dims)
         levels = _steps(plan, one, values, syntax, groups)
-    if book:
-        _to_indices(levels, book)
+    if book:  # levels are entries; coded are their indices relative to CbZeroOffset (7.3.6)
+        entries = entries_of(book)
+        for part in chunks(levels):
+            part[:] = np.searchsorted(entries, part) - book.cb_zero_offset
     return levels.reshape(plan.dims)
 
 
@@ -124,19 +128,9 @@ def multiples(values: npt.NDArray[Any], form: FixedPoint) -> npt.NDArray[np.floa
     return found
 
 
-def _between(one: Borders, values: quantizer.Real) -> Levels:
-    """Return the number of borders, in steps, that are not above each value."""
-    levels = np.empty(values.size, np.int32)
-    for part, some in zip(chunks(levels), chunks(values), strict=True):
-        part[:] = np.searchsorted(one.borders, some.astype(np.float64) / one.step, side="right")
-    return levels
-
-
-def _to_indices(levels: Levels, codebook: IntegerCodebook) -> None:
-    """Replace integers, all of them entries of a codebook, by their indices relative to CbZeroOffset (7.3.6)."""
-    entries = codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)
-    for part in chunks(levels):
-        part[:] = np.searchsorted(entries, part) - codebook.cb_zero_offset
+def entries_of(codebook: IntegerCodebook) -> npt.NDArray[np.int32]:
+    """Return the entries of a codebook, in steps."""
+    return codebook_values(codebook.codebook_zero_value, codebook.codebook_delta_left, codebook.codebook_delta_right)
 
 
 def _nearest(values: quantizer.Real, step: float) -> Levels:

@@ -1,4 +1,4 @@
-"""Steps for all tensors at which a model takes as many bytes as it may, with the least distortion.
+"""Rate allocation: steps of all tensors at which a model meets a target size with the least distortion.
 
 Each tensor has a curve of rate and distortion, made of excerpts quantized at steps half an octave apart. A Lagrangian
 over all of them, least sum of distortion + lambda * rate, gives each tensor its step; lambda is searched for on the
@@ -44,7 +44,7 @@ from .planning import plan_tensor
 from .prepared import Prepared, decomposed
 from .quantization import quantize
 from .rate_distortion import power, resolve, unit_syntax
-from .schedule import Pool, Reader
+from .schedule import Pool, TensorReader
 from .sensitivity import check_names, importance, relative_costs
 from .tied_tensors import tied_tensors
 
@@ -72,7 +72,7 @@ MOST_RATE = 16.0
 def allocate(
     prepared: Prepared,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
 ) -> EncoderConfig:
@@ -111,7 +111,7 @@ def allocate(
 def _lossless(
     model: Model,
     config: EncoderConfig,
-    read: Reader,
+    read: TensorReader,
     pool: Pool,
     size: Callable[[EncoderConfig], Sizes],
     target: int,
@@ -205,7 +205,7 @@ class Curve:
         """Return the qp with which a tensor is coded that is to have this one."""
         if self.fine or qp >= self.even:
             return qp
-        return max(plan_tensor(self._with(qp), in_block=True).qp, self.least * SPACING)
+        return max(plan_tensor(self.some.with_options(self.options(qp)), in_block=True).qp, self.least * SPACING)
 
     def bits(self, qp: int) -> float:
         """Return bits at any qp: the parabola through the points around it."""
@@ -240,13 +240,10 @@ class Curve:
 
     def rate(self, qp: int) -> float:
         """Return the squared steps that a bit is worth."""
-        return plan_tensor(self._with(qp), in_block=True).rate
-
-    def _with(self, qp: int) -> TensorFacts:
-        return replace(self.some, options=self.some.options.replaced(self.options(qp)))
+        return plan_tensor(self.some.with_options(self.options(qp)), in_block=True).rate
 
     def _measured(self, qp: int) -> tuple[float, float]:
-        some = self._with(qp)
+        some = self.some.with_options(self.options(qp))
         plan = plan_tensor(some, in_block=True)
         if plan.payload_type != NNR_PT_FLOAT or not plan.step:
             return 8.0 * self.scale * some.array.nbytes, 0.0
@@ -298,7 +295,7 @@ class _Search:
 
     model: Model
     config: EncoderConfig
-    read: Reader
+    read: TensorReader
     pool: Pool
     size: Callable[[EncoderConfig], Sizes]
     target: int

@@ -1,4 +1,4 @@
-"""Rate and distortion of a planned tensor: about how many bytes it takes, and how far it decodes from its values.
+"""Rate and distortion of a planned tensor: estimated bytes, and the error of its decoded values.
 
 The encoder compares ways of coding by these numbers. Levels are made for them, but not coded.
 """
@@ -20,12 +20,12 @@ from ..constants import NNR_PT_FLOAT, NNR_PT_INT, NNR_PT_RAW_FLOAT
 from ..dtypes import stored_type
 from ..model import Array
 from ..sideinfo.record import Code, FloatCode, GridCode, PaletteCode
-from ..tensor.quant import DTYPES, codebook_values, look_up, scale
+from ..tensor.quant import DTYPES, look_up, scale
 from .coding_tools import CodedTensor, bits_of, choose_tools
 from .distinct_values import CHUNK
 from .facts import TensorFacts
 from .plan import TensorPlan
-from .quantization import contents, quantize
+from .quantization import contents, entries_of, quantize
 
 Levels = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
@@ -211,7 +211,7 @@ def _decoded(plan: TensorPlan, unit: npt.NDArray[Any], syntax: TensorSyntax | No
         resolve(unit, coding_order(syntax))
     entries = None
     if book := plan.codebook:
-        entries = codebook_values(book.codebook_zero_value, book.codebook_delta_left, book.codebook_delta_right)
+        entries = entries_of(book)
     for start in range(0, unit.size, PART):
         part = unit[start : start + PART]
         if syntax is None:
@@ -233,7 +233,7 @@ def quant_param(plan: TensorPlan, facts: TensorFacts) -> Levels:
         resolve(levels, coding_order(syntax) if plan.tools.scan_order else None)
     if plan.codebook:
         book = plan.codebook
-        entries = codebook_values(book.codebook_zero_value, book.codebook_delta_left, book.codebook_delta_right)
+        entries = entries_of(book)
         levels = look_up(levels, entries, book.cb_zero_offset)
     return levels
 

@@ -16,7 +16,7 @@ from ..model import Array
 from ..parallel.checkpoint import Checkpoint, Record
 from .coded_unit import CodedUnit
 from .prepared import Prepared
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 from .tensor_report import Histogram, LevelStatistics, TensorStatistics
 
 #: Options that are no values for JSON; settling goals leaves them as they are.
@@ -30,7 +30,7 @@ class Resumption:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool
+        self, checkpoint: Checkpoint, prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool
     ) -> None:
         self._checkpoint, self._pool, model = checkpoint, pool, prepared.model
         calls = [Call(_digest, read, (name,), (), read.nbytes([name])) for name in model.tensors]

@@ -1,4 +1,4 @@
-"""Scales by least squares: what quantization took from each index of a weight is given back (8.3.9).
+"""Scales by least squares, which compensate the quantization of each index of a weight (8.3.9).
 
 With levels Q of a weight W, the scale of an index is <W, Q> / <Q, Q>, of which the squared error is least. It goes into
 a scale, or the batch normalization, that the block has: gamma times it, and bias and mean divided by it.
@@ -7,11 +7,9 @@ a scale, or the batch normalization, that the block has: gamma times it, and bia
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import frexp
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..model import Array, Block
 from .facts import TensorFacts
@@ -19,13 +17,12 @@ from .overlay import Floats, multiplied
 from .plan import TensorPlan
 from .planning import RATES, plan_tensor
 from .rate_distortion import estimated_bytes, quant_param
+from .sensitivity import PORTION, row_sums
 
 #: Largest scale, and inverse of the least one.
 RANGE = 2.0
 #: New scales, which are near 1, have a step of 2 to this power.
 STEP_EXPONENT = -6
-#: Numbers of a partial sum, and bits of its integers: together fewer than 63 bits, so that sums are exact.
-PORTION, SUM_BITS = 1 << 20, 40
 
 
 def scale_options(qp_density: int) -> dict[str, Any]:
@@ -50,7 +47,7 @@ class Fit(NamedTuple):
     def gain(self, before: Floats, after: Floats) -> float:
         """Return the decrease of the squared error by other scales: |W - sQ|^2 is |W|^2 - 2s<W, Q> + s^2<Q, Q>."""
         gains = (after - before) * (2 * self.products - (after + before) * self.squares)
-        return float(_sums(gains[None])[0])
+        return float(row_sums(gains[None])[0])
 
 
 def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
@@ -63,8 +60,8 @@ def fit(facts: TensorFacts, plan: TensorPlan) -> Fit:
     for start in range(0, count, rows):
         part = slice(start, start + rows)
         some = levels[part].astype(np.float64)
-        products[part] = _sums(values[part].astype(np.float64) / step * some)
-        squares[part] = _sums(some * some)
+        products[part] = row_sums(values[part].astype(np.float64) / step * some)
+        squares[part] = row_sums(some * some)
     usable = (squares > 0) & (products > 0)
     factors = np.divide(products, squares, out=np.ones(count), where=usable).clip(1 / RANGE, RANGE)
     return Fit(factors, products * step * step, squares * step * step)
@@ -114,13 +111,3 @@ def _coded(all_facts: Mapping[str, TensorFacts], first: str, values: Floats) -> 
             got = one.floats if plan.code or not plan.step else quant_param(plan, one) * plan.step
             np.divide(got.astype(np.float64).reshape(-1), values, out=quotient, where=values != 0)
     return taken, quotient
-
-
-def _sums(rows: npt.NDArray[np.float64]) -> Floats:
-    """Return the sum of each row; the same in whichever order its numbers are added up."""
-    exponent = frexp(float(np.abs(rows).max(initial=0.0)))[1]
-    totals = np.zeros(len(rows))
-    for start in range(0, rows.shape[1], PORTION):
-        part = np.ldexp(rows[:, start : start + PORTION], SUM_BITS - exponent)
-        totals += np.rint(part).astype(np.int64).sum(axis=1)
-    return np.ldexp(totals, exponent - SUM_BITS)

@@ -16,7 +16,7 @@ from ..model import Array, Model, Portable, nbytes_of, only_of
 from ..parallel.pool import SMALL, WINDOW, Pool, Task, worker_errors
 from .facts import native
 
-__all__ = ["Call", "Pool", "Reader"]
+__all__ = ["Call", "Pool", "TensorReader"]
 
 #: Of memory that an array takes beside its items, and its name in a dict.
 ARRAY_BYTES = 400
@@ -24,7 +24,7 @@ ARRAY_BYTES = 400
 Result = TypeVar("Result")
 
 
-class Reader:
+class TensorReader:
     """Reads tensors of a model, whose mapping may be no matter for several threads at once.
 
     Of a model in files, up to WINDOW bytes of small tensors are kept: opening the file for each, for planning and again
@@ -73,7 +73,7 @@ class Call(Task[Result]):
     ----------
     function : callable
         Its first argument are the tensors, a list.
-    read : Reader
+    read : TensorReader
     names : tuple of str
     arguments : tuple
         The other ones.
@@ -84,7 +84,7 @@ class Call(Task[Result]):
     """
 
     function: Callable[..., Result]
-    read: Reader
+    read: TensorReader
     names: tuple[str, ...]
     arguments: tuple[Any, ...]
     nbytes: int

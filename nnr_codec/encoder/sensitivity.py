@@ -27,8 +27,8 @@ DAMPING = 0.01
 ASYMMETRY = 1e-3
 #: Least cost relative to the median: no tensor is without a cost.
 LEAST = 1e-6
-#: Bits of integers whose sums are exact in 64 bits.
-SUM_BITS = 40
+#: Numbers of a partial sum, and bits of its integers: together fewer than 63 bits, so that sums are exact.
+PORTION, SUM_BITS = 1 << 20, 40
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Importance:
         unit, pivots = self._factor(moments)
         rows = np.ones(self.dims[0])
         if self.sensitivity is not None and self.sensitivity.ndim:
-            found = _relative(_sums(self.sensitivity.reshape(self.dims[0], -1)))
+            found = _relative(row_sums(self.sensitivity.reshape(self.dims[0], -1)))
             rows = rows if found is None else found.astype(np.float64)
         pivots = pivots / (fsum(pivots) / len(pivots))
         shape = (self.dims[0], len(pivots))
@@ -182,18 +182,17 @@ def _relative(values: Array) -> npt.NDArray[np.float32] | None:
 def _mean(values: Array) -> float:
     """Return the mean of values above 0; the same in whichever order they are added up."""
     flat = values.reshape(-1)
-    return fsum(float(part) for part in _sums(flat.reshape(1, -1))) / max(flat.size, 1)
+    return fsum(float(part) for part in row_sums(flat.reshape(1, -1))) / max(flat.size, 1)
 
 
-def _sums(rows: Array) -> Floats:
-    """Return the sum of each row, of values above 0; the same in whichever order they are added up."""
-    wide: npt.NDArray[Any] = rows
-    exponent = frexp(float(wide.max()) if wide.size else 0.0)[1]
-    total = np.zeros(len(wide))
-    for start in range(0, wide.shape[1], 1 << 16):
-        part = np.ldexp(wide[:, start : start + (1 << 16)].astype(np.float64), SUM_BITS - exponent)
-        total += np.rint(part).astype(np.int64).sum(axis=1)
-    return np.ldexp(total, exponent - SUM_BITS)
+def row_sums(rows: npt.NDArray[Any]) -> Floats:
+    """Return the sum of each row; the same in any order of summation."""
+    exponent = frexp(float(np.abs(rows).max(initial=0.0)))[1]
+    totals = np.zeros(len(rows))
+    for start in range(0, rows.shape[1], PORTION):
+        part = np.ldexp(rows[:, start : start + PORTION].astype(np.float64), SUM_BITS - exponent)
+        totals += np.rint(part).astype(np.int64).sum(axis=1)
+    return np.ldexp(totals, exponent - SUM_BITS)
 
 
 def _trace(moments: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Tensors that are one and the same, such as an embedding and the layer that turns it back into words."""
+"""Tied tensors, such as an embedding that is also the weight of the output layer: one of them is coded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps as coarse as an evaluation of the decoded model permits: inference-optimised quantization."""
+"""Tuning: the coarsest steps at which a score of the decoded model holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..model import Array, Model
 from .facts import tensor_facts
 from .goals import GREATEST_QP, LEAST_QP, OCTAVE, resolve_goals, with_density
 from .planning import plan_tensor
-from .schedule import Pool, Reader
+from .schedule import Pool, TensorReader
 
 #: A decoded model, the bytes of its bitstream, and of the units of each tensor.
 Coded = tuple[Model, int, Mapping[str, int]]
@@ -65,7 +65,7 @@ def tune(
     if config.target_size is not None or config.target_ratio is not None:
         name = "target_ratio" if config.target_size is None else "target_size"
         raise EncodeError(Option(name), " leaves nothing to tune; leave it out")
-    read = Reader(prepared)
+    read = TensorReader(prepared)
     with Pool() as pool:
         config = with_density(resolve_goals(prepared, config, read, pool, restored=restored))
     starts = {name: _start(name, read([name])[0], config) for name in prepared.tensors}

@@ -1,1 +1,1 @@
-"""What became of a model: sizes, distortion and tools of each tensor, as JSON and as a page (docs/reports.md)."""
+"""Reports of encodings: sizes, distortion and tools of each tensor, as JSON and HTML (docs/reports.md)."""

@@ -1,1 +1,1 @@
-"""What models have and NNR cannot say: the record of docs/side-information.md, and what it does to tensors."""
+"""Side information: model properties that NNR cannot represent (docs/side-information.md), and their application."""

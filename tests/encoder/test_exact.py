@@ -309,7 +309,7 @@ def test_a_record_that_is_too_long_is_refused() -> None:
 
 def test_palettes_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them together: what does not fit any more is coded in another way."""
-    for module in ("layout", "preamble"):
+    for module in ("unit_layout", "preamble"):
         monkeypatch.setattr(f"nnr_codec.encoder.{module}.DEFAULT_LIMITS", Limits(max_side_info_bytes=2000))
     model = {f"{k}": CODES["clusters"][0] * np.float32(1.1**k) for k in range(9)}
     data = nnr.encode(model, exact=True)

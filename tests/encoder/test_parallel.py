@@ -15,8 +15,8 @@ import pytest
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.encoder import coded_unit as unit_module
-from nnr_codec.encoder import layout as layout_module
 from nnr_codec.encoder import preamble as preamble_module
+from nnr_codec.encoder import unit_layout as layout_module
 from nnr_codec.encoder.encode import encode_units
 from nnr_codec.encoder.reduce import prepare
 from nnr_codec.model import Array, Block, Model, Wiring

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 
+import nnr_codec as nnr
 from nnr_codec import formats
 from nnr_codec.errors import FormatError
 from nnr_codec.formats import nnef
@@ -13,6 +15,7 @@ from nnr_codec.formats.nnef import dataflow
 from nnr_codec.model import Block, Topology, Wiring
 
 from ..shared import SHARED, needs_shared
+from .test_nnef_channels import EXAMPLE
 
 _VARIABLES = {
     "w": [4, 3, 2, 2],
@@ -269,6 +272,27 @@ def test_wiring() -> None:
     assert formats.wiring(Topology("nnef", text[:-1])) == Wiring()
     with pytest.raises(FormatError):
         nnef.wiring(Topology("nnef", text[:-1]))
+
+
+def test_a_graph_is_built_for_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder of other bitstreams needs names and shapes."""
+    plain, folded = nnr.encode(EXAMPLE), nnr.encode(EXAMPLE, fold_batchnorm=True)
+
+    def fail(graph: object) -> None:
+        raise AssertionError("a graph is built")
+
+    monkeypatch.setattr(nnef, "flow", fail)
+    formats._wiring_by.cache_clear()
+    assert list(nnr.decode(plain)) == list(nnr.load(EXAMPLE))
+    with pytest.raises(AssertionError, match="a graph is built"):
+        nnr.decode(folded)
+
+
+def test_blocks_go_to_other_processes() -> None:
+    """With what was found, not with the graph."""
+    wiring = nnef.wiring(Topology("nnef", graph("y = conv(x, w, b);")))
+    assert pickle.loads(pickle.dumps(wiring)) == wiring
+    assert wiring.with_shapes({"w": (2, 3, 2, 2)}).blocks == (Block("w", bias="b"),)
 
 
 @needs_shared

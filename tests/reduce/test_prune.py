@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.constants import NNR_TPL_BMSK, NNR_TPL_DICT
-from nnr_codec.encoder.prepared import Prepared, Pruning
+from nnr_codec.encoder.prepared import Prepared, PruningInfo
 from nnr_codec.encoder.reduce.prune import Prune, indices
 from nnr_codec.errors import EncodeError
 from nnr_codec.model import Array, Channels, Model, Slice, Wiring
@@ -63,7 +63,7 @@ def part(ratio: float, count: int) -> int:
 
 def kept(after: Prepared, name: str, axis: int) -> list[bool]:
     """Which indices of a dimension are left."""
-    masks = (after.pruning or Pruning()).kept
+    masks = (after.pruning or PruningInfo()).kept
     return masks[name][axis].tolist() if name in masks else [True] * after.array(name).shape[axis]
 
 
@@ -217,7 +217,7 @@ def test_the_share_of_zeros_is_that_of_what_is_left(sparsity: float, ratio: floa
     zeros, total = (sum(map(int, counts)) for counts in zip(*[((m == 0).sum(), m.size) for m in matrices], strict=True))
     assert zeros == part(sparsity, total)
     assert (after.maps.sparsification is not None) == (sparsity > 0)
-    widened = (after.pruning or Pruning()).widened(after.model.tensors)
+    widened = (after.pruning or PruningInfo()).widened(after.model.tensors)
     for name, array in TENSORS.items():
         assert np.array_equal(np.asarray(widened[name]), np.where(np.asarray(widened[name]) != 0, array, 0))
 

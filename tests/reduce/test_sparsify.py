@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.config import EncoderConfig
 from nnr_codec.dtypes import STORED_TYPES
-from nnr_codec.encoder.prepared import Prepared, Pruning
+from nnr_codec.encoder.prepared import Prepared, PruningInfo
 from nnr_codec.encoder.reduce.magnitudes import below, matrices
 from nnr_codec.encoder.reduce.sparsify import METHODS, Sparsify, sparsify
 from nnr_codec.encoder.reduce.sparsify_methods import compressible
@@ -498,11 +498,11 @@ def test_rows_of_a_map_are_kept() -> None:
 
 def test_a_mask_is_asked_for() -> None:
     assert applied(Sparsify(0.5), weights()).pruning is None
-    assert applied(Sparsify(0.5, mask=True), weights()).pruning == Pruning(sparse=True)
+    assert applied(Sparsify(0.5, mask=True), weights()).pruning == PruningInfo(sparse=True)
     model = Model(weights())
-    known = Prepared(model, model, Wiring(), EncoderConfig(), pruning=Pruning({"w": (2, 3)}))
-    assert Sparsify(0.5, mask=True).apply(known).pruning == Pruning({"w": (2, 3)}, sparse=True)
-    assert Sparsify(0.5).apply(known).pruning == Pruning({"w": (2, 3)})
+    known = Prepared(model, model, Wiring(), EncoderConfig(), pruning=PruningInfo({"w": (2, 3)}))
+    assert Sparsify(0.5, mask=True).apply(known).pruning == PruningInfo({"w": (2, 3)}, sparse=True)
+    assert Sparsify(0.5).apply(known).pruning == PruningInfo({"w": (2, 3)})
 
 
 @pytest.mark.parametrize("method", METHODS)

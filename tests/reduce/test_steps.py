@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nnr_codec as nnr
 from nnr_codec.encoder import reduce
 from nnr_codec.encoder.prepared import Prepared
-from nnr_codec.encoder.reduce.tool import Tool, made, within
+from nnr_codec.encoder.reduce.tool import ReductionTool, made, within
 from nnr_codec.reduction_steps import Step, steps_of
 
 RNG = np.random.default_rng(0)
@@ -144,7 +144,7 @@ def test_options_of_another_type(options: dict[str, object]) -> None:
 
 
 def test_options_are_read_by_their_types() -> None:
-    tool: Tool = made(Halve, steps_of("halve(limit=1, count=-3, quick=true, tensors=1)")[0])
+    tool: ReductionTool = made(Halve, steps_of("halve(limit=1, count=-3, quick=true, tensors=1)")[0])
     assert tool == Halve(1.0, -3, True, "1")
     assert made(Halve, Step("halve", limit=1, quick=False)) == Halve(1.0)
 

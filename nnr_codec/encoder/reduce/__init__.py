@@ -1,4 +1,4 @@
-"""Parameter reduction (ISO/IEC 15938-17:2024, 5.2, clause 8): the model to code follows from steps in the given order.
+"""Parameter reduction (ISO/IEC 15938-17:2024, 5.2, clause 8): steps, applied in the given order.
 
 Each tool is a module with a frozen dataclass, whose fields are the options of a step.
 """
@@ -17,14 +17,14 @@ from ...model import Model, Wiring, described
 from ...reduction_steps import Step
 from ..prepared import Prepared
 from .scaling import with_scales
-from .tool import Tool, made, recognised
+from .tool import ReductionTool, made, recognised
 
 #: Module and class of each tool, by the name that steps have.
 TOOLS = {
     "sparsify": ("sparsify", "Sparsify"),
     "unify": ("unify", "Unify"),
     "prune": ("prune", "Prune"),
-    "lowrank": ("lowrank", "LowRank"),
+    "lowrank": ("lowrank", "Decompose"),
     "fold": ("fold", "Fold"),
     "scale": ("scaling", "Scale"),
 }
@@ -55,7 +55,7 @@ def prepare(model: Model, config: EncoderConfig, wiring: Wiring, note: Note | No
     return replace(done, source=model, unused=tuple(unused))
 
 
-def tool_of(step: Step) -> Tool:
+def tool_of(step: Step) -> ReductionTool:
     """Return the tool of a step with its options; EncodeError for an unknown tool or option."""
     if step.tool not in TOOLS:
         raise EncodeError(Option("reduce"), f": there is no step {step.tool!r}; there are {', '.join(TOOLS)}")

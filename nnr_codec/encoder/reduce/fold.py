@@ -24,7 +24,7 @@ class Fold:
     """
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is nothing to fold."""
+        """See :class:`~.tool.ReductionTool`; EncodeError where there is nothing to fold."""
         return _folded(prepared, prepared.config)
 
 

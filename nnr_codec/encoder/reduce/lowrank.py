@@ -30,7 +30,7 @@ from ..overlay import overlaid, with_factors
 from ..planning import RATES, plan_tensor
 from ..prepared import Prepared, product_of
 from ..rate_distortion import distortion, estimated_bytes, power
-from ..schedule import Pool, Reader
+from ..schedule import Pool, TensorReader
 from .tool import members, within
 
 Floats = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ FORMS = ("block", "units")
 
 
 @dataclass(frozen=True)
-class LowRank:
+class Decompose:
     """Take weights apart into two matrices wherever these have fewer parameters.
 
     Of ``error``, ``mse``, ``ratio``, ``rank`` and ``rate`` there may be one; without any it is ``rate=1``.
@@ -104,7 +104,7 @@ class LowRank:
             raise EncodeError(Option("reduce"), f": lowrank(form={self.form}): there are {' and '.join(FORMS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; what has no fewer parameters as a product stays.
+        """See :class:`~.tool.ReductionTool`; what has no fewer parameters as a product stays.
 
         EncodeError with fixed-point numbers, without matrices, and for displacements without side information.
         """
@@ -172,7 +172,7 @@ class _Plain:
     def __init__(self, prepared: Prepared) -> None:
         config, model = replace(prepared.config, target_size=None, target_ratio=None), prepared.model
         with Pool() as pool:
-            self.config = resolve_goals(model, config, Reader(model), pool, restored=prepared.restored)
+            self.config = resolve_goals(model, config, TensorReader(model), pool, restored=prepared.restored)
         self._model = model
 
     def facts(self, name: str) -> TensorFacts:

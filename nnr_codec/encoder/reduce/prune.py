@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...errors import EncodeError, Option
 from ...model import Array, Channels, Slice, described
 from ..overlay import overlaid
-from ..prepared import Prepared, Pruning, matches
+from ..prepared import Prepared, PruningInfo, matches
 from .graph_diffusion import GRID, channel_importance
 from .magnitudes import cleared, magnitudes, missing, share, work_type
 from .tool import within
@@ -61,7 +61,7 @@ class Prune:
             raise EncodeError(Option("reduce"), f": prune(scope={self.scope}): there are {' and '.join(SCOPES)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no graph tells of channels."""
+        """See :class:`~.tool.ReductionTool`; EncodeError where no graph tells of channels."""
         if self.ratio is None:
             raise EncodeError(Option("reduce"), ": prune needs a ratio, such as prune(ratio=0.1)")
         if self.ratio:
@@ -72,7 +72,7 @@ class Prune:
         if self.sparsity:
             prepared = self._sparse(prepared)
         if self.mask:
-            prepared = replace(prepared, pruning=replace(prepared.pruning or Pruning(), sparse=True))
+            prepared = replace(prepared, pruning=replace(prepared.pruning or PruningInfo(), sparse=True))
         return prepared
 
     @property
@@ -211,7 +211,7 @@ def _without(prepared: Prepared, groups: list[_Group], kept: list[Mask]) -> Prep
     done = prepared.replaced(others)
     left = {name: _left(prepared, name, stays) for name in others}
     pruned = [*dict.fromkeys([*prepared.model.pruned, *others])]
-    pruning = prepared.pruning or Pruning()
+    pruning = prepared.pruning or PruningInfo()
     return replace(
         done,
         model=replace(done.model, tensors=overlaid(done.model.tensors, _scales(prepared, stays)), pruned=pruned),

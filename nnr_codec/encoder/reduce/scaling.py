@@ -1,4 +1,4 @@
-"""Local scaling adaptation: scales of the outputs of weights (8.3.9), from gains or from what quantization gives.
+"""Local scaling adaptation: scales of the outputs of weights (8.3.9), by least squares or from gains.
 
 After Haase and others, *Encoder Optimizations for the NNR Standard on Neural Network Compression* (2021), without
 training: nnr_codec.integrations.training has scales that are trained.
@@ -50,7 +50,7 @@ class Scale:
             raise EncodeError(Option("reduce"), f": scale(method={self.method}) takes {' or '.join(METHODS)}")
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where there is no weight to fit scales to."""
+        """See :class:`~.tool.ReductionTool`; EncodeError where there is no weight to fit scales to."""
         if self.method == "fit":
             return replace(prepared, fitted=prepared.fitted.union(prepared.matrices(self.tensors)))
         return _scaled(prepared, self.tensors)

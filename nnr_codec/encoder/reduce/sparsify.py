@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import EncodeError, Option
 from ...model import Array
-from ..prepared import Prepared, Pruning
+from ..prepared import Prepared, PruningInfo
 from .magnitudes import below, cleared, magnitudes, matrices, missing
 from .sparsify_methods import (
     compressible,
@@ -89,7 +89,7 @@ class Sparsify:
             divided(block, superblock)
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError without a ratio, or without matrices."""
+        """See :class:`~.tool.ReductionTool`; EncodeError without a ratio, or without matrices."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": sparsify needs a ratio, such as sparsify(ratio=0.6), or a threshold")
         before = {name: prepared.array(name) for name in prepared.matrices(self.tensors)}
@@ -97,7 +97,7 @@ class Sparsify:
         after: dict[str, Array] = {}
         for part in [before] if self.scope == "global" else [{name: array} for name, array in before.items()]:
             after |= self._sparse(part, axes)
-        pruning = replace(prepared.pruning or Pruning(), sparse=True) if self.mask else prepared.pruning
+        pruning = replace(prepared.pruning or PruningInfo(), sparse=True) if self.mask else prepared.pruning
         maps = prepared.maps.noting("sparsification")
         return replace(prepared.replaced(after), pruning=pruning, maps=maps)
 

@@ -1,4 +1,4 @@
-"""Methods of sparsification: which parameters become 0 (ISO/IEC 15938-17:2024, 8.3.1, 8.3.2, 8.3.4, 8.3.5).
+"""Methods of sparsification: masks of the parameters that become 0 (ISO/IEC 15938-17:2024, 8.3.1, 8.3.2, 8.3.4, 8.3.5).
 
 * magnitude: single parameters, those of least magnitude over all tensors.
 * rows (8.3.5): whole filters, or rows of matrices, that are small for their tensor; row skipping codes each by a bit.

@@ -16,14 +16,14 @@ from ..prepared import Prepared
 MEMBERS = ("bias", "beta", "gamma", "mean", "var", "scale")
 
 
-class Tool(Protocol):
+class ReductionTool(Protocol):
     """A frozen dataclass whose fields are the options of a step; EncodeError for values that mean nothing."""
 
     def apply(self, prepared: Prepared) -> Prepared:
         """Return the model after the step; EncodeError where there is nothing to change."""
 
 
-def made(cls: type[Any], step: Step) -> Tool:
+def made(cls: type[Any], step: Step) -> ReductionTool:
     """Return the tool of a step, its options read by the types of its fields; EncodeError for others."""
     types, known = get_type_hints(cls), [option.name for option in fields(cls)]
     options = {}
@@ -32,7 +32,7 @@ def made(cls: type[Any], step: Step) -> Tool:
             there = f"; there {'are' if len(known) > 1 else 'is'} {', '.join(known)}" if known else ""
             raise EncodeError(Option("reduce"), f": {step.tool} has no option {name!r}{there}")
         options[name] = _read(value, str(types[name]), f"{step.tool}({name}={value})")
-    tool: Tool = cls(**options)
+    tool: ReductionTool = cls(**options)
     return tool
 
 

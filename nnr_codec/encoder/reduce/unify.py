@@ -75,7 +75,7 @@ class Unify:
         return dimensions("superblock", self.superblock, whole=True)
 
     def apply(self, prepared: Prepared) -> Prepared:
-        """See :class:`nnr_codec.encoder.reduce.tool.Tool`; EncodeError where no finite tensor has such blocks."""
+        """See :class:`~.tool.ReductionTool`; EncodeError where no finite tensor has such blocks."""
         if self.ratio is None and self.threshold is None:
             raise EncodeError(Option("reduce"), ": unify needs a ratio, such as unify(ratio=0.3), or a threshold")
         grids = self._grids(prepared)

@@ -70,9 +70,9 @@ class _Follower:
         is_alone = not any(self.graph.uses[name] for name in node.outputs[1:] if name)
         made = rule(self, node) if rule and is_alone and node.inputs and node.inputs[0] else None
         name = node.outputs[0] if node.outputs else ""
-        constants = [self.constants.get(each) for each in node.inputs]
-        if self.names.get(name) is target and (found := evaluate(node.operation, node.attributes, constants)):
-            self.constants[name] = found
+        if self.constants and self.names.get(name) is target:
+            found = evaluate(node.operation, node.attributes, [self.constants.get(each) for each in node.inputs])
+            self.constants.update({name: found} if found else {})
         operation, inputs = made or ("", {str(k): self.value(name) for k, name in enumerate(node.inputs) if name})
         self.add(operation, inputs, target)
         self.values += others

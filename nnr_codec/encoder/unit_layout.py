@@ -1,7 +1,7 @@
-"""The compressed data units of a model: each block that one can hold, and all other tensors one by one.
+"""Compressed data units of a model: one for each block that fits, and one for each other tensor.
 
-Weights that need not be scaled are not, where scale and weight do not fit one unit. Tensors that are tied to others,
-and empty ones, have no unit: the record says what they are.
+A weight whose scale is optional is not divided where both do not fit one unit. Tied and empty tensors have no unit:
+the record defines them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .planning import plan_tensor
 from .prepared import Prepared
 from .rate_distortion import code_bytes
 from .scale_fitting import fit, pays, scale_options, scaled_tensors
-from .schedule import Call, Pool, Reader
+from .schedule import Call, Pool, TensorReader
 from .tied_tensors import tied_tensors
 from .update_tree import Links
 
@@ -40,7 +40,7 @@ CODE_ROOM = 1 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
+class UnitLayout:
     """The units of a model in order; a block stands where the first of its tensors does.
 
     Parameters
@@ -57,7 +57,7 @@ class Layout:
     quantization_parameter: int
 
 
-def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Pool) -> Layout:
+def plan_units(prepared: Prepared, config: EncoderConfig, read: TensorReader, pool: Pool) -> UnitLayout:
     """Plan the units of a model.
 
     Each tensor, or block, is read and released. Tensors whose steps are out of reach of the QuantizationParameter that
@@ -74,7 +74,7 @@ def plan_units(prepared: Prepared, config: EncoderConfig, read: Reader, pool: Po
         units = list(layout.units())
     if config.fixed_point is not None:
         warn_saturated([plan for unit in units for plan in unit.plans], config.fixed_point)
-    return Layout(units, config.qp_density, parameter)
+    return UnitLayout(units, config.qp_density, parameter)
 
 
 def _quantization_parameter(units: list[UnitPlan], qp_density: int) -> tuple[int, set[str]]:
@@ -118,7 +118,7 @@ class _Layout:
 
     model: Model
     config: EncoderConfig
-    read: Reader
+    read: TensorReader
     pool: Pool
     wiring: Wiring
     scales: set[str]

@@ -1,4 +1,4 @@
-"""What a model becomes before it is coded."""
+"""Preparation of a model for coding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..encoder.encode import encode_units
 from ..encoder.prepared import Prepared
 from ..encoder.reduce import open_amounts, prepare, with_amounts
 from ..encoder.reduce.scaling import with_scales
-from ..encoder.schedule import Pool, Reader
+from ..encoder.schedule import Pool, TensorReader
 from ..errors import FormatError
 from ..model import Model, Wiring
 from ..reduction_steps import Step
@@ -21,7 +21,7 @@ from .decoding import decode
 
 
 def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
-    """The options with all amounts of steps of reduction: those that a target decides on give the best SNR."""
+    """Return the options with all amounts of reduction steps set; amounts left to a size target maximize the SNR."""
     if not open_amounts(config):
         return config
 
@@ -37,9 +37,9 @@ def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
 
 
 def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport] | None = None) -> Prepared:
-    """The model as it is coded; FormatError for the text of a graph without the tensors of its variables.
+    """Return the model in the form that is coded; FormatError for a graph whose variables have no tensors.
 
-    What steps of ``config.reduce`` do goes into ``reports``, if there are any.
+    The effect of each step of ``config.reduce`` is appended to ``reports``, if given.
     """
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
         raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")
@@ -53,7 +53,7 @@ def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport
         if reports is not None and len(reports) < len(config.reduction):
             prepared = with_scales(after)
             with Pool(1) as pool:
-                overhead, sizes = estimation.estimate(prepared, plain, Reader(prepared.model), pool)
+                overhead, sizes = estimation.estimate(prepared, plain, TensorReader(prepared.model), pool)
             reports.append(step_report(step, before, after, overhead + sum(size for _, size, _ in sizes)))
 
     return prepare(model, config, known, note)
