@@ -91,7 +91,7 @@ class Printer:
 
 @contextlib.contextmanager
 def _progress_lines(label: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that counts items; meanwhile a thread prints how many are done and the last one's name."""
+    """Yield a function that counts items; meanwhile a thread prints their number and the last name."""
     done, last, ended = 0, "", threading.Event()
 
     def advance(name: str) -> None:

@@ -458,7 +458,7 @@ def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, d
 
 
 def _sizes(model: nnr.Model, data: bytes) -> str:
-    """Return the sizes of a model and its update, and how many tensors are coded."""
+    """Return the sizes of a model and its update, and the numbers of coded tensors."""
     from nnr_codec.model import source_size
 
     kinds = [what for what, _ in _parts(data).values()]

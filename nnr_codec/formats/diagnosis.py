@@ -1,4 +1,4 @@
-"""Diagnoses of files that no format reads: what a file is, and what to do instead."""
+"""Diagnoses of files that no format reads, and the command that works instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import BinaryIO, NoReturn
 from ..errors import FormatError
 from .plugins import FormatWarning
 from .registry import begins, opened_file, recognise
-from .zips import directory_size, may_hold
 
 #: File extensions of models that are one file. A folder with .h5 alone is an incomplete model of Keras.
 _SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth", ".ckpt", ".gguf", ".keras", ".npz")
@@ -41,7 +40,7 @@ def check_bitstream(source: Path | BinaryIO, hint: str) -> None:
 
 
 def diagnose(source: Path | BinaryIO) -> NoReturn:
-    """Raise FormatError for a file or folder that no format recognises: what it is, and what to do."""
+    """Raise FormatError for a file or folder that no format recognises; its hint is the command that works."""
     if isinstance(source, Path) and source.is_dir():
         raise _of_folder(source)
     check_pointer(source)
@@ -117,6 +116,8 @@ def _of_folder(folder: Path) -> FormatError:
 
 
 def _of_archive(file: BinaryIO, head: bytes) -> FormatError:
+    from .zips import directory_size, may_hold  # imports zipfile
+
     size = int.from_bytes(head[26:28], "little")  # of the name of the first member
     first = head[30 : 30 + size]
     kinds = {b"/data.pkl": "a PyTorch file", b".npy": "an .npz file"}

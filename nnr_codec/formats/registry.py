@@ -174,7 +174,7 @@ def recognise(source: Path | BinaryIO) -> Reading | None:
 
 @contextlib.contextmanager
 def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A binary file: of a path, or the one given, at its start."""
+    """Yield a binary file at its start: an open one, or the file at a path."""
     if isinstance(source, Path):
         with open(source, "rb") as file:
             yield file
@@ -184,7 +184,7 @@ def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
 
 
 def begins(source: Path | BinaryIO, magic: bytes) -> bool:
-    """Whether a file has these bytes at its start; what is no file has none."""
+    """Return whether a file starts with these bytes; False for anything but a file."""
     if isinstance(source, Path) and not source.is_file():
         return False
     with opened_file(source) as file:
