@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 LOSSLESS = "lossless"
 
+#: Names of options under headings that several commands have (:class:`.params.GroupedCommand`).
+QUANTIZATION = "effort rate dependent_quantization codebook"
+SYNTAX = "scan_order row_skipping max_unit_size side_info indexed_references"
+
 #: Click options by parameter name.
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "qp_density": click.option(
