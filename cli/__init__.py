@@ -1,1 +1,1 @@
-"""The ``nnr`` command. It uses only the public functions of nnr_codec and prints; nothing imports it."""
+"""The ``nnr`` command. It calls only public functions of nnr_codec and prints; no module imports it."""

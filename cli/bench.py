@@ -1,4 +1,4 @@
-"""``nnr bench``: sizes, distortion and speed on a model, beside other ways to make it smaller."""
+"""``nnr bench``: sizes, errors and speed for a model, compared with other codecs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QPS = (-20, -26, -32, -38)
 
 
 @click.command(
-    short_help="Measure sizes and speeds on a model, beside other codecs.",
+    short_help="Measure sizes and speeds on a model, compared with other codecs.",
     epilog="""\b
 Examples:
   nnr bench model.safetensors
@@ -36,7 +36,7 @@ Examples:
     type=click.IntRange(-128, 127),
     multiple=True,
     default=QPS,
-    help=f"A quantization parameter (default {', '.join(map(str, QPS))}); repeatable.",
+    help=f"Quantization parameter (default {', '.join(map(str, QPS))}); repeatable.",
 )
 @click.option(
     "--effort",
@@ -44,14 +44,14 @@ Examples:
     type=click.IntRange(1, 9),
     multiple=True,
     default=(5,),
-    help="From fastest (1) to smallest (9), default 5; see docs/explanation/effort.md; repeatable.",
+    help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/explanation/effort.md; repeatable.",
 )
 @click.option(
     "--peer",
     "python",
     envvar="NNR_PEER",
     metavar="PYTHON",
-    help="A Python that has NNCodec, which takes part then (default: NNR_PEER of the environment).",
+    help="Python interpreter with NNCodec, to include it (default: environment variable NNR_PEER).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.model_format("by its content")
@@ -67,22 +67,22 @@ def bench(
     limits: nnr.Limits,
     quiet: bool,
 ) -> None:
-    """Encode and decode each MODEL at several quantization parameters and efforts, and print what comes of it.
+    """Encode and decode each MODEL with several quantization parameters and efforts, and print the results.
 
-    Beside it stand float16, int8 with one scale for each matrix (vectors stay as they are), the two and the planes of
-    bytes by zstd (or zlib, where zstandard is not installed), and NNCodec at its defaults. Bytes are those of whole
-    bitstreams, of other ways those of the numbers alone. Speeds are millions of parameters a second of CPU time, in
-    one thread; the fastest of several runs. Everything is decoded, and compared with the model.
+    For comparison, the table has float16, int8 with one scale per matrix (vectors unchanged), both of these and byte
+    planes with zstd (zlib if zstandard is not installed), and NNCodec with its defaults. Sizes are those of complete
+    bitstreams; for other methods, of the numbers only. Speeds are millions of parameters per second of CPU time in one
+    thread, the fastest of several runs. Every result is decoded and compared with the model.
     """
     import nnr_codec as nnr
 
     from . import contenders
 
-    warnings.simplefilter("ignore", nnr.LossWarning)  # the table has the errors
+    warnings.simplefilter("ignore", nnr.LossWarning)  # the table shows the errors
     printer, found = output.Printer(quiet), []
     with contenders.peer(python) as other:
         for name in models:
-            race = contenders.Race(output.model(name, format=model_format, limits=limits))
+            race = contenders.Race(output.model(name, format=model_format, limits=limits, or_bitstream=True))
             runs = [*contenders.ours(race, qps, efforts), *contenders.general(race)]
             if other:
                 runs += contenders.theirs(race, other, qps)
@@ -93,7 +93,7 @@ def bench(
                         rows.append(run())
                     except contenders.PeerError as error:
                         printer.warning(str(error))
-                    advance()
+                    advance(name)
             if as_json:
                 found += [{"model": name, **_numbers(row)} for row in rows]
             else:
@@ -103,7 +103,7 @@ def bench(
 
 
 def _numbers(row: Row) -> dict[str, Any]:
-    """A row in JSON."""
+    """Return a row for JSON."""
     each = 8 * row.nbytes / row.parameters if row.parameters else None
     return {
         "codec": row.codec,
@@ -121,7 +121,7 @@ def _numbers(row: Row) -> dict[str, Any]:
 
 
 def _print(name: str, tensors: int, rows: list[Row]) -> None:
-    """The table of one model."""
+    """Print the table of one model."""
     first = rows[0]
     sizes = f"{output.tensors(tensors)}, {first.parameters:,} parameters, {first.source_bytes:,} bytes"
     click.echo(f"{one_line(name)}: {sizes}")

@@ -1,4 +1,4 @@
-"""``nnr inspect --bins``: the bins of tensors, one line each."""
+"""``nnr inspect --bins``: the bins of tensors, one per line."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def print_bins(
     limit: int,
     style: str | None,
 ) -> None:
-    """Print the bins of one unit, or of all.
+    """Print the bins of one unit or of all units.
 
     Parameters
     ----------
     reader : UnitReader
-        At the start of a bitstream.
+        A reader at the start of a bitstream.
     state : UpdateState
-        What the bitstreams before it left.
+        State after the preceding bitstreams.
     units, names : sequence of int, sequence of str
-        Numbers of units and globs of tensors: they choose one unit.
+        Unit numbers and globs of tensor names that select the unit.
     everything : bool
-        All that are chosen, whether one or more.
+        Print all selected units instead of requiring exactly one.
     limit : int
-        How many bins at most; 0 for all.
+        Maximum number of bins; 0 for all.
     style : str or None
         ``json`` for a list of objects.
     """
@@ -85,7 +85,7 @@ def _tasks(reader: UnitReader, units: Sequence[int], names: Sequence[str]) -> tu
 
 
 class _Printer:
-    """Prints bins until there are enough."""
+    """Printer of a limited number of bins."""
 
     def __init__(self, limit: int, as_json: bool) -> None:
         self.limit, self.as_json = limit, as_json
@@ -96,7 +96,7 @@ class _Printer:
             print_line(HEADING)
 
     def begin(self, task: NduTask) -> None:
-        """Another unit."""
+        """Start a unit."""
         self.task = task
         if not self.as_json:
             print_line(task.label)
@@ -127,7 +127,7 @@ class _Printer:
         }
 
     def end(self) -> None:
-        """Complete what is printed, and say whether there would be more."""
+        """Finish the output, and report whether bins were omitted."""
         if self.as_json:
             sys.stdout.write("\n]\n" if self.count else "[]\n")
         if self.more:

@@ -1,4 +1,4 @@
-"""Options of the encoder that several commands have: what the error may be, and how tensors are coded."""
+"""Encoder options shared by several commands: limits on the error, and coding of tensors."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 LOSSLESS = "lossless"
 
-#: The options by the names that commands get them by.
+#: Names of options under headings that several commands have (:class:`.params.GroupedCommand`).
+QUANTIZATION = "effort rate dependent_quantization codebook"
+SYNTAX = "scan_order row_skipping max_unit_size side_info indexed_references"
+
+#: Click options by parameter name.
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "qp_density": click.option(
         "--qp-density",
         type=click.IntRange(0, 7),
-        help="Steps of qp that double the step size, as a power of 2 (default 2; 7 with any other goal than --qp).",
+        help="Base-2 logarithm of the number of qp steps that double the step size (default 2; 7 with any goal but"
+        " --qp).",
     ),
-    "snr": click.option("--snr", type=float, metavar="DB", help="The least SNR that a tensor may have."),
-    "max_error": click.option(
-        "--max-error", type=float, metavar="E", help="The largest absolute error that a parameter may have."
-    ),
+    "snr": click.option("--snr", type=float, metavar="DB", help="Minimum SNR of each tensor in dB."),
+    "max_error": click.option("--max-error", type=float, metavar="E", help="Maximum absolute error of each parameter."),
     "target_size": click.option(
         "--target-size",
         type=params.Size(),
         metavar="SIZE",
-        help="Largest size of the bitstream, such as 2.5MB or 300KiB; lossless where that fits, else at most 1 % less.",
+        help="Maximum size of the bitstream, such as 2.5MB or 300KiB; lossless if that fits, else within 1 % of it.",
     ),
     "target_ratio": click.option(
         "--target-ratio",
         type=params.Ratio(),
         metavar="R",
-        help="The same, relative to the tensors as the model stores them, such as 0.1 or 10%.",
+        help="Maximum size relative to the tensors as the model stores them, such as 0.1 or 10%.",
     ),
     "lossless": click.option("--lossless", is_flag=True, help="Short for --preset lossless."),
     "fixed_point": click.option(
         "--fixed-point",
         type=click.Choice(["q7.8"]),
-        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/reference/formats.md). Out-of-range "
-        "values saturate, with a warning.",
+        help="Round floats to 16-bit multiples of 1/256 within -128..127.996 (docs/reference/formats.md). "
+        "Out-of-range values saturate, with a warning.",
     ),
     "dependent_quantization": click.option(
         "--dependent-quantization/--no-dependent-quantization",
         "--dq/--no-dq",
         default=None,
-        help="Dependent quantization (default) or uniform.",
+        help="Use dependent (default) or uniform quantization.",
     ),
     "scan_order": click.option(
         "--scan-order",
@@ -60,13 +63,13 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="0: row by row (default); 1 to 4: blocks of 8, 16, 32, 64 with entry points.",
     ),
     "row_skipping": click.option(
-        "--row-skipping/--no-row-skipping", default=None, help="Code rows of zeros as one flag each (profile 1)."
+        "--row-skipping/--no-row-skipping", default=None, help="Code each all-zero row as one flag (profile 1)."
     ),
     "max_unit_size": click.option(
         "--max-unit-size",
         type=click.IntRange(min=1),
         metavar="BYTES",
-        help="Spread tensors over units of at most so many bytes (up to 255 each).",
+        help="Maximum size of a unit in bytes; larger tensors are split into up to 255 units.",
     ),
     "side_info": click.option(
         "--side-info/--no-side-info",
@@ -78,7 +81,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--indexed-references",
         is_flag=True,
         default=None,
-        help="Name the tensors once, in a list.",
+        help="Store the tensor names once, in a list.",
     ),
     "rules": click.option(
         "--rule",
@@ -91,28 +94,31 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "effort": click.option(
         "--effort",
         type=click.IntRange(1, 9),
-        help="From fastest (1) to smallest (9), default 5; see docs/explanation/effort.md.",
+        help="Effort from 1 (fastest) to 9 (smallest), default 5; see docs/explanation/effort.md.",
     ),
     "rate": click.option(
         "--rate",
         type=click.FloatRange(0, 16),
-        help="Squared steps that a bit is worth when tensors are quantized; 0 for the least error. By --effort "
-        "otherwise.",
+        help="Cost of a bit in squared step sizes during quantization; 0 for the least error. Default: by --effort.",
     ),
     "codebook": click.option(
         "--codebook",
         type=click.IntRange(0, 65_536),
         metavar="SIZE",
-        help="Quantize to so many values at most, which suit each tensor; 0: never.",
+        help="Maximum number of codebook entries of a tensor; 0: no codebooks.",
     ),
     "jobs": click.option(
-        "-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same."
+        "-j",
+        "--jobs",
+        type=click.IntRange(1),
+        default=1,
+        help="Number of threads (default 1); the output does not depend on it.",
     ),
 }
 
 
 def options(*names: str) -> Callable[[F], F]:
-    """The options of these names, in this order."""
+    """Return a decorator that adds these options, in this order."""
 
     def add(command: F) -> F:
         for name in reversed(names):
@@ -125,9 +131,9 @@ def options(*names: str) -> Callable[[F], F]:
 def encoder_config(
     default: str, preset: str | None, lossless: bool, rules: Sequence[nnr.Rule], given: Mapping[str, Any]
 ) -> nnr.EncoderConfig:
-    """Return the options of the encoder: a preset (``default`` without one), rules, and options given (not None).
+    """Return the encoder configuration for a preset (None: ``default``), rules and given options (not None).
 
-    UsageError for options that cannot be combined.
+    Raises UsageError for options that cannot be combined.
     """
     import nnr_codec as nnr
 
@@ -140,7 +146,7 @@ def encoder_config(
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Raise UsageError, with the names that the user typed, for an EncodeError."""
+    """Convert an EncodeError to a UsageError with the names that the user typed."""
     import nnr_codec as nnr
 
     try:
@@ -151,7 +157,7 @@ def usage_errors() -> Iterator[None]:
 
 
 def _typed(option: Option) -> str:
-    """Return what the user of the current command typed for an option of the encoder."""
+    """Return the text that the user of the current command typed for an encoder option."""
     if option.name == "exact" and click.get_current_context().params["preset"] == LOSSLESS:
         return f"--preset {LOSSLESS}"
     return option_name(option)

@@ -1,4 +1,4 @@
-"""``nnr conformance``: a decoder, this one or another, against vectors."""
+"""``nnr conformance``: test of this or another decoder with vectors."""
 
 from __future__ import annotations
 
@@ -76,44 +76,59 @@ Examples:
   nnr conformance bitstream_vectors --decoder 'mydecoder {input} -o {outdir}' --junit report.xml
 
 \b
-Outcomes: PASS; FAIL decoded to something else, or refused for another reason;
-ERROR refused although valid, or an unexpected exception; CRASH; TIMEOUT; OOM out
-of memory; XPASS decoded although invalid; SKIP the command cannot be asked, or a
-package is missing.
+Outcomes: PASS; FAIL a different result, or an error of a different kind; ERROR a
+valid bitstream was rejected, or an unexpected exception; CRASH; TIMEOUT; OOM out
+of memory; XPASS an invalid bitstream was decoded; SKIP the external decoder does
+not support the case, or a package is missing.
 """,
 )
 @click.argument("folder", required=False, type=params.FileName(), metavar="[DIR]")
-@click.option("--only", multiple=True, metavar="GLOB", help="Cases whose id matches; repeatable.")
-@click.option("--class", "kinds", callback=_kinds, metavar="LIST", help="Some of valid,invalid,acceptable,interop.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Run the cases whose id matches; repeatable.")
 @click.option(
-    "--feature", multiple=True, metavar="NAME", help="Cases about this syntax element or tool, as dq_flag; repeatable."
+    "--class",
+    "kinds",
+    callback=_kinds,
+    metavar="LIST",
+    help="Run these classes of cases: valid,invalid,acceptable,interop.",
 )
-@click.option("--profile", type=click.IntRange(0, 1), help="Cases of this general_profile_idc.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--feature",
+    multiple=True,
+    metavar="NAME",
+    help="Run the cases for a syntax element or tool, such as dq_flag; repeatable.",
+)
+@click.option("--profile", type=click.IntRange(0, 1), help="Run the cases with this general_profile_idc.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of processes.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, 86_400, min_open=True),
     default=10.0,
     show_default=True,
-    help="Seconds for each case.",
+    help="Time limit for each case in seconds.",
 )
 @click.option(
-    "--memory", callback=_size, default="512M", show_default=True, metavar="SIZE", help="Memory for each case; 0: any."
+    "--memory",
+    callback=_size,
+    default="512M",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory limit for each case; 0: none.",
 )
-@click.option("--fail-fast", is_flag=True, help="Stop at the first case that is not as expected.")
-@click.option("--lenient", is_flag=True, help="Invalid bitstreams may be refused for any reason.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first unexpected outcome.")
+@click.option("--lenient", is_flag=True, help="Accept any error for invalid bitstreams.")
 @click.option("--json", type=params.FileName(), metavar="FILE", help="Write a report as JSON.")
-@click.option("--junit", type=params.FileName(), metavar="FILE", help="Write a report as JUnit's XML.")
+@click.option("--junit", type=params.FileName(), metavar="FILE", help="Write a report as JUnit XML.")
 @click.option("--markdown", type=params.FileName(), metavar="FILE", help="Write a report as Markdown.")
 @click.option("--fluster", type=params.FileName(), metavar="FILE", help="Write the cases as a test suite for fluster.")
-@click.option("--claim", is_flag=True, help="Say at the end what may be claimed of the decoder, after all cases.")
+@click.option("--claim", is_flag=True, help="Print the conformance claim that the results support, after all cases.")
 @click.option(
     "--decoder",
     "command",
     callback=_command,
     metavar="COMMAND",
-    help="Another decoder, as 'CMD {input} {outdir}'; it writes NAME.npy for each tensor (names percent-encoded), or "
-    "one .npz. {inputs} stands for the bitstreams of earlier updates, {topology} for an NNEF graph kept apart.",
+    help="Test another decoder, given as 'CMD {input} {outdir}'; it writes NAME.npy for each tensor (names "
+    "percent-encoded), or one .npz. {inputs} stands for the bitstreams of earlier updates, {topology} for"
+    " a separate NNEF graph.",
 )
 @click.option(
     "--extension",
@@ -121,10 +136,10 @@ package is missing.
     multiple=True,
     callback=_extensions,
     metavar="NAME",
-    help="What that decoder knows beyond the standard, as side-information; repeatable.",
+    help="Extension that the other decoder supports, such as side-information; repeatable.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Print how long each case took, and why it was refused.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only cases that are not as expected, and the counts.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the time of each case, and the reason for rejection.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only unexpected outcomes, and the counts.")
 @click.pass_context
 def conformance(
     ctx: click.Context,
@@ -148,11 +163,12 @@ def conformance(
     verbose: bool,
     quiet: bool,
 ) -> None:
-    """Run the vectors in DIR and below, and print what became of each, with the counts of each class.
+    """Run the conformance vectors in DIR and its subfolders, and print the outcome of each, with the counts of each
+    class.
 
-    DIR is bitstream_vectors of the source tree that this program runs from, unless given; an installation without it
-    runs the core set that the package has. Each case is decoded in a process with limits of time and memory. Exit code
-    0 says that all are as expected, 1 that some are not. FILE may be - for standard output.
+    Default for DIR: bitstream_vectors of the source tree, or the core set in the package if there is no source tree.
+    Each case is decoded in a process with limits on time and memory. The exit code is 0 if all outcomes are as
+    expected, otherwise 1. FILE may be - for standard output.
     """
     from nnr_codec.conformance import suite as suites
     from nnr_codec.conformance.vectors import load_cases, run, summary
@@ -216,7 +232,7 @@ def _line(result: Result, verbose: bool) -> str:
 
 @contextlib.contextmanager
 def _vectors(folder: str | None) -> Iterator[Path]:
-    """The folder of the vectors; without a name, that of the source tree, or one with the core set."""
+    """Yield the folder of the vectors; by default that of the source tree, or a folder with the core set."""
     import nnr_codec
     from nnr_codec.conformance.selftest import unpack
 
@@ -234,12 +250,12 @@ def _vectors(folder: str | None) -> Iterator[Path]:
 
 
 class _Reports:
-    """Where reports go; found out before the work.
+    """Report files, checked before the run.
 
     Parameters
     ----------
     names : dict of str to str or None
-        Files by kind of report.
+        File names by kind of report.
     """
 
     def __init__(self, names: Mapping[str, str | None]) -> None:
@@ -253,11 +269,11 @@ class _Reports:
 
     @property
     def on_stdout(self) -> bool:
-        """Whether standard output has one of them."""
+        """True if a report goes to standard output."""
         return "-" in self._names.values()
 
     def write(self, kind: str, text: Callable[[], bytes]) -> None:
-        """Write the one of this kind, if it is wanted."""
+        """Write the report of a kind, if it is requested."""
         from nnr_codec.files import output_file
 
         if kind not in self._names:

@@ -1,4 +1,4 @@
-"""What ``nnr conformance`` found, as JSON (docs/reference/conformance.schema.json), JUnit's XML and Markdown."""
+"""Reports of ``nnr conformance`` as JSON (docs/reference/conformance.schema.json), JUnit XML and Markdown."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from nnr_codec.conformance.vectors import KINDS, Outcome, Result
 
 from .errors import one_line
 
-#: Raised when a field of the JSON changes its meaning.
+#: Format version, increased when a field of the JSON changes its meaning.
 FORMAT = 1
 
-_FAILURES = {Outcome.FAIL: "failure", Outcome.XPASS: "failure", Outcome.SKIP: "skipped"}  # others are errors
+_FAILURES = {Outcome.FAIL: "failure", Outcome.XPASS: "failure", Outcome.SKIP: "skipped"}  # other outcomes are errors
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is told.
+    """Data of a report.
 
     Parameters
     ----------
     results : sequence of Result
     seconds : float
     suite : Suite or None
-        What the vectors' manifest says, if there is one.
+        Manifest of the vectors, if there is one.
     command : str or None
-        Another decoder.
+        Command of another decoder.
     """
 
     results: Sequence[Result]
@@ -44,12 +44,12 @@ class Run:
 
     @property
     def decoder(self) -> str:
-        """What the decoder is called."""
+        """Name of the decoder."""
         return self.command or f"nnr_codec {__version__}"
 
 
 def as_json(run: Run) -> bytes:
-    """One object with an entry for each case."""
+    """Return an object with an entry for each case."""
     suite = run.suite
     report = {
         "format": FORMAT,
@@ -82,7 +82,7 @@ def as_json(run: Run) -> bytes:
 
 
 def _counts(results: Iterable[Result]) -> dict[str, Counter[str]]:
-    """How often each outcome is there, of each kind that is there."""
+    """Count the outcomes of each kind of case."""
     counts = {kind: Counter[str]() for kind in KINDS}
     for result in results:
         counts[result.case.kind][result.outcome] += 1
@@ -90,7 +90,7 @@ def _counts(results: Iterable[Result]) -> dict[str, Counter[str]]:
 
 
 def as_junit(run: Run) -> bytes:
-    """A suite for each group; CRASH, ERROR, TIMEOUT and OOM are errors, FAIL and XPASS are failures."""
+    """Return a suite for each group; CRASH, ERROR, TIMEOUT and OOM are errors, FAIL and XPASS are failures."""
     suites = ElementTree.Element("testsuites", name="nnr conformance", time=f"{run.seconds:.3f}")
     for group in dict.fromkeys(result.case.group for result in run.results):
         mine = [result for result in run.results if result.case.group == group]
@@ -135,7 +135,7 @@ def _junit_case(suite: ElementTree.Element, result: Result) -> None:
 
 
 def as_markdown(run: Run) -> bytes:
-    """Tables of the counts, by class and by group, and of what is not as expected or was skipped."""
+    """Return tables of the counts, by class and by group, and of unexpected or skipped cases."""
     suite = run.suite
     lines = [f"# Conformance of {_plain(run.decoder)}", ""]
     if suite:
@@ -174,10 +174,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown and HTML leave as it is, in one line."""
+    """Return text in one line, escaped for Markdown and HTML."""
     return re.sub(r"([\\`*_\[\]<>|&#~])", r"\\\1", one_line(text))
 
 
 def as_fluster(suite: dict[str, Any]) -> bytes:
-    """A suite of fluster."""
+    """Return a test suite for fluster."""
     return json.dumps(suite, indent=4).encode() + b"\n"

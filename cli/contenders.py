@@ -1,4 +1,4 @@
-"""Who takes part in ``nnr bench``: this codec, common ways to make tensors smaller, and NNCodec where there is one."""
+"""Contenders of ``nnr bench``: this codec, common ways to make tensors smaller, and NNCodec if available."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Decode = Callable[[bytes], Tensors]
 
 @dataclass(frozen=True)
 class Row:
-    """One way to code a model.
+    """Result of one method for a model.
 
     Parameters
     ----------
     codec, setting : str
     nbytes : int
     source_bytes, parameters : int
-        Of the model.
+        Size in bytes and number of parameters of the model.
     snr, matrices : float
-        Signal to noise in dB of all tensors, and of the matrices (:class:`nnr_codec.LossSummary`); infinite where they
-        are the same.
+        Signal-to-noise ratio in dB of all tensors, and of the matrices (:class:`nnr_codec.LossSummary`); infinite if
+        they are equal.
     encode, decode : float
-        CPU seconds; the fastest of up to five runs, of fewer where they take half a second together.
+        CPU seconds; the fastest of up to five runs, or fewer if together they take half a second.
     """
 
     codec: str
@@ -58,12 +58,12 @@ class Row:
 
 
 class Race:
-    """Measures one model.
+    """Measurement of methods on one model.
 
     Parameters
     ----------
     model : Model
-        Its tensors are read once.
+        The model, whose tensors are read once.
     """
 
     def __init__(self, model: Model) -> None:
@@ -72,9 +72,9 @@ class Race:
         self.source_bytes, self.parameters = source_size(self.model)
 
     def run(self, codec: str, setting: str, encode: Encode, decode: Decode, *, exact: bool = False) -> Row:
-        """Code and decode; what comes out has to be the model, bit for bit when exact.
+        """Encode and decode, and compare the result with the model, bit for bit if ``exact``.
 
-        Raises FormatError if it is not.
+        Raises FormatError if they differ.
         """
         data, encoding = timed(encode)
         decoded, decoding = timed(lambda: decode(data))
@@ -91,7 +91,7 @@ class Race:
         *,
         exact: bool = False,
     ) -> Row:
-        """What was measured, if what came out is right."""
+        """Return the measured row after checking the decoded tensors."""
         found = nnr.compare_models(self.tensors, decoded)
         if found.missing or found.extra or found.shapes or (exact and not found.same()):
             raise nnr.FormatError(f"{codec} {setting} does not give back the model")
@@ -103,7 +103,7 @@ class Race:
 
 
 def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Callable[[], Row]]:
-    """This codec at some quantization parameters, and exactly, at some levels of effort."""
+    """Yield measurements of this codec with several quantization parameters, and lossless, at several efforts."""
     for effort in efforts:
         told = f", effort {effort}" if len(efforts) > 1 else ""
         for config, setting in (
@@ -115,7 +115,7 @@ def ours(race: Race, qps: Sequence[int], efforts: Sequence[int]) -> Iterator[Cal
 
 
 def _encoded(model: Model, config: nnr.EncoderConfig) -> bytes:
-    """The bitstream, without the warnings: the table has sizes and errors."""
+    """Return the bitstream without warnings: the table shows sizes and errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", nnr.EncodeWarning)
         return nnr.encode(model, config)
@@ -128,7 +128,7 @@ def _decoded(data: bytes) -> Tensors:
 # ------------------------------------------------------------------------------------------------ general ways
 @dataclass(frozen=True)
 class Packer:
-    """A compressor of bytes."""
+    """Compressor of bytes."""
 
     name: str
     pack: Callable[[bytes], bytes]
@@ -136,7 +136,7 @@ class Packer:
 
 
 def packer() -> Packer:
-    """zstd where it is installed, else the standard library's zlib."""
+    """Return zstd if it is installed, else zlib."""
     try:
         import zstandard  # type: ignore[import-not-found,unused-ignore]  # an extra
     except ImportError:
@@ -150,7 +150,7 @@ def packer() -> Packer:
 
 @dataclass(frozen=True)
 class Cast:
-    """Tensors as other tensors of the same names, which are stored as they are in memory, one after another."""
+    """Conversion of tensors to other arrays, which are stored in memory layout, one after another."""
 
     name: str
     there: Callable[[Array], list[Array]]
@@ -168,7 +168,7 @@ def _to_half(array: Array) -> list[Array]:
 
 
 def _to_int8(array: Array) -> list[Array]:
-    """Finite matrices as levels, with one scale for each; everything else as it is."""
+    """Return finite matrices as levels with one scale each; other arrays unchanged."""
     if not _is_float(array) or sum(extent > 1 for extent in array.shape) < 2:
         return [array]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -188,7 +188,7 @@ def _from_int8(parts: list[Array], like: Array) -> Array:
 
 
 def _planes(array: Array) -> list[Array]:
-    """The first bytes of all items, then the second ones, and so on."""
+    """Return the first bytes of all items, then the second bytes, and so on."""
     items = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
     return [np.ascontiguousarray(items.T)]
 
@@ -203,7 +203,7 @@ PLANES = Cast("byte planes", _planes, _from_planes)
 
 
 def general(race: Race) -> Iterator[Callable[[], Row]]:
-    """float16 and int8 with and without a compressor of bytes, and that alone over planes of bytes."""
+    """Yield measurements of float16 and int8 with and without a byte compressor, and of byte planes with it."""
     by = packer()
     plain = Packer("", bytes, bytes)
     for cast, how, exact in (
@@ -242,7 +242,7 @@ class PeerError(Exception):
 
 
 class Peer:
-    """NNCodec in a process of its own, made by :func:`peer`; MissingDependencyError where that has ended."""
+    """NNCodec in its own process, created by :func:`peer`; MissingDependencyError if the process ended."""
 
     def __init__(self, process: subprocess.Popen[str], log: BinaryIO, folder: Path) -> None:
         self._process, self._log = process, log
@@ -250,28 +250,28 @@ class Peer:
         self.name = f"NNCodec {self._answer()['version']}"
 
     def encode(self, tensors: Tensors, options: Mapping[str, Any], *, timed: bool = False) -> tuple[bytes, Any]:
-        """The bitstream, and the CPU seconds if timed; PeerError for a model that it cannot code."""
-        np.savez(self._arrays, *tensors.values())  # numbered, since a member of an archive cannot have every name
+        """Return the bitstream, and the CPU seconds if timed; PeerError for a model that NNCodec cannot code."""
+        np.savez(self._arrays, *tensors.values())  # numbered, because archive members cannot have arbitrary names
         where = {"from": str(self._arrays), "names": list(tensors), "to": str(self._data)}
         answer = self.ask("encode", options=options, timed=timed, **where)
         return self._data.read_bytes(), answer["seconds"]
 
     def decode(self, data: bytes, *, timed: bool = False) -> tuple[Tensors, Any]:
-        """The tensors, and the CPU seconds if timed; PeerError for a bitstream that it cannot decode."""
+        """Return the tensors, and the CPU seconds if timed; PeerError for a bitstream that NNCodec cannot decode."""
         self._data.write_bytes(data)
         answer = self.ask("decode", timed=timed, **{"from": str(self._data), "to": str(self._arrays)})
         with np.load(self._arrays) as file:
             return {name: file[f"arr_{k}"] for k, name in enumerate(answer["names"])}, answer["seconds"]
 
     def ask(self, verb: str, **request: Any) -> dict[str, Any]:
-        """The answer to a request of :mod:`nnr_cli.nncodec_worker`; PeerError where NNCodec raised an error."""
+        """Return the answer to a request of :mod:`nnr_cli.nncodec_worker`; PeerError if NNCodec raised an error."""
         request["do"] = verb
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except OSError:
-            pass  # it has ended, and says why
+            pass  # the process ended; its answer has the reason
         answer = self._answer()
         if "error" in answer:
             raise PeerError(f"{self.name}: {answer['error']}")
@@ -291,7 +291,7 @@ class Peer:
 
 @contextmanager
 def peer(python: str | None) -> Iterator[Peer | None]:
-    """NNCodec in the interpreter that has it, or nobody where none is named."""
+    """Yield NNCodec in the given interpreter, or None without one."""
     if not python:
         yield None
         return
@@ -311,7 +311,7 @@ def peer(python: str | None) -> Iterator[Peer | None]:
 
 
 def theirs(race: Race, codec: Peer, qps: Sequence[int]) -> Iterator[Callable[[], Row]]:
-    """NNCodec at its defaults; tensors that it does not take count as they are. Nothing where there are no others."""
+    """Yield measurements of NNCodec with its defaults; unsupported tensors count uncompressed."""
     for qp in qps if any(map(_taken, race.tensors.values())) else ():
         yield partial(_by_peer, race, codec, qp)
 

@@ -1,4 +1,4 @@
-"""``nnr decode``: a bitstream in, a model file out."""
+"""``nnr decode``: decode a bitstream into a model file."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target model_format only dtype topology jobs force",
+        "Performance maps": "sparsify prune",
+        "Input and output": "allow_missing resume limits verbose quiet",
+    },
     short_help="Decode a bitstream into a model.",
     epilog="""\b
 Examples:
@@ -34,19 +40,23 @@ Examples:
 @click.argument("bitstreams", metavar="BITSTREAM...", type=params.FileName(), nargs=-1, required=True)
 @params.target("MODEL", "The model, or a folder for it (default: beside BITSTREAM)", required=False)
 @params.model_format("by its name, else that of the source", "--to")
-@click.option(
-    "--only", multiple=True, metavar="GLOB", help="Decode the tensors whose names match, and nothing else; repeatable."
-)
+@click.option("--only", multiple=True, metavar="GLOB", help="Decode only the tensors whose names match; repeatable.")
 @click.option(
     "--dtype",
     type=click.Choice(["source", "float16", "float32"]),
     default="source",
-    help="Type of floats: what they were (default), or all the same; a value too large for it is an error.",
+    help="Type of floats: the original type (default), or one type for all; an out-of-range value is an error.",
 )
 @maps.applying
-@click.option("--allow-missing", is_flag=True, help="Take a bitstream that lacks tensors which its topology names.")
-@params.topology("What the bitstream belongs to; in the place of the topology that it carries, if it does")
-@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Threads (default 1); the output is the same.")
+@click.option("--allow-missing", is_flag=True, help="Accept a bitstream without some tensors of its topology.")
+@params.topology("Topology of the bitstream, which replaces the one that it contains")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    help="Number of threads (default 1); the output does not depend on it.",
+)
 @params.resume
 @params.limits
 @params.conversion
@@ -66,8 +76,8 @@ def decode(
     """Decode each BITSTREAM (- for standard input) into a model.
 
     --to or the file extension of MODEL selects the format (see nnr formats). Otherwise, in a folder or on standard
-    output, it is the format of the graph in the bitstream (NNEF as a tar on standard output) or of the model that was
-    encoded. Standard output is an npz if that format cannot be a stream.
+    output, it is the format of the graph in the bitstream (NNEF as a tar on standard output) or of the encoded model.
+    Standard output is an npz if that format cannot be a stream.
     """
     import nnr_codec as nnr
     from nnr_codec import formats
@@ -87,8 +97,9 @@ def decode(
         except nnr.FormatError as error:
             raise click.UsageError(str(error)) from None
     options |= {"only": only, "dtype": dtype, "sparsify": sparsify, "prune": prune, "resume": resume}
-    for bitstream in bitstreams:
-        _decode(bitstream, target, model_format, printer, **options)
+    for k, bitstream in enumerate(bitstreams):
+        with params.resumable(resume, bitstreams[:k]):
+            _decode(bitstream, target, model_format, printer, **options)
 
 
 def _decode(
@@ -119,7 +130,7 @@ def _decode(
     given = params.given(topology, limits, bitstream)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(output.source(bitstream))
-        if isinstance(source, str):  # read in places, so that it is never in memory as a whole
+        if isinstance(source, str):  # opened here, so that it is never read completely into memory
             source = stack.enter_context(open(source, "rb"))
         file = stack.enter_context(nnr.open(source, limits=limits, dtype=dtype, topology=given))
         if target is None or params.in_folder(target):
@@ -147,7 +158,7 @@ def _decode(
         def note(name: str) -> None:
             info = file.info[name]
             printer.detail(f"{name}: {info.type} {output.dims(info.shape)}")
-            advance()
+            advance(name)
 
         if point:
             model = nnr.folded(file.decode(note, allow_missing=allow_missing, jobs=jobs), reduce=[point.step])
@@ -179,7 +190,7 @@ def _decode(
 
 
 def _matching(file: nnr.NnrFile, globs: tuple[str, ...]) -> list[str]:
-    """The names that match; a glob that matches none is a mistake of the user's."""
+    """Return the matching tensor names; UsageError for a glob without a match."""
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in file):
             raise click.UsageError(f"--only {glob!r} matches no tensor")

@@ -1,4 +1,4 @@
-"""``nnr diff``: what two bitstreams or two models differ in."""
+"""``nnr diff``: compare two bitstreams or two models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nnr_codec.compare import Agreement, ModelDifference, TensorDifference
     from nnr_codec.model import Array
 
-_SHOWN = 60  # characters of a value
+_SHOWN = 60  # maximum number of characters of a value
 
 
 @click.command(
@@ -34,21 +34,21 @@ Examples:
 )
 @click.argument("a", type=params.FileName(), metavar="A")
 @click.argument("b", type=params.FileName(), metavar="B")
-@click.option("--decoded", is_flag=True, help="Compare two bitstreams as the models that they decode to.")
+@click.option("--decoded", is_flag=True, help="Compare the decoded models of two bitstreams.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
-    help="Largest error that makes no difference; nor do types and signs of 0 then. Decodes bitstreams.",
+    help="Ignore errors up to this size, dtypes and signs of 0. Decodes bitstreams.",
 )
 @click.option(
     "--run",
     "inputs",
     type=params.FileName(),
     metavar="NPZ",
-    help="Run both models (of NNEF) with the arrays of this file, by the names of the inputs, or one for the only one.",
+    help="Run both models (NNEF) with the arrays of this file, named like the inputs; for one input, any name.",
 )
-@params.topology("What bitstreams belong to; in the place of the topologies that they carry")
-@click.option("-v", "--verbose", is_flag=True, help="List the tensors that are the same as well.")
+@params.topology("Topology of the bitstreams, which replaces those that they contain")
+@click.option("-v", "--verbose", is_flag=True, help="List equal tensors too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @params.limits
 @click.pass_context
@@ -64,11 +64,11 @@ def diff(
     as_json: bool,
     limits: nnr.Limits,
 ) -> None:
-    """Compare A with B; exit code 0 says that they are the same, 1 that they differ.
+    """Compare A with B; the exit code is 0 if they are equal, 1 if they differ.
 
-    Two bitstreams: the first syntax element that differs, or the first bit of a payload, and the first value that comes
-    out otherwise. Two models, or a model and a bitstream: whether all bits are the same, and for each tensor the
-    largest error, the root of the mean square error and the signal-to-noise ratio of B. - stands for standard input.
+    For two bitstreams, print the first syntax element or payload bit that differs, and the first decoded value that
+    differs. For two models, or a model and a bitstream, print whether all bits are equal, and for each tensor the
+    largest error, root mean square error and signal-to-noise ratio of B. - stands for standard input.
     """
     import nnr_codec as nnr
     from nnr_codec.compare import compare_models
@@ -100,7 +100,7 @@ def diff(
 
 # ------------------------------------------------------------------------------------------------ reading
 def _content(name: str, limits: nnr.Limits) -> tuple[Any, bool]:
-    """What to read for a name, and whether it is a bitstream: what no model format claims."""
+    """Return the input for a name, and whether it is a bitstream, that is, not of any model format."""
     from nnr_codec import formats
     from nnr_codec.bitstream.source import open_source
 
@@ -117,12 +117,12 @@ def _model(name: str, data: Any, is_bitstream: bool, limits: nnr.Limits, topolog
 
     if not is_bitstream:
         return nnr.load(data, limits=limits)
-    with output.source(name):  # which errors name
+    with output.source(name):  # adds the name to errors
         return nnr.decode(data, limits=limits, topology=topology)
 
 
 def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limits: nnr.Limits) -> dict[str, Agreement]:
-    """How far the outputs agree, by name; a model without topology is run with that of the other."""
+    """Return the agreement of the outputs, by name; a model without topology uses that of the other one."""
     from dataclasses import replace
 
     import nnr_codec as nnr
@@ -132,7 +132,7 @@ def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limi
     arrays = nnr.load(output.stdin() if inputs == "-" else inputs, format="npz", limits=limits).tensors
     outputs: list[dict[str, Array]] = []
     for name, model, other in zip(names, models, reversed(models), strict=True):
-        with output.source(name):
+        with output.source(name, or_model=True):
             outputs.append(run_model(model if model.topology else replace(model, topology=other.topology), arrays))
     expected, got = outputs
     if expected.keys() != got.keys():
@@ -142,7 +142,7 @@ def _agreements(names: Iterable[str], models: list[nnr.Model], inputs: str, limi
 
 # ------------------------------------------------------------------------------------------------ printing
 def errors_told(found: ModelDifference) -> str:
-    """The largest error and the ratio of signal to noise of what was decoded."""
+    """Describe the largest error and the signal-to-noise ratio of decoded tensors."""
     if found.worst is None:
         return "the same values"
     largest = found.tensors[found.worst].largest
@@ -209,7 +209,7 @@ def _short(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------ JSON
 def _number(value: Any) -> Any:
-    """As JSON has it: no infinity, no not-a-number, and nothing but numbers and texts."""
+    """Return a value for JSON, without infinities and NaN, and as text if it is not a number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else repr(value)

@@ -1,4 +1,4 @@
-"""``nnr encode``: a model file in, a bitstream out."""
+"""``nnr encode``: encode a model file as a bitstream."""
 
 from __future__ import annotations
 
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
     import nnr_codec as nnr
     from nnr_codec.compare import LossSummary, ModelDifference
 
-#: What precedes a tensor's name where a file has second moments of its inputs.
+#: Prefix of names of second moments in the file for --sensitivity.
 HESSIAN = "hessian:"
 DEFAULT, GPP = "default", "3gpp-full"
 PRESETS = (DEFAULT, "small", "balanced", "fine", LOSSLESS, GPP)
 
 
 @click.command(
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target quality preset lossless target_size check dry_run reports jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules known fixed_point",
+        "Quantization": coding.QUANTIZATION,
+        "Graph and parameter reduction": "topology block fold_batchnorm local_scaling reduce",
+        "Bitstream syntax": f"profile {coding.SYNTAX}",
+        "Performance maps": "wanted evaluate metric",
+        "Input and output": "model_format strict resume as_json limits verbose quiet",
+    },
     short_help="Compress a model into a bitstream.",
     epilog="""\b
 Examples:
@@ -57,22 +67,22 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--qp",
     type=int,
-    help="Quantization parameter of matrices; lowering it by 4 halves the step, which is 1/1024 at -40. Default: a "
-    "step for each matrix from its own values.",
+    help="Quantization parameter of matrices; lowering it by 4 halves the step size, which is 1/1024 at -40. "
+    "Default: a step size for each matrix, computed from its values.",
 )
 @coding.options("qp_density")
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
-    help="Options that go together. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit; default: a "
-    "step for each matrix; 3gpp-full: the tools that 3GPP S4-260200 asks of clients for a whole model.",
+    help="Set of options. small, balanced, fine: a quality of 30, 40, 60; lossless: every bit is kept; "
+    "default: a step size for each matrix; 3gpp-full: the tools of 3GPP S4-260200 for a whole model.",
 )
 @click.option(
     "--quality",
     type=float,
     metavar="0..100",
-    help="About the SNR of the matrices together in dB; raising it by 6 halves the step. No matrix has less than the "
-    "lower of 35 dB and 10 dB below it.",
+    help="Approximate SNR of all matrices together in dB; raising it by 6 halves the step size. Each matrix "
+    "gets at least the lower of 35 dB and this value minus 10 dB.",
 )
 @coding.options("snr", "max_error", "target_size", "target_ratio", "lossless", "fixed_point")
 @click.option("--profile", type=click.IntRange(0, 1), help="1: extended feature set (default), 0: base feature set.")
@@ -82,35 +92,35 @@ Where several rules match a tensor, the last one wins.
 @click.option(
     "--topology",
     type=click.Choice(["carried", "external"]),
-    help="Whether the bitstream carries the graph (default), or decoders are given it (nnr decode --topology).",
+    help="Store the graph in the bitstream (default), or supply it to decoders separately (nnr decode --topology).",
 )
 @click.option(
     "--block",
     is_flag=True,
     default=None,
-    help="Code the weights of the graph together with their biases and batch normalizations, where they are quantized "
-    "without a codebook.",
+    help="Code the weights of the graph together with their biases and batch normalizations, if they are "
+    "quantized without a codebook.",
 )
 @click.option(
     "--fold-batchnorm",
     is_flag=True,
     default=None,
-    help="Fold batch normalizations, so that half of their numbers need not be coded; outputs are the same up to "
-    "rounding. Implies --block.",
+    help="Fold batch normalizations, which halves the number of their coded parameters; outputs are the same "
+    "up to rounding. Implies --block.",
 )
 @click.option(
     "--local-scaling",
     is_flag=True,
     default=None,
-    help="Scale weights before batch normalizations, so that errors are less where those amplify them. Implies "
-    "--block.",
+    help="Scale weights before batch normalizations, so that errors are smaller where these amplify them. "
+    "Implies --block.",
 )
 @click.option(
     "--reduce",
     metavar="STEPS",
-    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, unify, "
-    "prune, lowrank, fold, scale (docs/guides/reduction.md). With a target, a step without its amount gets the one "
-    "that serves it best.",
+    help="Steps of parameter reduction before quantization, such as 'sparsify(ratio=0.6), fold': sparsify, "
+    "unify, prune, lowrank, fold, scale (docs/guides/reduction.md). With a size target, a step without an amount"
+    " gets the best one.",
 )
 @coding.options("rules", "effort", "rate", "codebook", "jobs")
 @click.option(
@@ -118,26 +128,21 @@ Where several rules match a tensor, the last one wins.
     "known",
     type=params.FileName(),
     metavar="FILE.npz",
-    help="Weights of errors by tensor name, and second moments by hessian:NAME (see docs/guides/data-aware.md).",
+    help="Costs of errors (see docs/guides/data-aware.md), by tensor name, and second moments, by hessian:NAME.",
 )
 @params.model_format("by its content")
 @click.option(
-    "--strict", is_flag=True, help="Refuse a model with anything that the bitstream cannot carry, instead of a warning."
+    "--strict",
+    is_flag=True,
+    help="Reject a model with parts that the bitstream cannot represent, instead of issuing a warning.",
 )
 @click.option(
-    "--check", is_flag=True, help="Decode what was written and print the largest error, or that no bit differs."
+    "--check", is_flag=True, help="Decode the output and print the largest error, or that all bits are equal."
 )
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    callback=params.reports,
-    metavar="FILE",
-    help="Write what became of each tensor to a file.json or a file.html (see docs/guides/reports.md); repeatable.",
-)
+@params.report
 @maps.measuring
 @params.resume
-@click.option("--dry-run", is_flag=True, help="Write nothing, but print what each tensor would take, estimated.")
+@click.option("--dry-run", is_flag=True, help="Print the estimated size of each tensor without writing a file.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @params.limits
 @params.conversion
@@ -167,7 +172,7 @@ def encode(
 ) -> None:
     """Compress each MODEL into an NNR bitstream.
 
-    MODEL is a file or folder of any format that nnr formats lists, recognised by its content; - for standard input.
+    MODEL is a file or folder in any format listed by nnr formats, detected from its content; - for standard input.
     """
     import nnr_codec as nnr
 
@@ -185,9 +190,11 @@ def encode(
     evaluation = maps.checked(wanted, evaluate, metric, config, dry_run)
     params.check_resume(resume, "-" if dry_run else target)
     places = [model if dry_run else params.place(model, target, ".nnr") for model in models]
-    for k, place in enumerate(places):
+    for k, (model, place) in enumerate(zip(models, places, strict=True)):
         if os.path.realpath(place) in map(os.path.realpath, (*reports, *places[:k])):
             raise click.UsageError(f"{place} cannot be two outputs")
+        if place == model != "-":
+            output.model(model, format=model_format, limits=limits)  # says that it is a bitstream
     for name in reports:
         params.open_target(name, *models, force=force, folder=False)
     streams = [None if dry_run else params.open_target(place, *models, force=force, folder=False) for place in places]
@@ -195,19 +202,19 @@ def encode(
         data = data_of(nnr.load(known, format="npz", limits=limits))
         with coding.usage_errors():
             config = replace(config, **data)
-    for model, place, stream in zip(models, places, streams, strict=True):
+    for k, (model, place, stream) in enumerate(zip(models, places, streams, strict=True)):
         source = output.model(model, format=model_format, limits=limits, strict=strict)
         if dry_run:
-            estimated(nnr.estimate(source, config, jobs=jobs), config, as_json)
+            estimated(nnr.estimate(source, config, jobs=jobs), config, file_size(model), as_json)
             continue
         asked = maps.measured(source, model, config, evaluation, jobs, printer) if evaluation else config
         kept = io.BytesIO() if stream and check else None
-        with printer.progress("encoding", len(source)) as advance:
+        with params.resumable(resume, models[:k]), printer.progress("encoding", len(source)) as advance:
 
-            def note(tensor: Any, advance: Callable[[], None] = advance) -> None:
+            def note(tensor: Any, advance: Callable[[str], None] = advance) -> None:
                 bits = f", {8 * tensor.unit_bytes / tensor.parameters:.2f} bits/parameter" if tensor.parameters else ""
                 printer.detail(f"{tensor.name}: {tensor.source_bytes:,} -> {tensor.unit_bytes:,} bytes{bits}")
-                advance()
+                advance(tensor.name)
 
             report = nnr.encode_file(
                 source,
@@ -226,7 +233,7 @@ def encode(
             report.save(name, overwrite=force)
         for line in steps_told(asked, report):
             printer.note(line)
-        printer.note(f"{model} -> {place}: {summary(report)} in {report.seconds:.2f} s")
+        printer.note(f"{model} -> {place}: {summary(report, file_size(model))} in {report.seconds:.2f} s")
         if check:
             printer.note(
                 f"check: {checked(compared(source, kept.getvalue() if kept else place, report, limits, jobs, printer))}"
@@ -241,7 +248,7 @@ def compared(
     jobs: int,
     printer: output.Printer,
 ) -> ModelDifference:
-    """Return how far the tensors of a bitstream are from those of its source after reduction."""
+    """Return the difference between the tensors of a bitstream and its source after reduction."""
     import nnr_codec as nnr
 
     config = report.config
@@ -249,11 +256,11 @@ def compared(
     with printer.progress("checking", len(source)) as advance:
         written = nnr.open(bitstream, limits=limits, topology=apart)
         with written.deferred(allow_missing=True, jobs=jobs) as decoded:
-            return nnr.compare_models(nnr.folded(source, config), decoded, advance)
+            return nnr.compare_models(nnr.folded(source, config), decoded, lambda: advance(""))
 
 
 def data_of(known: nnr.Model) -> dict[str, Any]:
-    """The options that an archive of sensitivities and second moments stands for."""
+    """Return the options in an archive of sensitivities and second moments."""
     parts = {name: name.removeprefix(HESSIAN) for name in known}
     return {
         "sensitivity": {part: known[name] for name, part in parts.items() if name == part},
@@ -261,8 +268,8 @@ def data_of(known: nnr.Model) -> dict[str, Any]:
     }
 
 
-def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool) -> None:
-    """Print what tensors are estimated to take."""
+def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, stored: int | None, as_json: bool) -> None:
+    """Print the estimated size of each tensor."""
     from nnr_codec.report.document import loss_facts
     from nnr_codec.report.reduced import number
 
@@ -308,11 +315,11 @@ def estimated(report: nnr.EncodeReport, config: nnr.EncoderConfig, as_json: bool
     )
     for line in steps_told(config, report):
         click.echo(line)
-    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report)}")
+    click.echo(f"{output.tensors(len(report.tensors))}, estimated: {summary(report, stored)}")
 
 
 def check_steps(config: nnr.EncoderConfig) -> None:
-    """UsageError for a step of parameter reduction, or an option of one, that does not exist."""
+    """Raise UsageError for an unknown step of parameter reduction, or an unknown option of one."""
     from nnr_codec.encoder.reduce import tool_of
 
     with coding.usage_errors():
@@ -321,19 +328,19 @@ def check_steps(config: nnr.EncoderConfig) -> None:
 
 
 def steps_told(config: nnr.EncoderConfig, report: nnr.EncodeReport) -> list[str]:
-    """What the steps of parameter reduction did, and which of those that were asked for a target left out."""
+    """Describe the effects of the steps of parameter reduction, and the steps that a size target left out."""
     done = list(report.config.reduction) if report.config else []
     asked = list(config.reduction)
     for step in [step for step in asked if step in done]:
         asked.remove(step)
         done.remove(step)
-    for step in done:  # which got its amount
+    for step in done:  # its amount was chosen
         asked.remove(next(one for one in asked if one.tool == step.tool and {*one.options} <= {*step.options}))
     return [*map(step_told, report.steps), *(f"{step}: does no good at this size, and is left out" for step in asked)]
 
 
 def step_told(step: nnr.StepReport) -> str:
-    """What a step of parameter reduction did."""
+    """Describe the effect of a step of parameter reduction."""
     error = f", {step.snr:.1f} dB" if isfinite(step.snr) else ""
     return (
         f"{step.step}: {output.tensors(step.changed)} changed, {step.parameters:,} parameters, "
@@ -342,12 +349,12 @@ def step_told(step: nnr.StepReport) -> str:
 
 
 def _each(nbytes: int, parameters: int) -> float:
-    """Bits for each parameter."""
+    """Return bits per parameter."""
     return round(8 * nbytes / parameters, 4) if parameters else 0.0
 
 
 def checked(found: ModelDifference) -> str:
-    """What the comparison of a model with its bitstream says."""
+    """Describe the result of comparing a model with its bitstream."""
     if found.same():
         return "decodes to the same tensors, bit for bit"
     others = [*found.missing, *found.extra, *found.shapes, *found.dtypes]
@@ -356,18 +363,30 @@ def checked(found: ModelDifference) -> str:
     return f"{errors_told(found)}{f'; {loss}' if loss else ''}{more}"
 
 
-def summary(report: nnr.EncodeReport) -> str:
-    """Sizes before and after, and errors."""
-    sizes = f"{report.source_bytes:,} -> {report.nbytes:,} bytes"
+def file_size(model: str) -> int | None:
+    """Return the bytes of a model's file; None for a folder and standard input."""
+    return os.path.getsize(model) if os.path.isfile(model) else None
+
+
+def summary(report: nnr.EncodeReport, stored: int | None) -> str:
+    """Describe sizes before and after, and errors.
+
+    Before is the size of the file, ``stored``, if that is less than its values take: they are compressed in it, or are
+    converted on reading.
+    """
+    is_packed = stored is not None and 0 < stored < report.source_bytes
+    sizes = f"{stored if is_packed else report.source_bytes:,} -> {report.nbytes:,} bytes"
     if not report.parameters:
         return sizes
-    ratio = f"({100 * report.ratio:.2f} %, {report.bits_per_parameter:.2f} bits/parameter)"
+    ratio = f"{100 * report.ratio:.2f} %"
+    if is_packed and stored:
+        ratio = f"{100 * report.nbytes / stored:.2f} % of the file, {ratio} of its values as arrays"
     exact = "lossless" if report.config and report.config.exact else "the same values"
-    return f"{sizes} {ratio}, {loss_told(report.loss) or exact}"
+    return f"{sizes} ({ratio}, {report.bits_per_parameter:.2f} bits/parameter), {loss_told(report.loss) or exact}"
 
 
 def loss_told(loss: LossSummary) -> str:
-    """The errors of a model, in one line; empty for none."""
+    """Describe the errors of a model in one line; empty if there are none."""
     if loss.matrices in (None, inf) and loss.vectors in (None, inf):
         return ""
     worst = f" (worst: {loss.worst} {loss.worst_snr:.1f} dB)" if loss.worst else ""

@@ -1,4 +1,4 @@
-"""Exceptions to exit codes and one line each on standard error."""
+"""Conversion of exceptions to exit codes and one-line messages on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nnr_codec.errors import Option
 
 FINE, NO, USAGE, BAD_INPUT, UNSUPPORTED, FILE, INTERNAL = 0, 1, 2, 3, 4, 5, 70
-SIGNALLED = 128  # and the number of the signal, as shells have it
+SIGNALLED = 128  # plus the signal number, as in shells
 INTERRUPTED, CLOSED_PIPE = SIGNALLED + 2, SIGNALLED + 13
 
 #: Options of the encoder that have another name on the command line.
@@ -23,32 +23,32 @@ _OPTIONS = {"exact": "--lossless", "rules": "--rule", "performance": "--map", "h
 
 
 class Terminated(BaseException):
-    """The system asks the process to end; an exception so that unfinished outputs are removed."""
+    """The system requests termination; an exception, so that unfinished outputs are removed."""
 
 
 def terminate(number: int, _: object) -> NoReturn:
-    """A handler of signals."""
+    """Handle a signal."""
     raise Terminated(number)
 
 
 def report(error: BaseException) -> int:
-    """Print what went wrong to standard error and return the exit code for it."""
+    """Print an error to standard error and return its exit code."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.ClickException):
-        # Arguments are names of files, which may be anybody's.
+        # Arguments are file names, which are untrusted.
         error.message = "\n".join(map(one_line, error.message.split("\n")))  # type: ignore[misc]
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code
     if isinstance(error, BrokenPipeError):
-        return CLOSED_PIPE  # the reader of our output has seen enough
+        return CLOSED_PIPE  # the reader of our output closed it
     if isinstance(error, KeyboardInterrupt):
-        say("nnr: interrupted")
+        say("; ".join(["nnr: interrupted", *getattr(error, "__notes__", ())]))
         return INTERRUPTED
     if isinstance(error, Terminated):
         number = int(error.args[0])
-        say(f"nnr: ended by {signal.Signals(number).name}")
+        say("; ".join([f"nnr: ended by {signal.Signals(number).name}", *getattr(error, "__notes__", ())]))
         return SIGNALLED + number
     if os.environ.get("NNR_DEBUG"):
         with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def report(error: BaseException) -> int:
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
-    from nnr_codec import errors  # after start-up
+    from nnr_codec import errors  # deferred for fast start-up
 
     text = error.named(option_name) if isinstance(error, errors.EncodeError) else str(error)
     if isinstance(error, errors.TruncatedError) and not isinstance(error, errors.IncompleteError):
@@ -96,21 +96,21 @@ def option_name(option: Option) -> str:
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning; takes the place of :func:`warnings.showwarning`."""
+    """Print a warning; replaces :func:`warnings.showwarning`."""
     from nnr_codec.errors import EncodeWarning
 
     say(f"nnr: warning: {message.named(option_name) if isinstance(message, EncodeWarning) else message}")
 
 
 def say(text: str) -> None:
-    """A line on standard error; that it cannot be written is no reason to fail."""
+    """Print a line on standard error; ignore write errors."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(one_line(text), file=sys.stderr, flush=True)
 
 
 def one_line(text: str) -> str:
-    """The text with everything escaped that a terminal would act on (names come from files)."""
+    """Return the text with control characters escaped, because file names are untrusted."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""``nnr explain``: what a name of the standard or of this package stands for."""
+"""``nnr explain``: explain a name of the standard or of this package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLURALS = {
 
 
 def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completions of a name."""
+    """Return completions of a name."""
     from nnr_codec.topics import topics
 
     found = (topic.name for values in topics().values() for topic in values[:1])

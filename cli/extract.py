@@ -1,4 +1,4 @@
-"""``nnr extract``: a self-contained part of a bitstream as a bitstream of its own."""
+"""``nnr extract``: extract a self-contained part of a bitstream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Make a bitstream of a self-contained part of one.",
+    short_help="Extract a self-contained part of a bitstream.",
     epilog="""\b
 Examples:
   nnr extract model.nnr --unit 4 -o part.nnr
@@ -21,9 +21,11 @@ Examples:
 """,
 )
 @click.argument("bitstream", type=params.FileName())
-@click.option("--unit", type=click.IntRange(0), required=True, metavar="N", help="Its number, as nnr inspect prints.")
+@click.option(
+    "--unit", type=click.IntRange(0), required=True, metavar="N", help="Number of the unit, as printed by nnr inspect."
+)
 @params.target("PART", "The bitstream to write")
-@click.option("--generic", is_flag=True, help="Also take a unit that does not say that it is self-contained.")
+@click.option("--generic", is_flag=True, help="Also extract a unit that is not declared self-contained.")
 @params.limits
 @click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -32,8 +34,8 @@ def extract(
 ) -> None:
     """Extract unit N of BITSTREAM (- for standard input): an aggregate unit, or a layer parameter set with its units.
 
-    PART has the start unit and the model parameter set before it, and decodes without the rest. A unit that refers to
-    something outside of it is refused.
+    PART includes the start unit and the model parameter set, and decodes without the rest. A unit that refers to
+    anything outside it is rejected.
     """
     import nnr_codec as nnr
     from nnr_codec.files import output_file

@@ -1,4 +1,4 @@
-"""``nnr formats``: the model formats that there are, and what to install for those that need more."""
+"""``nnr formats``: list supported model formats and the packages they require."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="List the model formats, and what to install for them.",
+    short_help="List supported model formats and the packages they require.",
     epilog="""\b
 Examples:
   nnr formats
@@ -23,9 +23,10 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def formats(as_json: bool) -> None:
-    """List the model formats that are read and written here, those that other packages add among them.
+    """List the supported model formats, including those of other packages.
 
-    A model is told by its content when it is read, by its ending when it is written; --format and --to take names.
+    A model is recognized by its content for reading, and by its file extension for writing; --format and --to select a
+    format by name.
     """
     from nnr_codec.formats import registry
 
@@ -51,7 +52,7 @@ def formats(as_json: bool) -> None:
 
 
 def row_of(module: Format) -> dict[str, Any]:
-    """What is told of a format."""
+    """Return the properties of a format."""
     from importlib.util import find_spec
 
     from nnr_codec.formats import Reading, Writing

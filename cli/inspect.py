@@ -1,4 +1,4 @@
-"""``nnr inspect``: a bitstream unit by unit, element by element, bin by bin."""
+"""``nnr inspect``: print a bitstream by units, elements or bins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def unit_types(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Identifiers of Table 3, with or without NNR_."""
+    """Convert identifiers of Table 3, with or without NNR_."""
     from nnr_codec.constants import NnrUnitType
 
     known = [*NnrUnitType.__members__, "NNR_RSVD", "NNR_UNSP"]
@@ -59,22 +59,28 @@ Examples:
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="Print the units of these tensors; repeatable.")
 @click.option("--element", "elements", multiple=True, metavar="GLOB", help="Print these elements only; repeatable.")
 @click.option("--offset", type=click.IntRange(0), metavar="BIT", help="Print the element at this bit of the bitstream.")
-@click.option("--inferred", is_flag=True, help="Add elements that are not present, with their inferred values.")
-@click.option("--payloads", is_flag=True, help="Add what precedes the levels in payloads: qp_value, flags of rows.")
-@click.option("--bins", "show_bins", is_flag=True, help="Print the bins of one tensor, or with --all of all.")
+@click.option("--inferred", is_flag=True, help="Include absent elements with their inferred values.")
 @click.option(
-    "--bins-limit", type=click.IntRange(0), default=1000, metavar="N", help="How many (default 1000); 0 for all."
+    "--payloads", is_flag=True, help="Include the elements before the levels in payloads: qp_value, row flags."
+)
+@click.option("--bins", "show_bins", is_flag=True, help="Print the bins of one tensor, or of all with --all.")
+@click.option(
+    "--bins-limit",
+    type=click.IntRange(0),
+    default=1000,
+    metavar="N",
+    help="Maximum number of bins (default 1000); 0 for all.",
 )
 @params.inputs("A bitstream that BITSTREAM updates, for --bins")
-@params.topology("What a bitstream without topology belongs to, for dimensions that it leaves out")
+@params.topology("Topology of a bitstream without one, for dimensions that it omits")
 @click.option("--requirements", is_flag=True, help="Print the tools that a decoder needs for the bitstream.")
 @click.option(
     "--format",
     "style",
     type=click.Choice(["tree", "table", "json"]),
-    help="How to print (default tree).",
+    help="Output format (default tree).",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @params.limits
 def inspect(
     bitstream: str,
@@ -93,13 +99,13 @@ def inspect(
     everything: bool,
     **chosen: Any,
 ) -> None:
-    """Print one line for each unit of BITSTREAM (- for standard input), or what the options ask for.
+    """Print one line for each unit of BITSTREAM (- for standard input), or the parts selected by options.
 
-    A line has offset and size in bytes, type, first name and how many more there are, shape, coding tools and bits per
-    parameter; units of an aggregate are indented. Trees have, for each syntax element, its bit in the unit, number of
-    bits, the bits, descriptor, value and meaning, and for each structure its clause in ISO/IEC 15938-17:2024. What
-    could be read of a malformed bitstream is printed before the error. JSON is a list of objects: nnr explain UnitInfo,
-    UnitNode, Node, TensorBin and Tool tell their fields.
+    A line has offset and size in bytes, type, first name and number of further names, shape, coding tools and bits per
+    parameter; units of an aggregate are indented. Trees show, for each syntax element, its bit position in the unit,
+    number of bits, the bits, descriptor, value and meaning, and for each structure its clause in ISO/IEC 15938-17:2024.
+    For a malformed bitstream, the readable part is printed before the error. JSON output is a list of objects; see nnr
+    explain UnitInfo, UnitNode, Node, TensorBin and Tool.
     """
     from nnr_codec.bitstream.units import UnitReader
     from nnr_codec.decoder.texts import session_for
@@ -131,7 +137,7 @@ def inspect(
 
 
 def _state(inputs: Sequence[str], limits: nnr.Limits, topology: nnr.Topology | None) -> UpdateState:
-    """What earlier bitstreams leave."""
+    """Return the state after earlier bitstreams."""
     import nnr_codec as nnr
 
     decoder = nnr.UpdateDecoder(limits=limits, topology=topology)
@@ -152,7 +158,7 @@ def _found(
     types: Sequence[str],
     names: Sequence[str],
 ) -> Iterator[nodes.Found]:
-    """What to print of each unit."""
+    """Yield the nodes to print of each unit."""
     from nnr_codec.bitstream.nodes import UnitNode
     from nnr_codec.bitstream.tree import trees
     from nnr_codec.decoder.tools import Payloads
@@ -180,7 +186,7 @@ def _found(
 
 
 def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, style: str | None) -> None:
-    """A line for each unit."""
+    """Print a line for each unit."""
     from nnr_codec.bitstream.summary import summarise
 
     if style == "json":
@@ -213,13 +219,13 @@ def _print_units(data: Bitstream, limits: nnr.Limits, session: nnr.Session, styl
 
 
 def _named(names: Sequence[str]) -> str:
-    """The first name, and how many more a unit has."""
+    """Return the first name of a unit, and the number of further names."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{''.join(names[:1])}{more}"
 
 
 def _print_tools(data: Bitstream, limits: nnr.Limits, topology: nnr.Topology | None, style: str | None) -> None:
-    """The tools that a decoder needs."""
+    """Print the tools that a decoder needs."""
     import nnr_codec as nnr
 
     tools = nnr.requirements(data, limits=limits, topology=topology)

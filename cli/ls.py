@@ -1,4 +1,4 @@
-"""``nnr ls``: the tensors of a bitstream, from headers alone."""
+"""``nnr ls``: list the tensors of a bitstream, from headers only."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ Examples:
 """,
 )
 @click.argument("bitstream", type=params.FileName())
-@click.option(
-    "--maps", "of_maps", is_flag=True, help="Print the performance maps: what is left after further reduction."
-)
+@click.option("--maps", "of_maps", is_flag=True, help="Print the performance maps: accuracy after further reduction.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@params.topology("What a bitstream without topology belongs to, for what it leaves out of shapes and tensors")
+@params.topology("Topology of a bitstream without one, for shapes and tensors that it omits")
 @params.limits
 def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limits: nnr.Limits) -> None:
     """List the tensors of BITSTREAM (- for standard input): shape, type, coding, tools, bytes, bits per parameter.
 
-    Nothing is decoded but headers. Coded says what the units hold and, after a +, which code of the side information
-    makes it the tensor. Tensors that share a unit with the one above them have 0 bytes of their own, as do those that
-    are tied to another one (= NAME), those without elements, and those that follow from a folded batch normalization.
+    Only headers are decoded. The column coded shows the contents of the units and, after a +, the code of the side
+    information that restores the tensor. Tensors that share a unit with the one above have 0 bytes, as do tied tensors
+    (= NAME), tensors without elements, and tensors derived from a folded batch normalization.
     """
     import nnr_codec as nnr
     from nnr_codec.decoder.restore import BITS, UPDATE
@@ -96,7 +94,7 @@ def ls(bitstream: str, of_maps: bool, as_json: bool, topology: str | None, limit
 
 
 def _coded(info: nnr.TensorInfo) -> str:
-    """What the units of a tensor hold, and what becomes of it."""
+    """Describe the contents of the units of a tensor, and their conversion."""
     if info.same_as:
         return f"= {info.same_as}"
     if info.payload_type is None:

@@ -1,6 +1,6 @@
-"""Entry point of the ``nnr`` command: the group of commands, and what becomes of exceptions.
+"""Entry point of the ``nnr`` command: the command group, and the handling of exceptions.
 
-Modules of commands import click alone at the top, so that ``nnr --version`` and ``nnr --help`` start without numpy.
+Command modules import only click at the top, so that ``nnr --version`` and ``nnr --help`` start without numpy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nnr_codec import __version__
 from . import bench, conformance, decode, diff, encode, errors, explain, extract, formats, inspect, ls, update, verify
 
 EPILOG = """\b
-Exit codes: 0 fine, 1 "no" (violations, differences), 2 usage, 3 bad input,
+Exit codes: 0 success, 1 "no" (violations, differences), 2 usage, 3 bad input,
 4 unsupported, 5 file or missing package, 70 internal error, 128+n signal n
-(130 interrupted, 141 nobody reads the output).
+(130 interrupted, 141 standard output closed).
 NNR_DEBUG=1 prints tracebacks, NO_COLOR=1 leaves out colours.
 Shell completion: eval "$(_NNR_COMPLETE=bash_source nnr)", or zsh_source;
 fish: _NNR_COMPLETE=fish_source nnr | source
@@ -53,7 +53,8 @@ cli.add_command(verify.verify)
 
 def main() -> NoReturn:
     """Run the command of this process and exit with its code."""
-    # A model is many objects that live long: looking for cycles among them every 700 takes a fifth of the time.
+    # A model consists of many long-lived objects: searching them for cycles every 700 allocations takes a fifth of the
+    # time.
     gc.set_threshold(100_000, 20, 20)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -63,13 +64,13 @@ def main() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     if code == errors.CLOSED_PIPE:
-        # Python would complain when it closes standard output.
+        # Python would print an error when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line (without the name of the program); whatever goes wrong is told on standard error.
+    """Run a command line (without the program name); errors are printed on standard error.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Performance maps (6.4.4.3): measured by a command when a model is encoded, and applied when it is decoded."""
+"""Performance maps (6.4.4.3): measured by a command during encoding, and applied during decoding."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 Maps = dict[str, tuple[float, ...] | None]
 
-#: Of what a command prints, that which is kept: the last line may have 65,535 accuracies.
+#: Bytes kept of a command's output: the last line may have 65,535 accuracies.
 KEPT = 1 << 22
-#: Points that a message lists.
+#: Maximum number of points listed in a message.
 MOST_TOLD = 16
 KINDS = ("sparsification", "pruning", "unification", "decomposition")
 
 
 def _maps(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Maps:
-    """Each ``KIND`` or ``KIND=POINT,...``, once."""
+    """Parse each ``KIND`` or ``KIND=POINT,...``; kinds are unique."""
     maps: Maps = {}
     for text in values:
         kind, equals, points = text.partition("=")
@@ -46,16 +46,15 @@ def _maps(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def measuring(command: F) -> F:
-    """The options ``--map``, ``--evaluate`` and ``--metric``."""
+    """Add the options ``--map``, ``--evaluate`` and ``--metric``."""
     for option in (
-        click.option(
-            "--metric", metavar="NAME", help="What the accuracies of maps are, such as top-1: performance_metric_type."
-        ),
+        click.option("--metric", metavar="NAME", help="Metric of the maps, such as top-1: performance_metric_type."),
         click.option(
             "--evaluate",
             metavar="COMMAND",
-            help="What gives accuracies: it is run with the name of a model in the format of MODEL as its last "
-            "argument, and the last line that it prints is the accuracy, and those of classes if it likes.",
+            help="Command that measures accuracy: it gets the name of a model file in the format of MODEL as its "
+            "last argument; the last line that it prints is the accuracy, optionally followed by the accuracy "
+            "of each class.",
         ),
         click.option(
             "--map",
@@ -63,8 +62,8 @@ def measuring(command: F) -> F:
             multiple=True,
             callback=_maps,
             metavar="KIND[=P,...]",
-            help=f"Measure how the decoded model takes further reduction, and write that into the bitstream: "
-            f"{', '.join(KINDS)}; with thresholds or ratios, or some that suit the weights; repeatable "
+            help=f"Measure the accuracy of the decoded model after further reduction, and write it into the bitstream: "
+            f"{', '.join(KINDS)}; with thresholds or ratios (default: values that suit the weights); repeatable "
             "(docs/guides/reduction.md).",
         ),
     ):
@@ -74,7 +73,7 @@ def measuring(command: F) -> F:
 
 @dataclass(frozen=True)
 class Request:
-    """Which maps are to be measured, by what command and in what metric."""
+    """Maps to measure, with the command and the metric."""
 
     maps: Maps
     words: list[str]
@@ -84,7 +83,7 @@ class Request:
 def checked(
     maps: Maps, evaluate: str | None, metric: str | None, config: nnr.EncoderConfig, dry_run: bool
 ) -> Request | None:
-    """What the options ask for, None for nothing; UsageError where they do not go together."""
+    """Return the requested measurement, or None; UsageError for options that do not match."""
     if bool(maps) != (evaluate is not None):
         raise click.UsageError("--map and --evaluate go together")
     if metric is not None and not maps:
@@ -109,7 +108,7 @@ def checked(
 def measured(
     source: nnr.Model, name: str, config: nnr.EncoderConfig, request: Request, jobs: int, printer: output.Printer
 ) -> nnr.EncoderConfig:
-    """The options with the maps of a model, which came from a file of this name."""
+    """Return the options with the measured maps of a model from a file of this name."""
     import nnr_codec as nnr
 
     evaluate = Evaluation(request.words, source.format, file_name(name, source.format), printer)
@@ -119,7 +118,7 @@ def measured(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A command that is given models as files of some name."""
+    """Command that evaluates models in files."""
 
     words: list[str]
     format: str
@@ -127,7 +126,7 @@ class Evaluation:
     printer: output.Printer
 
     def __call__(self, model: nnr.Model) -> tuple[float, list[float | None]]:
-        """Accuracy, and those of classes; EncodeError where the command fails, or prints no such thing."""
+        """Return accuracy, and accuracies of classes; EncodeError if the command fails or prints no accuracy."""
         import nnr_codec as nnr
 
         with tempfile.TemporaryDirectory(prefix="nnr-") as folder:
@@ -151,7 +150,7 @@ class Evaluation:
 
 
 def file_name(name: str, model_format: str) -> str:
-    """What a model of a format is to be called: as the file that it came from where that says the format."""
+    """Return the file name for a model in a format: that of its source if its extension matches the format."""
     from nnr_codec import FormatError, formats
 
     own = os.path.basename(os.path.normpath(name))
@@ -164,7 +163,7 @@ def file_name(name: str, model_format: str) -> str:
 
 
 def _run(words: list[str]) -> tuple[int, bytes, bytes]:
-    """Run a command: its exit code, and the ends of what it prints to standard output and standard error."""
+    """Run a command; return its exit code, and the ends of its standard output and standard error."""
     pipe, told = subprocess.PIPE, [b""]
     with subprocess.Popen(words, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
         printed, errors = (cast(IO[bytes], stream) for stream in (process.stdout, process.stderr))
@@ -180,7 +179,7 @@ def _run(words: list[str]) -> tuple[int, bytes, bytes]:
 
 
 def _end(stream: IO[bytes]) -> bytes:
-    """The last lines that a stream gives, whole ones of no more than twice KEPT bytes."""
+    """Return the last complete lines of a stream, at most 2 * KEPT bytes."""
     kept, cut = bytearray(), False
     while chunk := stream.read(1 << 16):
         kept += chunk
@@ -201,27 +200,27 @@ def _last_line(text: bytes) -> str:
 
 
 def applying(command: F) -> F:
-    """The options ``--sparsify`` and ``--prune``."""
+    """Add the options ``--sparsify`` and ``--prune``."""
     for name, what in (("--prune", "ratio"), ("--sparsify", "threshold")):
         command = click.option(
             name,
             type=float,
             metavar=what.upper(),
-            help=f"Apply a {what} of the bitstream's performance map, and tell what accuracy is left.",
+            help=f"Apply a {what} of the bitstream's performance map, and print the accuracy that it states.",
         )(command)
     return command
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a performance map that is to be applied, and what the map says of it."""
+    """Point of a performance map to apply, with its row."""
 
     step: nnr.Step
     promise: str
 
 
 def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> Point | None:
-    """What the options ask for; UsageError for a point that the bitstream's map does not have."""
+    """Return the requested point; UsageError if the bitstream's map does not have it."""
     from nnr_codec import Step
 
     if sparsify is not None and prune is not None:
@@ -241,7 +240,7 @@ def point_of(file: nnr.NnrFile, sparsify: float | None, prune: float | None) -> 
 
 
 def _row(file: nnr.NnrFile, option: str, value: float, kind: str, name: str) -> Any:
-    """The row of a map whose point is the float32 nearest to a number."""
+    """Return the row of a map whose point is the float32 nearest to a number."""
     import numpy as np
 
     table = getattr(file.performance.maps, kind)
@@ -276,20 +275,20 @@ def print_maps(file: nnr.NnrFile, as_json: bool) -> None:
 
 
 def _metric(file: nnr.NnrFile) -> str | None:
-    """The metric of the maps, where the bitstream tells it."""
+    """Return the metric of the maps, if the bitstream states it."""
     about = file.performance
     return about.performance_metric_type if about.metric_type_performance_map_valid_flag else None
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON has it: numbers that are not finite are texts."""
+    """Return a row for JSON: numbers that are not finite become strings."""
     from nnr_codec.bitstream.nodes import plain
 
     return {name: [*map(plain, value)] if isinstance(value, tuple) else plain(value) for name, value in row.items()}
 
 
 def _point(row: Any) -> float:
-    """What a row is about: its first field."""
+    """Return the point of a row, its first field."""
     from dataclasses import fields
 
     point: float = getattr(row, fields(row)[0].name)
@@ -297,14 +296,14 @@ def _point(row: Any) -> float:
 
 
 def _told(value: float) -> str:
-    """The shortest number that float32 rounds to the same."""
+    """Return the shortest number that rounds to the same float32."""
     import numpy as np
 
     return str(np.float32(value))
 
 
 def _share(row: Any) -> str:
-    """What a row says that remains of the model."""
+    """Describe the remaining share of the model in a row."""
     if hasattr(row, "non_zero_ratio"):
         return f"{100 * row.non_zero_ratio:.1f} % of the weights are not 0"
     if hasattr(row, "nn_reduction_ratio"):
@@ -313,7 +312,7 @@ def _share(row: Any) -> str:
 
 
 def _classes(row: Any) -> str:
-    """The accuracies of classes from the first one that has one, - for those that have none."""
+    """Return the accuracies of classes from the first one with an accuracy; - for classes without one."""
     given = iter(row.class_accuracies)
     mask = f"{row.class_bitmask:b}" if hasattr(row, "class_bitmask") else "1" * len(row.class_accuracies)
     return (

@@ -1,8 +1,8 @@
-"""Driver of NNCodec, in a process of its own: requests and replies are lines of JSON on standard input and output.
+"""Driver of NNCodec in a separate process: requests and replies are lines of JSON on standard input and output.
 
-The interpreter that has NNCodec runs this file as a script, so it imports nothing of this project. `contenders.Peer`
-sends the requests; benchmarks/worker.py and examples/decoders/nncodec2.py load :class:`Codec` from this file. Only
-NNCodec's public names ``compress``, ``decompress`` and ``HdspTool`` are used.
+The interpreter with NNCodec runs this file as a script, so it imports nothing of this project. `contenders.Peer` sends
+the requests; benchmarks/worker.py and examples/decoders/nncodec2.py load :class:`Codec` from this file. Only NNCodec's
+public names ``compress``, ``decompress`` and ``HdspTool`` are used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-#: Seconds of CPU after which no further run is made, and runs at most.
+#: CPU seconds after which no further run is made, and maximum number of runs.
 ENOUGH, RUNS = 0.5, 5
 
 
 class Codec:
-    """NNCodec's functions for arrays, with the state that it keeps from one update to the next."""
+    """NNCodec's functions for arrays, with its state between updates."""
 
     def __init__(self) -> None:
         self._functions = load()
@@ -39,7 +39,7 @@ class Codec:
             self._state["hdsp_tool"] = import_module("nncodec.nnc_core.hdsp.hdsp_tool").HdspTool(True)
 
     def end(self) -> None:
-        """End the sequence: what follows is no update."""
+        """End the sequence: later tensors are not updates."""
         self._state = {}
 
     def encode(self, tensors: Mapping[str, Any], **options: Any) -> Any:
@@ -49,24 +49,24 @@ class Codec:
         return self._functions.compress(dict(tensors), bitstream_path=None, return_bitstream=True, **options)
 
     def decode(self, data: bytearray) -> dict[str, Any]:
-        """Return the tensors of a bitstream; those that are zero are missing from updates."""
+        """Return the tensors of a bitstream; all-zero tensors are missing from updates."""
         if "hdsp_tool" not in self._state:
             tensors: dict[str, Any] = self._functions.decompress(data, **self._state)
             return tensors
-        # Without return_hls, it does not learn what was significant.
+        # Without return_hls, it does not update its significance history.
         tensors, *_ = self._functions.decompress(data, return_hls=True, **self._state)
         return tensors
 
 
 def module(name: str, **attributes: Any) -> types.ModuleType:
-    """A module in the place of one that would import a framework."""
+    """Install a module in place of one that would import a framework."""
     made = sys.modules[name] = types.ModuleType(name)
     made.__dict__.update(attributes, __path__=[])
     return made
 
 
 def load() -> Any:
-    """Its functions for arrays, without torch and TensorFlow."""
+    """Return NNCodec's functions for arrays, without torch and TensorFlow."""
     framework = module("nncodec.framework")
     parts: dict[str, dict[str, Any]] = {
         "pytorch_model": {"is_pyt_model": lambda *_: False},
@@ -79,7 +79,7 @@ def load() -> Any:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and the CPU seconds of the fastest run."""
+    """Return the result, and the CPU seconds of the fastest run."""
     best, spent = float("inf"), 0.0
     for _ in range(RUNS):
         started = time.process_time()
@@ -92,7 +92,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def answer(codec: Codec, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a request asks for.
+    """Execute a request.
 
     ``begin`` and ``end`` are methods of :class:`Codec`. ``encode`` writes the bitstream of the arrays in the .npz file
     ``from`` to the file ``to``; the request has their ``names``. ``decode`` does the opposite, and the reply has the
@@ -120,15 +120,15 @@ def answer(codec: Codec, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Answer requests until standard input ends."""
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the codec prints is no answer
+    os.dup2(2, 1)  # output of the codec must not mix with replies
     codec = Codec()
     print(json.dumps({"version": codec.version}), file=replies, flush=True)
     for line in sys.stdin:
         try:
             reply = answer(codec, json.loads(line))
-        except Exception as error:  # whatever it raises is the answer
+        except Exception as error:  # any exception is a reply
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=replies, flush=True)
 

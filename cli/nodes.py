@@ -1,4 +1,4 @@
-"""Nodes of a bitstream's tree as text, as a table and as JSON."""
+"""Output of syntax tree nodes as text, table and JSON."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .errors import one_line
 if TYPE_CHECKING:
     from nnr_codec.bitstream.nodes import Node, UnitNode
 
-    #: A unit, and what to print of it: itself, or some of its elements.
+    #: A unit, and the nodes to print of it: itself, or some of its elements.
     Found = tuple[UnitNode, list[Node]]
 
-LONGEST = 60  # characters of a value in text
-BINARY = 16  # bits that are printed as such in text
-ROWS = 10_000  # after so many, another table begins: nobody knows how long a bitstream is
+LONGEST = 60  # maximum number of characters of a value in text
+BINARY = 16  # maximum number of bits printed in binary in text
+ROWS = 10_000  # rows per table, because the length of a bitstream is not known in advance
 
 
 def print_found(found: Iterable[Found], style: str) -> bool:
-    """Print nodes as ``tree``, ``table`` or ``json``, as they come; False when there are none.
+    """Print nodes as ``tree``, ``table`` or ``json`` as they arrive; return False if there are none.
 
-    What came before an error of the iterator is printed, and JSON is complete.
+    Nodes before an error of the iterator are printed, and JSON output stays valid.
     """
     counted = _Counted(found)
     if style == "json":
@@ -53,12 +53,12 @@ class _Counted:
 
 
 def print_line(text: str) -> None:
-    """A line of text on standard output, without anything that a terminal would act on."""
+    """Print a line of text on standard output, with control characters escaped."""
     sys.stdout.write(one_line(text) + "\n")
 
 
 def print_json(items: Iterable[dict[str, Any]]) -> None:
-    """A JSON list on standard output, item by item; it is closed when the items end with an error as well."""
+    """Print a JSON list on standard output, item by item; it is closed even if the items end with an error."""
     separator = "["
     try:
         for item in items:

@@ -1,10 +1,11 @@
-"""What commands print: tables and progress by rich, which is imported when something is printed; and binary streams."""
+"""Output of commands: tables and progress with rich, which is imported on use; and binary streams."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,19 +20,20 @@ if TYPE_CHECKING:
 
     import nnr_codec as nnr
 
-WIDE = 100_000  # a table that goes to a file is not cut to a terminal's width
-NARROW = 80  # narrower terminals wrap the lines themselves
+WIDE = 100_000  # width of a table in a file, which is not limited by a terminal
+INTERVAL = 10.0  # seconds between lines of progress
+NARROW = 80  # narrower terminals wrap lines themselves
 
 
 class Printer:
-    """Lines and a progress bar on standard error; results go to standard output instead.
+    """Printer of lines and a progress bar on standard error; results go to standard output instead.
 
     Parameters
     ----------
     quiet : bool
-        Errors only, no warnings either.
+        Print only errors, no warnings.
     verbose : bool
-        A line for each tensor.
+        Print a line for each tensor.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
@@ -40,31 +42,38 @@ class Printer:
             warnings.simplefilter("ignore")
 
     def note(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
         if not self.quiet:
             say(text)
 
     def warning(self, text: str) -> None:
-        """A warning."""
+        """Print a warning."""
         if not self.quiet:
             warn(text)
 
     def passed_over(self, ignored: Sequence[str]) -> None:
-        """A warning of units that mean nothing here, if there are any."""
+        """Print a warning about ignored units, if there are any."""
         if ignored:
             more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
             self.warning(f"passed over, as of no known type or format: {ignored[0]}{more}")
 
     def detail(self, text: str) -> None:
-        """A line when verbose."""
+        """Print a line if verbose."""
         if self.verbose:
             say(text)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """Yield a function that advances a bar by one; the bar appears on terminals only, and goes away at the end."""
-        if self.quiet or self.verbose or not _is_terminal(sys.stderr):
-            yield lambda: None
+    def progress(self, label: str, total: int) -> Iterator[Callable[[str], None]]:
+        """Yield a function that counts a finished item, whose name it takes.
+
+        A terminal has a bar, which is removed at the end. When verbose, there is a line every 10 seconds instead.
+        """
+        if self.verbose:
+            with _progress_lines(label, total) as advance:
+                yield advance
+            return
+        if self.quiet or not _is_terminal(sys.stderr):
+            yield lambda name: None
             return
         from rich import progress
 
@@ -77,7 +86,29 @@ class Printer:
         )
         with progress.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
             task = bar.add_task(label, total=total)
-            yield lambda: bar.advance(task)
+            yield lambda name: bar.advance(task)
+
+
+@contextlib.contextmanager
+def _progress_lines(label: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that counts items; meanwhile a thread prints their number and the last name."""
+    done, last, ended = 0, "", threading.Event()
+
+    def advance(name: str) -> None:
+        nonlocal done, last
+        done, last = done + 1, f", {name}" if name else ""
+
+    def tell() -> None:
+        while not ended.wait(INTERVAL):
+            say(f"{label}: {done:,} of {total:,} done{last}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        thread.join()
 
 
 def table(
@@ -88,9 +119,9 @@ def table(
     Parameters
     ----------
     headings, rows : iterable of str, iterable of iterables of str
-        All cells are text, not markup, and are escaped.
+        Cells are plain text, not markup, and are escaped.
     right, fold : collection of str
-        Headings of the columns that hold numbers, and of those that become narrower on a narrow terminal.
+        Headings of the columns with numbers, and of those that become narrower on a narrow terminal.
     """
     titles, cells = list(headings), [[one_line(cell) for cell in row] for row in rows]
     wide = not _is_terminal(sys.stdout)
@@ -111,12 +142,12 @@ def table(
     console.width = WIDE if wide else max(console.width, NARROW)
     with console.capture() as lines:
         console.print(grid)
-    # Not by rich, which ends the process when nobody reads.
+    # Not with rich, which ends the process if the reader closes the output.
     click.echo("\n".join(line.rstrip() for line in lines.get().splitlines()), color=True)
 
 
 def _columns(titles: list[str], cells: list[list[str]], right: Collection[str]) -> str:
-    """The same for a file or a program: nothing is folded or bold, and thousands of rows take no time."""
+    """Return the table for a file or program: nothing is folded or bold, and thousands of rows are fast."""
     lines = [titles, *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     layout = "  ".join(
@@ -133,48 +164,66 @@ def _console(*, stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def source(name: str, *, or_model: bool = False) -> Iterator[str | BinaryIO]:
-    """Yield what to read for ``name``, standard input for ``-``; errors of the library are told with the name.
+    """Yield the input for ``name``, standard input for ``-``; errors of the library get the name.
 
-    Unless it may be a model as well, it is also told that it is one.
+    A model in the place of a bitstream is a FormatError, unless ``or_model``.
     """
     from nnr_codec import FormatError, NnrError
+    from nnr_codec.formats.diagnosis import check_bitstream
 
     try:
         yield stdin() if name == "-" else name
-    except IsADirectoryError as error:
-        raise IsADirectoryError(error.errno, mistaken(name).strip() or error.strerror, name) from None
-    except NnrError as error:
-        other = "" if name == "-" or or_model or isinstance(error, FormatError) else mistaken(name)
-        error.add_note("standard input" if name == "-" else f"{name}{other}")
+    except (IsADirectoryError, NnrError) as error:
+        if not (or_model or name == "-" or isinstance(error, FormatError)):
+            with contextlib.suppress(OSError):
+                try:
+                    check_bitstream(Path(name), "nnr encode makes a bitstream of it")
+                except FormatError as mistake:
+                    mistake.within(name)
+                    raise mistake from None
+        if isinstance(error, NnrError):
+            error.add_note("standard input" if name == "-" else name)
         raise
 
 
-def model(name: str, **options: Any) -> nnr.Model:
-    """Load the model called ``name``, standard input for ``-``; an error tells when the file is a bitstream."""
+def model(name: str, *, limits: nnr.Limits, or_bitstream: bool = False, **options: Any) -> nnr.Model:
+    """Load the model called ``name``, standard input for ``-``; decode a bitstream if ``or_bitstream``."""
     import nnr_codec as nnr
+    from nnr_codec.bitstream.source import open_source
 
+    data: Any = name
+    where = "standard input" if name == "-" else name
+    if name == "-":
+        data = stdin()
+        if or_bitstream:
+            source = open_source(data, limits)  # a pipe can be read only once
+            data = source.view(0, source.size)
     try:
-        return nnr.load(stdin() if name == "-" else name, **options)
+        return nnr.load(data, limits=limits, **options)
     except nnr.FormatError as error:
-        other, hint = None, "nnr decode makes a model of it"
-        with contextlib.suppress(nnr.NnrError, OSError):
-            nnr.open(b"" if name == "-" else name).close()
-            other = nnr.FormatError("an NNR bitstream, not a model", where=name, hint=hint)
-        raise other or error from None
-
-
-def mistaken(name: str) -> str:
-    """What else a file is that was read as a bitstream and is none; empty if that is not known."""
-    from nnr_codec import formats
-
-    with contextlib.suppress(OSError):
-        if module := formats.recognise(Path(name)):
-            return f" is a model ({module.NAME}), not a bitstream"
-    return ""
+        try:
+            with nnr.open(b"" if data is not name and not or_bitstream else data, limits=limits) as file:
+                is_update = file.is_update
+        except (nnr.NnrError, OSError) as unreadable:
+            if not name.lower().endswith(".nnr"):
+                raise error from None
+            unreadable.add_note(where)
+            raise
+    if not or_bitstream:
+        raise nnr.FormatError("an NNR bitstream, not a model", where=where, hint="nnr decode makes a model of it")
+    if is_update:
+        raise nnr.FormatError(
+            "an update, not a model", where=where, hint="nnr update chain makes a model of its base model and updates"
+        )
+    try:
+        return nnr.decode(data, limits=limits)
+    except nnr.NnrError as error:
+        error.add_note(where)
+        raise
 
 
 def stdin() -> BinaryIO:
-    """Standard input for ``-``; a terminal is refused."""
+    """Return standard input for ``-``; a terminal is rejected."""
     if sys.stdin is None or _is_terminal(sys.stdin):
         state = "closed" if sys.stdin is None else "a terminal"
         raise click.UsageError(f"standard input is {state}; give a file or pipe one in")
@@ -182,7 +231,7 @@ def stdin() -> BinaryIO:
 
 
 def stdout() -> BinaryIO:
-    """Standard output for ``-o -``; a terminal is refused."""
+    """Return standard output for ``-o -``; a terminal is rejected."""
     if sys.stdout is None or _is_terminal(sys.stdout):
         state = "closed" if sys.stdout is None else "a terminal"
         raise click.UsageError(f"standard output is {state}; name a file with -o or pipe the output on")
@@ -195,12 +244,12 @@ def _is_terminal(stream: object) -> bool:
 
 
 def dims(shape: Iterable[int]) -> str:
-    """A shape as ``64x3x7x7``; ``scalar`` for none."""
+    """Return a shape as ``64x3x7x7``; ``scalar`` if it has no dimensions."""
     return "x".join(map(str, shape)) or "scalar"
 
 
 def update_of(file: nnr.NnrFile) -> str:
-    """What a bitstream is an update of, or which one of its sender; empty for one that is none."""
+    """Describe the base of an update, or its position in the sequence of its sender; empty if it is not an update."""
     if not file.is_update:
         return ""
     if lineage := file.lineage:
@@ -212,5 +261,5 @@ def update_of(file: nnr.NnrFile) -> str:
 
 
 def tensors(n: int) -> str:
-    """``1 tensor``, ``2 tensors``."""
+    """Return ``1 tensor``, ``2 tensors``."""
     return f"{n:,} tensor{'' if n == 1 else 's'}"

@@ -1,17 +1,19 @@
-"""Arguments: names of files and formats, rules, and where outputs may go."""
+"""Command-line arguments: names of files and formats, rules, and output locations."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from . import output
+from .errors import Terminated
 
 if TYPE_CHECKING:
     import nnr_codec as nnr
@@ -21,8 +23,32 @@ Option = bool | int | float | None
 _WORDS: dict[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
 
 
+class GroupedCommand(click.Command):
+    """Command whose help lists options under headings.
+
+    Parameters
+    ----------
+    headings : mapping of str to str
+        Names of options, separated by spaces, by heading, in this order. The last heading gets all other options.
+    """
+
+    def __init__(self, *arguments: Any, headings: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.headings = headings
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        sections = {heading: [records.pop(name) for name in names.split()] for heading, names in self.headings.items()}
+        sections[list(sections)[-1]] += records.values()
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([row for row in rows if row])
+
+
 class FileName(click.Path):
-    """A file or folder, or ``-``; whether it can be read is found out on reading."""
+    """File or folder, or ``-``; its readability is checked on reading."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
@@ -31,7 +57,7 @@ class FileName(click.Path):
 
 
 class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
-    """A number of bytes, with a unit or without: k, M and G are powers of 1000, Ki, Mi and Gi of 1024."""
+    """Number of bytes, optionally with a unit: k, M and G are powers of 1000, Ki, Mi and Gi of 1024."""
 
     name = "size"
 
@@ -45,7 +71,7 @@ class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic 
 
 
 class Ratio(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
-    """A part of a whole, as a number or in percent."""
+    """Share of a whole, as a number or in percent."""
 
     name = "ratio"
 
@@ -67,25 +93,37 @@ def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 def _format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completions of the name of a model format."""
+    """Return completions of the name of a model format."""
     from nnr_codec import formats
 
     return [name for name in formats.names() if name.startswith(incomplete)]
 
 
 def rules(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[nnr.Rule, ...]:
-    """Each ``GLOB:KEY=VALUE,...`` to a Rule."""
+    """Convert each ``GLOB:KEY=VALUE,...`` to a Rule."""
     return tuple(map(_rule, values))
 
 
-def reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of files whose endings say what they hold, each file once."""
+def _reports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Check report file names: known extensions, each file once."""
     for k, name in enumerate(values):
         if not name.lower().endswith((".json", ".html")):
             raise click.BadParameter(f"{name!r} ends neither in .json nor in .html")
         if os.path.realpath(name) in map(os.path.realpath, values[:k]):
             raise click.BadParameter(f"{name!r} is given twice")
     return values
+
+
+def report(command: F) -> F:
+    """The option ``--report``, which gives ``reports``."""
+    return click.option(
+        "--report",
+        "reports",
+        multiple=True,
+        callback=_reports,
+        metavar="FILE",
+        help="Write a report on each tensor to a .json or .html file (see docs/guides/reports.md); repeatable.",
+    )(command)
 
 
 def _rule(text: str) -> nnr.Rule:
@@ -141,7 +179,7 @@ def _value(key: str, kind: str, text: str) -> Option:
 
 
 def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> nnr.Limits:
-    """Presets and NAME=VALUE, the later over the earlier."""
+    """Combine presets and NAME=VALUE; later values override earlier ones."""
     from dataclasses import replace
 
     from nnr_codec import Limits
@@ -178,24 +216,24 @@ def _count(text: str) -> int:
 
 
 def limits(command: F) -> F:
-    """The option ``--limit``, which gives Limits."""
+    """Add the option ``--limit``, which sets Limits."""
     return click.option(
         "--limit",
         "limits",
         multiple=True,
         callback=_limits,
         metavar="NAME=VALUE",
-        help="What the input may cost: strict, unlimited, or a limit by name (see: nnr explain Limits); repeatable.",
+        help="Limits for the input: strict, unlimited, or a limit by name (see nnr explain Limits); repeatable.",
     )(command)
 
 
 def topology(description: str) -> Callable[[F], F]:
-    """The option ``--topology``, which gives the name that :func:`given` reads."""
+    """Return the option ``--topology``, whose value :func:`given` reads."""
     return click.option("--topology", type=FileName(), metavar="FILE", help=f"{description}: a graph.nnef or a model.")
 
 
 def given(name: str | None, limits: nnr.Limits, *others: str) -> nnr.Topology | None:
-    """The topology of a file (- for standard input, unless that is one of the others); None for None."""
+    """Return the topology of a file (- for standard input, unless another argument uses it); None for None."""
     from nnr_codec import formats
 
     if name == "-" and "-" in others:
@@ -204,7 +242,7 @@ def given(name: str | None, limits: nnr.Limits, *others: str) -> nnr.Topology | 
 
 
 def inputs(description: str) -> Callable[[F], F]:
-    """The option ``-i``, which gives ``inputs``: bitstreams that come before."""
+    """Return the option ``-i``, which sets ``inputs``: earlier bitstreams."""
     return click.option(
         "-i",
         "--input",
@@ -217,7 +255,7 @@ def inputs(description: str) -> Callable[[F], F]:
 
 
 def target(metavar: str, description: str, required: bool = True) -> Callable[[F], F]:
-    """The option ``-o``, which gives ``target``."""
+    """Return the option ``-o``, which sets ``target``."""
     return click.option(
         "-o",
         "--output",
@@ -230,7 +268,7 @@ def target(metavar: str, description: str, required: bool = True) -> Callable[[F
 
 
 def in_folder(target: str | None) -> bool:
-    """Return whether an output gets a name of its own: in the folder ``target``, or beside its input for None."""
+    """Return whether an output gets a default name: in the folder ``target``, or beside its input for None."""
     if target is None:
         return True
     is_folder = target.endswith(("/", os.sep)) or os.path.isdir(target)
@@ -256,7 +294,7 @@ def place(source: str, target: str | None, suffix: str) -> str:
 
 
 def model_format(default: str, *names: str, of: str = "MODEL") -> Callable[[F], F]:
-    """The option ``--format``, or one of further names, which gives ``model_format``."""
+    """Return the option ``--format``, or an option with other names, which sets ``model_format``."""
     return click.option(
         "--format",
         *names,
@@ -269,25 +307,39 @@ def model_format(default: str, *names: str, of: str = "MODEL") -> Callable[[F], 
 
 
 def resume(command: F) -> F:
-    """The option ``--resume``."""
+    """Add the option ``--resume``."""
     return click.option(
         "--resume",
         is_flag=True,
-        help="Store finished work in a folder beside the output (its name and .parts): after an interruption, the "
-        "same command resumes.",
+        help="Keep finished parts in a folder beside the output (its name with .parts) until it is complete; after"
+        " an interruption, the same command continues from there.",
     )(command)
 
 
+@contextmanager
+def resumable(resume: bool, done: Sequence[str]) -> Iterator[None]:
+    """Let the message about an interruption say how to continue; ``done`` are the inputs that need not be repeated."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as error:
+        if resume:
+            without = f" without {', '.join(done)}" if done else ""
+            error.add_note(f"the same command{without} continues from here")
+        raise
+
+
 def check_resume(resume: bool, target: str | None) -> None:
-    """Raise UsageError for an output beside which no folder can be."""
+    """Raise UsageError for an output that cannot have a folder beside it."""
     if resume and target == "-":
         raise click.UsageError("--resume needs a file as the output")
 
 
 def conversion(command: F) -> F:
-    """The options that all commands share that make one file from another."""
+    """Add the options that all conversion commands share."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Print a line for each tensor."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Print a line for each tensor, and the progress every 10 seconds."
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
         click.option("-f", "--force", "--overwrite", is_flag=True, help="Replace an existing output."),
     ):
@@ -296,21 +348,21 @@ def conversion(command: F) -> F:
 
 
 def open_target(target: str, *sources: str, force: bool, folder: bool) -> BinaryIO | None:
-    """Find out before the work whether an output can be written.
+    """Check before the work whether an output can be written.
 
     Parameters
     ----------
     target, *sources : str
         Names of the output and the inputs, as on the command line.
     force : bool
-        Whether something at the target may be replaced.
+        Whether an existing target may be replaced.
     folder : bool
-        Whether it may be a folder.
+        Whether the target may be a folder.
 
     Returns
     -------
     binary file or None
-        Standard output for ``-``; None for a file, which the library writes under another name first.
+        Standard output for ``-``; None for a file, which the library writes under a temporary name first.
     """
     import tempfile
 

@@ -1,4 +1,4 @@
-"""``nnr update``: what makes one model of another, as a bitstream; and models from such bitstreams."""
+"""``nnr update``: encode the difference between two models as a bitstream, and apply such bitstreams."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 UPDATE = "update"
 PRESETS = (UPDATE, "fl", "3gpp-incremental", LOSSLESS)
-#: What says how much of an update may be lost; without any, nnr update squash loses nothing.
-GOALS = ("qp", "quality", "snr", "max_error", "target_size")
+#: Options that limit the loss of an update; without any of them, nnr update squash is lossless.
+GOALS = ("qp", "quality", "snr", "max_error", "target_size", "target_ratio")
 
 
 @click.group(
@@ -40,31 +40,34 @@ Examples:
 """,
 )
 def update() -> None:
-    """Encode what makes one model of another, and apply it: see docs/guides/updates.md."""
+    """Encode the difference between two models, and apply it: see docs/guides/updates.md."""
 
 
 def _codings(command: F) -> F:
-    """The options of the encoder that updates have."""
+    """Add the encoder options of updates."""
     for option in (
         coding.options("rules", "effort", "rate", "codebook", "jobs"),
         coding.options(
             "dependent_quantization", "scan_order", "row_skipping", "max_unit_size", "side_info", "indexed_references"
         ),
-        coding.options("snr", "max_error", "target_size", "lossless"),
+        coding.options("snr", "max_error", "target_size", "target_ratio", "lossless"),
         click.option(
             "--quality",
             type=float,
             metavar="0..100",
-            help="About the SNR of each tensor's differences in dB (default 25); 6 more halve the step.",
+            help="Approximate SNR of each tensor's differences in dB (default 25); raising it by 6 halves the step "
+            "size.",
         ),
         click.option(
             "--preset",
             type=click.Choice(PRESETS),
-            help="Options that go together. update: a quality of 25; fl: 12, for rounds of training that make up for "
-            "it; lossless: every bit; 3gpp-incremental: the tools that 3GPP S4-260200 asks of clients for updates.",
+            help="Set of options. update: a quality of 25; fl: a quality of 12, for federated training with error "
+            "feedback; lossless: every bit is kept; 3gpp-incremental: the tools of 3GPP S4-260200 for updates.",
         ),
         coding.options("qp_density"),
-        click.option("--qp", type=int, help="Quantization parameter of differences: 4 less halve the error."),
+        click.option(
+            "--qp", type=int, help="Quantization parameter of differences; lowering it by 4 halves the step size."
+        ),
     ):
         command = option(command)
     return command
@@ -72,7 +75,16 @@ def _codings(command: F) -> F:
 
 # ------------------------------------------------------------------------------------------------ encode
 @update.command(
-    short_help="Encode what makes one model of another.",
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "base target quality preset lossless target_size check dry_run reports jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules",
+        "Sparse updates": "sparsity structured sbt sbt_ternary",
+        "Quantization": f"{coding.QUANTIZATION} fold_batchnorm",
+        "Bitstream syntax": coding.SYNTAX,
+        "Input and output": "model_format limits verbose quiet",
+    },
+    short_help="Encode the difference between two models.",
     epilog="""\b
 Examples:
   nnr update encode new.nnef --base old.nnef -o new.nnr --check
@@ -83,47 +95,47 @@ Examples:
 """,
 )
 @click.argument("new", type=params.FileName())
-@click.option("--base", required=True, type=params.FileName(), metavar="OLD", help="The model that is updated.")
-@params.target("UPDATE.nnr", "The bitstream")
+@click.option("--base", required=True, type=params.FileName(), metavar="OLD", help="Base model.")
+@params.target("UPDATE.nnr", "The bitstream", required=False)
 @_codings
 @click.option(
     "--fold-batchnorm",
     is_flag=True,
     default=None,
-    help="Fold the batch normalizations of both models, so that half of their numbers need not be coded; nnr update "
-    "apply folds OLD then, too.",
+    help="Fold the batch normalizations of both models, which halves the number of their coded parameters; nnr"
+    " update apply then folds OLD too.",
 )
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1),
     metavar="R",
-    help="Leave this part of the parameters of matrices as they are in OLD: those that change least.",
+    help="Keep this share of the parameters of matrices as in OLD: those with the smallest changes.",
 )
-@click.option("--structured", is_flag=True, help="With --sparsity: whole rows.")
+@click.option("--structured", is_flag=True, help="With --sparsity: keep whole rows.")
 @click.option(
     "--sbt",
     type=click.FloatRange(0, 1),
     metavar="R",
-    help="Stochastic binary-ternary quantization: leave this part of the parameters of each matrix as they are in OLD; "
-    "the others all change by the same amount, up or down.",
+    help="Stochastic binary-ternary quantization: keep this share of the parameters of each matrix as in OLD; "
+    "all others change by the same amount, up or down.",
 )
 @click.option(
     "--sbt-ternary",
     type=click.FloatRange(0, 1),
     metavar="P",
-    help="With --sbt: the probability (default 0.5) with which those of a matrix change up and down, and not just in "
-    "one direction.",
+    help="With --sbt: probability (default 0.5) that the parameters of a matrix change in both directions "
+    "instead of one.",
 )
 @params.model_format("by its content", of="NEW and OLD")
-@click.option(
-    "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
-)
+@click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
+@params.report
+@click.option("--dry-run", is_flag=True, help="Print the size of each tensor without writing a file.")
 @params.limits
 @params.conversion
 def encode(
     new: str,
     base: str,
-    target: str,
+    target: str | None,
     model_format: str | None,
     preset: str | None,
     lossless: bool,
@@ -134,18 +146,21 @@ def encode(
     sbt: float | None,
     sbt_ternary: float | None,
     check: bool,
+    reports: tuple[str, ...],
+    dry_run: bool,
     limits: nnr.Limits,
     force: bool,
     quiet: bool,
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Encode what makes NEW of OLD (- for standard input) into an update of OLD, and of no other model.
+    """Encode the difference between OLD and NEW (- for standard input) as an update of OLD.
 
-    Tensors that are the same take no bytes. Those that OLD does not have, or has with another shape or type, are coded
-    whole, as are those with changes that are not finite. Of integers every bit is kept.
+    Equal tensors take no bytes. Tensors that OLD lacks, or has with another shape or type, are coded whole, as are
+    those with changes that are not finite. Integers are lossless.
     """
     import nnr_codec as nnr
+    from nnr_codec.api.files import file_name
     from nnr_codec.federated.fold import fold
     from nnr_codec.federated.sbt import binary_ternary_of
 
@@ -157,14 +172,27 @@ def encode(
         raise click.UsageError("--sparsity is a finite number, not nan")
     with coding.usage_errors():
         binary_ternary_of(sbt, sbt_ternary, config)
-    stream = params.open_target(target, new, base, force=force, folder=False)
+    if dry_run and (check or reports):
+        raise click.UsageError(f"--dry-run cannot be combined with {'--check' if check else '--report'}")
+    if target is None and not dry_run:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    stream = params.open_target(target, new, base, force=force, folder=False) if target and not dry_run else None
+    for name in reports:
+        params.open_target(name, new, base, force=force, folder=False)
     started = time.perf_counter()
     before, after = _models((base, new), (base, new), model_format, limits)
     if config.fold_batchnorm:
         before, after, config = fold(before), fold(after), replace(config, fold_batchnorm=False)
     wanted = sparser(before, after, sparsity, structured) if sparsity is not None else after
-    data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, jobs=jobs)
+    report = nnr.EncodeReport(source=file_name(new), version=nnr.__version__) if reports else None
+    data = nnr.encode_update(before, wanted, config, sbt=sbt, sbt_ternary=sbt_ternary, report=report, jobs=jobs)
+    if dry_run or target is None:
+        _print_sizes(after, data)
+        return
     _write(data, stream, target, force)
+    if report:
+        for name in reports:
+            report.save(name, overwrite=force)
     _tell(printer, new, target, after, data, time.perf_counter() - started)
     if check:
         printer.note(f"check: {_checked(before, after, nnr.apply_update(before, data, limits=limits))}")
@@ -172,7 +200,7 @@ def encode(
 
 # ------------------------------------------------------------------------------------------------ apply
 @update.command(
-    short_help="Apply an update to the model that it is of.",
+    short_help="Apply an update to its base model.",
     epilog="""\b
 Examples:
   nnr update apply old.nnef new.nnr -o new.nnef
@@ -196,9 +224,9 @@ def apply(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Make a model of OLD and an UPDATE of it (- for standard input).
+    """Apply UPDATE to its base model OLD (- for standard input).
 
-    An update of another model is refused.
+    An update of another model is rejected.
     """
     printer = output.Printer(quiet, verbose)
     stream = params.open_target(target, old, bitstream, force=force, folder=True)
@@ -214,7 +242,7 @@ def apply(
 
 # ------------------------------------------------------------------------------------------------ chain
 @update.command(
-    short_help="Apply updates one after another.",
+    short_help="Apply several updates in order.",
     epilog="""\b
 Examples:
   nnr update chain v1.npz v2.nnr v3.nnr v4.nnr
@@ -223,7 +251,7 @@ Examples:
 )
 @click.argument("base", type=params.FileName())
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
-@params.target("NEW", "The model after the last one; without it updates are only checked", required=False)
+@params.target("NEW", "The model after the last update; without it, updates are only checked", required=False)
 @params.model_format("by its name, else that of BASE", of="NEW")
 @params.limits
 @params.conversion
@@ -237,10 +265,10 @@ def chain(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Apply each UPDATE (one may be - for standard input) to what BASE and those before it make.
+    """Apply each UPDATE (one may be - for standard input) to the result of BASE and the updates before it.
 
-    Each must be an update of just that model. Without NEW, a line is printed for BASE and for each UPDATE: the digest
-    of the model, by which the next one names it.
+    Each must be an update of exactly that model. Without NEW, print a line for BASE and for each UPDATE with the digest
+    of the model, by which the next update identifies it.
     """
     import nnr_codec as nnr
 
@@ -264,7 +292,15 @@ def chain(
 
 # ------------------------------------------------------------------------------------------------ squash
 @update.command(
-    short_help="Make one update of several.",
+    cls=params.GroupedCommand,
+    headings={
+        "Common options": "target quality preset lossless target_size check jobs force",
+        "Other goals": "qp qp_density snr max_error target_ratio rules",
+        "Quantization": coding.QUANTIZATION,
+        "Bitstream syntax": coding.SYNTAX,
+        "Input and output": "limits verbose quiet",
+    },
+    short_help="Merge several updates into one.",
     epilog="""\b
 Examples:
   nnr update squash v1.npz v2.nnr v3.nnr v4.nnr -o v1-to-v4.nnr
@@ -275,9 +311,7 @@ Examples:
 @click.argument("updates", nargs=-1, required=True, type=params.FileName(), metavar="UPDATE...")
 @params.target("NEW.nnr", "The update")
 @_codings
-@click.option(
-    "--check", is_flag=True, help="Apply what was written and print the largest error, or that no bit differs."
-)
+@click.option("--check", is_flag=True, help="Apply the output and print the largest error, or that all bits are equal.")
 @params.limits
 @params.conversion
 def squash(
@@ -295,9 +329,9 @@ def squash(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Make one update of BASE that does what each UPDATE after the other does (one may be - for standard input).
+    """Merge each UPDATE in order into one update of BASE (one may be - for standard input).
 
-    Unless --preset or a goal says otherwise, it makes the same model, bit for bit, so that later updates still apply.
+    Without --preset or a goal, the resulting model is the same, bit for bit, so that later updates still apply.
     """
     import nnr_codec as nnr
 
@@ -308,7 +342,7 @@ def squash(
     started = time.perf_counter()
     before = _models((base, *updates), (base,), None, limits)[0]
     after = before
-    for _, after in _links(before, base, updates, limits):  # noqa: B007  # the last one counts
+    for _, after in _links(before, base, updates, limits):  # noqa: B007  # only the last one is needed
         pass
     data = nnr.encode_update(before, after, config, jobs=jobs)
     _write(data, stream, target, force)
@@ -323,16 +357,16 @@ def squash(
 def _models(
     inputs: tuple[str, ...], names: tuple[str, ...], model_format: str | None, limits: nnr.Limits
 ) -> list[nnr.Model]:
-    """The models of these names; - is standard input, and only one of all inputs."""
+    """Return the models of these files, decoded from bitstreams of whole models; - is standard input, at most once."""
     if inputs.count("-") > 1:
         raise click.UsageError("only one file can be standard input")
-    return [output.model(name, format=model_format, limits=limits) for name in names]
+    return [output.model(name, format=model_format, limits=limits, or_bitstream=True) for name in names]
 
 
 def _links(
     model: nnr.Model, base: str, updates: tuple[str, ...], limits: nnr.Limits
 ) -> Iterator[tuple[memoryview, nnr.Model]]:
-    """Each update and the model after it."""
+    """Yield each update and the model after it."""
     from nnr_codec.bitstream.source import open_source
     from nnr_codec.federated.chain import base_of, links
 
@@ -358,7 +392,7 @@ def _write(data: bytes, stream: BinaryIO | None, target: str, force: bool) -> No
 
 
 def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: str | None, force: bool) -> None:
-    """Write a model, whole or not at all: in the format that is asked for, or named, or else its own."""
+    """Write a model, complete or not at all, in the requested format, that of the file extension, or its own."""
     import nnr_codec as nnr
     from nnr_codec import formats
 
@@ -375,7 +409,7 @@ def _save(model: nnr.Model, stream: BinaryIO | None, target: str, model_format: 
 
 
 def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> nnr.Model:
-    """The new model without the least changes of its matrices."""
+    """Return the new model without the smallest changes of its matrices."""
     import numpy as np
 
     from nnr_codec.encoder.reduce.sparsify import sparsify
@@ -390,7 +424,7 @@ def sparser(base: nnr.Model, new: nnr.Model, ratio: float, structured: bool) -> 
 
 # ------------------------------------------------------------------------------------------------ printing
 def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
-    """What stands in an update for each tensor: its difference, or the whole of it."""
+    """Return for each tensor of an update whether it is a difference or whole, with its info."""
     import nnr_codec as nnr
 
     with nnr.open(data) as file:
@@ -398,28 +432,47 @@ def _parts(data: bytes | memoryview) -> dict[str, tuple[str, nnr.TensorInfo]]:
 
 
 def _details(printer: output.Printer, data: bytes | memoryview) -> None:
-    """A line for each tensor when verbose."""
+    """Print a line for each tensor if verbose."""
     for name, (what, info) in _parts(data).items() if printer.verbose else ():
         printer.detail(f"{name}: {what}, {info.nbytes:,} bytes, {info.bits_per_parameter:.2f} bits/parameter")
 
 
+def _print_sizes(model: nnr.Model, data: bytes) -> None:
+    """Print the size of each tensor of an update, and of the update."""
+    output.table(
+        ("name", "coded as", "parameters", "bytes", "bits/par"),
+        (
+            (name, what, f"{info.parameters:,}", f"{info.nbytes:,}", f"{info.bits_per_parameter:.2f}")
+            for name, (what, info) in _parts(data).items()
+        ),
+        right=("parameters", "bytes", "bits/par"),
+        fold=("name",),
+    )
+    click.echo(_sizes(model, data))
+
+
 def _tell(printer: output.Printer, source: str, target: str, model: nnr.Model, data: bytes, seconds: float) -> None:
-    """Sizes of a model and of its update, and how many tensors that has."""
+    """Print the sizes of a model and of its update, and the number of tensors in the update."""
+    _details(printer, data)
+    printer.note(f"{source} -> {target}: {_sizes(model, data)}, in {seconds:.2f} s")
+
+
+def _sizes(model: nnr.Model, data: bytes) -> str:
+    """Return the sizes of a model and its update, and the numbers of coded tensors."""
     from nnr_codec.model import source_size
 
-    _details(printer, data)
     kinds = [what for what, _ in _parts(data).values()]
     before, parameters = source_size(model)
     ratio = f" ({100 * len(data) / before:.2f} %, {8 * len(data) / parameters:.2f} bits/parameter)" if before else ""
-    printer.note(
-        f"{source} -> {target}: {before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "
+    return (
+        f"{before:,} -> {len(data):,} bytes{ratio}, {output.tensors(len(model))}: "
         f"{len(model) - len(kinds):,} unchanged, {kinds.count('difference'):,} as differences, "
-        f"{kinds.count('whole'):,} whole, in {seconds:.2f} s"
+        f"{kinds.count('whole'):,} whole"
     )
 
 
 def _checked(base: nnr.Model, new: nnr.Model, got: nnr.Model) -> str:
-    """How far an update leads from the model that it is to lead to."""
+    """Describe the difference between the updated model and the intended one."""
     import nnr_codec as nnr
 
     found = nnr.compare_models(new, got)
@@ -431,7 +484,7 @@ def _checked(base: nnr.Model, new: nnr.Model, got: nnr.Model) -> str:
 
 
 def _noise(found: ModelDifference) -> float:
-    """The sum of the squares by which floats differ."""
+    """Return the sum of the squared differences of floats."""
     return math.fsum(one.noise for one in found.tensors.values() if not one.integers)
 
 

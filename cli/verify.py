@@ -1,4 +1,4 @@
-"""``nnr verify``: everything that is wrong with a bitstream or an NNEF model, and digests of tensors."""
+"""``nnr verify``: check a bitstream or an NNEF model, and print digests of tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +16,11 @@ from .errors import NO, one_line
 if TYPE_CHECKING:
     import nnr_codec as nnr
 
+_HINT = "nnr verify checks bitstreams and NNEF models: encode it first (nnr encode FILE)"
+
 
 @click.command(
-    short_help="Check a bitstream or an NNEF model against its standard.",
+    short_help="Check the conformance of a bitstream or an NNEF model.",
     epilog="""\b
 Examples:
   nnr verify model.nnr
@@ -30,7 +32,7 @@ Examples:
 )
 @click.argument("bitstreams", nargs=-1, required=True, type=params.FileName(), metavar="FILE...")
 @params.inputs("A bitstream that FILE updates")
-@params.topology("What bitstreams belong to; in the place of the topologies that they carry")
+@params.topology("Topology of the bitstreams, which replaces those that they contain")
 @click.option("--digest", "as_manifest", is_flag=True, help="Print a manifest of SHA-256 digests of the tensors.")
 @click.option("--against", type=params.FileName(), metavar="MANIFEST", help="Compare the tensors with a manifest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -46,9 +48,9 @@ def verify(
 ) -> None:
     """Parse and decode each FILE (- for standard input), and print all violations of ISO/IEC 15938-17:2024.
 
-    One line each: file, unit, bit, syntax element, what is wrong, and the rule with its clause; see nnr explain RULE.
-    Warnings and notes are no violations. JSON is a list with a Report for each file; see nnr explain Report. The exit
-    code is 1 when there is a violation, or a difference from MANIFEST.
+    Each line has file, unit, bit, syntax element, a description, and the rule with its clause; see nnr explain RULE.
+    Warnings and notes are not violations. JSON output is a list with a Report for each file; see nnr explain Report.
+    The exit code is 1 if there is a violation, or a difference from MANIFEST.
 
     A FILE that is an NNEF model (a folder, a tar, a gzipped tar, or a graph.nnef) is checked against NNEF 1.0.3: its
     texts, labels and tensor files. Lines have the file, line and column in the model; see nnr explain ModelReport.
@@ -57,6 +59,8 @@ def verify(
     import nnr_codec as nnr
     from nnr_codec import formats
     from nnr_codec.conformance.digest import differences, manifest, read_manifest
+    from nnr_codec.formats.diagnosis import check_bitstream
+    from nnr_codec.formats.nnef import recognise
 
     if (as_manifest or against) and len(bitstreams) > 1:
         raise click.UsageError("--digest and --against are for one FILE")
@@ -75,7 +79,13 @@ def verify(
             source = stack.enter_context(
                 formats.opened(stack.enter_context(output.source(name, or_model=True)), limits)
             )
-            if _is_model(source):
+            is_model = recognise(source)
+            if not isinstance(source, Path):
+                source.seek(0)
+            elif source.is_dir() and not is_model:
+                check_bitstream(source, _HINT)
+                is_model = True  # an incomplete one, whose report lists the missing files
+            if is_model:
                 if inputs or topology or as_manifest or against:
                     raise click.UsageError(
                         f"{name} is a model; --input, --topology, --digest and --against are not for it"
@@ -84,10 +94,8 @@ def verify(
                 models += 1
             else:
                 report = nnr.verify(source, limits=limits, inputs=before, topology=given)
-                if (first := report.violations[:1]) and first[0].unit == 0 and (model := formats.recognise(source)):
-                    raise nnr.FormatError(
-                        f"this is a model ({model.NAME}), not a bitstream; only NNEF models can be checked"
-                    )
+                if (first := report.violations[:1]) and first[0].unit == 0:
+                    check_bitstream(source, _HINT)
         if expected is not None and isinstance(report, nnr.Report):
             wrong = differences(expected, {tensor.name: tensor for tensor in report.tensors})
             lines = [f"tensor {tensor!r} {what}" for tensor, what in wrong.items()]
@@ -110,19 +118,8 @@ def verify(
         raise click.exceptions.Exit(NO)
 
 
-def _is_model(source: Path | BinaryIO) -> bool:
-    """Whether this is to be checked as an NNEF model, as every folder is."""
-    from nnr_codec.formats.nnef import recognise
-
-    if isinstance(source, Path):
-        return source.is_dir() or recognise(source)
-    found = recognise(source)
-    source.seek(0)
-    return found
-
-
 def _print(name: str, report: nnr.Report | nnr.ModelReport, differences: list[str], *, to_stderr: bool) -> None:
-    """A line for each finding; names and messages hold text from the file."""
+    """Print a line for each finding; names and messages may contain text of the file."""
     lines: list[Any] = [*report.violations, *differences]
     lines += [f"warning: {warning}" for warning in report.warnings]
     lines += [f"note: {note}" for note in report.notes]

@@ -1,4 +1,4 @@
-"""An encoder and decoder for ISO/IEC 15938-17:2024, the compression of neural networks (NNR, also called NNC).
+"""Encoder and decoder for ISO/IEC 15938-17:2024, compression of neural networks (NNR, also called NNC).
 
 >>> import numpy as np, nnr_codec as nnr
 >>> data = nnr.encode({"w": np.linspace(-1, 1, 600, dtype="f4").reshape(20, 30)})
@@ -29,7 +29,7 @@ if os.path.exists(f"{__path__[0]}/cabac_ext/kernel.pyx") and not any(
 
 if TYPE_CHECKING:
     from .public import *  # noqa: F403
-else:  # hidden from type checkers, which would take any name for one that __getattr__ provides
+else:  # hidden from type checkers, which would accept any name because of __getattr__
 
     def _public() -> dict[str, str]:
         """Return the module of each public name: run the import statements of public.py without importing anything.

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m nnr_codec``, which is the ``nnr`` command."""
+"""Entry point of ``python -m nnr_codec``, the same as the ``nnr`` command."""
 
 if __name__ == "__main__":
     from nnr_cli.main import main

@@ -1,4 +1,4 @@
-"""The first difference of two bitstreams: where it stands, and what becomes of it."""
+"""First difference of two bitstreams: its position and its effect on the decoded tensors."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class DifferencePosition:
-    """Where one of two bitstreams differs from the other, and what stands there.
+    """Position of the first difference in one of two bitstreams, and the value there.
 
     Parameters
     ----------
     unit : str
-        The unit, as messages call it; empty at the end of the bitstream.
+        Label of the unit as in messages; empty at the end of the bitstream.
     element : str
-        Path of the syntax element, ``payload`` for the payload of a compressed data unit.
+        Path of the syntax element; ``payload`` for the payload of a compressed data unit.
     offset : int
-        First byte of the unit.
+        Offset of the unit in the bitstream, in bytes.
     bit : int
-        First bit of the element, or the first bit that differs in a payload; relative to the unit.
+        First bit of the element, or first differing bit of a payload, relative to the unit.
     value : object
-        Of the element; the number of bytes of a payload.
+        Value of the element; for a payload, its size in bytes.
     """
 
     unit: str
@@ -57,17 +57,17 @@ class DifferencePosition:
 
 @dataclass(frozen=True)
 class BitstreamDifference:
-    """The first difference of two bitstreams.
+    """First difference of two bitstreams.
 
     Parameters
     ----------
     places : (DifferencePosition, DifferencePosition)
     tensor : str
-        The first tensor of one shape that decodes to other values; empty if none does.
+        First tensor with the same shape in both but different decoded values; empty if there is none.
     values : TensorDifference or None
-        How it differs, from the first bitstream's.
+        Difference of that tensor; the first bitstream has the expected values.
     note : str
-        Why tensors could not be compared.
+        Reason why tensors could not be compared; empty if they could.
     """
 
     places: tuple[DifferencePosition, DifferencePosition]
@@ -77,7 +77,7 @@ class BitstreamDifference:
 
 
 class _Side:
-    """One of two bitstreams, that can be read again."""
+    """One of the two bitstreams, in a form that can be read several times."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class _Side:
         self.topology = topology
 
     def session(self) -> Session:
-        """What the first unit sees."""
+        """Return the parsing state before the first unit."""
         return session_for(self.dimensions, self.topology, self.limits)
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Errors say which of the two is meant."""
+        """Add the name of this bitstream to errors raised in the block."""
         try:
             yield
         except NnrError as error:
@@ -107,12 +107,12 @@ class _Side:
             raise
 
     def units(self) -> Iterator[Unit]:
-        """Its units."""
+        """Yield the units of the bitstream."""
         with self.told():
             yield from UnitReader(self.data, self.limits, self.session())
 
     def element(self, index: int, at: int) -> tuple[str, int, Any]:
-        """Path, first bit and value of the last syntax element of a unit that begins at bit ``at`` or before."""
+        """Return path, first bit and value of the last syntax element of a unit that begins at bit ``at`` or before."""
         found: tuple[str, int, Any] = ("", 0, None)
         reading = 0
 
@@ -128,7 +128,7 @@ class _Side:
         return found
 
     def place(self, unit: Unit | None, bit: int, payload: bool) -> DifferencePosition:
-        """What stands at a bit."""
+        """Return the position of a bit, with the value there."""
         if unit is None:
             return DifferencePosition("")
         if payload:
@@ -138,12 +138,12 @@ class _Side:
         return DifferencePosition(unit.label(), path, unit.offset, start, value)
 
     def open(self) -> NnrFile:
-        """Its tensors."""
+        """Open the bitstream for decoding."""
         with self.told():
             return NnrFile(self.data, self.limits, self.dimensions, topology=self.topology)
 
     def tensor(self, file: NnrFile, name: str) -> Array:
-        """One of them."""
+        """Decode one tensor."""
         with self.told():
             return file[name]
 
@@ -156,16 +156,16 @@ def diff(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> BitstreamDifference | None:
-    """The first difference of two bitstreams: syntax element, or payload, and the first value that comes out otherwise.
+    """Find the first difference of two bitstreams: a syntax element or payload, and the first differing tensor.
 
-    nnr_unit_size follows from what a unit holds; it is no difference as long as something else is.
+    nnr_unit_size depends on the content of a unit, so it is reported only if nothing else in the unit differs.
 
-    Parameters and errors are those of :func:`decode`, except that tensors which cannot be decoded are told in ``note``.
+    Parameters and errors are those of :func:`decode`, except that ``note`` reports tensors that cannot be decoded.
 
     Returns
     -------
     BitstreamDifference or None
-        None when the bitstreams are the same.
+        None if the bitstreams are equal.
     """
     given = formats.topology_of(topology, limits=limits)
     sides = [
@@ -182,7 +182,7 @@ def diff(
 
 
 def _difference(a: Unit | None, b: Unit | None) -> tuple[tuple[int, int], bool] | None:
-    """Where two units differ, as bits relative to them, and whether that is in the payload."""
+    """Return the first differing bit in each of two units, relative to the unit, and whether it is in the payload."""
     if a is None or b is None:
         return (0, 0), False
     sizes = [2 + 2 * unit.size.nnr_unit_size_flag for unit in (a, b)]
@@ -200,7 +200,7 @@ def _difference(a: Unit | None, b: Unit | None) -> tuple[tuple[int, int], bool] 
 
 
 def _first_bit(a: memoryview, b: memoryview) -> int | None:
-    """The first bit that differs, also the one after the end of the shorter of two; None when there is none."""
+    """Return the first differing bit, or the end of the shorter buffer; None if both are equal."""
     for start in range(0, min(len(a), len(b)), _CHUNK):
         size = min(len(a) - start, len(b) - start, _CHUNK)
         x, y = (np.frombuffer(data, np.uint8, size, start) for data in (a, b))
@@ -212,7 +212,7 @@ def _first_bit(a: memoryview, b: memoryview) -> int | None:
 
 
 def _values(a: _Side, b: _Side) -> tuple[str, TensorDifference | None, str]:
-    """The first tensor that differs, and how; or why that is not known."""
+    """Return the first differing tensor and its difference, or the reason why tensors cannot be compared."""
     try:
         with a.open() as expected, b.open() as got:
             for name, info in expected.info.items():

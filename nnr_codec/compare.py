@@ -1,4 +1,4 @@
-"""How far the tensors of one model are from those of another."""
+"""Comparison of models: errors of tensors and agreement of outputs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .model import Array, Model
 
 @dataclass(frozen=True)
 class Loss:
-    """The error of one tensor of floats.
+    """Error of one float tensor.
 
     Parameters
     ----------
     signal, noise : float
-        Sum of the squares of its finite values, and of their errors.
+        Sums of squares of the finite values and of their errors.
     nonzero, zeroed : int
-        Number of its values other than 0, and of those that became 0.
+        Number of nonzero values, and of those that became zero.
     is_matrix : bool
-        At least two of its extents are above 1; others are vectors.
+        True if at least two extents exceed 1; other tensors count as vectors.
     """
 
     signal: float
@@ -37,25 +37,25 @@ class Loss:
 
     @property
     def snr(self) -> float:
-        """Signal-to-noise ratio in dB; infinite without an error."""
+        """Signal-to-noise ratio in dB; infinite if there is no error."""
         return _snr(self.signal, self.noise)
 
 
 @dataclass(frozen=True)
 class LossSummary:
-    """The errors of all tensors of floats of a model.
+    """Errors of all float tensors of a model.
 
     Parameters
     ----------
     matrices, vectors : float or None
-        Signal-to-noise ratio in dB of all matrices together, and of all vectors; infinite without an error, None if
-        there are none.
+        Signal-to-noise ratio in dB over all matrices, and over all vectors; infinite without error, None if the model
+        has none.
     worst : str or None
         Name of the matrix with the lowest signal-to-noise ratio; None if no matrix has an error.
     worst_snr : float
         Its signal-to-noise ratio in dB.
     zeroed : float
-        Share of the values other than 0 that became 0.
+        Share of the nonzero values that became zero, 0..1.
     """
 
     matrices: float | None
@@ -86,26 +86,27 @@ def summarized(losses: Mapping[str, Loss]) -> LossSummary:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """How far the values of one tensor are from the expected ones.
+    """Difference of the values of one tensor from the expected values.
 
     Parameters
     ----------
     size, count : int
-        Values, and how many of them differ: of one type in any bit, so that -0.0 is not 0.0; of two types in value.
+        Number of values, and of differing values. Values of one type differ if any bit does (-0.0 is not 0.0), values
+        of two types if they are not equal.
     signal, noise : float
-        Sum of the squares of the finite expected values, and of all errors.
+        Sums of squares of the finite expected values and of all errors.
     largest : float
-        Largest absolute error; infinite where only one value is a finite number, 0 between kinds of not-a-number.
+        Largest absolute error; infinite if exactly one of two values is finite, 0 between two NaNs.
     first : tuple of int or None
-        Index of the first value that differs.
+        Index of the first differing value.
     expected, got : number or None
-        The two values there.
+        Values at that index.
     integers : bool
-        Whether the expected values are integers or booleans.
+        True if the expected values are integers or booleans.
     nonzero, zeroed : int
-        Expected values other than 0, and how many of these became 0.
+        Number of nonzero expected values, and of those that became zero.
     is_matrix : bool
-        At least two extents are above 1.
+        True if at least two extents exceed 1.
     """
 
     size: int
@@ -123,34 +124,34 @@ class TensorDifference:
 
     @property
     def loss(self) -> Loss | None:
-        """The error as a :class:`Loss`; None for integers, and without values."""
+        """The error as a :class:`Loss`; None for integers and for empty tensors."""
         if self.integers or not self.size:
             return None
         return Loss(self.signal, self.noise, self.nonzero, self.zeroed, self.is_matrix)
 
     @property
     def rms(self) -> float:
-        """Root of the mean square error."""
+        """Root mean square error."""
         return math.sqrt(self.noise / self.size) if self.size else 0.0
 
     @property
     def snr(self) -> float:
-        """Signal to noise in dB; infinite where nothing differs."""
+        """Signal-to-noise ratio in dB; infinite if no value differs."""
         return _snr(self.signal, self.noise)
 
 
 @dataclass
 class ModelDifference:
-    """What :func:`compare_models` found.
+    """Result of :func:`compare_models`.
 
     Parameters
     ----------
     tensors : dict of str to TensorDifference
-        All that both models have in the same shape.
+        Differences of all tensors with the same shape in both models.
     shapes, dtypes : dict of str to pairs
-        The expected and the other shape, or name of the type, where these differ.
+        Expected and actual shape, or dtype name, of tensors for which these differ.
     missing, extra : list of str
-        Names that only the expected model has, and that it has not.
+        Names that only the expected model has, and names that only the other model has.
     """
 
     tensors: dict[str, TensorDifference] = field(default_factory=dict)
@@ -160,9 +161,9 @@ class ModelDifference:
     extra: list[str] = field(default_factory=list)
 
     def same(self, tolerance: float | None = None) -> bool:
-        """Whether names, shapes, types and all bits are the same; with a tolerance, whether no error exceeds it.
+        """Return whether both models have equal names, shapes, dtypes and bits.
 
-        Types do not matter then, nor does the sign of 0.
+        With a tolerance, return whether no error exceeds it; dtypes and the sign of zero are then ignored.
         """
         if self.missing or self.extra or self.shapes:
             return False
@@ -172,7 +173,7 @@ class ModelDifference:
 
     @property
     def worst(self) -> str | None:
-        """The name of the tensor with the largest error; None when all values are the same."""
+        """Name of the tensor with the largest error; None if all values are equal."""
         return max((name for name, one in self.tensors.items() if one.count), key=self._largest, default=None)
 
     def _largest(self, name: str) -> float:
@@ -180,13 +181,13 @@ class ModelDifference:
 
     @property
     def snr(self) -> float:
-        """Signal to noise in dB of all tensors together, but for integers that are the same: they may be any size."""
+        """Signal-to-noise ratio in dB over all tensors except equal integers, whose magnitudes are arbitrary."""
         found = [one for one in self.tensors.values() if one.count or not one.integers]
         return _snr(math.fsum(one.signal for one in found), math.fsum(one.noise for one in found))
 
     @property
     def loss(self) -> LossSummary:
-        """The errors of matrices and vectors."""
+        """Summary of the errors of matrices and vectors."""
         found = {name: one.loss for name, one in self.tensors.items()}
         return summarized({name: one for name, one in found.items() if one})
 
@@ -198,9 +199,9 @@ def _snr(signal: float, noise: float) -> float:
 
 
 def compare_tensors(expected: Array, got: Array) -> TensorDifference:
-    """Compare two arrays of one shape: by their bits; errors are those in float64 (complex128, longdouble).
+    """Compare two arrays of the same shape by their bits; compute errors in float64 (complex128, longdouble).
 
-    All :data:`~nnr_codec.dtypes.STORED_TYPES` and numpy's other numbers, in any byte order.
+    Supports all :data:`~nnr_codec.dtypes.STORED_TYPES` and numpy's other numeric types, in any byte order.
     """
     before, after = (_plain(np.asarray(array)).reshape(-1) for array in (expected, got))
     work = np.result_type(before.dtype, after.dtype, np.float64)
@@ -237,7 +238,7 @@ def is_matrix_shape(shape: tuple[int, ...]) -> bool:
 
 
 def _plain(array: Array) -> Array:
-    """The values in a type that all of numpy's functions know, and that has them all."""
+    """Return the values in a type that all numpy functions support and that represents them exactly."""
     stored = stored_type(array.dtype)
     if stored is None or stored.is_numpys:
         return array
@@ -245,7 +246,7 @@ def _plain(array: Array) -> Array:
 
 
 def _differ(expected: Array, got: Array, before: Array, after: Array) -> npt.NDArray[np.bool_]:
-    """Which values differ; ``before`` and ``after`` are the same in plain types, flat."""
+    """Return the mask of differing values; ``before`` and ``after`` are flat copies in plain types."""
     stored = stored_type(expected.dtype)
     if stored is not None and stored.kind == "f" and expected.dtype.name == got.dtype.name:
         return np.asarray(bit_patterns(expected) != bit_patterns(got))
@@ -253,9 +254,9 @@ def _differ(expected: Array, got: Array, before: Array, after: Array) -> npt.NDA
 
 
 def _errors(before: npt.NDArray[Any], after: npt.NDArray[Any], work: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Absolute errors of values that differ."""
+    """Return the absolute errors of differing values."""
     if before.dtype.kind in "iu" and before.dtype.kind == after.dtype.kind:
-        # float64 does not tell large integers apart; modulo 2**64 their difference is exact.
+        # float64 cannot distinguish large integers; their difference modulo 2**64 is exact.
         x, y = (array.astype(f"{array.dtype.kind}8").view(np.uint64) for array in (before, after))
         return np.where(before > after, x - y, y - x).astype(work)
     errors = np.abs(before.astype(work, copy=False) - after)
@@ -274,7 +275,7 @@ def compare_models(
     Parameters
     ----------
     expected, got : Model or mapping of str to ndarray
-        An opened bitstream (:func:`nnr_codec.open`) decodes each tensor when its turn comes.
+        An opened bitstream (:func:`nnr_codec.open`) decodes each tensor when it is compared.
     progress : callable, optional
         Called after each tensor.
     """
@@ -299,15 +300,15 @@ def compare_models(
 # ------------------------------------------------------------------------------------------------ outputs
 @dataclass(frozen=True)
 class Agreement:
-    """How far two models give the same answers.
+    """Agreement of the outputs of two models.
 
     Parameters
     ----------
     samples : int
     top_1 : float
-        Share of the samples whose largest output stands at the same place, 0..1.
+        Share of the samples whose largest output has the same index, 0..1.
     cosine : float
-        Mean cosine of the angle between the outputs of a sample; those that are all zero agree only with such.
+        Mean cosine of the angle between the outputs of a sample; all-zero outputs agree only with all-zero outputs.
     largest : float
         Largest absolute error.
     """
@@ -319,7 +320,7 @@ class Agreement:
 
 
 def compare_outputs(expected: Array, got: Array) -> Agreement:
-    """Compare outputs of shape (samples, ...); FormatError when the shapes differ or there is no sample."""
+    """Compare outputs of shape (samples, ...); raise FormatError if the shapes differ or there is no sample."""
     if expected.shape != got.shape or not expected.size:
         raise FormatError(f"outputs of shapes {expected.shape} and {got.shape} cannot be compared")
     before, after = (array.reshape(len(array), -1).astype(np.float64) for array in (expected, got))

@@ -1,4 +1,4 @@
-"""What a caller may ask of the encoder. All of it is choice: no decoder needs to know."""
+"""Options of the encoder. Decoders do not depend on them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .constants import NNR_CPT_BI, NNR_CPT_BN, NNR_CPT_LS
 from .errors import EncodeError, Option
 from .reduction_steps import Step, steps_of
 
-#: The step of lossy tensors is 2 to this power unless the caller says otherwise.
+#: Default exponent of the step size of lossy tensors: 2**-10.
 DEFAULT_STEP_EXPONENT = -10
 
-#: Options by the names that they go by together.
+#: Options of each preset, by name.
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "small": {"quality": 30.0},
@@ -50,65 +50,68 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Options of which a tensor obeys one: what the error may be; and those of a whole model, of which it has one.
+#: Mutually exclusive options that limit the error: of a tensor, and of the whole model.
 TENSOR_GOALS = ("qp", "quality", "snr", "max_error")
 MODEL_GOALS = (*TENSOR_GOALS, "target_size", "target_ratio")
 
-#: Formats of fixed-point numbers, by name: bits of the fraction, and all bits.
+#: Fixed-point formats by name: number of fraction bits and total number of bits.
 FIXED_POINT = {"q7.8": (8, 16)}
 
-#: What a block may have beside its weight: local scaling, batch normalization, bias.
+#: Parameters that a block may contain beside its weight: local scaling, batch normalization, bias.
 BLOCK_TYPES = NNR_CPT_LS | NNR_CPT_BN | NNR_CPT_BI
-#: Options of tensors that are true or false, and never left open.
+#: Boolean tensor options without a None state.
 _FLAGS = ("fine_vectors", "reducible")
-#: Where decoders find the topology.
+#: Values of the option ``topology``: in the bitstream, or supplied to decoders separately.
 TOPOLOGY = ("carried", "external")
 
 
 @dataclass(frozen=True)
 class TensorOptions:
-    """How one tensor is coded; a :class:`Rule` may replace any field.
+    """Coding options of one tensor; a :class:`Rule` may replace any field.
 
     Parameters
     ----------
     qp : int or None
-        Quantization parameter of lossy tensors. With ``qp_density`` d the step is
-        (2**d + qp mod 2**d) * 2**(floor(qp / 2**d) - d): at the default density, lowering qp by 4 halves the step.
-        None: a step for each matrix from its own values, with an SNR of at least 35 dB (docs/guides/steering.md).
+        Quantization parameter of lossy tensors. With ``qp_density`` d the step size is (2**d + qp mod 2**d) *
+        2**(floor(qp / 2**d) - d): at the default density, lowering qp by 4 halves it. None: each matrix gets a step
+        size computed from its values, for an SNR of at least 35 dB (docs/guides/steering.md).
     quality : float or None
-        0..100, about the SNR in dB of all tensors of this quality together. Their common step is the root mean square
-        of their values other than 0, times 2**(1 - quality / 6); without dependent quantization that is 5 dB better.
-        A matrix that would have less than the lower of 35 dB and quality - 10 dB gets a finer step, except in updates.
+        0..100, approximately the SNR in dB over all tensors with this quality. Their common step size is the root mean
+        square of their nonzero values times 2**(1 - quality / 6); without dependent quantization the SNR is 5 dB
+        higher. A matrix whose SNR would fall below the lower of 35 dB and quality - 10 dB gets a finer step size,
+        except in updates.
     snr : float or None
-        The least SNR in dB that a tensor may have; 0 or more.
+        Minimum SNR of a tensor in dB, at least 0.
     max_error : float or None
-        The largest absolute error that a parameter may have, above 0.
+        Maximum absolute error of a parameter, above 0.
     fine_vectors : bool
-        False: with ``exact`` None, float tensors with fewer than two extents above 1 are quantized as others are.
+        False: with ``exact`` None, float tensors with fewer than two extents above 1 are quantized like all others.
     dependent_quantization : bool or None
-        Dependent scalar quantization by an 8-state trellis (9.2.3); False: uniform. None: by ``effort``.
+        Dependent scalar quantization with an 8-state trellis (9.2.3); False: uniform quantization. None: by ``effort``.
     exact : bool or None
-        True keeps every bit of a tensor in the fewest bytes; False quantizes floats with ``qp``. None: float tensors
-        with at least two extents above 1 are quantized with ``qp``. Of the others, single numbers are kept exactly, and
-        the rest, such as biases and normalizations, has a step of 2**-9 of the root mean square, or less if there are
-        small values and no negative ones. A ``qp`` below -40 makes that step finer, and one above -40 up to 4 times
-        coarser. Tensors that take fewer bytes exactly, and values that cannot be quantized, are kept exactly.
+        True stores a tensor losslessly in the fewest bytes; False quantizes floats with ``qp``. None: float tensors
+        with at least two extents above 1 are quantized with ``qp``. Other tensors: single numbers are stored
+        losslessly; the rest, such as biases and normalizations, get a step size of 2**-9 of their root mean square, or
+        a smaller one if they have small values and no negative ones. A ``qp`` below -40 makes that step size finer, and
+        one above -40 up to 4 times coarser. Tensors that take fewer bytes losslessly, and values that cannot be
+        quantized, are stored losslessly.
     scan_order : int or None
-        0: rows, 1..4: blocks of 8, 16, 32, 64 with entry points. None: rows, unless ``effort`` tries others.
+        0: by rows; 1..4: by blocks of 8, 16, 32, 64 with entry points. None: by rows, unless ``effort`` tries others.
     row_skipping : bool or None
-        Code rows of zeros as one flag each (profile 1). None: by ``effort``.
+        Code each all-zero row as one flag (profile 1). None: by ``effort``.
     cabac_unary_length_minus1 : int or None
-        Length of the unary part of a level, minus 1: 0..255. Exponents of floats kept exactly have another. None: 10,
-        unless ``effort`` tries others.
+        Length of the unary part of a level, minus 1: 0..255. Exponents of floats that are stored losslessly have their
+        own. None: 10, unless ``effort`` tries others.
     choose_shift_parameters : bool or None
-        Choose the probability estimator of each context by its rate; False: the same for all. None: by ``effort``.
+        Choose the probability estimator of each context by its rate; False: one estimator for all. None: by ``effort``.
     rate : float or None
-        What a bit is worth when tensors are quantized, in squared steps: 0 (least error) to 16. None: by ``effort``.
+        Lagrange multiplier of quantization: cost of a bit in squared step sizes, 0 (least error) to 16. None: by
+        ``effort``.
     codebook : int or None
-        Quantize to so many values, 1..65536, that suit the tensor, where ``qp`` gives it more; 0: never, whatever the
-        values. None: by ``effort``.
+        Maximum number of codebook entries, 1..65536; used where ``qp`` gives a tensor more distinct values. 0: no
+        codebook, whatever the values. None: by ``effort``.
     reducible : bool
-        False: steps of ``reduce`` leave the tensor alone. They do so with what ``exact`` keeps, too.
+        False: steps of ``reduce`` skip the tensor. They also skip tensors with ``exact``.
     """
 
     qp: int | None = None
@@ -127,11 +130,11 @@ class TensorOptions:
     reducible: bool = True
 
     def step_qp(self, qp_density: int) -> int:
-        """``qp``, or what stands for the default step at this density."""
+        """Return ``qp``, or the value that stands for the default step size at this density."""
         return int(self.qp) if self.qp is not None else DEFAULT_STEP_EXPONENT << qp_density
 
     def replaced(self, options: Mapping[str, Any]) -> TensorOptions:
-        """These options with some replaced; a new goal replaces whichever there was."""
+        """Return these options with some replaced; a new goal replaces any previous goal."""
         cleared = dict.fromkeys(TENSOR_GOALS) if any(name in options for name in TENSOR_GOALS) else {}
         return replace(self, **{**cleared, **options})
 
@@ -175,10 +178,10 @@ class Rule:
 
 
 class ParameterSetElements(Protocol):
-    """What gives syntax elements of the model parameter set."""
+    """Source of syntax elements of the model parameter set."""
 
     def elements(self) -> dict[str, Any]:
-        """The elements by name, flags of their presence among them."""
+        """Return the elements by name, including their presence flags."""
 
 
 class ConfigOptions(RuleOptions, total=False):
@@ -218,9 +221,9 @@ class EncoderOptions(ConfigOptions, total=False):
 
 @dataclass(frozen=True)
 class EncoderConfig(TensorOptions):
-    """Options of the encoder: those of :class:`TensorOptions` for all tensors, and the ones of the bitstream.
+    """Options of the encoder: :class:`TensorOptions` for all tensors, and options of the bitstream.
 
-    Raises EncodeError for options that no model can obey together. Options without effect on a given model issue an
+    Raises EncodeError for contradictory options. Options without effect on a given model issue an
     :class:`~nnr_codec.EncodeWarning` when it is encoded (docs/guides/steering.md).
 
     Parameters
@@ -231,80 +234,78 @@ class EncoderConfig(TensorOptions):
         general_profile_idc: 1 (extended feature set) or 0 (base). Profile 0 has only 32-bit types (7.2), so other
         widths come back as int32 and float32; it has no ``row_skipping``.
     qp_density : int
-        QpDensity, 0..7: steps of qp that double the step size, as a power of two. With a goal other than ``qp`` it is
-        7, and only the ``qp`` of rules refers to this one.
+        QpDensity, 0..7: the number of qp steps that double the step size is 2**qp_density. With a goal other than
+        ``qp`` it is 7, and this value applies only to the ``qp`` of rules.
     rules : sequence of Rule
-        In order; where several match, the last one wins for each option. A rule's goal (qp, quality, snr, max_error)
-        is in the place of any other.
+        Applied in order; if several rules match, the last one wins for each option. A goal in a rule (qp, quality, snr,
+        max_error) replaces any other goal.
     overrides : mapping of str to mapping of str to value
-        Options of single tensors by their whole names, after all rules.
+        Options of single tensors by exact name, applied after all rules.
     target_size : int or None
-        Bytes that the bitstream takes at most. Where a lossless encoding takes no more than that, the encoding is
-        lossless; otherwise the target is met within 1 %, and the error is spread over all quantized tensors without a
-        goal of their own (docs/guides/steering.md). EncodeError where the coarsest steps take more.
+        Maximum size of the bitstream in bytes. If a lossless encoding fits, the encoding is lossless; otherwise the
+        size is within 1 % of the target, and the error is distributed over all quantized tensors without a goal of
+        their own (docs/guides/steering.md). EncodeError if the coarsest step sizes need more bytes.
     target_ratio : float or None
-        The same as a part of the bytes of the tensors, above 0 and up to 1. Tensors count as the source stores them,
-        before any step of ``reduce``, and tied tensors once.
+        Target size as a fraction of the bytes of the tensors, above 0 and up to 1. Tensors count as the source stores
+        them, before any step of ``reduce``; tied tensors count once.
     sensitivity : mapping of str to number or array, or None
-        What a squared error costs, 0 or more, by the names of tensors: one number, or one for each parameter. Targets
-        spread their bytes accordingly; of tensors that are not named, as for the median of those that are.
+        Cost of a squared error, 0 or more, by tensor name: one number, or one for each parameter. Size targets
+        distribute bytes accordingly; tensors without an entry get the median of the others.
     hessians : mapping of str to array, or None
-        Second moments of a weight's inputs, seen as a matrix of dims[0] rows: shape (columns, columns). Weights make
-        up for the errors of those before them in their row, unless ``rate`` is 0 (docs/guides/data-aware.md).
+        Second moments of the inputs of a weight, seen as a matrix of dims[0] rows: shape (columns, columns). Later
+        weights of a row compensate for the errors of earlier ones, unless ``rate`` is 0 (docs/guides/data-aware.md).
     block : bool or None
-        Code the blocks that the topology is known to have, a weight with its bias and batch normalization, by one unit
-        each (NNR_PT_BLOCK, 7.3.5), as those that the model names itself always are. Blocks whose weight is exact or has
-        a codebook are coded as separate tensors, with an EncodeWarning. EncodeError where no blocks are known; None is
-        True where some are.
+        Code each block of the topology, a weight with its bias and batch normalization, in one unit (NNR_PT_BLOCK,
+        7.3.5), as blocks of the model always are. Blocks whose weight is lossless or has a codebook are coded as
+        separate tensors, with an EncodeWarning. EncodeError if no blocks are known. None: True if blocks are known.
     fold_batchnorm : bool
-        Fold the batch normalizations of these blocks (8.2.1): what two of the four tensors say, and the bias, then
-        follows from the others, and is not coded. The outputs of the network are the same up to rounding, the tensors
-        are not. Decoders take the rest from the topology. EncodeError where there is none to fold. Implies ``block``.
+        Fold the batch normalizations of these blocks (8.2.1): two of the four tensors and the bias follow from the
+        others and are not coded; decoders derive them with the topology. The outputs of the network stay the same up to
+        rounding, its tensors do not. EncodeError if no batch normalization can be folded. Implies ``block``.
     local_scaling : bool or None
-        Scale the weight of each of these blocks that has a batch normalization, index by index of its output, so that
-        errors are less where that amplifies them; what it takes to undo that is coded beside it, or stands in a scale
-        of the topology. Not so weights with ``sensitivity`` or ``hessians``; nor, where it takes a new scale, those of
-        float16, with ``codebook``, ``snr`` or ``max_error``, those that one unit cannot hold with it, or if names are
-        in one list, which has labels of the topology alone (A.4). Implies ``block``. EncodeError where no blocks are
-        known; None is True where some are.
+        Scale the weight of each block with batch normalization, output channel by output channel, so that errors are
+        smaller where the normalization amplifies them. The inverse scale is coded with the weight or merged into a
+        scale of the topology. Weights with ``sensitivity`` or ``hessians`` are skipped. If a new scale would be needed,
+        so are weights in float16 or with ``codebook``, ``snr`` or ``max_error``, blocks too large for one unit, and
+        models whose names are in one list, which has only labels of the topology (A.4). Implies ``block``. EncodeError
+        if no blocks are known. None: True if blocks are known.
     reduce : str or sequence of Step
-        Steps of parameter reduction, one after another, before anything is quantized: a text such as
-        ``"sparsify(ratio=0.6), fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists
-        all tools. What is reduced is in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` are steps that
-        come last.
+        Steps of parameter reduction, applied in order before quantization: a string such as ``"sparsify(ratio=0.6),
+        fold"``, or :class:`nnr_codec.reduction.Step` objects; docs/guides/reduction.md lists all tools. Reduced tensors
+        are held in memory as a whole. ``fold_batchnorm`` and ``local_scaling`` add steps at the end.
     fixed_point : str or None
-        ``"q7.8"``: each float is the nearest multiple of 2**-8, ties to the even one, of those that 16 bits hold:
-        -128..127.99609375, whatever its tensor and its type; floats come back as float32. What lies beyond is that
-        limit; a SaturationWarning tells of it. With ``fold_batchnorm`` weights are multiplied by what batch
-        normalizations scale by, so that these add an offset and nothing else. EncodeError for values that are not
-        finite, and together with anything else that decides on errors: goals, ``exact``, dependent quantization,
-        ``rate``, ``codebook`` (but 0), ``sensitivity``, ``hessians`` and ``local_scaling``, in rules and overrides too.
+        ``"q7.8"``: round each float, whatever its tensor and type, to the nearest multiple of 2**-8 in the range of 16
+        bits, -128..127.99609375, ties to even. Floats are decoded to float32. Out-of-range values saturate, with a
+        SaturationWarning. With ``fold_batchnorm``, weights are multiplied by the scale of their batch normalization,
+        which then only adds an offset. EncodeError for values that are not finite, and in combination with any other
+        option that affects the error: goals, ``exact``, dependent quantization, ``rate``, ``codebook`` (other than 0),
+        ``sensitivity``, ``hessians`` and ``local_scaling``, also in rules and overrides.
     compressed_parameter_types : int
-        What may stand in a block beside its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI (8). Of the
-        rest each tensor has a unit of its own; where that means nothing, as of local scaling, EncodeError.
+        Parameters that a block may contain beside its weight: a sum of NNR_CPT_LS (2), NNR_CPT_BN (4) and NNR_CPT_BI
+        (8). Other tensors get their own unit. EncodeError if a tensor cannot be separated, such as a local scaling.
     topology : str
-        ``"carried"``: the bitstream has the topology and its quantization text; ``"external"``: it has neither, and
-        decoders are given them.
+        ``"carried"``: the bitstream contains the topology and its quantization text; ``"external"``: it contains
+        neither, and decoders get them separately.
     deflate_topology : bool
-        Deflate topology and side information where that makes them smaller, the latter by more than 128 bytes.
+        Deflate topology and side information if that makes them smaller, the latter by more than 128 bytes.
     max_unit_size : int or None
-        Bytes of a unit at most. A larger compressed data unit is spread over up to 255 units (6.4.3.1); the other
-        units cannot be, and a topology that is larger is refused.
+        Maximum size of a unit in bytes. A larger compressed data unit is split into up to 255 units (6.4.3.1). Other
+        units cannot be split; a larger topology is rejected.
     indexed_references : bool
-        Name the tensors in one list, to which their units refer by index (NNR_TPL_REFLIST). A model of one tensor has
-        no such list.
+        Store the tensor names in one list, to which units refer by index (NNR_TPL_REFLIST). A model with one tensor has
+        no list.
     side_info : bool
-        Whether the bitstream may have a side-information record, which other decoders skip: of types, shapes, ties and
-        metadata that NNR itself cannot express. False: what needs one is refused.
+        Allow a side-information record, which other decoders skip, for types, shapes, ties and metadata that NNR cannot
+        represent. False: models that need one are rejected.
     performance : Performance or None
-        What the model parameter set tells of the base model, of a validation result and of the effects of parameter
+        Statements in the model parameter set about the base model, a validation result and effects of parameter
         reduction (6.4.4.3): an :class:`nnr_codec.bitstream.performance.Performance`.
     temporal_context_modeling, hist_dep_sig_prob : bool or None
-        Of updates: whether contexts look at the levels of the update before (10.3.4.2.2), and at whether there was one
-        other than 0 in any (10.2.1.4). None: where that saves bits. Without an update before they have no effect.
+        For updates: contexts depend on the levels of the previous update (10.3.4.2.2), and on whether any earlier level
+        was nonzero (10.2.1.4). None: if that saves bits. Without a previous update they have no effect.
     nnr_pre : bool or None
-        Of updates: code residuals of the update before, quantized uniformly (9.2.4), where each tensor has one. None:
-        where that takes fewer bytes.
+        For updates: code residuals to the previous update, quantized uniformly (9.2.4), if every tensor has one. None:
+        if that takes fewer bytes.
     """
 
     effort: int = 5
@@ -334,11 +335,11 @@ class EncoderConfig(TensorOptions):
 
     @classmethod
     def preset(cls, name: str, **options: Unpack[ConfigOptions]) -> EncoderConfig:
-        """The options that go by a name, replaced by those given.
+        """Return the options of a preset, with the given ones replaced.
 
-        ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless`` for bit for bit;
-        ``3gpp-full`` for the tools of a whole model that 3GPP S4-260200 asks clients for. Of updates: ``update``;
-        ``fl``, coarser, vectors too, for senders that add what was lost to the next one; ``3gpp-incremental``.
+        ``default``; ``small``, ``balanced`` and ``fine`` for a quality of 30, 40 and 60; ``lossless``; ``3gpp-full``
+        for the tools of a whole model in 3GPP S4-260200. For updates: ``update``; ``fl``, which is coarser, vectors
+        included, for senders that add the coding error to the next update; ``3gpp-incremental``.
         """
         check_options(cls.preset, options, ConfigOptions.__annotations__)
         if name not in PRESETS:
@@ -415,7 +416,7 @@ class EncoderConfig(TensorOptions):
         self._check_unused()
 
     def _check_fixed_point(self) -> None:
-        """Check that nothing is asked for beside a fixed-point format that would decide on errors."""
+        """Check that a fixed-point format is not combined with other options that affect the error."""
         if self.fixed_point is None:
             return
         if not isinstance(self.fixed_point, str) or self.fixed_point not in FIXED_POINT:
@@ -427,14 +428,14 @@ class EncoderConfig(TensorOptions):
         self._check_permitted((Option("fixed_point"), " decides on all steps"), _DECIDING)
 
     def _check_permitted(self, what: tuple[str, ...], permitted: Mapping[str, tuple[Any, ...]]) -> None:
-        """Raise EncodeError for an option, in rules and overrides too, with another value than those permitted."""
+        """Raise EncodeError for an option with a value other than those permitted, also in rules and overrides."""
         for where, tensor, options in self._all_options:
             for name, values in permitted.items():
                 if options.get(name) not in values:
                     raise EncodeError(*what, ", so ", Option(name), " has no effect", tensor=tensor, where=where)
 
     def _check_unused(self) -> None:
-        """Check that no option is without effect on any model, as others leave it nothing to decide."""
+        """Check that no option is without effect on every model because of other options."""
         every = [options for _, _, options in self._all_options]
         rules, goals = every[1:], {name for options in every for name in _goals(options)}
         if self.exact and all(options.get("exact", True) for options in rules):
@@ -453,13 +454,13 @@ class EncoderConfig(TensorOptions):
 
     @property
     def _all_options(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """The options for all tensors, and those of each rule and override, with its place and tensor in errors."""
+        """Options for all tensors, and of each rule and override, with its place and tensor for errors."""
         rules = [(f"rule {rule.pattern!r}", "", rule.options) for rule in self.rules]
         overrides = [(f"overrides of {name!r}", name, options) for name, options in self.overrides.items()]
         return [("", "", vars(self)), *rules, *overrides]
 
     def _check_folding(self) -> None:
-        """Check what changes tensors before they are coded."""
+        """Check the options that change tensors before coding."""
         steps = {step.tool for step in self.reduction}
         if steps and self.exact:
             raise EncodeError(_EXACT, " keeps every bit, so ", Option("reduce"), " has no effect")
@@ -485,7 +486,7 @@ class EncoderConfig(TensorOptions):
 
     @property
     def reduction(self) -> tuple[Step, ...]:
-        """The steps of ``reduce``."""
+        """Steps of ``reduce``."""
         return steps_of(self.reduce)
 
     @property
@@ -496,11 +497,11 @@ class EncoderConfig(TensorOptions):
 
     @property
     def has_blocks(self) -> bool:
-        """Whether the blocks of the topology are coded as such."""
+        """True if the blocks of the topology are coded as blocks."""
         return self.block is not False or any(step.tool in ("fold", "scale") for step in self.steps)
 
     def _check_replaced(self, defaults: TensorOptions, options: Mapping[str, Any]) -> None:
-        """Check options of a rule or of a tensor."""
+        """Check the options of a rule or override."""
         self._check(defaults.replaced(options))
         goals = {name: options[name] for name in TENSOR_GOALS if name in options}
         _check_goals(goals, options.get("exact", self.exact))
@@ -546,7 +547,7 @@ class EncoderConfig(TensorOptions):
         return {}
 
     def for_tensor(self, name: str) -> TensorOptions:
-        """The options of the tensor called ``name``."""
+        """Return the options of the tensor called ``name``."""
         options = self._for_all
         if self.rules:
             matches = tuple([k for k, rule in enumerate(self.rules) if fnmatchcase(name, rule.pattern)])
@@ -558,7 +559,7 @@ class EncoderConfig(TensorOptions):
         return options.replaced(self.overrides[name]) if name in self.overrides else options
 
     def overridden(self, found: Mapping[str, Mapping[str, Any]]) -> EncoderConfig:
-        """These options with others of single tensors; a goal or ``exact`` replaces whichever goal one had."""
+        """Return these options with overrides added; a goal or ``exact`` replaces any earlier goal of the tensor."""
         overrides = dict(self.overrides)
         for name, options in found.items():
             before = overrides.get(name, {})
@@ -571,19 +572,19 @@ class EncoderConfig(TensorOptions):
 def configured(
     function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions, preset: str = "default"
 ) -> EncoderConfig:
-    """Return the configuration that the arguments of a function stand for.
+    """Return the configuration given by the arguments of a function.
 
     Parameters
     ----------
     function : callable
-        Named in errors, which suggest its other parameters too.
+        Function named in errors, which also suggest its other parameters.
     config : EncoderConfig or None
     options : EncoderOptions
-        Replace fields of ``config``, or of the preset that they name.
+        Fields that replace those of ``config``, or of the preset that they name.
     preset : str
-        Used where there is neither ``config`` nor a preset among ``options``.
+        Default preset, used without ``config`` and without a preset in ``options``.
 
-    Raises TypeError for an option that does not exist, and for ``config`` with a preset.
+    Raises TypeError for an unknown option, and for ``config`` with a preset.
     """
     check_options(function, options, EncoderOptions.__annotations__)
     given: Any = {name: value for name, value in options.items() if name != "preset"}
@@ -595,7 +596,7 @@ def configured(
 
 
 def check_options(function: Callable[..., Any], options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise TypeError for an option that is not known; it suggests a known one or another parameter of the function."""
+    """Raise TypeError for an unknown option; it suggests a similar option or parameter of the function."""
     if unknown := [name for name in options if name not in known]:
         parameters = signature(function).parameters.values()
         own = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
@@ -624,21 +625,21 @@ def _unexpected(where: str, name: str, known: Iterable[str]) -> TypeError:
     return TypeError(f"{where} got an unexpected option {name!r}{f'; did you mean {similar[0]!r}?' if similar else ''}")
 
 
-#: Options that decide on errors, and what they may be where a fixed-point format does.
+#: Options that affect the error, with the values permitted with a fixed-point format.
 _DECIDING: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys((*MODEL_GOALS, "exact", "sensitivity", "hessians"), (None,)),
     "dependent_quantization": (None, False),
     "rate": (None, 0),
     "codebook": (None, 0),
 }
-#: Options that say how levels are chosen by what they cost, and what they may be where nothing is to choose.
+#: Options of rate-distortion optimization, with the values permitted if there is no choice of levels.
 _OPTIMISED: dict[str, tuple[Any, ...]] = {
     "dependent_quantization": (None, False),
     "rate": (None, 0),
     "sensitivity": (None, {}),
     "hessians": (None, {}),
 }
-#: Options of what is lossy, and what they may be where nothing is.
+#: Options of lossy coding, with the values permitted with ``exact``.
 _LOSSY: dict[str, tuple[Any, ...]] = {**_OPTIMISED, "qp": (None,), "codebook": (None, 0), "block": (None, False)}
 
 
@@ -669,12 +670,12 @@ def _check_goals(goals: Mapping[str, Any], exact: bool | None) -> None:
     given = _goals(goals)
     if len(given) > 1:
         raise EncodeError(Option(given[0]), " and ", Option(given[1]), " cannot be combined; choose one")
-    if exact and given not in ([], ["qp"]):  # which is for tensors that a rule does not keep
+    if exact and given not in ([], ["qp"]):  # qp then applies to tensors that a rule excludes from exact
         raise EncodeError(_EXACT, " keeps every bit, so ", Option(given[0]), " has no effect")
 
 
 def _goals(options: Mapping[str, Any]) -> list[str]:
-    """The goals that options have."""
+    """Return the goals that are set in options."""
     return [name for name in MODEL_GOALS if options.get(name) is not None]
 
 

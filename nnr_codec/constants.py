@@ -9,12 +9,12 @@ class NnrUnitType(IntEnum):
     """nnr_unit_type, Table 3. 7..31 are reserved, 32..63 unspecified."""
 
     NNR_STR = 0  #: start of a bitstream
-    NNR_MPS = 1  #: model parameter set: what holds for the whole network
-    NNR_LPS = 2  #: layer parameter set: what holds for the units that follow
+    NNR_MPS = 1  #: model parameter set: applies to the whole network
+    NNR_LPS = 2  #: layer parameter set: applies to the units that follow
     NNR_TPL = 3  #: topology
     NNR_QNT = 4  #: quantization information
-    NNR_NDU = 5  #: compressed data: one tensor, or several that belong together
-    NNR_AGG = 6  #: aggregate: units inside a unit
+    NNR_NDU = 5  #: compressed data: one tensor, or a block of tensors
+    NNR_AGG = 6  #: aggregate: units nested in a unit
 
 
 class TopologyStorageFormat(IntEnum):
@@ -25,8 +25,8 @@ class TopologyStorageFormat(IntEnum):
     NNR_TPL_ONNX = 2  #: ONNX, Annex B
     NNR_TPL_PYT = 3  #: PyTorch, Annex C
     NNR_TPL_TEF = 4  #: TensorFlow, Annex D
-    NNR_TPL_PRUN = 5  #: what pruning removed
-    NNR_TPL_REFLIST = 6  #: names of the tensors, to which units refer by index
+    NNR_TPL_PRUN = 5  #: pruning information
+    NNR_TPL_REFLIST = 6  #: tensor names, to which units refer by index
 
 
 class CompressionFormat(IntEnum):
@@ -49,10 +49,10 @@ class QuantizationStorageFormat(IntEnum):
 class ParentNodeIdType(IntEnum):
     """parent_node_id_type, Table 8."""
 
-    ICNN_NDU_ID = 0  #: device_id, parameter_id and put_node_depth name the parent
-    ICNN_NDU_PL_SHA256 = 1  #: the SHA-256 of the parent's payload names it
-    ICNN_NDU_PL_SHA512 = 2  #: the SHA-512 of the parent's payload names it
-    ICNN_NDU_EXT = 3  #: the parent is in no NNR bitstream: a tensor of the base model
+    ICNN_NDU_ID = 0  #: device_id, parameter_id and put_node_depth identify the parent
+    ICNN_NDU_PL_SHA256 = 1  #: the SHA-256 of its payload identifies the parent
+    ICNN_NDU_PL_SHA512 = 2  #: the SHA-512 of its payload identifies the parent
+    ICNN_NDU_EXT = 3  #: the parent is a tensor of the base model, outside any NNR bitstream
 
 
 class CompressedParameterType(IntFlag):
@@ -68,7 +68,7 @@ class NnrAggregateUnitType(IntEnum):
     """nnr_aggregate_unit_type, Table 10."""
 
     NNR_AGG_GEN = 0  #: any units
-    NNR_AGG_SLF = 1  #: self-contained: decodes with an NNR_STR and an NNR_MPS before it
+    NNR_AGG_SLF = 1  #: self-contained: decodable after only an NNR_STR and an NNR_MPS
 
 
 class QuantizationMethod(IntFlag):
@@ -90,7 +90,7 @@ class PayloadType(IntEnum):
 
     NNR_PT_INT = 0  #: integers (7.3.2)
     NNR_PT_FLOAT = 1  #: quantized floats (7.3.3)
-    NNR_PT_RAW_FLOAT = 2  #: floats as they are (7.3.4)
+    NNR_PT_RAW_FLOAT = 2  #: raw floats (7.3.4)
     NNR_PT_BLOCK = 3  #: a weight with its scaling, bias or batch normalization (7.3.5)
 
 
@@ -110,16 +110,16 @@ class DecompressedDataFormat(IntEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether the data type is TENSOR_FLOAT (Table 14)."""
+        """True if the data type is TENSOR_FLOAT (Table 14)."""
         return "FLOAT" in self.name
 
     @property
     def bit_depth(self) -> int:
-        """Bits of one parameter."""
+        """Bits per parameter."""
         return int(self.name.removeprefix("TENSOR_").lstrip("INTFLOA"))
 
 
-#: What a Topology calls the storage formats of Tables 4 and 6, which have one numbering (errata I14).
+#: Names of the storage formats of Tables 4 and 6 in a Topology; both tables share one numbering (errata I14).
 TOPOLOGY_FORMATS: dict[int, str] = {
     TopologyStorageFormat.NNR_TPL_UNREC: "",
     TopologyStorageFormat.NNR_TPL_NNEF: "nnef",

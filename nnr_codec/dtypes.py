@@ -1,4 +1,4 @@
-"""The types that tensors of models have, more than NNR knows: the names are numpy's, or those of ``ml_dtypes``."""
+"""Types of model tensors, including types that NNR lacks. Names are those of numpy and ``ml_dtypes``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .errors import MissingDependencyError
 
 @dataclass(frozen=True)
 class StoredType:
-    """One type of tensor items.
+    """Type of tensor items.
 
     Parameters
     ----------
     name : str
-        As ``dtype.name`` has it: ``bfloat16``, ``uint8``, ``int4``.
+        The ``dtype.name``: ``bfloat16``, ``uint8``, ``int4``.
     kind : str
         ``f`` float, ``i`` signed and ``u`` unsigned integer, ``b`` boolean.
     bits : int
-        Of one item; arrays hold items of less than 8 bits in a byte each.
+        Bits of one item; arrays store items of less than 8 bits in one byte each.
     exponent, mantissa : int
-        Bits of a float below its sign bit, which is the highest.
+        Bits of the exponent and mantissa of a float; the sign bit is the highest.
     """
 
     name: str
@@ -36,32 +36,32 @@ class StoredType:
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of one item of an array."""
+        """Bytes of one item in an array."""
         return max(self.bits // 8, 1)
 
     @cached_property
     def pattern(self) -> np.dtype[Any]:
-        """The unsigned integer of the same size, through which bit patterns are seen."""
+        """Unsigned integer type of the same size, for access to bit patterns."""
         return np.dtype(f"u{self.itemsize}")
 
     @cached_property
     def little_endian(self) -> np.dtype[Any]:
-        """:attr:`pattern` as files have it, the lowest byte first."""
+        """:attr:`pattern` in little-endian byte order, as in files."""
         return self.pattern.newbyteorder("<")
 
     @property
     def is_numpys(self) -> bool:
-        """Whether numpy knows it without ``ml_dtypes``."""
+        """True if numpy supports the type without ``ml_dtypes``."""
         return self.name in ("bool", "float16", "float32", "float64") or (self.kind != "f" and self.bits >= 8)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy dtype; MissingDependencyError when it needs ``ml_dtypes`` and that is not installed."""
+        """The numpy dtype; raises MissingDependencyError if it needs ``ml_dtypes`` and that is not installed."""
         return _dtype(self.name)
 
     @property
     def range(self) -> tuple[int, int]:
-        """Least and largest integer; of a boolean 0 and 1."""
+        """Lowest and highest integer; 0 and 1 for booleans."""
         if self.kind == "i":
             return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
         return 0, (1 << self.bits) - 1
@@ -71,7 +71,7 @@ def _float(name: str, exponent: int, mantissa: int) -> StoredType:
     return StoredType(name, "f", 1 + exponent + mantissa, exponent, mantissa)
 
 
-#: All types, by name.
+#: All types by name.
 STORED_TYPES: dict[str, StoredType] = {
     stored.name: stored
     for stored in (
@@ -95,17 +95,17 @@ STORED_TYPES: dict[str, StoredType] = {
 
 @lru_cache(maxsize=256)
 def stored_type(dtype: np.dtype[Any]) -> StoredType | None:
-    """The type of an array of this dtype, whatever its byte order; None when models have no such tensors here."""
+    """Return the stored type of a dtype in any byte order; None if it is not supported in models."""
     return STORED_TYPES.get(dtype.name)
 
 
 def bit_patterns(array: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """The bit patterns of all items of an array of a stored type, in row-major order and the machine's byte order.
+    """Return the bit patterns of all items of an array of a stored type, in row-major order and native byte order.
 
-    Items of less than 8 bits are extended to a byte, with their sign.
+    Items of less than 8 bits are sign-extended to a byte.
     """
     stored = STORED_TYPES[array.dtype.name]
-    if stored.bits in (2, 4):  # what stands in the rest of the byte is ml_dtypes' own affair
+    if stored.bits in (2, 4):  # ml_dtypes leaves the unused bits of the byte undefined
         array = array.astype(f"{stored.kind}1")
     seen = array.view(stored.pattern.newbyteorder(array.dtype.byteorder))
     return np.ascontiguousarray(seen, stored.pattern).reshape(-1)

@@ -1,6 +1,6 @@
-"""Every exception that leaves nnr_codec.
+"""Exceptions raised by nnr_codec.
 
-All derive from :class:`NnrError` and from the builtin that fits, so ``except ValueError`` works as well.
+All derive from :class:`NnrError` and from a matching builtin, so ``except ValueError`` works as well.
 Programs identify an error by its class and attributes; the text of a message may change.
 """
 
@@ -41,7 +41,7 @@ class NnrError(Exception):
     Attributes
     ----------
     message : str
-        What is wrong, without the place.
+        Description of the error, without the place.
     rule : Requirement or None
         The rule of ISO/IEC 15938-17:2024 that a bitstream breaks, if it is known.
     clause : str
@@ -155,12 +155,12 @@ class TruncatedError(BitstreamError):
 
 
 class IncompleteError(TruncatedError):
-    """The bitstream ends, between two units, before all tensors were there that its topology or reference list names.
+    """The bitstream ends between two units, before all tensors of its topology or reference list.
 
     Parameters
     ----------
     named : int
-        How many tensors are named.
+        Number of tensors in the topology or list.
     missing : sequence of str
         Names of the missing tensors, in order.
     """
@@ -179,21 +179,21 @@ class ElementError(BitstreamError):
 
 
 class PayloadError(BitstreamError):
-    """A DeepCABAC payload that no encoder writes: overrun, no terminating bit, a level out of range."""
+    """A DeepCABAC payload is invalid: overrun, no terminating bit, or a level out of range."""
 
 
 class LimitError(BitstreamError):
-    """A bitstream or model asks for more than the caller's :class:`~nnr_codec.Limits` permit."""
+    """A bitstream or model requires more than the caller's :class:`~nnr_codec.Limits` permit."""
 
     _rule = Requirement.LIMITS
 
 
 class MissingReferenceError(NnrError, LookupError):
-    """Something outside the unit is needed and absent: a parent update, a topology, a reference list."""
+    """A required item outside the unit is absent: a parent update, a topology, a reference list."""
 
 
 class UnsupportedError(NnrError, ValueError):
-    """Legal, but outside what this version decodes, such as a reserved profile."""
+    """A legal bitstream uses a feature that this version does not support, such as a reserved profile."""
 
 
 class Option(str):
@@ -229,7 +229,7 @@ class EncodeError(NnrError, ValueError):
     Parameters
     ----------
     *parts : str
-        The parts of the message. Its first :class:`Option` is the attribute ``option``.
+        Parts of the message. The first :class:`Option` among them becomes the attribute ``option``.
     clause, tensor, where : str
         Attributes of :class:`NnrError`.
     """
@@ -247,7 +247,7 @@ class EncodeError(NnrError, ValueError):
 
 
 class WriteError(EncodeError):
-    """A structure that its own syntax table cannot represent."""
+    """A structure has values that its syntax table cannot represent."""
 
 
 class EncodeWarning(UserWarning):
@@ -274,19 +274,19 @@ class LossWarning(EncodeWarning):
     Attributes
     ----------
     tensors : mapping of str to float
-        SNR of each of them in dB, by name, the lowest first.
+        SNR of each of these matrices in dB, by name, lowest first.
     """
 
     tensors: Mapping[str, float]
 
 
 class FormatError(NnrError, ValueError):
-    """A model file that is malformed or cannot be represented.
+    """A model file is malformed or cannot be represented.
 
     Attributes
     ----------
     line, column : int
-        The place in a text, both from 1; 0 when there is none. ``clause`` is then one of NNEF 1.0.
+        Position in a text, from 1; 0 if there is none. With a position, ``clause`` is a clause of NNEF 1.0.
     """
 
     line: int = 0
@@ -303,4 +303,4 @@ class MissingDependencyError(FormatError, ImportError):
 
 
 class WorkerError(NnrError, RuntimeError):
-    """Work that was handed to an executor did not come back, or its worker cannot read a file that it is about."""
+    """An executor did not complete its work, or a worker cannot read an input file."""

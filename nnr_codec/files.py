@@ -1,10 +1,10 @@
-"""Outputs that appear whole or not at all: written under a temporary name in the target's folder, then renamed.
+"""Output files that appear complete or not at all: written under a temporary name, then renamed.
 
-A process that is killed leaves at most files and folders whose names end in :data:`PARTIAL_SUFFIX`. The next output in
-the same folder deletes those of the same user whose names tell of a process that is no more (:func:`remove_stale`).
-Others may be deleted where there is a target: what is replaced may stand under such a name until the new one is there,
-and of several files the first may be new by then, and the last not. A symbolic link at the target is replaced, never
-followed.
+A killed process leaves only files and folders whose names end in :data:`PARTIAL_SUFFIX`. The next output in the same
+folder deletes those of the same user whose names identify a process that has ended (:func:`remove_stale`). Others may
+be deleted by hand if the target exists: a replaced output is kept under such a name until the new one is in place, and
+an interrupted output of several files may have replaced only some of them. A symbolic link at the target is replaced,
+never followed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import BinaryIO, cast
 
 from .errors import FormatError
 
-#: How the names of unfinished outputs end.
+#: File name suffix of unfinished outputs.
 PARTIAL_SUFFIX = ".nnr-partial"
 
-#: Names that tell who is writing: the system, the process and when it began (:func:`own_suffix`).
+#: Names that identify the writing process: system, process number and start time (:func:`own_suffix`).
 _OWNED = re.compile(rf".*\.([0-9a-f]{{16}})-([1-9][0-9]{{0,9}})-([0-9]{{1,20}}){re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
-#: Of renameat2.
+#: Constants of renameat2 in Linux's uapi headers.
 _AT_FDCWD, _NOREPLACE, _EXCHANGE = -100, 1, 2
 
 
@@ -47,12 +47,12 @@ def output_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
     Raises
     ------
     FileExistsError
-        The target exists and ``overwrite`` is false (before any work, or at the end if somebody else made it
-        meanwhile), or it is something other than a file or a symbolic link.
+        The target exists and ``overwrite`` is false (raised before any work, or at the end if another process created
+        it meanwhile), or it is neither a file nor a symbolic link.
     IsADirectoryError
         The target is a directory.
     OSError
-        The system refuses; the target is untouched.
+        A system call fails; the target is unchanged.
     """
     target = _locate(path)
     mode = _replaceable_file(target, overwrite)
@@ -73,19 +73,19 @@ def output_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
 
 @contextlib.contextmanager
 def output_files(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Callable[[str], BinaryIO]]:
-    """Yield a function that creates files in the folder of ``path``; all appear when the block ends without exception.
+    """Yield a function that creates files in the folder of ``path``; all appear if the block ends without exception.
 
     Parameters
     ----------
     path : path
-        The target. Its folder must exist. The function may create it by its own name, and others beside it: it takes
-        a plain file name, and returns a binary file, which may be closed before the end.
+        The target. Its folder must exist. The yielded function takes a plain file name, that of the target or of a file
+        beside it, and returns a binary file, which may be closed before the end of the block.
     overwrite : bool
-        Whether existing files may be replaced; each new one gets the permissions of the old one.
+        Whether existing files may be replaced; each new file keeps the permissions of the old one.
 
-    They appear in the order of their creation, the target last. Where one of them cannot, the others are as they were.
+    Files appear in the order of their creation, the target last. If one of them fails, all others are restored.
 
-    Raises what :func:`output_file` raises, and FormatError for a name that is none, or is given twice.
+    Raises the errors of :func:`output_file`, and FormatError for an invalid or repeated name.
     """
     target = _locate(path)
     _replaceable_file(target, overwrite)
@@ -122,27 +122,27 @@ def output_directory(
 ) -> Iterator[Path]:
     """Yield an empty temporary folder that becomes ``path`` when the block ends without an exception.
 
-    What stood at ``path`` is replaced whole: none of its files survive.
+    An existing folder is replaced as a whole: none of its files survive.
 
     Parameters
     ----------
     path : path
-        The target. The folder that holds it must exist.
+        The target. Its parent folder must exist.
     overwrite : bool
-        Whether an existing file, symbolic link or folder may be replaced; a folder only when it is empty or holds the
-        file ``marker``, so that a wrong argument does not cost a home directory.
+        Whether an existing file, symbolic link or folder may be replaced; a folder only if it is empty or contains the
+        file ``marker``, so that a wrong argument cannot delete a home directory.
     marker : str
-        What models of this format have.
+        Name of a file that every model of this format contains.
 
     Raises
     ------
     FileExistsError
-        The target exists and ``overwrite`` is false, or it is a device or the like, a folder that does not look like a
-        model, or the current directory or one above it.
+        The target exists and ``overwrite`` is false, or it is a special file, a folder that does not look like a model,
+        the current directory or one of its parents.
     FormatError
         The path does not end in a name.
     OSError
-        The system refuses; the target is as it was.
+        A system call fails; the target is unchanged.
     """
     target = _locate(path)
     mode = _replaceable_directory(target, overwrite, marker)
@@ -168,7 +168,7 @@ def output_directory(
 
 
 def _locate(path: str | os.PathLike[str]) -> Path:
-    """The target below the real path of its folder; its last component is not followed."""
+    """Return the target with the real path of its folder; its last component is not resolved."""
     given = Path(path)
     if given.name in ("", ".."):
         raise FormatError(f"{os.fspath(path)!r} does not end in a name for an output")
@@ -176,40 +176,42 @@ def _locate(path: str | os.PathLike[str]) -> Path:
 
 
 def _partial(target: Path, suffix: str | None = None) -> Path:
-    # Forty characters keep the name below 255 bytes whatever their encoding.
+    # Forty characters keep the name below 255 bytes in any encoding.
     return target.with_name(f"{target.name[:40]}.{secrets.token_hex(8)}{own_suffix() if suffix is None else suffix}")
 
 
 def _aside(target: Path) -> Path:
-    """A name for what is replaced, which may be all that there is of it: nothing tells whose it is."""
+    """Return a name for a replaced output, without a process: it may be the only copy, so :func:`remove_stale` must
+    keep it."""
     return _partial(target, PARTIAL_SUFFIX)
 
 
-# ------------------------------------------------------------------------------------------------ what the killed leave
+# --------------------------------------------------------------------------------------- outputs of killed processes
 def own_suffix() -> str:
-    """How names of unfinished outputs of this process end; where the system tells processes apart, so do they."""
+    """Return the suffix of unfinished outputs of this process; it identifies the process if the system supports
+    that."""
     system, began = _system(), _began(os.getpid())
     return f".{system}-{os.getpid()}-{began}{PARTIAL_SUFFIX}" if system and began else PARTIAL_SUFFIX
 
 
 def remove_stale(folder: Path) -> None:
-    """Delete the unfinished outputs in a folder which processes of this user left that are no more.
+    """Delete the unfinished outputs in a folder that ended processes of this user left behind.
 
-    Nothing else goes: a name without the number of a process, on another system, since another start or in another
-    container says nothing about who lives.
+    Names without a process, or from another system, an earlier boot or another container are kept, because the state of
+    their process is unknown.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             found = _OWNED.fullmatch(entry.name)
             if not found or found[1] != _system() or not _is_gone(int(found[2]), found[3]):
                 continue
-            with contextlib.suppress(OSError):  # of this one
+            with contextlib.suppress(OSError):  # one entry must not stop the others
                 if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
                     _remove(Path(entry.path))
 
 
 def _system() -> str:
-    """What numbers of processes belong to: this start of this system, and the container; empty if that is not told."""
+    """Return the scope of process numbers: boot and container; empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read(100)
@@ -219,36 +221,36 @@ def _system() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in ticks since the system did; empty if that is not told."""
+    """Return the start time of a process in clock ticks since boot; empty if unknown."""
     with contextlib.suppress(OSError):
         if os.readlink("/proc/self") != str(os.getpid()):
-            return ""  # these are the processes of another container
+            return ""  # /proc belongs to another container
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()  # its name may hold anything
+            fields = file.read(4096).rpartition(b")")[2].split()  # the process name may contain anything
         if len(fields) > 19 and fields[19].isdigit():
             return fields[19].decode()
     return ""
 
 
 def _is_gone(pid: int, began: str) -> bool:
-    """Whether a process that began then is no more; not where that is not known."""
+    """Return whether a process with this start time has ended; False if unknown."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
         return False
-    return _began(pid) not in ("", began)  # another one has its number
+    return _began(pid) not in ("", began)  # the number was reused by another process
 
 
 @contextlib.contextmanager
 def _created(partial: Path, mode: int | None, path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a new file of this name, which is gone at the end if it still has it; ``path`` is what errors name."""
+    """Yield a new file of this name, deleted at the end if it still exists; errors name ``path``."""
     try:
         try:
             file = cast(BinaryIO, open(partial, "x+b", opener=_opener))  # noqa: SIM115  # closed below
         except OSError as error:
-            error.filename = os.fspath(path)  # the temporary name would tell the user nothing
+            error.filename = os.fspath(path)  # the temporary name would mean nothing to the user
             raise
         with file:
             if mode is not None:
@@ -263,7 +265,7 @@ def _opener(name: str, flags: int) -> int:
 
 
 def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
-    """What stands at the target, if it may be replaced."""
+    """Return the status of an existing target that may be replaced."""
     try:
         found = target.lstat()
     except FileNotFoundError:
@@ -276,7 +278,7 @@ def _existing(target: Path, overwrite: bool) -> os.stat_result | None:
 
 
 def _replaceable_file(target: Path, overwrite: bool) -> int | None:
-    """The permissions of the file to replace; None when there is none."""
+    """Return the permissions of the file to replace; None if there is none."""
     found = _existing(target, overwrite)
     if found is None or stat.S_ISLNK(found.st_mode):
         return None
@@ -286,7 +288,7 @@ def _replaceable_file(target: Path, overwrite: bool) -> int | None:
 
 
 def _replaceable_directory(target: Path, overwrite: bool, marker: str) -> int | None:
-    """The permissions of the folder to replace; None when there is none."""
+    """Return the permissions of the folder to replace; None if there is none."""
     found = _existing(target, overwrite)
     if found is None or not stat.S_ISDIR(found.st_mode):
         return None
@@ -300,9 +302,9 @@ def _replaceable_directory(target: Path, overwrite: bool, marker: str) -> int | 
 
 
 def _place(files: dict[Path, Path], target: Path, overwrite: bool) -> None:
-    """Give files their names, the target last; where one cannot have it, all are as they were."""
+    """Rename files to their final names, the target last; restore all if one fails."""
     asides: list[Path] = []
-    with contextlib.ExitStack() as undo:  # goes on where a step of it fails
+    with contextlib.ExitStack() as undo:  # continues if one of its callbacks fails
         for final in sorted(files, key=lambda final: final == target):
             if overwrite and _existing(final, overwrite):
                 _replaceable_file(final, overwrite)
@@ -319,7 +321,7 @@ def _place(files: dict[Path, Path], target: Path, overwrite: bool) -> None:
 
 
 def _set_aside(final: Path, aside: Path) -> None:
-    """Give a file, or a symbolic link, a second name; where there is no such thing, another one."""
+    """Give a file or symbolic link a second name; rename it if the file system has no hard links."""
     try:
         os.link(final, aside, follow_symlinks=False)
     except (OSError, NotImplementedError):
@@ -327,30 +329,30 @@ def _set_aside(final: Path, aside: Path) -> None:
 
 
 def _put_back(aside: Path, final: Path) -> None:
-    """Give what was set aside its name again, if it was."""
+    """Restore a file that was set aside, if it was."""
     with contextlib.suppress(FileNotFoundError):
         os.replace(aside, final)
-    aside.unlink(missing_ok=True)  # two names of one file are left as they are
+    aside.unlink(missing_ok=True)  # os.replace does nothing if both names refer to one file
 
 
 def _take_away(partial: Path, final: Path) -> None:
-    """Delete a file that was renamed; not one that somebody else made, by which that failed."""
+    """Delete a renamed file, but not a file of another process that made the rename fail."""
     with contextlib.suppress(FileNotFoundError):
         if not partial.exists() or os.path.samestat(partial.lstat(), final.lstat()):
             final.unlink()
 
 
 def _rename_new(partial: Path, target: Path) -> None:
-    """Rename a file to a name that does not exist."""
+    """Rename a file to a name that must not exist."""
     try:
-        # Unlike a rename, a second link never replaces what somebody else made meanwhile.
+        # Unlike a rename, a hard link never replaces a file that another process created meanwhile.
         os.link(partial, target)
     except FileExistsError:
         raise
     except OSError:
-        if _renamed(partial, target, _NOREPLACE):  # a file system without links
+        if _renamed(partial, target, _NOREPLACE):  # a file system without hard links
             return
-        # Claim the name, then replace the empty file that is ours.
+        # Claim the name, then replace our own empty file.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         try:
             os.replace(partial, target)
@@ -360,7 +362,7 @@ def _rename_new(partial: Path, target: Path) -> None:
 
 
 def _rename_new_directory(partial: Path, target: Path) -> None:
-    """Rename a folder to a name that does not exist."""
+    """Rename a folder to a name that must not exist."""
     if _renamed(partial, target, _NOREPLACE):
         return
     if os.name != "posix":
@@ -377,9 +379,9 @@ def _rename_new_directory(partial: Path, target: Path) -> None:
 
 
 def _swap(partial: Path, target: Path) -> None:
-    """Put a folder in the place of what stands there; what stood there is restored on failure, else removed."""
+    """Replace an existing folder; restore it on failure, otherwise delete it."""
     if _renamed(partial, target, _EXCHANGE):
-        aside = partial  # there was a target all the time
+        aside = partial  # the exchange is atomic: the target existed at every moment
     else:
         aside = _aside(target)
         try:
@@ -395,7 +397,7 @@ def _swap(partial: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file, a symbolic link or a folder, if it is there."""
+    """Delete a file, symbolic link or folder if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -403,9 +405,9 @@ def _remove(path: Path) -> None:
 
 
 def _renamed(one: Path, other: Path, flag: int) -> bool:
-    """Rename to a name that does not exist, or let two change places, in one step; False where there is no such thing.
+    """Rename to a new name, or exchange two names, atomically; return False if the system does not support that.
 
-    Raises FileExistsError.
+    Raises FileExistsError if the new name exists.
     """
     if sys.platform != "linux":
         return False
@@ -428,7 +430,7 @@ def _sync_file(name: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable where the system can; it has happened either way."""
+    """Make a rename durable if the system supports that; ignore errors, because the rename is done."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

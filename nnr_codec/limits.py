@@ -1,4 +1,4 @@
-"""What a caller lets a bitstream or model file cost, and the account that is charged before each cost arises."""
+"""Limits on the resources that a bitstream or model file may use, and the budget that is charged before each use."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from .errors import FormatError, LimitError
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper bounds on what untrusted input may make a decoder or reader allocate or loop over.
+    """Upper bounds on allocations and loops caused by untrusted input.
 
-    Sizes are in bytes, the rest are counts. The presets are :meth:`strict`, ``Limits()`` and :meth:`unlimited`.
+    Sizes are in bytes; all other limits are counts. The presets are :meth:`strict`, ``Limits()`` and :meth:`unlimited`.
 
     Parameters
     ----------
     max_unit_bytes, max_units, max_agg_depth : int
-        Of one unit; units of a bitstream; aggregates around a unit.
+        Size of one unit; units of a bitstream; nesting depth of aggregates.
     max_eg_bits, max_name_bytes, max_names : int
         Bits of an Exp-Golomb code after its prefix; bytes of a string; entries of all lists in headers together.
     max_dims, max_tensor_elements, max_tensor_bytes, max_total_bytes : int
-        Of one tensor; of all tensors of a bitstream or model together.
+        Limits of one tensor; of all tensors of a bitstream or model together.
     max_topology_bytes, max_codebook : int
-        Topology and quantization data, inflated, and files of a compressed archive that are no tensors, where these
-        inflate to more than 32 times the archive; entries of a codebook.
+        Inflated topology and quantization data, and files in a compressed archive other than tensors that inflate to
+        more than 32 times the archive; entries of a codebook.
     max_side_info_bytes : int
         The side-information record, inflated.
     max_pending_bytes, max_history_bytes : int
-        Parts of tensors that wait for the rest; what an UpdateState keeps.
+        Parts of tensors that wait for the remaining parts; contents of an UpdateState.
     max_decomp_elements : int
-        Multiplications of all decomposed tensors together, and additions to displacements of side information.
+        Multiplications of all decomposed tensors together, and additions for displacements in side information.
     max_archive_bytes : int
-        Members of a model archive together.
+        All members of a model archive together.
     allow_trailing : bool
-        Whether another bitstream may follow; it is not looked at.
+        Whether another bitstream may follow; it is ignored.
     expected : mapping of str to ndarray, or to (shape, dtype)
-        The only tensors that a bitstream may hold, with their shapes and dtypes: the strongest limit where one knows
-        them, as for an update of a model that is there. The model's own tensors will do.
+        The only tensors that a bitstream may contain, with their shapes and dtypes. This is the strongest limit if they
+        are known, as for an update of a known model; the tensors of the model can be passed directly.
     expected_kinds : bool
-        Whether what is expected are updates of these tensors: of dtypes it only matters then whether they are floats,
-        and a tensor of one number stands for a scalar.
+        Whether the bitstream has updates of the expected tensors. Dtypes then only have to agree in being floats or
+        not, and a tensor of one element matches a scalar.
     """
 
     max_unit_bytes: int = (1 << 31) - 1
@@ -67,7 +67,7 @@ class Limits:
     expected: Mapping[str, Any] | None = None
     expected_kinds: bool = False
 
-    #: Larger than any size that fits a machine.
+    #: Larger than any allocation.
     NONE: ClassVar[int] = (1 << 63) - 1
 
     def __post_init__(self) -> None:
@@ -83,12 +83,12 @@ class Limits:
 
     @classmethod
     def names(cls) -> list[str]:
-        """The limits that are numbers."""
+        """Return the names of the numeric limits."""
         return [limit.name for limit in fields(cls) if limit.type == "int"]
 
     @classmethod
     def strict(cls) -> Limits:
-        """For input from strangers: a few seconds of work and a few hundred megabytes at most."""
+        """Return limits for untrusted input: a few seconds of work and a few hundred megabytes at most."""
         return cls(
             max_unit_bytes=64 << 20,
             max_units=10_000,
@@ -107,7 +107,7 @@ class Limits:
 
     @classmethod
     def unlimited(cls) -> Limits:
-        """For input that the caller made: only what the machine and the code cannot exceed."""
+        """Return limits for trusted input: only the bounds of the machine and of the code."""
         n = cls.NONE
         return cls(
             max_units=n,
@@ -127,7 +127,7 @@ class Limits:
         )
 
     def check(self, name: str, value: int, what: str, unit: str = "") -> None:
-        """Raise LimitError when ``value`` (of ``what``, in a unit) exceeds the limit called ``name``."""
+        """Raise LimitError if ``value`` (of ``what``, in a unit) exceeds the limit called ``name``."""
         limit: int = getattr(self, name)
         if value > limit:
             raise LimitError(
@@ -140,9 +140,9 @@ class Limits:
     def check_expected(
         self, name: str, shape: tuple[int, ...] | None = None, dtype: str = "", *, is_bits: bool = False
     ) -> None:
-        """Raise LimitError when ``expected`` has no such tensor; without a shape, none of that name.
+        """Raise LimitError if ``expected`` has no such tensor; without a shape, only the name is checked.
 
-        ``is_bits`` tells that integers are differences of the patterns of floats.
+        ``is_bits``: the integers are differences of bit patterns of floats.
         """
         if self.expected is None:
             return
@@ -163,12 +163,12 @@ class Limits:
 
 
 def _limits(values: dict[str, Any]) -> Limits:
-    """The copy of pickled limits."""
+    """Return limits from pickled values."""
     return Limits(**values)
 
 
 def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
-    """Shape and numpy's name of the dtype, which may be another framework's."""
+    """Return the shape and the numpy name of the dtype, which may belong to another framework."""
     import numpy as np
 
     from .dtypes import STORED_TYPES
@@ -182,28 +182,29 @@ def _schema(tensor: Any) -> tuple[tuple[int, ...], str]:
 
 
 class Budget:
-    """A running account against :class:`Limits`; one for each bitstream or model that is read."""
+    """Resources used so far, checked against :class:`Limits`; one for each bitstream or model that is read."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.spent: dict[str, int] = {}
 
     def charge(self, name: str, amount: int, what: str) -> None:
-        """Add ``amount`` to the account of limit ``name``, or raise LimitError before it is spent."""
+        """Add ``amount`` to the use of limit ``name``; raise LimitError before the limit is exceeded."""
         total = self.spent.get(name, 0) + amount
         if total > getattr(self.limits, name):
             self.limits.check(name, total, what)
         self.spent[name] = total
 
     def tensor(self, shape: tuple[int, ...], itemsize: int, what: str) -> int:
-        """Charge a tensor before it is allocated; returns its number of elements.
+        """Charge a tensor before it is allocated; return its number of elements.
 
-        Raises FormatError for an empty tensor whose other extents are too large for an array, LimitError for others.
+        Raises FormatError for an empty tensor whose other extents are too large for an array, LimitError for exceeded
+        limits.
         """
         limits, elements = self.limits, prod(shape)
-        if not elements and prod(filter(None, shape)) * itemsize > limits.NONE:  # numpy counts a 0 as 1
+        if not elements and prod(filter(None, shape)) * itemsize > limits.NONE:  # numpy treats an extent of 0 as 1 here
             raise FormatError(f"shape {shape} is larger than any array", where=what)
-        if len(shape) > limits.max_dims:  # each of these is asked for each tensor
+        if len(shape) > limits.max_dims:  # checked inline: this runs for every tensor
             self.limits.check("max_dims", len(shape), f"{what}: number of dimensions")
         if elements > limits.max_tensor_elements:
             self.limits.check("max_tensor_elements", elements, f"{what}: number of elements")

@@ -1,4 +1,4 @@
-"""The neutral model container between model formats and the codec. It knows nothing of NNR's syntax."""
+"""Model container shared by model formats and codec, independent of NNR syntax."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Topology:
-    """How the tensors are wired, carried verbatim.
+    """Network graph of a model, stored verbatim.
 
     Parameters
     ----------
     format : str
-        As Table 4 has them: ``"nnef"`` for an NNEF 1.0 ``graph.nnef``, ``"onnx"``, ``"pytorch"``, ``"tensorflow"``; the
-        empty string for what has no number there, and is known by its content (NNR_TPL_UNREC).
+        Name of the format in Table 4: ``"nnef"`` for an NNEF 1.0 ``graph.nnef``, ``"onnx"``, ``"pytorch"``,
+        ``"tensorflow"``; empty for a format without a number, recognized by its content (NNR_TPL_UNREC).
     data : bytes
-        The text, byte for byte.
+        The file, byte for byte.
     quantization : bytes or None
-        The format's quantization text beside it (``graph.quant``), byte for byte.
+        The separate quantization text of the format (``graph.quant``), byte for byte.
     """
 
     format: str
@@ -35,30 +35,31 @@ class Topology:
 
 @dataclass(frozen=True)
 class Block:
-    """The names of the tensors that form one block of the network: a weight and what belongs to it.
+    """Names of the tensors of one block of the network: a weight and its companions.
 
     Parameters
     ----------
     weight : str
-        The weight; with ``g`` and ``h`` the name of their product, which no other tensor of the model has.
+        Name of the weight; with ``g`` and ``h``, of their product, which is not a tensor of the model.
     bias, beta, gamma, mean, var : str or None
-        Bias and batch normalization: one number for each index of the weight's first dimension.
+        Bias and batch normalization: one number for each index of the first dimension of the weight.
     scale : str or None
-        Local scaling: the weight of the network is ``weight`` with each index of its first dimension multiplied by it.
+        Local scaling: one factor for each index of the first dimension of ``weight``; the product is the weight of the
+        network.
     g, h : str or None
         Two matrices whose product is the weight, reshaped to ``shape``.
     shape : tuple of int or None
-        Of the product of ``g`` and ``h``; None for the matrix that it is.
+        Shape of the product of ``g`` and ``h``; None if it stays a matrix.
     axis : int
-        The dimension of the weight that bias, batch normalization and scale belong to.
+        Dimension of the weight to which bias, batch normalization and scale apply.
     epsilon : float or None
-        Of the batch normalization; None where it is not known.
+        Epsilon of the batch normalization; None if unknown.
     two_units : bool
-        ``g`` and ``h`` have a unit each, of which no other tensor of the block is.
+        True if ``g`` and ``h`` have a unit each, without other tensors of the block.
     corner : int or None
         The product is the displacement of the weight, seen as a matrix with a row for each index of its first
-        dimension: the weight less itself moved down and to the right by one, where the first column is ``corner``
-        times what left the last one, and the first row is 0. None: the product is the weight.
+        dimension: the weight minus a copy of itself shifted down and right by one. The first column of the copy is
+        ``corner`` times the shifted-out last column, and its first row is 0. None: the product is the weight.
     """
 
     weight: str
@@ -79,9 +80,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Slice:
-    """Where a tensor has the numbers of channels: along a dimension, ``outer`` times all channels of ``inner`` numbers.
+    """Position of channels in a tensor: along a dimension, ``outer`` repetitions of all channels of ``inner`` numbers.
 
-    Number ``i`` of channel ``c`` in repetition ``o`` stands at index ``offset + (o * size + c) * inner + i``.
+    Number ``i`` of channel ``c`` in repetition ``o`` has the index ``offset + (o * size + c) * inner + i``.
 
     Parameters
     ----------
@@ -89,8 +90,8 @@ class Slice:
     axis : int
     offset, outer, inner : int
     makes : bool
-        The weight, of a filter or a neuron for each channel, that makes the channels; False for what belongs to them
-        (biases, batch normalizations) and for what reads them.
+        True for the weight that produces the channels, with a filter or neuron for each; False for their biases and
+        batch normalizations, and for tensors that read the channels.
     """
 
     tensor: str
@@ -103,14 +104,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Channels:
-    """Channels of the activations of a network that can be removed, each from all of these tensors together.
+    """Channels of activations that can be removed, each from all listed tensors together.
 
     Parameters
     ----------
     size : int
-        How many there are.
+        Number of channels.
     parts : tuple of Slice
-        All tensors that have numbers of these channels.
+        All slices with numbers of these channels.
     """
 
     size: int
@@ -135,20 +136,21 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a topology says of its tensors.
+    """Information of a topology about its tensors.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        The declared shape of each tensor by name, in the order of the topology.
+        Declared shape of each tensor by name, in the order of the topology.
     blocks : tuple of Block
-        Which of them belong together. A function is called when they are first asked for.
+        Tensors that form blocks, or a function that returns them, called on first use.
     kinds : mapping of str to str
-        The kinds of type that each may have, letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any, if not said.
+        Type kinds that each tensor may have, as letters of :attr:`nnr_codec.dtypes.StoredType.kind`; any kind if
+        absent.
     ignores_case : bool
-        Names that differ in case alone are the same.
+        True if names that differ only in case are the same.
     channels : tuple of Channels
-        Which channels could be removed; only where that was asked for.
+        Channels that could be removed; only if requested.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -158,11 +160,11 @@ class Wiring:
     channels: tuple[Channels, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the graph that blocks are found in."""
+        """Return the state with the blocks, without the graph that they are found in."""
         return {**self.__dict__, "blocks": self.blocks}
 
     def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> Wiring:
-        """The same with other declared shapes of some tensors."""
+        """Return a copy with other declared shapes of some tensors."""
         known = str.casefold if self.ignores_case else str
         others = {known(name): shape for name, shape in shapes.items()}
         declared = {name: others.get(known(name), shape) for name, shape in self.shapes.items()}
@@ -171,24 +173,24 @@ class Wiring:
 
 @dataclass
 class Model:
-    """Named tensors in order, with the topology they belong to.
+    """Named tensors in order, with their topology.
 
     Parameters
     ----------
     tensors : mapping of str to ndarray
-        In the order of the file. Values may be read lazily by a mapping of its own.
+        Tensors in the order of the file. The mapping may read values lazily.
     topology : Topology or None
-        None for a bare set of tensors.
+        None for tensors without a graph.
     blocks : list of Block
-        Which tensors belong together, when the format knows.
+        Tensors that form blocks, if the format defines them.
     metadata : dict of str to str
-        What else the format wants back.
+        Other strings that the format stores.
     pruned : collection of str
-        Tensors that pruning gave other dimensions than the topology says: the tensors are right.
+        Tensors that pruning gave other dimensions than the topology; the tensors take precedence.
     format : str
-        Of the file that the tensors came from, as :func:`nnr_codec.load` names formats; empty when not known.
+        Format of the source file, as named by :func:`nnr_codec.load`; empty if unknown.
     aliases : dict of str to str
-        Tensors that are tied to another one, whose name follows; both are in ``tensors``.
+        Tied tensors, mapped to the name of the tensor that they equal; both are in ``tensors``.
     """
 
     tensors: Mapping[str, Array]
@@ -223,30 +225,30 @@ class StatefulModule(Protocol):
 
 @runtime_checkable
 class Portable(Protocol):
-    """Tensors that other processes can read by themselves, where they find the same files."""
+    """Tensors that other processes can read themselves if they have access to the same files."""
 
     def only(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """The tensors of these names; pickled it takes little: paths, sizes and places, no array.
+        """Return the named tensors in a form that pickles small: paths, sizes and offsets, no arrays.
 
-        Of files it compares sizes and times of change, which are the same on every machine that shares them.
+        For files it compares sizes and modification times, which are the same on every machine that shares them.
         """
 
 
 @runtime_checkable
 class Described(Protocol):
-    """Tensors of which type and shape are known without reading them."""
+    """Tensors whose dtype and shape are known without reading them."""
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of a tensor."""
+        """Return the dtype and shape of a tensor."""
 
 
 def described(tensors: Mapping[str, Array], name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of a tensor, without reading it where that is known."""
+    """Return the dtype and shape of a tensor, without reading it if possible."""
     return tensors.described(name) if isinstance(tensors, Described) else (tensors[name].dtype, tensors[name].shape)
 
 
 def only_of(tensors: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
-    """The tensors of these names for another process: where they are, or the arrays."""
+    """Return the named tensors for another process: their locations if possible, else the arrays."""
     return tensors.only(names) if isinstance(tensors, Portable) else {name: tensors[name] for name in names}
 
 
@@ -273,8 +275,8 @@ def source_size(model: Model) -> tuple[int, int]:
 
 
 def nbytes_of(tensors: Mapping[str, Array], name: str, unknown: int = 0) -> int:
-    """Bytes of a tensor; ``unknown`` for one that would have to be read for that."""
-    if type(tensors) is dict:  # of which that is asked most
+    """Return the size of a tensor in bytes; ``unknown`` if it would have to be read first."""
+    if type(tensors) is dict:  # the most frequent case
         return int(getattr(tensors[name], "nbytes", unknown))
     describe = getattr(tensors, "described", None)  # isinstance with a protocol takes 20 times as long
     if describe is None:

@@ -1,4 +1,4 @@
-"""The public names, each by one import statement; :func:`nnr_codec.__getattr__` imports them one by one."""
+"""Public names, one import statement each; :func:`nnr_codec.__getattr__` imports them lazily."""
 
 from .api.bitstreams import inspect as inspect
 from .api.bitstreams import units as units

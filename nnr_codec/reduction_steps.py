@@ -1,4 +1,4 @@
-"""Steps of parameter reduction as texts: ``sparsify(ratio=0.6), fold, lowrank(error=0.02)``."""
+"""Steps of parameter reduction in text form: ``sparsify(ratio=0.6), fold, lowrank(error=0.02)``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _OPTION = re.compile(r"\s*([a-z][a-z_]*)\s*=\s*([^\s=][^=\x00-\x1f]*?)\s*")
 
 @dataclass(frozen=True, init=False)
 class Step:
-    """A tool of parameter reduction and its options: ``Step("sparsify", ratio=0.6)``.
+    """Tool of parameter reduction with its options: ``Step("sparsify", ratio=0.6)``.
 
     Parameters
     ----------
     tool : str
-        Its name; docs/guides/reduction.md has all of them, and their options.
+        Name of the tool; docs/guides/reduction.md lists all tools and their options.
     **options
-        As the tool knows them; texts stand for what they read as.
+        Options of the tool; strings are parsed like option values in a text.
 
     Raises
     ------
     EncodeError
-        ``tool`` is no text. Whether there is such a tool is known when it is applied.
+        ``tool`` is not a string. Unknown tools are detected when the step is applied.
     """
 
     tool: str
@@ -46,7 +46,7 @@ class Step:
 
 
 def steps_of(given: object) -> tuple[Step, ...]:
-    """The steps that a text tells of, separated by commas, or that are given one by one; EncodeError for others."""
+    """Return the steps of a comma-separated text or of an iterable; raise EncodeError for other values."""
     if isinstance(given, str):
         return tuple(_parsed(given))
     if isinstance(given, Step):
@@ -63,7 +63,7 @@ def _text(one: object) -> str:
 
 
 def _parsed(text: str) -> Iterable[Step]:
-    """The steps of a text, which may be empty."""
+    """Yield the steps of a text, which may be empty."""
     start = 0
     while text.strip():
         found = _STEP.match(text, start)

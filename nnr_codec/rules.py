@@ -1,6 +1,7 @@
-"""Rules of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and that decoders enforce.
+"""Requirements of ISO/IEC 15938-17:2024 that ``nnr verify`` checks and decoders enforce.
 
-:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/reference/requirements.md`` lists all of them.
+:attr:`nnr_codec.errors.NnrError.rule` is one of them; ``docs/reference/requirements.md`` and ``nnr explain`` list
+all of them.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class Requirement(Enum):
     UNIT_SIZE = (
         "unit-size",
         "6.4.2",
-        "nnr_unit_size counts the bytes of size, header and payload, neither more nor less, and the unit lies "
-        "within what holds it.",
+        "nnr_unit_size is the number of bytes of size, header and payload, and the unit is within its aggregate or "
+        "bitstream.",
     )
     START_UNIT = "start-unit", "6.2.3", "The first unit of a bitstream is an NNR_STR."
     ONE_BITSTREAM = (
         "one-bitstream",
         "7.1",
-        "There is one bitstream where one is expected: an NNR_STR begins the next one.",
+        "One bitstream is not followed by another: a second NNR_STR starts a new bitstream.",
     )
     SINGLE_MPS = "single-mps", "6.2.3", "A bitstream has a single NNR_MPS."
     MPS_FIRST = "mps-first", "6.2.3", "The NNR_MPS comes before all NNR_NDU."
@@ -81,15 +82,15 @@ class Requirement(Enum):
     AGGREGATE_SELF_CONTAINED = (
         "aggregate-self-contained",
         "6.4.3.8",
-        "A self-contained aggregate decodes to the same tensors after no more than NNR_STR and NNR_MPS. An "
-        "NNR_LPS before it stays active inside (6.2.3, 6.3.3.8), and no tensor inside takes its step from it.",
+        "A self-contained aggregate decodes to the same tensors after only NNR_STR and NNR_MPS. An NNR_LPS "
+        "before it stays active inside (6.2.3, 6.3.3.8), and no tensor inside uses its step size.",
     )
     AGGREGATE_COUNT = "aggregate-count", "6.4.4.8", "An aggregate holds num_of_nnr_units_minus2 + 2 units."
-    AGGREGATE_UNIT_TYPE = "aggregate-unit-type", "6.4.3.8", "The types that an aggregate lists are those of its units."
+    AGGREGATE_UNIT_TYPE = "aggregate-unit-type", "6.4.3.8", "The types listed in an aggregate match its units."
     AGGREGATE_ENTRY_POINT = (
         "aggregate-entry-point",
         "6.4.3.8",
-        "The entry points that an aggregate lists are where its units begin, and lie inside it.",
+        "The entry points listed in an aggregate are the offsets of its units, and are inside it.",
     )
     QUANT_BITDEPTH = (
         "quant-bitdepth",
@@ -103,7 +104,7 @@ class Requirement(Enum):
     PAYLOAD_TYPE = "payload-type", "7.3.1", "The payload type is one of Table 16."
     SCAN_ORDER = "scan-order", "6.4.3.7", "scan_order is 0 to 4."
     TENSOR_DIMENSIONS = "tensor-dimensions", "6.4.3.7", "Each dimension of a coded tensor is at least 1."
-    DIMENSIONS_KNOWN = "dimensions-known", "6.4.3.7", "Dimensions that a unit leaves out are given by the topology."
+    DIMENSIONS_KNOWN = "dimensions-known", "6.4.3.7", "The topology supplies dimensions that a unit omits."
     FIRST_DIMENSION_SHIFT = (
         "first-dimension-shift",
         "6.4.3.7",
@@ -113,17 +114,17 @@ class Requirement(Enum):
     DATA_FORMAT_KIND = (
         "data-format-kind",
         "6.4.3.7",
-        "The format is one of integers for NNR_PT_INT and one of floats for all others.",
+        "The format is an integer format for NNR_PT_INT and a float format for all other types.",
     )
     REFERENCE_INDEX = (
         "reference-index",
         "6.4.3.7",
-        "topology_elem_id_index is, counted from 0, an entry of the reference list.",
+        "topology_elem_id_index is an index into the reference list, counted from 0.",
     )
     BLOCK_ELEMENTS = (
         "block-elements",
         "6.4.3.7",
-        "A block lists the ids of its tensors, in order: one for each that compressed_parameter_types names.",
+        "A block lists the ids of its tensors in order, one for each tensor in compressed_parameter_types.",
     )
     BLOCK_PARAMETERS = (
         "block-parameters",
@@ -133,20 +134,20 @@ class Requirement(Enum):
     DECOMPOSITION_PAYLOAD = (
         "decomposition-payload",
         "7.3.5",
-        "Decomposed tensors are of type NNR_PT_FLOAT or NNR_PT_BLOCK, and of one topology element.",
+        "Decomposed tensors have type NNR_PT_FLOAT or NNR_PT_BLOCK, and one topology element.",
     )
     DECOMPOSITION_PAIR = (
         "decomposition-pair",
         "6.4.3.7",
-        "A unit with G is followed by that with its H, which agrees about the tensor.",
+        "A unit with G is followed by the unit with its H, and both describe the same tensor.",
     )
     DECOMPOSITION_DIMENSIONS = (
         "decomposition-dimensions",
         "6.4.3.7",
-        "The rows and the rank of G and H multiply to the dimensions of the tensor.",
+        "The rows and the rank of G and H match the dimensions of the tensor.",
     )
     CODEBOOK_OFFSET = "codebook-offset", "6.4.3.7", "CbZeroOffset is an entry of the codebook."
-    CODEBOOK_VALUES = "codebook-values", "9.2.2", "The entries of a codebook are integers of 32 bits."
+    CODEBOOK_VALUES = "codebook-values", "9.2.2", "The entries of a codebook are 32-bit integers."
     CODEBOOK_INDEX = "codebook-index", "7.3.6", "Each level is an index into the codebook."
     SPLIT_MAPPING = (
         "split-mapping",
@@ -156,51 +157,55 @@ class Requirement(Enum):
     QUANTIZATION_PARAMETERS = (
         "quantization-parameters",
         "6.4.4.3",
-        "A parameter set in force gives the density and the quantization parameter of float tensors.",
+        "An active parameter set has the density and the quantization parameter of float tensors.",
     )
     REQUIRED_INFORMATION = (
         "required-information",
         "7.1",
-        "What decoding needs is in the bitstream or supplied beside it: here, the parent of an update.",
+        "All information for decoding is in the bitstream or supplied separately: here, the parent of an update.",
     )
     TOPOLOGY_FIT = (
         "topology-fit",
         "7.1",
-        "A topology that is supplied beside the bitstream has all of its tensors, in their shapes.",
+        "A separately supplied topology has all tensors of the bitstream, with their shapes.",
     )
-    UPDATE_SHAPE = "update-shape", "10.3.4.2.2", "The updates of one parameter have one shape and type."
+    UPDATE_SHAPE = "update-shape", "10.3.4.2.2", "All updates of a parameter have the same shape and type."
     INTEGER_RANGE = "integer-range", "7.3.2", "Integers fit the bits of their format."
-    FLOAT_RANGE = "float-range", "7.3.3", "Steps are normal numbers of the format, and values are finite (errata N6)."
+    FLOAT_RANGE = (
+        "float-range",
+        "7.3.3",
+        "Step sizes are normal numbers of the format, and values are finite (errata N6).",
+    )
     RAW_SIZE = "raw-size", "6.3.4.7", "Raw parameters take four bytes each."
     DEFLATE = "deflate", "6.4.3.5", "Deflated data follows RFC 1950 and ends with its unit."
-    PAYLOAD_COMPLETE = "payload-complete", "10.2.1.1", "The payload holds all bins of its tensors."
+    PAYLOAD_COMPLETE = "payload-complete", "10.2.1.1", "The payload contains all bins of its tensors."
     TERMINATING_BIT = "terminating-bit", "10.2.1.2", "terminating_one_bit is 1, and so is the last bit read before it."
     NESTING_ZERO_BIT = "nesting-zero-bit", "10.2.1.2", "The bits after the terminating one are 0."
     INTERVAL_OFFSET = "interval-offset", "10.3.2.4", "IvlOffset is less than IvlCurrRange, and not 510 or 511 at first."
     COMPLETE = (
         "complete",
         "7.1",
-        "All tensors are there that the topology, the reference list or side information names, unless it is an "
-        "update.",
+        "All tensors of the topology, the reference list and side information are present, except in an update.",
         "should",
     )
     SIDE_INFORMATION = (
         "side-information",
         "",
-        "Side information follows docs/reference/side-information.md, and units follow it; no rule of the standard.",
+        "Side information conforms to docs/reference/side-information.md, and units match it; not a rule of the "
+        "standard.",
         "extension",
     )
-    LIMITS = "limits", "", "Reading and decoding stay within the limits given; no rule of the standard.", "limit"
-    DECODABLE = "decodable", "7.1", "The decoder decodes it."
+    LIMITS = "limits", "", "Reading and decoding stay within the given limits; not a rule of the standard.", "limit"
+    DECODABLE = "decodable", "7.1", "The decoder can decode the bitstream."
     # NNEF (Annex A)
     NNEF_QUANTIZATION_STRING = (
         "nnef-quantization-string",
         "A.4",
-        "NNEF quantization information is one null-terminated string of UTF-8.",
+        "NNEF quantization information is one null-terminated UTF-8 string.",
     )
-    NNEF_STRING = "nnef-string", "A.4", "An NNEF topology is one null-terminated string of UTF-8."
-    NNEF_GRAPH = "nnef-graph", "A.1", "An NNEF topology follows NNEF 1.0.3."
-    NNEF_QUANTIZATION = "nnef-quantization", "A.1", "NNEF quantization information follows NNEF 1.0.3."
+    NNEF_STRING = "nnef-string", "A.4", "An NNEF topology is one null-terminated UTF-8 string."
+    NNEF_GRAPH = "nnef-graph", "A.1", "An NNEF topology conforms to NNEF 1.0.3."
+    NNEF_QUANTIZATION = "nnef-quantization", "A.1", "NNEF quantization information conforms to NNEF 1.0.3."
     NNEF_TOPOLOGY_FORMAT = (
         "nnef-topology-format",
         "A.4",
@@ -214,7 +219,7 @@ class Requirement(Enum):
     NNEF_LIST_CONSECUTIVE = (
         "nnef-list-consecutive",
         "A.4",
-        "A reference list stands in the topology unit that follows that of the NNEF topology.",
+        "A reference list is in the topology unit directly after the NNEF topology.",
         "should",
     )
     NNEF_REFERENCE_LIST = (
@@ -232,11 +237,11 @@ class Requirement(Enum):
         "A.4",
         "An NNR_QNT with NNEF quantization information comes before all NNR_NDU.",
     )
-    NNEF_NAMES = "nnef-names", "A.4", "Tensors are named by the variables of the NNEF topology."
+    NNEF_NAMES = "nnef-names", "A.4", "Tensors have the names of variables of the NNEF topology."
     NNEF_SHAPES = (
         "nnef-shapes",
         "A.1",
-        "A tensor has the shape that the NNEF topology in the bitstream declares for its variable, extents of 1 aside.",
+        "A tensor has the shape of its variable in the NNEF topology of the bitstream, apart from extents of 1.",
     )
     # Parameter sets, topology and quantization units (6.4.3.5, 6.4.3.6, 6.4.4.3 to 6.4.4.5)
     TOPOLOGY_FORMAT = "topology-format", "6.4.3.5", "No topology has a reserved storage format (7 to 127)."
@@ -250,16 +255,16 @@ class Requirement(Enum):
     TOPOLOGY_CARRIAGE = (
         "topology-carriage",
         "6.4.4.3",
-        "topology_carriage_flag tells whether NNR_TPL units carry the topology.",
+        "topology_carriage_flag is 1 if and only if NNR_TPL units carry the topology.",
         "should",
     )
     TOPOLOGY_DATA = (
         "topology-data",
         "6.4.4.3",
-        "Where tensors are not referred to by index, topology_data of an NNEF topology is not empty.",
+        "topology_data of an NNEF topology is not empty, unless units refer to tensors by index.",
     )
     BASE_MODEL_ID = "base-model-id", "6.4.4.3", "A bitstream of residuals (nnr_pre_flag) has a base_model_id."
-    MAP_COUNTS = "map-counts", "6.4.4.3", "The count that begins a performance map is not 0."
+    MAP_COUNTS = "map-counts", "6.4.4.3", "The count at the start of a performance map is not 0."
     REPRESENTATION_TYPE = (
         "representation-type",
         "6.4.4.5",
@@ -273,31 +278,31 @@ class Requirement(Enum):
     PRUNE_DIMENSIONS = (
         "prune-dimensions",
         "6.4.4.5",
-        "A dictionary gives each tensor one set of new dimensions, which its unit repeats if it has any.",
+        "A dictionary has one set of new dimensions per tensor; dimensions in its unit are equal.",
     )
     PRUNE_MASK = (
         "prune-mask",
         "8.3.3",
-        "A mask has a bit for each parameter or, for pruning, each output channel of the tensors (errata N1).",
+        "A mask has one bit per parameter or, for pruning, per output channel of the tensors (errata N1).",
     )
     # Tensors and their headers (6.4.3.7, 6.4.4.3, 7.3.3, 9.2.4)
     PARENT_FLAG = (
         "parent-flag",
         "6.4.3.7",
-        "In a bitstream of updates (mps_parent_signalling_enabled_flag) a tensor with put_node_depth above 0 is "
-        "one (parent_node_id_present_flag 1).",
+        "In a bitstream of updates (mps_parent_signalling_enabled_flag), a tensor with put_node_depth above 0 is "
+        "an update (parent_node_id_present_flag 1).",
     )
-    PARENT_DEPTH = "parent-depth", "6.4.3.7", "put_node_depth is one more than that of the parent."
+    PARENT_DEPTH = "parent-depth", "6.4.3.7", "put_node_depth is one more than the put_node_depth of the parent."
     UPDATE_ORDER = (
         "update-order",
         "6.4.3.7",
-        "put_node_depth rises from one update of a parameter of one device to the next.",
+        "put_node_depth increases from each update of a parameter of a device to the next.",
     )
     PARENT_TENSOR = "parent-tensor", "6.4.3.7", "A tensor has the parameter_id of its parent."
     PARENT_HASH = (
         "parent-hash",
         "6.4.3.7",
-        "The hash that names a parent is SHA-256 or SHA-512 of the payload of an earlier tensor.",
+        "The hash of a parent is the SHA-256 or SHA-512 of the payload of an earlier tensor.",
     )
     RESIDUAL_QUANTIZATION = (
         "residual-quantization",
@@ -307,24 +312,24 @@ class Requirement(Enum):
     RESIDUAL_FIRST = (
         "residual-first",
         "6.4.4.3",
-        "There are residuals (nnr_pre_flag) only after at least one update of the model.",
+        "Residuals (nnr_pre_flag) occur only after at least one update of the model.",
     )
     QUANTIZATION_METHOD_USED = (
         "quantization-method-used",
         "6.4.4.3",
-        "The quantization method flags in force name the method of each tensor.",
+        "The active quantization method flags include the method of each tensor.",
         "should",
     )
     PARAMETER_TYPES = (
         "parameter-types",
         "6.4.3.7",
-        "compressed_parameter_types names local scaling, bias and batch norm parameters of blocks alone, as no "
-        "other unit holds any.",
+        "compressed_parameter_types has bits for local scaling, bias and batch norm parameters only in blocks, "
+        "because no other unit contains these.",
         "should",
     )
     ENTRY_POINTS = (
         "entry-points",
         "6.4.3.7",
-        "The lists of entry points say what a decoder finds there that reads in order: IvlOffset, stateId and bits.",
+        "The lists of entry points match the state of a sequential decoder there: IvlOffset, stateId and bits.",
     )
-    FLOAT_EXACT = "float-exact", "7.3.3", "Each value is a float of the format without loss of precision."
+    FLOAT_EXACT = "float-exact", "7.3.3", "Each value is represented exactly in the float format."

@@ -1,6 +1,6 @@
-"""Runs models with inputs, in an inference engine that is installed: ``tract``, for NNEF.
+"""Execution of models in an installed inference engine: ``tract``, for NNEF.
 
-The engine works in a process of its own, so that a graph which it cannot bear harms nobody.
+The engine runs in its own process, so that a crash does not affect the caller.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from .subprocess_command import module_command
 
 
 def run_model(model: Model, inputs: Mapping[str, Array], *, timeout: float = 600.0) -> dict[str, Array]:
-    """The outputs of a model.
+    """Run a model and return its outputs.
 
     Parameters
     ----------
     model : Model
-        With an NNEF topology.
+        A model with an NNEF topology.
     inputs : mapping of str to ndarray
-        By the names of the graph's inputs, or one array for the only input. The first dimension is a whole multiple of
-        the graph's; the graph is run that many times.
+        Arrays by the names of the graph's inputs, or one array for the only input. The first dimension must be a
+        multiple of that in the graph; the graph runs once for each part.
     timeout : float
-        Seconds.
+        Time limit in seconds.
 
     Returns
     -------
     dict of str to ndarray
-        By the names of the graph's outputs; results of several runs are joined along the first dimension.
+        Arrays by the names of the graph's outputs; results of several runs are concatenated along the first dimension.
 
     Raises
     ------
     MissingDependencyError
         The engine is not installed.
     UnsupportedError
-        The topology is not NNEF.
+        The topology is not in NNEF format.
     FormatError
-        The inputs do not fit the graph, or the engine cannot run it.
+        The inputs do not match the graph, or the engine cannot run it.
     """
     if model.topology is None or model.topology.format != "nnef":
         raise UnsupportedError("only models with an NNEF topology can be run")
@@ -62,9 +62,9 @@ def run_model(model: Model, inputs: Mapping[str, Array], *, timeout: float = 600
 def run_folder(
     folder: str | os.PathLike[str], inputs: Mapping[str, Array], *, timeout: float = 600.0
 ) -> dict[str, Array]:
-    """The outputs of the model in an NNEF folder; see :func:`run_model`."""
+    """Run the model in an NNEF folder and return its outputs; see :func:`run_model`."""
     if importlib.util.find_spec("tract") is None:
-        raise MissingDependencyError("running NNEF models needs the package tract: pip install 'nnr_codec[clients]'")
+        raise MissingDependencyError("running NNEF models needs the package tract: pip install tract")
     with tempfile.TemporaryDirectory(prefix="nnr-run-") as scratch:
         source, target = os.path.join(scratch, "inputs.npz"), os.path.join(scratch, "outputs.npz")
         formats.save(Model(inputs), source)
@@ -86,7 +86,7 @@ def run_folder(
 
 
 def main() -> None:
-    """What the process does: run the folder argv[1] with the inputs in argv[2], and write outputs to argv[3]."""
+    """Run the folder argv[1] with the inputs in argv[2], and write the outputs to argv[3]."""
     tract: Any = importlib.import_module("tract")
     folder, source, target = sys.argv[1:4]
     try:
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _results(graph: str) -> list[str]:
-    """The names of the results of an NNEF graph, which the engine does not keep."""
+    """Return the names of the results of an NNEF graph, which the engine discards."""
     found = re.search(r"^\s*graph\s[^(]*\([^)]*\)\s*->\s*\(([^)]*)\)", graph, re.MULTILINE)
     return [name.strip() for name in found[1].split(",")] if found else []
 
@@ -127,7 +127,7 @@ def _run(model: Any, given: dict[str, Array], results: list[str]) -> dict[str, A
 
 
 def _portions(name: str, array: Array, dims: list[int]) -> list[Array]:
-    """The arrays of each run; numbers with a fraction become float32, as in the graph."""
+    """Return the arrays for each run; floats become float32, as in the graph."""
     if array.dtype.kind == "f":
         array = array.astype(np.float32, copy=False)
     if (

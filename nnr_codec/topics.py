@@ -54,7 +54,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Topic:
-    """One thing that a name stands for.
+    """Entry of ``nnr explain``.
 
     Parameters
     ----------
@@ -62,11 +62,11 @@ class Topic:
     kind : str
         One of KINDS.
     clause : str
-        Of ISO/IEC 15938-17:2024; empty for what is not in it.
+        Clause of ISO/IEC 15938-17:2024; empty if not in the standard.
     text : str
-        What it is.
+        Explanation.
     details : tuple of str
-        Lines: where it stands, its values, its rows.
+        Further lines: location, values, table rows.
     """
 
     name: str
@@ -77,19 +77,19 @@ class Topic:
 
 
 def explain(name: str) -> list[Topic]:
-    """What a name stands for.
+    """Return the topics with a name.
 
     Parameters
     ----------
     name : str
-        As ``scan_order``, ``tensor_dimensions[0]``, ``nnr_unit_header()``, ``Table 16``, ``NNR_PT_INT``,
-        ``TruncatedError``, ``max_dims``, ``N8``; case does not matter. A kind such as ``errata`` stands for all topics
-        of that kind, unless a topic has its name.
+        Name such as ``scan_order``, ``tensor_dimensions[0]``, ``nnr_unit_header()``, ``Table 16``, ``NNR_PT_INT``,
+        ``TruncatedError``, ``max_dims``, ``N8``; case is ignored. A kind such as ``errata`` selects all
+        topics of that kind, unless a topic has the same name.
 
     Raises
     ------
     LookupError
-        Nothing has that name; the message says which names are close.
+        No topic has that name; the message lists similar names.
     """
     known = topics()
     key = _key(name)
@@ -114,7 +114,7 @@ def _key(name: str) -> str:
 
 @lru_cache
 def topics() -> dict[str, tuple[Topic, ...]]:
-    """All topics, in the order of the standard and then of the package, by name without case, blanks and brackets."""
+    """Return all topics, those of the standard first, by name without case, spaces and brackets."""
     found: dict[str, list[Topic]] = defaultdict(list)
     for source in (
         _structures,
@@ -170,7 +170,7 @@ def _values(element: str) -> Iterator[str]:
 
 
 def _inferred(element: str) -> Iterator[str]:
-    """What a structure takes for an element that is not present."""
+    """Yield the value that a structure infers for an absent element."""
     for cls in CLASSES.values():
         value = vars(cls).get(element)
         if isinstance(value, int) and not element.startswith("nnr_reserved"):
@@ -251,13 +251,13 @@ def _outputs() -> Iterator[Topic]:
 
 
 def _prose(cls: type | ModuleType) -> list[str]:
-    """The lines of a docstring, without what only its markup needs."""
+    """Return the lines of a docstring without markup."""
     text = re.sub(r":\w+:`~?([^`]*)`|``", r"\1", inspect.cleandoc(cls.__doc__ or ""))
     return [line for line in text.splitlines() if line and line not in ("Parameters", "Attributes") and line.strip("-")]
 
 
 def of_kind() -> dict[str, list[str]]:
-    """The names of all topics by kind."""
+    """Return the names of all topics by kind."""
     kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for found in topics().values():
         for topic in found:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_READER = "asks decoders to ignore the value; ours does"
+_READER = "decoders ignore the value; nnr_codec does"
 _FRAME = "introduces the sentences that follow"
-_DECODER = "asks something of decoders; ours does it"
+_DECODER = "applies to decoders; nnr_codec conforms"
 
 
 class Shall(NamedTuple):
@@ -110,7 +110,7 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "6.4.3.8": (
         ("a self-contained aggregate decodes after NNR_STR and NNR_MPS", "aggregate-self-contained"),
-        ("and a full or partial model comes out", "aggregate-self-contained|payload-complete"),
+        ("and a full or partial model results", "aggregate-self-contained|payload-complete"),
         ("encoders do not use reserved types of aggregates", "aggregate-type"),
         ("a listed type is that of the unit", "aggregate-unit-type"),
         ("an entry point lies inside the aggregate", "aggregate-entry-point"),
@@ -125,9 +125,9 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
         ("dpm_count_thresholds is not 0", "map-counts"),
     ),
     "6.4.4.4": (
-        ("which sparsification map holds for what", "tells users of a map which one to take"),
-        ("which pruning map holds for what", "tells users of a map which one to take"),
-        ("which unification map holds for what", "tells users of a map which one to take"),
+        ("which sparsification map holds for what", "directs users of a map to the right one"),
+        ("which pruning map holds for what", "directs users of a map to the right one"),
+        ("which unification map holds for what", "directs users of a map to the right one"),
     ),
     "6.4.4.5": (
         ("count_ids is above 0", "prune-counts"),
@@ -150,7 +150,7 @@ _ENTRIES: dict[str, tuple[tuple[str, str], ...]] = {
     "7.3.2": (("integers fit their format", "integer-range"),),
     "7.3.3": (("values are floats without loss of precision", "float-exact|float-range"),),
     "7.3.6": (("which codebook is used", "names an input of the decoding process; ours does so"),),
-    "8.2.1": (("a copy of the folded network is kept for training", "asks something of an application that trains"),),
+    "8.2.1": (("a copy of the folded network is kept for training", "applies to training applications"),),
     "8.3.3": (
         ("1 in a sparsification mask: preserved", "prune-mask"),
         ("0 in a sparsification mask: made zero", "defines a value; decoding follows it"),

@@ -1,1 +1,1 @@
-"""The library's functions: the only place that joins formats, encoder and decoder."""
+"""Library functions. Only this package combines formats, encoder and decoder."""

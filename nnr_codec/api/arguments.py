@@ -1,4 +1,4 @@
-"""Types of arguments."""
+"""Types of function arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking into bitstreams, and checking them."""
+"""Functions to inspect and verify bitstreams."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def units(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> Iterator[Unit]:
-    """The units of a bitstream in order, headers and parameter sets as structures, payloads as bytes.
+    """Return the units of a bitstream in order, with headers and parameter sets as structures and payloads as bytes.
 
-    They may be changed, and written by :func:`write_units`.
+    Units may be changed and written with :func:`write_units`.
     """
     return iter(UnitReader(data, limits, session_for(topology_dimensions, topology, limits)))
 
@@ -42,7 +42,7 @@ def write_units(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> bytes:
-    """The bitstream of units; see :func:`nnr_codec.bitstream.units.write_units`."""
+    """Write a bitstream from units; see :func:`nnr_codec.bitstream.units.write_units`."""
     return write(units, session_for(topology_dimensions, topology, None))
 
 
@@ -53,7 +53,7 @@ def inspect(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> list[UnitInfo]:
-    """Facts about each unit of a bitstream, from headers alone."""
+    """Return a summary of each unit of a bitstream, from headers only."""
     return list(summarise(data, limits, session_for(topology_dimensions, topology, limits)))
 
 
@@ -65,9 +65,10 @@ def verify(
     inputs: Iterable[Bitstream] = (),
     topology: TopologySource | None = None,
 ) -> Report:
-    """Check a bitstream against every rule of the standard that a program can check, and report all violations.
+    """Check a bitstream against every requirement of the standard that a program can check; report all violations.
 
-    See :func:`nnr_codec.conformance.verify.verify`; an NNEF topology, in the bitstream or given, is read as well.
+    An NNEF topology, in the bitstream or passed separately, is checked too. See
+    :func:`nnr_codec.conformance.verify.verify`.
     """
     from ..conformance.verify import verify as check
 
@@ -76,26 +77,26 @@ def verify(
 
 
 def verify_model(source: Source, *, limits: Limits | None = None) -> ModelReport:
-    """Check an NNEF model against the rules of NNEF 1.0.3, chapter 6, and report all that is wrong.
+    """Check an NNEF model against the rules of NNEF 1.0.3, chapter 6; report all violations.
 
     Parameters
     ----------
     source : path, bytes-like or binary file
-        A directory, a tar, a gzipped tar, or the text of a graph, of which alone no tensor files are asked for.
+        A directory, a tar, a gzipped tar, or the text of a graph; for a text alone, tensor files are not required.
     limits : Limits, optional
-        What the model may cost.
+        Resource limits for reading the model.
 
     Returns
     -------
     ModelReport
-        Shapes are not propagated through operations.
+        Findings. Shapes are not propagated through operations.
 
     Raises
     ------
     FormatError
-        It is no NNEF model, or its container is malformed.
+        It is not an NNEF model, or its container is malformed.
     LimitError
-        It asks for more than the limits permit.
+        It exceeds the limits.
     OSError
         It cannot be read.
     """

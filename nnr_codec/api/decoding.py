@@ -1,4 +1,4 @@
-"""From bitstreams to models."""
+"""Decoding of bitstreams to models."""
 
 from __future__ import annotations
 
@@ -63,61 +63,58 @@ def decode(
     Parameters
     ----------
     data : bytes-like, path or binary file
-        A whole bitstream of either profile.
+        A complete bitstream of either profile.
     framework : {"np", "pt"}
         ``"np"``: return a Model of numpy arrays. ``"pt"``: return a dict of PyTorch tensors by name, for
         ``load_state_dict``; tied tensors are one object.
     limits : Limits, optional
-        What it may cost; ``Limits.strict()`` for input from strangers.
+        Resource limits; ``Limits.strict()`` for untrusted input.
     topology_dimensions : mapping of str to sequence of int, optional
-        Dimensions of tensors whose units leave them out (tensor_dimensions_flag 0); those of others come from the
-        topology.
+        Dimensions of tensors whose units omit them (tensor_dimensions_flag 0); others come from the topology.
     raw : bool
-        Give the Rec* tensors of clause 7.3 as coded: no product of decomposed tensors, no local scaling, no splitting
-        of units with several tensors, no side information.
+        Return the Rec* tensors of clause 7.3 as coded: without multiplying decomposed tensors, applying local scaling,
+        splitting units with several tensors or using side information.
     allow_missing : bool
-        Whether tensors may be missing that the topology or the reference list names; an update may always lack some.
+        Accept a bitstream without some tensors of the topology or reference list; updates may always omit tensors.
     jobs : int
         As for :func:`encode`.
     executor : concurrent.futures.Executor, optional
-        Likewise; of a bitstream by its path, workers read units themselves.
+        As for :func:`encode`; for a bitstream given by path, workers read the units themselves.
     dtype : str
-        ``"float32"`` or ``"float16"``: give floats of all types as this one; ElementError for a finite value that it
-        cannot hold. ``"source"``: tensors are of the types that they had.
+        ``"float32"`` or ``"float16"``: convert all floats to this type; ElementError for a finite value that it cannot
+        represent. ``"source"``: restore the original types.
     topology : Topology, Model or path, optional
-        Takes the place of the one that the bitstream carries, if it does: a graph, or a model of which nothing but its
-        topology is looked at.
+        Replaces the topology of the bitstream, if any: a graph, or a model from which only the topology is used.
 
     Returns
     -------
     Model or dict of str to torch.Tensor
-        Tensors by topology element id, in bitstream order; the topology, if there is one. Where side information says
-        no more, types are those of Table 15. Tensors of one dimension that belong to a weight have the shape that the
-        topology declares. Local scaling is multiplied into the weight unless the network does so itself; a batch
-        normalization that was folded has its own variables again (8.2.1).
+        Tensors by topology element id, in bitstream order, and the topology, if there is one. Without side information,
+        dtypes are those of Table 15. One-dimensional tensors of a block have the shape that the topology declares.
+        Local scaling is multiplied into the weight unless the network applies it; the variables of a folded batch
+        normalization are restored (8.2.1).
 
     Raises
     ------
     FormatError
-        The topology given is none, or its variables are not the tensors of the bitstream.
+        The given topology is invalid, or its variables do not match the tensors of the bitstream.
     BitstreamError
-        The bitstream is malformed (TruncatedError, ElementError, PayloadError), lacks tensors (IncompleteError) or asks
-        for more than the limits permit (LimitError); the error says in which unit, which syntax element and at which
-        bit.
+        The bitstream is malformed (TruncatedError, ElementError, PayloadError), lacks tensors (IncompleteError) or
+        exceeds the limits (LimitError); the error names the unit, syntax element and bit.
     MissingReferenceError
-        It refers to something that it does not carry, such as an earlier update: see UpdateDecoder.
+        The bitstream refers to something outside it, such as an earlier update: see UpdateDecoder.
     UnsupportedError
-        A profile or version of the side information that is not defined.
+        The profile or the version of the side information is not defined.
     MissingDependencyError
-        A type that numpy does not have, and ``ml_dtypes`` is not installed (extra ``types``).
+        A dtype requires ``ml_dtypes``, which is not installed (extra ``types``).
     WorkerError
-        The executor has lost the work on a tensor, or a worker does not find the bitstream's file.
+        The executor lost the work on a tensor, or a worker cannot find the bitstream's file.
 
     Warns
     -----
     PruningWarning
-        Masks of pruning information fit no tensors, and are not applied. All ways of decoding issue it once for each
-        bitstream, when the result is complete; ``raw`` tensors are without masks in any case.
+        Masks of pruning information match no tensors and are ignored. All decoding functions issue it once for each
+        bitstream, when the result is complete. Masks are never applied to ``raw`` tensors.
     """
     if framework not in ("np", "pt"):
         raise ValueError(f"framework is 'np' or 'pt', not {framework!r}")
@@ -153,28 +150,30 @@ def decode_file(
     resume: bool = False,
     **options: Unpack[OpenOptions],
 ) -> None:
-    """Decode an NNR bitstream into a model file, tensor by tensor; the file appears whole or not at all.
+    """Decode an NNR bitstream into a model file, tensor by tensor; the file appears complete or not at all.
 
-    Only some tensors at a time are in memory. What cannot be written so is found out when its turn comes.
-    Raises the exceptions of :func:`decode` and :func:`save`. Warns like :func:`decode`, after the file is complete.
+    Only a few tensors are in memory at a time. A tensor that the format cannot represent raises an error when it is
+    reached.
 
     Parameters
     ----------
     data : bytes-like, path, binary file or NnrFile
-        A whole bitstream, or one that :func:`open` has opened.
+        A complete bitstream, or one opened by :func:`open`.
     target : path or binary file
     format, overwrite
         As for :func:`save`.
     progress : callable, optional
-        Told each name, when its tensor is decoded.
+        Called with the name of each decoded tensor.
     names : iterable of str, optional
-        Which tensors; by default all.
+        Tensors to decode; default: all.
     allow_missing, jobs, executor
         As for :func:`decode`.
     resume : bool
         As for :func:`encode_file`: store decoded tensors until the model is complete.
     **options
-        Those of :func:`open`, unless ``data`` is open.
+        Options of :func:`open`, unless ``data`` is an open file.
+
+    Raises the errors of :func:`decode` and :func:`save`. Warns like :func:`decode`, after the file is written.
     """
     check_options(decode_file, options, OpenOptions.__annotations__)
     with ExitStack() as stack:
@@ -211,9 +210,9 @@ def open(  # as in gzip.open
     dtype: str = "source",
     topology: TopologySource | None = None,
 ) -> NnrFile:
-    """Open a bitstream as a mapping that decodes a tensor when it is asked for.
+    """Open a bitstream as a mapping that decodes each tensor on access.
 
-    Parameters and errors are those of :func:`decode`. Of a file that can be sought only headers are read, and the units
-    of the tensors that are asked for; TruncatedError where somebody has cut it short meanwhile.
+    Parameters and errors are those of :func:`decode`. Of a seekable file, only headers and the units of requested
+    tensors are read; TruncatedError if the file was shortened after opening.
     """
     return NnrFile(data, limits, topology_dimensions, dtype=dtype, topology=topology)

@@ -1,4 +1,4 @@
-"""From models to bitstreams."""
+"""Encoding of models to bitstreams."""
 
 from __future__ import annotations
 
@@ -35,39 +35,39 @@ def encode(
     Parameters
     ----------
     model : Model, mapping of str to ndarray or torch.Tensor, torch.nn.Module, path or binary file
-        Tensors of any type of :data:`nnr_codec.dtypes.STORED_TYPES`, those of ``ml_dtypes`` (bfloat16, float8, int4)
-        among them, and of any shape. What NNR cannot express, such as a shape without elements, stands in a
-        side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
+        Tensors of any shape and any type of :data:`nnr_codec.dtypes.STORED_TYPES`, including those of ``ml_dtypes``
+        (bfloat16, float8, int4). Properties that NNR cannot represent, such as a shape without elements, are stored in
+        a side-information record (docs/reference/side-information.md), unless ``side_info`` is False.
     config : EncoderConfig, optional
     jobs : int
-        Threads to use; of an executor, how many workers it has, where these are not as many as this machine has
-        processors. The result is the same for any number.
+        Number of threads; with an executor, its number of workers if that differs from the number of processors. The
+        result does not depend on it.
     executor : concurrent.futures.Executor, optional
-        Used in the place of threads of our own: of threads, of processes, of other machines (docs/guides/executors.md).
-        Of models in files its workers get paths, and read the tensors themselves. The call must not come from one of
-        its workers, which would wait for itself.
+        Used instead of threads: an executor with threads, processes or other machines (docs/guides/executors.md). For
+        models in files, workers get paths and read the tensors themselves. The call must not come from one of its
+        workers, which would deadlock.
     **options
-        Fields of EncoderConfig, replacing those of ``config`` or of the preset that ``preset`` names: ``exact=True``
-        keeps every bit.
+        Fields of EncoderConfig that replace those of ``config`` or of the preset named by ``preset``: ``exact=True``
+        encodes losslessly.
 
     Returns
     -------
     bytes
-        The same for the same input and options, on every machine that deflates the topology alike.
+        The bitstream. It is the same for the same input and options, on every machine with the same deflate results.
 
     Raises
     ------
     EncodeError
-        A tensor cannot be coded as asked; the message names it.
+        A tensor cannot be coded with these options; the message names it.
     FormatError
         The model file is malformed.
     WorkerError
-        The executor has lost the work on a tensor, or a worker does not find the model's file.
+        The executor lost the work on a tensor, or a worker cannot find the model's file.
 
     Warns
     -----
     EncodeWarning
-        An option has no effect on the model, or not on all of its blocks; a rule matches no tensor.
+        An option has no effect on the model or on some of its blocks; a rule matches no tensor.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(encode, config, options))
@@ -88,9 +88,9 @@ def encode_file(
     resume: bool = False,
     **options: Unpack[EncoderOptions],
 ) -> EncodeReport:
-    """Encode a model into a file, unit by unit; the file appears whole or not at all.
+    """Encode a model into a file, unit by unit; the file appears complete or not at all.
 
-    Only some tensors at a time are in memory, if they are in a file.
+    For a model in a file, only a few tensors are in memory at a time.
 
     Parameters
     ----------
@@ -98,16 +98,16 @@ def encode_file(
         As for :func:`encode`.
     target : path or binary file
     overwrite : bool
-        Replace an existing file; otherwise it raises FileExistsError.
+        Replace an existing file; otherwise raise FileExistsError.
     progress : callable, optional
         Called with a TensorReport after each tensor.
     statistics : bool
-        Decode what is written, and measure what ``to_json``, ``to_html`` and ``save`` of the report need.
+        Decode the output and measure the data for ``to_json``, ``to_html`` and ``save`` of the report.
     resume : bool
         Store finished units in a checkpoint, the folder ``target`` with ``.parts`` appended, until the file is
         complete. After an interruption the same call resumes: it plans all tensors again, and codes the missing units.
-        The result is the same. ``target`` must be a path; FileExistsError for a folder of that name that is no
-        checkpoint, or one of another version.
+        The result is the same. ``target`` must be a path; FileExistsError if a folder of that name is not
+        a checkpoint, or is one of another version.
     """
     started = time.perf_counter()
     loaded = formats.as_model(source)

@@ -1,4 +1,4 @@
-"""Model files, and checkpoints beside targets."""
+"""Model files, and checkpoints beside output files."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def load(source: Source, *, format: str | None = None, limits: Limits | None = N
 def save(
     model: Model | Mapping[str, Array], target: Target, *, format: str | None = None, overwrite: bool = False
 ) -> None:
-    """Write a model file, whole or not at all; see :func:`nnr_codec.formats.save`."""
+    """Write a model file, complete or not at all; see :func:`nnr_codec.formats.save`."""
     formats.save(formats.as_model(model), target, format=format, overwrite=overwrite)
 
 
 def checkpoint_for(target: Target, resume: bool) -> AbstractContextManager[Checkpoint | None]:
-    """Return the checkpoint of a target, if there is to be one; ValueError for a target without a name."""
+    """Return the checkpoint of a target, or None without ``resume``; ValueError for a target without a name."""
     if not resume:
         return nullcontext()
     if not isinstance(target, (str, os.PathLike)):
@@ -38,5 +38,5 @@ def checkpoint_for(target: Target, resume: bool) -> AbstractContextManager[Check
 
 
 def file_name(source: ModelSource) -> str:
-    """Name of a model's file, without folders; empty where it came from none."""
+    """Return the base name of a model's file; empty if the model has no file."""
     return os.path.basename(os.path.normpath(source)) if isinstance(source, (str, os.PathLike)) else ""

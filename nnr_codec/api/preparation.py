@@ -1,4 +1,4 @@
-"""What a model becomes before it is coded."""
+"""Preparation of a model for coding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .decoding import decode
 
 
 def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
-    """The options with all amounts of steps of reduction: those that a target decides on give the best SNR."""
+    """Return the options with all amounts of reduction steps set; amounts left to a size target maximize the SNR."""
     if not open_amounts(config):
         return config
 
@@ -37,9 +37,9 @@ def with_all_amounts(model: Model, config: EncoderConfig) -> EncoderConfig:
 
 
 def prepared_model(model: Model, config: EncoderConfig, reports: list[StepReport] | None = None) -> Prepared:
-    """The model as it is coded; FormatError for the text of a graph without the tensors of its variables.
+    """Return the model in the form that is coded; FormatError for a graph whose variables have no tensors.
 
-    What steps of ``config.reduce`` do goes into ``reports``, if there are any.
+    The effect of each step of ``config.reduce`` is appended to ``reports``, if given.
     """
     if model.topology and not model.tensors and (wanted := len(formats.wiring(model.topology).shapes)):
         raise FormatError(f"the model is a graph alone, and its {wanted} variables have no tensor files")

@@ -1,4 +1,4 @@
-"""What encoding would do: sizes, scores, steps of reduction, performance maps."""
+"""Trials of an encoding: estimated sizes, scores, reduction steps, performance maps."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def estimate(
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
 ) -> EncodeReport:
-    """What :func:`encode_file` would report, without coding: sizes are estimated, those of large tensors by excerpts.
+    """Estimate the report of :func:`encode_file` without coding; sizes of large tensors are estimated from excerpts.
 
-    Parameters and errors are those of :func:`encode`; a target is met by what is estimated.
+    Parameters and errors are those of :func:`encode`; size targets apply to the estimated size.
     """
     started = time.perf_counter()
     loaded = formats.as_model(model)
@@ -69,31 +69,32 @@ def tune(
     budget: int = 40,
     **options: Unpack[EncoderOptions],
 ) -> Tuning:
-    """Find the coarsest steps at which a score of the decoded model holds, tensor by tensor.
+    """Find the coarsest step sizes at which the score of the decoded model stays within a tolerance.
 
-    All tensors are made coarser together, then groups of them, those first that take most bytes.
+    All tensors are made coarser together, then groups of them, starting with the tensors that take the most bytes.
 
     Parameters
     ----------
     model : Model, mapping of str to ndarray, path or binary file
     evaluate : callable
-        From a Model with decoded tensors to a number, of which more is better, such as an accuracy.
+        Function from a Model with decoded tensors to a number; higher is better, as for an accuracy.
     tolerance : float
-        By how much the score may be less than that of ``model``.
+        Maximum loss of the score relative to that of ``model``.
     config, **options
-        As for :func:`encode`: where the search begins. Rules may keep tensors exact, which then stay so.
+        As for :func:`encode`: the starting point of the search. Tensors that rules keep exact stay exact.
     budget : int
-        Calls of ``evaluate`` at most, that of ``model`` included; each comes after an encoding and a decoding.
+        Maximum number of calls of ``evaluate``, including the one for ``model``; each other call needs an encoding and
+        a decoding.
 
     Returns
     -------
     Tuning
-        The options that give the smallest bitstream whose score held, and what that takes.
+        Options of the smallest bitstream whose score is within the tolerance, and its size.
 
     Raises
     ------
     EncodeError
-        No steps hold the score, or the options have a target.
+        No step sizes meet the tolerance, or the options have a size target.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, configured(tune, config, options))
@@ -112,10 +113,10 @@ def tune(
 
 
 def folded(model: ModelSource, config: EncoderConfig | None = None, **options: Unpack[EncoderOptions]) -> Model:
-    """The model that a bitstream of these options restores, but for quantization.
+    """Return the model that a bitstream with these options restores, apart from quantization.
 
-    It is ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two leave the
-    outputs of the network what they are, up to rounding. Parameters and errors are those of :func:`encode`.
+    It equals ``model`` unless ``reduce``, ``fold_batchnorm`` or ``local_scaling`` change tensors. The latter two keep
+    the outputs of the network, up to rounding. Parameters and errors are those of :func:`encode`.
     """
     loaded = formats.as_model(model)
     return prepared_model(loaded, with_all_amounts(loaded, configured(folded, config, options))).restored
@@ -133,19 +134,19 @@ def reduce(
     ----------
     model : Model, mapping of str to ndarray, path or binary file
     steps : str or sequence of Step
-        Such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md has all tools and their options.
+        Steps such as ``"sparsify(ratio=0.6), fold"``; docs/guides/reduction.md lists all tools and their options.
     config, **options
-        As for :func:`encode`: rules keep tensors out, estimated sizes follow the rest.
+        As for :func:`encode`: rules can exclude tensors; all options affect the estimated sizes.
 
     Returns
     -------
     Reduction
-        The reduced model, and what each step did to size and error.
+        The reduced model, and the effect of each step on size and error.
 
     Raises
     ------
     EncodeError
-        A step or one of its options does not exist, or there is nothing that it could do.
+        A step or one of its options does not exist, or a step has no effect.
     """
     loaded = formats.as_model(model)
     settings = with_all_amounts(loaded, replace(configured(reduce, config, options), reduce=steps))
@@ -164,37 +165,37 @@ def measure(
     jobs: int = 1,
     **options: Unpack[EncoderOptions],
 ) -> Performance:
-    """Performance maps of a bitstream, by measurement (6.4.4.3): its decoded model is reduced further, and evaluated.
+    """Measure performance maps of a bitstream (6.4.4.3): reduce its decoded model further and evaluate it.
 
-    With the same options, and ``performance`` set to what this returns, :func:`encode` gives a bitstream that has these
-    maps, and decodes to the model that they tell of.
+    With the same options, and ``performance`` set to the result, :func:`encode` returns a bitstream with these maps,
+    which decodes to the model that the maps describe.
 
     Parameters
     ----------
     model : Model, mapping of str to ndarray, path or binary file
     evaluate : callable
-        From a Model to its accuracy, or to that and a sequence of the accuracies of its classes, in the order of the
-        network's outputs, None for those of which the map is to say nothing. It is called once for each point, and
-        with ``target_size`` or ``target_ratio`` once more.
+        Function from a Model to its accuracy, or to a pair of accuracy and sequence of accuracies of the classes, in
+        the order of the network's outputs, with None for classes that the map omits. It is called once for each point,
+        and once more with ``target_size`` or ``target_ratio``.
     maps : mapping of str to sequence of float, or None
-        Which maps, and their points, 254 at most: thresholds of ``"sparsification"``, ratios of ``"pruning"``,
-        thresholds of ``"unification"`` (in blocks of 2x2x2), mean square errors of ``"decomposition"``. None: some that
-        suit the weights.
+        Maps to measure, each with at most 254 points: thresholds of ``"sparsification"``, ratios of ``"pruning"``,
+        thresholds of ``"unification"`` (in blocks of 2x2x2), mean square errors of ``"decomposition"``. None: points
+        chosen from the weights.
     metric : str, optional
-        performance_metric_type, such as ``"top-1"``; the maps are marked as being in it.
+        performance_metric_type, such as ``"top-1"``; the maps are marked as using it.
     config, jobs, **options
-        As for :func:`encode`; of ``performance``, what else it tells is kept.
+        As for :func:`encode`; other fields of ``performance`` are kept.
 
     Returns
     -------
     Performance
-        All numbers are those of float32, as they will be read.
+        The maps. All numbers are rounded to float32, as a decoder reads them.
 
     Raises
     ------
     EncodeError
-        There is no such map, a point is none or cannot be applied to the model, ``evaluate`` gives no finite number, or
-        ``metric`` is empty.
+        A map does not exist, a point is invalid or cannot be applied to the model, ``evaluate`` returns no finite
+        number, or ``metric`` is empty.
     """
     loaded, asked = formats.as_model(model), configured(measure, config, options)
     known = asked.performance if isinstance(asked.performance, Performance) else Performance()
@@ -213,12 +214,12 @@ def measure(
         tables = {kind: getattr(found, kind) for kind in maps}
         return replace(known, maps=replace(known.maps, **tables))
 
-    from ..encoder import performance_maps  # imported here only: most callers do not need it
+    from ..encoder import performance_maps  # imported here because no other function needs it
 
     kinds = performance_maps.checked(maps)
     decoded = coded(replace(asked, performance=known))
     points = performance_maps.filled(decoded, kinds)
-    if asked.target_size is not None or asked.target_ratio is not None:  # maps leave less for the tensors
+    if asked.target_size is not None or asked.target_ratio is not None:  # maps reduce the bytes left for the tensors
         blank = performance_maps.blank(decoded, points, evaluate(decoded))
         decoded = coded(replace(asked, performance=told(blank)))
 

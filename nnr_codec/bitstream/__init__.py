@@ -1,1 +1,1 @@
-"""Units and payloads: how syntax structures and coded tensors become an NNR bitstream, and back."""
+"""Bitstream layer: conversion between syntax structures or coded tensors and the bytes of units and payloads."""

@@ -1,4 +1,5 @@
-"""Aggregate units: writing them, and extracting what stands alone (ISO/IEC 15938-17:2024, 6.2.2, 6.3.3.8, 6.4.3.8)."""
+"""Writing of aggregate units, and extraction of self-contained parts (ISO/IEC 15938-17:2024, 6.2.2, 6.3.3.8,
+6.4.3.8)."""
 
 from __future__ import annotations
 
@@ -30,27 +31,27 @@ def write_aggregate(
     ctu_scan_order: Sequence[int] = (),
     session: Session | None = None,
 ) -> bytes:
-    """One NNR_AGG around units, aggregates among them.
+    """Write an NNR_AGG unit around units, which may be aggregates.
 
     Parameters
     ----------
     units : sequence of bytes
-        At least two whole units (errata N7).
+        At least two complete units (errata N7).
     nnr_aggregate_unit_type : int
-        Table 10.
+        Value of Table 10.
     entry_points : bool
-        List the type of each unit, and its offset from the first byte of the aggregate (errata I17).
+        List the type of each unit, and its offset in bytes from the start of the aggregate (errata I17).
     quant_bitdepth : sequence of int
-        One of 0..31 for each unit; all 0 when empty.
+        One value in 0..31 for each unit; all 0 if empty.
     ctu_scan_order : sequence of int
-        0 or 1 for each unit, where the session has weights unified; all 0 when empty.
+        0 or 1 for each unit, if the session has unified weights; all 0 if empty.
     session : Session
-        What the aggregate sees, which is what its first unit saw. It is not changed.
+        Parsing state before the aggregate, which is also that before its first unit. It is not changed.
 
     Raises
     ------
     WriteError
-        The syntax cannot express it, or ``units`` are not whole units.
+        The syntax cannot represent the aggregate, or ``units`` are not complete units.
     """
     session = session or Session()
     unified = bool(session.mps_unification_flag or session.lps_unification_flag)
@@ -73,7 +74,7 @@ def write_aggregate(
 
 
 def _type(unit: bytes, number: int) -> int:
-    """nnr_unit_type of a whole unit."""
+    """Return the nnr_unit_type of a complete unit."""
     try:
         reader = Reader(Session(), BitReader(unit))
         size = reader.read(NnrUnitSize).nnr_unit_size
@@ -93,30 +94,31 @@ def extract(
     limits: Limits | None = None,
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
 ) -> bytes:
-    """A bitstream of its own of an aggregate or layer parameter set that says that it stands alone.
+    """Extract a self-contained aggregate or layer parameter set as a bitstream.
 
-    It has the NNR_STR and NNR_MPS; the layer parameter set in whose scope the aggregate is, if any; and then the
-    aggregate as it is, or the layer parameter set with the units in its scope, without the aggregates around them.
+    The result starts with the NNR_STR and NNR_MPS, and the layer parameter set that applies to the aggregate, if any.
+    Then follows the aggregate unchanged, or the layer parameter set with the units in its scope, without enclosing
+    aggregates.
 
     Parameters
     ----------
     data : bytes-like, path or binary file
-        A whole bitstream.
+        A complete bitstream.
     index : int
-        Number of the unit, as :func:`nnr_codec.units` counts: an aggregate of type NNR_AGG_SLF, within others or not,
-        or a layer parameter set with lps_self_contained_flag 1.
+        Number of the unit, as counted by :func:`nnr_codec.units`: an aggregate of type NNR_AGG_SLF, nested or not, or a
+        layer parameter set with lps_self_contained_flag 1.
     generic : bool
-        Also take others, as long as they refer to nothing outside.
+        Also extract units that are not declared self-contained, if they refer to nothing outside.
     limits : Limits, optional
     topology_dimensions : mapping of str to sequence of int, optional
-        Dimensions of tensors whose units leave them out.
+        Dimensions of tensors whose units omit them.
 
     Raises
     ------
     MissingReferenceError
-        There is no such unit; or what is extracted refers to a reference list or dimensions outside.
+        The unit does not exist, or the extracted part refers to a reference list or dimensions outside it.
     UnsupportedError
-        The unit does not stand alone: another type, no flag, or the parts of a tensor are not all inside.
+        The unit is not self-contained: another type, no flag, or parts of a tensor are outside it.
     BitstreamError
         The bitstream is malformed.
     """
@@ -147,7 +149,7 @@ def extract(
 
 
 def _check_kind(unit: Unit, generic: bool) -> None:
-    """Raise UnsupportedError for a unit that does not say that it stands alone."""
+    """Raise UnsupportedError for a unit that is not declared self-contained."""
     detail = unit.header.detail if "detail" in unit.header else None
     if isinstance(detail, NnrAggregateUnitHeader):
         alone = detail.nnr_aggregate_unit_type == NNR_AGG_SLF
@@ -162,7 +164,7 @@ def _check_kind(unit: Unit, generic: bool) -> None:
 
 
 def _scope(lps: Unit, reader: UnitReader, units: Iterator[Unit]) -> Iterator[Unit]:
-    """The units after a layer parameter set that see it, without the aggregates around them."""
+    """Yield the units in the scope of a layer parameter set, without enclosing aggregates."""
     for unit in units:
         if reader.session.lps is not lps.structure or unit.header.nnr_unit_type in (NNR_STR, NNR_LPS):
             return
@@ -171,7 +173,7 @@ def _scope(lps: Unit, reader: UnitReader, units: Iterator[Unit]) -> Iterator[Uni
 
 
 def _check_alone(unit: Unit, reader: UnitReader) -> None:
-    """Raise an error when ``unit``, as extracted and read by ``reader``, needs anything else."""
+    """Raise an error if ``unit``, as extracted and read by ``reader``, needs anything outside it."""
     parts = _Parts()
     try:
         for inner in reader:
@@ -185,15 +187,15 @@ def _check_alone(unit: Unit, reader: UnitReader) -> None:
 
 
 class _Parts:
-    """Whether the units so far end inside a tensor that has several."""
+    """Tracker of tensors that are split into several units."""
 
     counter = 0
 
     def see(self, unit: Unit) -> None:
-        """The next unit."""
+        """Take the next unit."""
         if unit.header.nnr_unit_type == NNR_NDU:
             self.counter = unit.header.part
 
     def are_missing(self, session: Session) -> bool:
-        """``session`` is that after the units."""
+        """Return whether parts of a tensor are missing; ``session`` is the state after the units."""
         return self.counter > 1 or session.g_header is not None

@@ -1,7 +1,7 @@
-"""The level writer: compressed data units of given integers (ISO/IEC 15938-17:2024, 6.3.3.7, 7.3).
+"""Writer of compressed data units with given integers (ISO/IEC 15938-17:2024, 6.3.3.7, 7.3).
 
-It chooses nothing. What a header says is written as it is, whether or not the semantics allow it, and completed by what
-follows from the payload alone: the lists of entry points. Clause numbers refer to ISO/IEC 15938-17:2024.
+It makes no choices. Headers are written as given, even if the semantics forbid their values; only the lists of entry
+points are computed, because they depend on the payload. Clause numbers refer to ISO/IEC 15938-17:2024.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .units import with_size, write_unit
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: What calls a function for each of some numbers, and hands out the results in their order.
+#: A function like ``map``: calls a function for each number and yields the results in order.
 Run = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
 
-#: The largest number of parts that partial_data_counter can count (6.4.3.1).
+#: Largest number of parts that partial_data_counter can count (6.4.3.1).
 MAX_PARTS = 255
 
 
@@ -49,34 +49,36 @@ def write_ndu(
     max_unit_size: int | None = None,
     run: Run = map,
 ) -> list[bytes]:
-    """Write the compressed data unit with these levels.
+    """Write a compressed data unit with the given levels.
 
     Parameters
     ----------
     header : NnrCompressedDataUnitHeader
-        It is not changed; lists of entry points are made anew where it has any.
+        Header of the unit. It is not changed; lists of entry points are recomputed if present.
     levels : ndarray, or sequence of ndarray
         Integers of each tensor of the unit in coding order (ls, bias, beta, gamma, mean, var, then weight, or g and h),
-        of its coded shape or flat in row-major order; an array stands for a sequence of one. For NNR_PT_RAW_FLOAT the
-        values, as floats, which are rounded to float32.
+        in its coded shape or flat in row-major order; one array stands for a sequence of one. For NNR_PT_RAW_FLOAT,
+        float values, which are rounded to float32.
     session : Session, optional
-        What the units before have left, and takes over what this one leaves: H of a decomposed tensor needs the session
-        in which G was written. Without it: profile 1, QpDensity 2, no parent signalling.
+        Parsing state after the previous units; it is updated. H of a decomposed tensor needs the session in which G was
+        written. Default: profile 1, QpDensity 2, no parent signalling.
     qp : int or sequence of int
-        qp_value of all tensors, or of each.
+        qp_value of all tensors, or one for each.
     sides : sequence of TensorSide or None
-        Flags and shift parameter ids of each tensor; without it no flag is set and all ids are 0.
+        Flags and shift parameter ids of each tensor; by default all are 0.
     resolved : bool
-        With dq_flag 1, False: levels are those of int_param() (10.2.1.5), as they stand in the bitstream, before
-        dependent quantization doubles them (10.2.1.4). True: they are QuantParam, as decoders give them.
+        For dq_flag 1. False: levels are those of int_param() (10.2.1.5), as in the bitstream, before dependent
+        quantization doubles them (10.2.1.4). True: levels are QuantParam, as decoders output them.
     co_loc, any_sig : sequence of ndarray
-        coLocParam and AnySigBeforeFlag of each tensor (10.3.4.2.2), of its coded shape.
+        coLocParam and AnySigBeforeFlag of each tensor (10.3.4.2.2), in its coded shape.
     pieces : int
-        Number of units over which the payload is spread (6.4.3.1).
+        Number of units among which the payload is divided (6.4.3.1).
     max_unit_size : int, optional
-        Bytes of a unit at most, size and header included; the payload is spread over as many units as that takes.
+        Maximum size of a unit in bytes, including size field and header; the payload is divided into as many units as
+        needed.
     run : callable
-        ``map``, or that of an Executor with threads, which then code rows of blocks (scan_order above 0) at once.
+        ``map``, or the ``map`` of an Executor with threads, which then codes rows of blocks (scan_order above 0) in
+        parallel.
 
     Returns
     -------
@@ -86,7 +88,8 @@ def write_ndu(
     Raises
     ------
     EncodeError
-        The levels do not fit the header, the header its syntax table (WriteError), or no number of parts the size.
+        The levels do not match the header, the header does not match its syntax table (WriteError), or the payload does
+        not fit into 255 units.
     """
     if session is None:
         session = Session(general_profile_idc=1, has_mps=True, mps_quantization=(2, 0))
@@ -109,7 +112,7 @@ def code_levels(
     any_sig: Sequence[npt.NDArray[np.bool_]] = (),
     run: Run = map,
 ) -> tuple[NnrCompressedDataUnitHeader, Buffer]:
-    """The payload of a unit, and the header with the entry points that belong to it; see :func:`write_ndu`."""
+    """Return the payload of a unit, and its header with the entry points of the payload; see :func:`write_ndu`."""
     try:
         tensors = parts(header, session)
         qps = qp if isinstance(qp, Sequence) else [qp] * len(tensors)
@@ -146,7 +149,7 @@ def code_levels(
         raise EncodeError("raw parameters are float32, and values exceed its range (7.3.4)") from None
     except NnrError as error:
         raise error.converted(EncodeError) from error
-    except (ValueError, AttributeError) as error:  # of the header: out of range, or a missing element
+    except (ValueError, AttributeError) as error:  # raised by the header: a value out of range, or a missing element
         raise EncodeError(str(error)) from error
 
 
@@ -157,9 +160,9 @@ def code_tensors(
     *,
     run: Run = map,
 ) -> tuple[NnrCompressedDataUnitHeader, bytes]:
-    """Return the header of a unit with the entry points of these tensors, and their payload.
+    """Return the header of a unit, with the entry points of these tensors, and their payload.
 
-    Raises EncodeError for levels that a syntax cannot hold.
+    Raises EncodeError for levels that a syntax cannot represent.
     """
     coder = PayloadEncoder(run=run)
     code_payload(coder, header, session, tensors)
@@ -167,7 +170,7 @@ def code_tensors(
 
 
 def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:
-    """The numbers of one tensor in its coded shape."""
+    """Return the numbers of one tensor in its coded shape."""
     array = np.asarray(array)
     if array.shape not in (part.dims, (prod(part.dims),)):
         raise EncodeError(f"levels of shape {array.shape} are given for {part.role} of shape {part.dims}")
@@ -175,9 +178,9 @@ def _shaped(array: npt.NDArray[Any], part: Part) -> npt.NDArray[Any]:
 
 
 def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDArray[np.int64]:
-    """The levels that dependent quantization resolves to ``quant_param`` (10.2.1.4).
+    """Return the levels that dependent quantization resolves to ``quant_param`` (10.2.1.4).
 
-    Raises EncodeError where none does: what a state can reach is even in states 0, 2, 4, 6, odd or 0 in the others.
+    Raises EncodeError if there are none: values are even in states 0, 2, 4, 6, and odd or 0 in the other states.
     """
     if quant_param.dtype.kind not in "iu":
         raise EncodeError(f"QuantParam of type {quant_param.dtype} is not an integer")
@@ -196,12 +199,12 @@ def coded_levels(quant_param: npt.NDArray[Any], syntax: TensorSyntax) -> npt.NDA
 def _with_entry_points(
     header: NnrCompressedDataUnitHeader, session: Session, coder: PayloadEncoder
 ) -> NnrCompressedDataUnitHeader:
-    """The header with what a decoder meets at the entry points of all tensors (6.4.3.7, errata G4, G5)."""
+    """Return the header with the decoder states at the entry points of all tensors (6.4.3.7, errata G4, G5)."""
     count = session.num_block_rows_minus1(header)
     if not count:
         return header
     points = coder.entry_points()
-    points += [(0, 0, 0)] * (count - len(points))  # of a matrix of one column: they are there, but not used (errata G2)
+    points += [(0, 0, 0)] * (count - len(points))  # decoders ignore those of a matrix of one column (errata G2)
     header = copy.copy(header)
     header.cabac_offset_list = [offset for offset, _, _ in points]
     header.dq_state_list = [state for _, state, _ in points] if header.dq_flag else []
@@ -220,7 +223,7 @@ def write_payload(
     pieces: int = 1,
     max_unit_size: int | None = None,
 ) -> list[bytes]:
-    """The units of a payload, whatever it holds; parameters and errors are those of :func:`write_ndu`."""
+    """Write the units of any payload; parameters and errors are those of :func:`write_ndu`."""
     data = memoryview(payload)
     if pieces < 1:
         raise EncodeError(f"{pieces} units hold no payload (6.4.3.1)")
@@ -237,7 +240,8 @@ def write_payload(
 
 
 def ndu_header(detail: NnrCompressedDataUnitHeader, counter: int = 0) -> NnrUnitHeader:
-    """The header of a complete unit, or of one part: ``counter`` parts, itself included, are to come (errata N4)."""
+    """Return the header of a complete unit, or of a part: ``counter`` counts the remaining parts, itself included
+    (errata N4)."""
     return NnrUnitHeader(
         nnr_unit_type=NNR_NDU,
         independently_decodable_flag=int(not counter),
@@ -248,7 +252,7 @@ def ndu_header(detail: NnrCompressedDataUnitHeader, counter: int = 0) -> NnrUnit
 
 
 def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None:
-    """Return the headers of a complete unit, from a cache that is shared by units with different ids.
+    """Return the headers of a complete unit, from a cache that units with different ids share.
 
     Return None if they depend on more than the elements and three flags, or if the unit changes the session.
     """
@@ -267,7 +271,7 @@ def _head(header: NnrCompressedDataUnitHeader, session: Session) -> bytes | None
     try:
         before, after = _around_id(*flags, tuple(elements), tuple(elements.values()))
         return before + name.encode() + after
-    except (TypeError, UnicodeEncodeError):  # a codebook, and other lists, have no hash
+    except (TypeError, UnicodeEncodeError):  # codebooks and other lists cannot be hashed
         return None
 
 
@@ -279,7 +283,7 @@ def _around_id(
     names: tuple[str, ...],
     values: tuple[Any, ...],
 ) -> tuple[bytes, bytes]:
-    """Return the headers of a complete unit before its topology_elem_id, and from the zero that ends it."""
+    """Return the headers of a complete unit before its topology_elem_id, and from the terminating zero on."""
     session = Session(
         general_profile_idc=general_profile_idc,
         mps_topology_indexed_reference_flag=mps_topology_indexed_reference_flag,
@@ -293,15 +297,15 @@ def _around_id(
         Writer(session, io).write(ndu_header(header))
         written.append(io.getvalue())
     empty, other = written
-    start = next(k for k in range(len(empty)) if empty[k] != other[k])  # the zero of one, the x of the other
+    start = next(k for k in range(len(empty)) if empty[k] != other[k])  # a zero in one header, x in the other
     return empty[:start], empty[start:]
 
 
 def _pieces(header: NnrCompressedDataUnitHeader, size: int, session: Session, max_unit_size: int) -> int:
-    """Into how many parts a payload of ``size`` bytes has to be cut."""
+    """Return the number of parts into which a payload of ``size`` bytes must be divided."""
 
     def room(unit_header: NnrUnitHeader) -> int:
-        """Bytes of payload in the largest unit, whose size takes 2 bytes up to 2**15 - 1 (6.3.2)."""
+        """Return the payload bytes of the largest unit; its size field takes 2 bytes up to 2**15 - 1 (6.3.2)."""
         counter = BitCounter()
         Writer(session, counter).write(unit_header)
         return max(min(max_unit_size, 0x7FFF) - 2, max_unit_size - 4) - counter.pos // 8

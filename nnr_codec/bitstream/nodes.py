@@ -1,4 +1,4 @@
-"""The nodes of a bitstream's tree: syntax elements and structures with their place, bits, value and meaning."""
+"""Nodes of the syntax tree of a bitstream: syntax elements and structures with position, bits, value and meaning."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from bitarray import bitarray
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A syntax element or structure.
+    """Syntax element or structure.
 
     Parameters
     ----------
     unit : int
         Number of its unit.
     name, path : str
-        As printed, with the index of a list's entry, and with the structures around it as errors have them; a
-        structure that is no element itself ends in ``()``.
+        Name as printed, with the index of a list entry, and path with the enclosing structures, as in errors; the name
+        of a structure that is not an element ends in ``()``.
     descriptor : str
-        Of 6.1.3; the table of a structure; ``inferred`` for an element that is not present.
+        Descriptor of 6.1.3; for a structure, the name of its table; ``inferred`` for an absent element.
     clause : str
-        Of the table that it stands in, or that it is.
+        Clause of the syntax table.
     bit, offset, bits : int
-        First bit in the unit, first bit in the bitstream, number of bits.
+        Position in the unit, position in the bitstream, and size, in bits.
     raw : str
-        The bits, where they are at most 64; else and for structures empty.
+        The bits of an element of up to 64 bits; empty for longer elements and for structures.
     value : object
         int, float, str, bytes or bitarray; None for structures and payloads.
     meaning : str
-        What the value stands for.
+        Explanation of the value.
     children : list of Node
     """
 
@@ -51,27 +51,27 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """The node for JSON.
+        """Return the node as a JSON-compatible dict.
 
-        The fields, with values that every JSON reader keeps: whole numbers of more than 53 bits in hexadecimal (0x...),
-        bytes in hexadecimal, runs of flags as 0 and 1, and numbers that are not finite (inf, -inf, nan) are strings.
+        Values are converted to types that every JSON reader preserves: integers of more than 53 bits become hexadecimal
+        strings (0x...), bytes hexadecimal strings, flag lists strings of 0 and 1, and inf, -inf and nan strings.
         """
         children = [child.to_dict() for child in self.children]
         fields = {name: getattr(self, name) for name in Node.__slots__}
         return {**fields, "value": plain(self.value), "children": children}
 
     def walk(self) -> Iterator[Node]:
-        """The node and all below it, in the order of the bits."""
+        """Yield the node and all its descendants, in bit order."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def matches(self, pattern: str) -> bool:
-        """Whether the name (with or without index or parentheses) or the path matches a glob."""
+        """Return whether the name (with or without index or parentheses) or the path matches a glob."""
         return any(fnmatchcase(name, pattern) for name in (self.name, bare(self.name), self.path))
 
     def find(self, patterns: Sequence[str]) -> Iterator[Node]:
-        """The outermost nodes of this unit that match any of the globs."""
+        """Yield the outermost nodes of this unit that match any of the globs."""
         for child in self.children:
             if isinstance(child, UnitNode):
                 continue
@@ -81,7 +81,7 @@ class Node:
                 yield from child.find(patterns)
 
     def at(self, offset: int) -> list[Node]:
-        """The nodes that cover a bit of the bitstream, outermost first; empty when this one does not."""
+        """Return the nodes that cover a bit of the bitstream, outermost first; empty if this node does not cover it."""
         if not self.offset <= offset < self.offset + self.bits:
             return []
         return [self, *next(filter(None, (child.at(offset) for child in self.children)), [])]
@@ -89,18 +89,18 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class UnitNode(Node):
-    """A unit, ``nnr_unit()``: a Node that also has
+    """Unit, ``nnr_unit()``, with additional fields.
 
     Parameters
     ----------
     type : str
-        Identifier of Table 3; empty when the unit ends before it.
+        Identifier of Table 3; empty if the unit ends before its type.
     names : list of str
         Topology element ids of a compressed data unit.
     depth : int
-        Aggregates around it.
+        Number of enclosing aggregates.
     complete : bool
-        False for what could be read of a malformed unit.
+        False for the readable part of a malformed unit.
     """
 
     type: str = ""
@@ -110,28 +110,28 @@ class UnitNode(Node):
 
     @property
     def label(self) -> str:
-        """What messages call the unit."""
+        """Name of the unit in messages."""
         return f"unit {self.unit}{f' ({self.meaning})' if self.meaning else ''}"
 
     def units(self) -> Iterator[UnitNode]:
-        """The unit and those in it."""
+        """Yield the unit and all units nested in it."""
         yield self
         for child in self.children:
             if isinstance(child, UnitNode):
                 yield from child.units()
 
     def to_dict(self) -> dict[str, Any]:
-        """The node for JSON."""
+        """Return the node as a JSON-compatible dict."""
         return {**Node.to_dict(self), **{name: getattr(self, name) for name in UnitNode.__slots__}}
 
 
 def bare(name: str) -> str:
-    """The name without index and parentheses: ``tensor_dimensions`` for ``tensor_dimensions[0]``."""
+    """Return the name without index and parentheses: ``tensor_dimensions`` for ``tensor_dimensions[0]``."""
     return name.partition("[")[0].removesuffix("()")
 
 
 def plain(value: Any) -> int | float | str | None:
-    """The value as JSON has it, see :meth:`Node.to_dict`."""
+    """Return the value in JSON form, see :meth:`Node.to_dict`."""
     if isinstance(value, bitarray):
         return value.to01()
     if isinstance(value, bytes):

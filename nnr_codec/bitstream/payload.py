@@ -1,4 +1,4 @@
-"""The composition of a compressed data unit's payload, once for decoding and encoding (7.3.2, 7.3.3, 7.3.5).
+"""Composition of the payload of a compressed data unit, shared by decoder and encoder (7.3.2, 7.3.3, 7.3.5).
 
 Clause numbers refer to ISO/IEC 15938-17:2024.
 """
@@ -23,32 +23,32 @@ from ..tensor.quant import codebook_values
 
 Levels = npt.NDArray[np.int32]
 
-#: Roles of the tensors that scan_order is for.
+#: Roles of the tensors to which scan_order applies.
 SCANNED = ("weight", "g", "h")
-#: More bits than a payload has.
+#: Bit offset beyond the end of any payload.
 BEYOND = 1 << 60
 
 
 class PayloadCoder(Protocol):
-    """The methods that PayloadDecoder, PayloadEncoder and PayloadEstimator share."""
+    """Methods shared by PayloadDecoder, PayloadEncoder and PayloadEstimator."""
 
     def quant_param(self, bits: int, qp_value: int) -> int:
-        """quant_param(), 10.2.1.3."""
+        """Code quant_param(), 10.2.1.3."""
 
     def quant_tensor(self, syntax: TensorSyntax, levels: Any, side: TensorSide | None) -> tuple[Levels, TensorSide]:
-        """Flags, shift parameter ids and quant_tensor(), 10.2.1.4 to 10.2.1.6 in the order of errata A1."""
+        """Code flags, shift parameter ids and quant_tensor(), 10.2.1.4 to 10.2.1.6, in the order of errata A1."""
 
     def terminate(self) -> None:
-        """terminate_cabac(), 10.2.1.2."""
+        """Code terminate_cabac(), 10.2.1.2."""
 
 
 class Part(NamedTuple):
-    """One tensor of a payload.
+    """Tensor of a payload.
 
     Parameters
     ----------
     name : str
-        Its topology element id; empty when the header lists none for it.
+        Its topology element id; empty if the header has none for it.
     role : str
         ``weight``, ``g``, ``h``, ``ls``, ``beta``, ``gamma``, ``mean``, ``var`` or ``bias``.
     dims : tuple of int
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 
 class PayloadTensor(NamedTuple):
-    """One tensor of a payload to code; a decoder needs its syntax alone."""
+    """Tensor of a payload to be coded; a decoder needs only its syntax."""
 
     syntax: TensorSyntax
     levels: npt.NDArray[Any] | None = None
@@ -72,9 +72,9 @@ class PayloadTensor(NamedTuple):
 
 
 def parts(header: NnrCompressedDataUnitHeader, session: Session) -> list[Part]:
-    """The tensors of an NDU in coding order, which is not the order of their ids (7.3.5, 6.4.3.7).
+    """Return the tensors of an NDU in coding order, which differs from the order of their ids (7.3.5, 6.4.3.7).
 
-    Raises ElementError when the ids do not fit compressed_parameter_types.
+    Raises ElementError if the ids do not match compressed_parameter_types.
     """
     names, dims = session.names(header), session.coded_dimensions(header)
     codebook, types = header.codebook if header.codebook_present_flag else None, header.compressed_parameter_types
@@ -115,7 +115,7 @@ def tensor_syntax(
     entry_points: npt.NDArray[np.int64] | None = None,
     entry_point_offset: int = 0,
 ) -> TensorSyntax:
-    """What the headers say about one part, for the kernel. Its entry points are checked where they are given."""
+    """Return the coding parameters of one part for the kernel. Entry points are checked if they are given."""
     codebook = part.codebook
     return TensorSyntax(
         part.dims,
@@ -137,12 +137,12 @@ def tensor_syntax(
 def entry_points(
     header: NnrCompressedDataUnitHeader, parts: Sequence[Part]
 ) -> tuple[npt.NDArray[np.int64] | None, list[int]]:
-    """The lists of entry points, and which of them is the first of each part (6.4.3.7, errata G4, G5).
+    """Return the lists of entry points, and the index of the first one of each part (6.4.3.7, errata G4, G5).
 
     Returns
     -------
     ndarray of int64, shape (n, 3), or None
-        cabac_offset_list, dq_state_list (0 without dependent quantization), BitOffsetList; None where there are none.
+        cabac_offset_list, dq_state_list (0 without dependent quantization), BitOffsetList; None without entry points.
     list of int
     """
     if not header.scan_order or not header.cabac_offset_list:
@@ -164,7 +164,7 @@ def code_payload(
     session: Session,
     tensors: Sequence[PayloadTensor],
 ) -> None:
-    """Code the tensors of an NDU one after another with one arithmetic code string."""
+    """Code the tensors of an NDU in sequence with one arithmetic codeword."""
     for one in tensors:
         code_qp_value(coder, header, session, one.qp_value)
         coder.quant_tensor(one.syntax, one.levels, one.side)
@@ -172,14 +172,14 @@ def code_payload(
 
 
 def code_qp_value(coder: PayloadCoder, header: NnrCompressedDataUnitHeader, session: Session, qp_value: int = 0) -> int:
-    """quant_param() of a part, unless the payload is one of integers (7.3.2, 7.3.3)."""
+    """Code quant_param() of a part, unless the payload has integers (7.3.2, 7.3.3)."""
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
         return qp_value
     return coder.quant_param(6 + quantization(session)[0], qp_value)
 
 
 def quantization(session: Session) -> tuple[int, int]:
-    """QpDensity and QuantizationParameter; ElementError when no active parameter set has them (errata F4)."""
+    """Return QpDensity and QuantizationParameter; ElementError if no active parameter set has them (errata F4)."""
     active = session.quantization
     if active is None:
         raise ElementError(
@@ -191,7 +191,7 @@ def quantization(session: Session) -> tuple[int, int]:
 
 
 def codebook_array(codebook: IntegerCodebook, limits: Limits) -> npt.NDArray[np.int32]:
-    """The entries of a codebook, shape (codebook_size,); ElementError when CbZeroOffset or an entry is out of range."""
+    """Return the codebook entries, shape (codebook_size,); ElementError if CbZeroOffset or an entry is out of range."""
     size, zero = codebook.codebook_size, codebook.cb_zero_offset
     limits.check("max_codebook", size, "codebook_size")
     if not 0 <= zero < size:

@@ -1,8 +1,8 @@
-"""What parameter sets say about performance: the four performance maps, the base model, a validation result.
+"""Performance statements of parameter sets: four performance maps, the base model, a validation result.
 
-Maps are plain objects here, converted from and to the structures of 6.3.4.3 without loss: ``Map.of(structure)`` and
-``map.structure()``. Accuracies are rounded to float32 when they are written, and nowhere else. Clause numbers refer to
-ISO/IEC 15938-17:2024.
+Maps are plain objects that convert from and to the structures of 6.3.4.3 without loss: ``Map.of(structure)`` and
+``map.structure()``. Accuracies are rounded to float32 only when they are written. Clause numbers refer to ISO/IEC
+15938-17:2024.
 
 >>> row = SparsificationRow(0.5, 0.25, 0.75, class_bitmask=0b101, class_accuracies=(1.0, 0.5))
 >>> row.by_class(3)
@@ -33,21 +33,22 @@ Dimensions = tuple[int, ...] | None
 
 
 def _coded(element: str, *, count: str = "", surplus: int = 0) -> dict[str, Any]:
-    """Which syntax element carries a field of a row; ``count`` is the one that counts its entries and ``surplus``."""
+    """Describe the syntax element of a row field; ``count`` is the element with its number of entries plus
+    ``surplus``."""
     return {"element": element, "count": count, "surplus": surplus}
 
 
 class _ClassMask:
-    """Rows that say by a bit mask which classes their accuracies are of."""
+    """Row whose accuracies belong to the classes in a bit mask."""
 
     class_bitmask: int
     class_accuracies: Numbers
 
     def by_class(self, classes: int) -> dict[int, float]:
-        """The accuracies by index of their class; ElementError when the mask does not fit them or ``classes``.
+        """Return the accuracies by class index; ElementError if the mask does not match them or ``classes``.
 
-        The most significant bit stands for the first of the network's ``classes``. The bitstream does not tell their
-        number, and codes the mask without its leading zeros.
+        The most significant bit stands for the first of the network's ``classes``. Their number is a parameter because
+        the bitstream does not contain it and codes the mask without leading zeros.
         """
         marked = [k for k in range(classes) if self.class_bitmask >> (classes - 1 - k) & 1]
         if self.class_bitmask >> classes or len(marked) != len(self.class_accuracies):
@@ -61,7 +62,7 @@ class _ClassMask:
 
 @dataclass(frozen=True)
 class SparsificationRow(_ClassMask):
-    """The share of weights that are not zero, and accuracies, when a threshold is applied."""
+    """Share of nonzero weights, and accuracies, with a sparsification threshold."""
 
     threshold: float = field(metadata=_coded("sparsification_threshold"))
     non_zero_ratio: float = field(metadata=_coded("non_zero_ratio"))
@@ -72,7 +73,7 @@ class SparsificationRow(_ClassMask):
 
 @dataclass(frozen=True)
 class PruningRow(_ClassMask):
-    """Accuracies at a pruning ratio."""
+    """Accuracies with a pruning ratio."""
 
     pruning_ratio: float = field(metadata=_coded("pruning_ratio"))
     nn_accuracy: float = field(metadata=_coded("ppm_nn_accuracy"))
@@ -82,7 +83,7 @@ class PruningRow(_ClassMask):
 
 @dataclass(frozen=True)
 class UnificationRow(_ClassMask):
-    """Accuracies when weights are unified in blocks; dimensions are None where even their count is 0 (errata I16)."""
+    """Accuracies with weights unified in blocks; dimensions are None if their count is 0 (errata I16)."""
 
     threshold: float = field(metadata=_coded("unification_threshold"))
     nn_accuracy: float = field(metadata=_coded("upm_nn_accuracy"))
@@ -101,7 +102,7 @@ class UnificationRow(_ClassMask):
 
 @dataclass(frozen=True)
 class DecompositionRow:
-    """The share of parameters that remain, and accuracies, at a mean square error of decomposed tensors."""
+    """Share of remaining parameters, and accuracies, at a mean square error of decomposed tensors."""
 
     mse_threshold: float = field(metadata=_coded("mse_threshold"))
     nn_accuracy: float = field(metadata=_coded("dpm_nn_accuracy"))
@@ -111,7 +112,7 @@ class DecompositionRow:
 
 @dataclass(frozen=True)
 class _Map:
-    """A table of rows; its structure counts one more of them than there are (errata I16)."""
+    """Table of rows; the count in its structure is one higher than the number of rows (errata I16)."""
 
     rows: tuple[Any, ...] = ()
 
@@ -121,7 +122,7 @@ class _Map:
 
     @classmethod
     def of(cls, structure: Structure) -> Self:
-        """The map in a structure; ElementError when it counts 0 rows (6.4.4.3) or its lists are not as it counts."""
+        """Return the map of a structure; ElementError if its count is 0 (6.4.4.3) or does not match its lists."""
         count = getattr(structure, cls._count)
         if count < 1:
             raise ElementError(
@@ -131,14 +132,14 @@ class _Map:
         return cls(tuple(cls._row(**{name: column[k] for name, column in columns.items()}) for k in range(count - 1)))
 
     def structure(self) -> Structure:
-        """The structure that carries the map."""
+        """Return the structure that carries the map."""
         elements: dict[str, Any] = {}
         for member in fields(self._row):
             about, values = member.metadata, [getattr(row, member.name) for row in self.rows]
             if about["count"]:
                 elements[about["count"]] = [0 if value is None else len(value) + about["surplus"] for value in values]
                 values = [list(value or ()) for value in values]
-                while values and not values[-1]:  # as a reader leaves it
+                while values and not values[-1]:  # a reader drops trailing empty lists
                     values.pop()
             elements[about["element"]] = values
         present = {name: values for name, values in elements.items() if values}
@@ -146,7 +147,7 @@ class _Map:
 
 
 def _column(structure: Structure, member: Field[Any], rows: int) -> list[Any]:
-    """The values of one field for all rows."""
+    """Return the values of one field in all rows."""
     name, about = member.metadata["element"], member.metadata
     values = list(getattr(structure, name))
     if not about["count"]:
@@ -197,7 +198,7 @@ class DecompositionMap(_Map):
 
 @dataclass(frozen=True)
 class PerformanceMaps:
-    """The maps of one parameter set; None where it has none."""
+    """Performance maps of one parameter set; None for an absent map."""
 
     sparsification: SparsificationMap | None = None
     pruning: PruningMap | None = None
@@ -206,21 +207,21 @@ class PerformanceMaps:
 
     @classmethod
     def of(cls, payload: NnrModelParameterSetUnitPayload | NnrLayerParameterSetUnitPayload | None) -> PerformanceMaps:
-        """The maps of a model or layer parameter set, none of None; ElementError as for the maps."""
+        """Return the maps of a model or layer parameter set, no maps for None; ElementError as for the maps."""
         tables: dict[str, Any] = {
             name: kind.of(getattr(payload, name)) for name, kind in MAPS.items() if payload and name in payload
         }
         return cls(**tables)
 
     def noting(self, kind: str) -> PerformanceMaps:
-        """The same with a map, of no rows if there is none, for a kind of reduction that was applied."""
+        """Return a copy in which an applied kind of reduction has a map, without rows if it had none."""
         applied: dict[str, Any] = {kind: getattr(self, kind) or MAPS[kind]()}
         return replace(self, **applied)
 
     def elements(self, prefix: str) -> dict[str, Any]:
-        """Syntax elements of a parameter set, ``prefix`` being ``mps`` or ``lps``, its flags among them.
+        """Return the syntax elements, including flags, for a parameter set; ``prefix`` is ``mps`` or ``lps``.
 
-        Raises WriteError for a decomposition map in a layer parameter set, which has no place for it.
+        Raises WriteError for a decomposition map in a layer parameter set, whose syntax has none.
         """
         if self.decomposition and prefix == "lps":
             raise WriteError("a layer parameter set has no decomposition performance map (6.3.4.4)")
@@ -232,7 +233,7 @@ class PerformanceMaps:
         return elements
 
 
-#: The kinds of maps.
+#: Map classes by kind.
 MAPS: dict[str, type[_Map]] = {
     "sparsification": SparsificationMap,
     "pruning": PruningMap,
@@ -242,34 +243,34 @@ MAPS: dict[str, type[_Map]] = {
 
 
 def maps_for(session: Session, *, layer: bool = False) -> PerformanceMaps:
-    """The maps that hold where the session stands, 6.4.4.4.
+    """Return the maps that apply at the current unit, 6.4.4.4.
 
     Parameters
     ----------
     session : Session
     layer : bool
-        For an operation on one layer alone these are the maps of its active layer parameter set; for one on the whole
-        model they are those of the model parameter set, also where a layer has its own.
+        True: for an operation on one layer, return the maps of its active layer parameter set. False: for an operation
+        on the whole model, return those of the model parameter set, even if layers have their own.
     """
     return PerformanceMaps.of(session.lps if layer else session.mps)
 
 
 @dataclass(frozen=True)
 class Performance:
-    """What the model parameter set tells of the model as a whole, 6.4.4.3.
+    """Performance statements of the model parameter set about the whole model, 6.4.4.3.
 
     Parameters
     ----------
     base_model_id : str or None
-        The model that the bitstream builds on, in the application's own terms.
+        Base model of the bitstream, in an application-defined form.
     performance_metric_type : str or None
-        The metric of ``validation_set_performance`` (Annex F).
+        Metric of ``validation_set_performance`` (Annex F).
     metric_type_performance_map_valid_flag : bool
-        The metric is that of the performance maps as well.
+        Whether the performance maps use the same metric.
     validation_set_performance : float or None
-        Of the model with this update, on a validation set.
+        Performance of the updated model on a validation set.
     maps : PerformanceMaps
-        For operations on the whole model.
+        Maps for operations on the whole model.
     """
 
     base_model_id: str | None = None
@@ -280,7 +281,7 @@ class Performance:
 
     @classmethod
     def of(cls, payload: NnrModelParameterSetUnitPayload | None) -> Performance:
-        """What a model parameter set says, nothing if None; ElementError as for the maps."""
+        """Return the statements of a model parameter set, empty for None; ElementError as for the maps."""
         if payload is None:
             return cls()
         optional = ("base_model_id", "performance_metric_type", "validation_set_performance")
@@ -291,9 +292,9 @@ class Performance:
         )
 
     def elements(self) -> dict[str, Any]:
-        """Syntax elements of a model parameter set, flags among them; all but ``maps`` need profile 1.
+        """Return the syntax elements of a model parameter set, including flags; all but ``maps`` require profile 1.
 
-        Raises WriteError for a metric of nothing, or for a result without its metric (6.3.4.3).
+        Raises WriteError for a metric without a result or map, or a result without its metric (6.3.4.3).
         """
         measured = self.validation_set_performance is not None
         valid = self.metric_type_performance_map_valid_flag

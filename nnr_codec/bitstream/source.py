@@ -1,4 +1,4 @@
-"""Where the bytes of a bitstream come from: memory, a file by its path, an open file, or chunks that arrive."""
+"""Sources of the bytes of a bitstream: memory, a file path, an open file, or chunks that arrive."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _CHUNK = 1 << 20
 
 
 class MoreNeededError(Exception):
-    """Bytes were asked for that have not arrived yet; never leaves the package."""
+    """More bytes must arrive; internal, never raised to callers of the package."""
 
 
 class Source(Protocol):
     """Random access to the bytes of a bitstream.
 
-    ``size`` is their number; ``window`` is how many bytes of a unit to fetch at first for its header; ``in_order`` says
-    that units can only be taken whole, one after another.
+    ``size`` is their number; ``window`` is the number of bytes to fetch first for the header of a unit; ``in_order``
+    means that units must be taken complete and in sequence.
     """
 
     size: int
@@ -40,23 +40,23 @@ class Source(Protocol):
     in_order: bool
 
     def peek(self, start: int, stop: int) -> memoryview:
-        """The bytes from ``start``, at most up to ``stop``; fewer when no more are there yet."""
+        """Return the bytes from ``start`` to at most ``stop``; fewer if no more are available yet."""
 
     def view(self, start: int, stop: int) -> memoryview:
-        """The bytes from ``start`` to ``stop``, which lie within the bitstream."""
+        """Return the bytes from ``start`` to ``stop``, both within the bitstream."""
 
     def span(self, start: int, stop: int) -> memoryview | Span:
-        """The same for later: bytes that a decoder may want."""
+        """Return a reference to bytes that a decoder may need later."""
 
     def portable(self) -> PathSource | None:
-        """Where other processes find the bytes; None where they do not."""
+        """Return a source that other processes can open; None if there is none."""
 
     def close(self) -> None:
-        """Let go of the bytes; views that were handed out stay valid."""
+        """Release the bytes; existing views stay valid."""
 
 
 class Span:
-    """Bytes of a source that are fetched each time they are asked for."""
+    """Range of a source that is fetched on each access."""
 
     __slots__ = ("_source", "_start", "_stop")
 
@@ -67,11 +67,11 @@ class Span:
         return self._stop - self._start
 
     def view(self) -> memoryview:
-        """The bytes."""
+        """Return the bytes."""
         return self._source.view(self._start, self._stop)
 
     def portable(self) -> Span | bytes:
-        """The same for another process: a range of a file that it opens, or the bytes."""
+        """Return the range for another process: a range of a file that it can open, or the bytes."""
         source = self._source if isinstance(self._source, PathSource) else self._source.portable()
         return Span(source, self._start, self._stop) if source else bytes(self.view())
 
@@ -99,15 +99,15 @@ class MemorySource:
 
 
 class PathSource:
-    """A file by its path, which is opened for each view; it can be pickled.
+    """File path that is opened for each view; it can be pickled.
 
     Parameters
     ----------
     path : str
     start : int
-        Where the bitstream begins.
+        Offset of the bitstream in the file, in bytes.
     state : tuple of int
-        Size and time of change of the file; WorkerError when a view finds others, or none.
+        Size and modification time of the file; a view raises WorkerError if they changed or the file is missing.
     """
 
     def __init__(self, path: str, start: int, state: tuple[int, int]) -> None:
@@ -115,7 +115,7 @@ class PathSource:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], status: os.stat_result, start: int = 0) -> PathSource:
-        """A file that is open."""
+        """Return the source of an open file with this status."""
         state = status.st_size, status.st_mtime_ns
         return cls(os.path.abspath(os.fspath(path)), start, state)
 
@@ -137,7 +137,7 @@ class PathSource:
 
 
 class FileSource:
-    """A seekable file, read from its current position on and only where bytes are needed. The caller closes it.
+    """Seekable file, read from its current position and only where bytes are needed. The caller closes it.
 
     Plain operating system files are read without moving their position, which processes share after a fork. For other
     files with a descriptor, views raise OSError in a child process.
@@ -149,7 +149,7 @@ class FileSource:
         self._file, self._lock = file, Lock()
         raw = file.raw if isinstance(file, (io.BufferedReader, io.BufferedRandom)) else file
         self._raw = raw if type(raw) in (io.FileIO, _OwnFile) and hasattr(os, "pread") else None
-        self._process = None  # the process that opened a file with a descriptor
+        self._process = None  # process that opened a file with a descriptor
         with suppress(OSError, AttributeError):  # no descriptor
             file.fileno()
             self._process = os.getpid()
@@ -157,7 +157,7 @@ class FileSource:
         self.size = max(file.seek(0, os.SEEK_END) - self._start, 0)
 
     def view(self, start: int, stop: int) -> memoryview:
-        """See Source; TruncatedError when the file has become shorter."""
+        """See Source; TruncatedError if the file was shortened."""
         parts, left = [], stop - start
         while left > 0:
             part = self._part(self._start + stop - left, left)
@@ -165,7 +165,7 @@ class FileSource:
                 raise TruncatedError(f"the file has become shorter than {self.size} bytes", rule=Requirement.UNIT_SIZE)
             parts.append(part)
             left -= len(part)
-        return memoryview(b"".join(parts))  # no copy of a single one
+        return memoryview(b"".join(parts))  # join does not copy a single part
 
     def _part(self, place: int, count: int) -> bytes:
         """Return at most ``count`` bytes from a place of the file on; no bytes at its end."""
@@ -184,7 +184,7 @@ class FileSource:
         return Span(self, start, stop)
 
     def portable(self) -> PathSource | None:
-        """See Source; None for what is not just a file of the system's with a name."""
+        """See Source; None unless the file is a regular file with a name."""
         raw = getattr(self._file, "raw", self._file)
         if not isinstance(raw, io.FileIO) or not isinstance(raw.name, str) or not self._file.readable():
             return None
@@ -196,15 +196,15 @@ class FileSource:
 
 
 class _OwnFile(io.FileIO):
-    """Closed without a warning when it is forgotten, even before its source, as may be where both are in a cycle."""
+    """File that closes without a ResourceWarning when collected, even before its source in a reference cycle."""
 
     __del__ = io.FileIO.close
 
 
 class OpenedSource(FileSource):
-    """A regular file by its path, which is open until the source is closed, or forgotten.
+    """Regular file by path, open until the source is closed or collected.
 
-    It is not mapped into memory: the system would end a process that reads what somebody has cut off meanwhile.
+    It is not mapped into memory, because the system kills a process that reads a mapped part after truncation.
     """
 
     def __init__(self, file: io.FileIO, path: str | os.PathLike[str]) -> None:
@@ -225,7 +225,7 @@ class OpenedSource(FileSource):
 
 
 class ChunkSource:
-    """Bytes that arrive in chunks and are forgotten when they have been used."""
+    """Bytes that arrive in chunks and are discarded after use."""
 
     window, in_order = 64, True
 
@@ -238,11 +238,11 @@ class ChunkSource:
         self._content += _flat(chunk)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Mark the end of the bytes."""
         self.size = self._start + len(self._content)
 
     def forget(self, start: int) -> None:
-        """Let go of all bytes before ``start``."""
+        """Discard all bytes before ``start``."""
         del self._content[: start - self._start]
         self._start = start
 
@@ -251,7 +251,7 @@ class ChunkSource:
         return memoryview(bytes(self._content[start - self._start : stop - self._start]))
 
     def view(self, start: int, stop: int) -> memoryview:
-        """See Source; a copy. MoreNeededError when bytes are to come."""
+        """See Source; a copy. MoreNeededError if the bytes have not arrived."""
         if stop > self._start + len(self._content):
             raise MoreNeededError
         return self.peek(start, stop)
@@ -267,10 +267,10 @@ class ChunkSource:
 
 
 def open_source(data: Bitstream, limits: Limits) -> Source:
-    """The source of a bitstream: a regular file by its path and a seekable file are read in places.
+    """Return the source of a bitstream; of a regular file or a seekable file, only the needed parts are read.
 
-    Raises LimitError for a stream that cannot be sought and has more than max_total_bytes, OSError for a file that
-    cannot be read, and TypeError for anything else.
+    Raises LimitError for a non-seekable stream of more than max_total_bytes, OSError for a file that cannot be read,
+    and TypeError for any other object.
     """
     if isinstance(data, (str, os.PathLike)):
         if stat.S_ISREG(os.stat(data).st_mode):
@@ -288,7 +288,7 @@ def open_source(data: Bitstream, limits: Limits) -> Source:
 
 
 def _flat(data: Buffer) -> memoryview:
-    """The bytes of an object, copied only where they do not lie together."""
+    """Return the bytes of an object, copied only if they are not contiguous."""
     view = memoryview(data)
     return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 

@@ -1,4 +1,4 @@
-"""One line's worth of facts about each unit of a bitstream, from headers alone."""
+"""Summary of each unit of a bitstream, from headers only."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UnitInfo:
-    """Facts about one unit.
+    """Summary of one unit.
 
     Parameters
     ----------
     index, offset, size, depth : int
-        Number, first byte, bytes, and aggregates around it.
+        Number, offset in bytes, size in bytes, and number of enclosing aggregates.
     type : str
         Identifier of Table 3.
     names : tuple of str
@@ -62,9 +62,9 @@ class UnitInfo:
     shape : tuple of int
         tensor_dimensions.
     detail : str
-        Coding tools, or what the parameter set or header says.
+        Coding tools, or contents of the parameter set or header.
     partial_data_counter : int
-        0 for a whole tensor.
+        Number of remaining parts; 0 for a complete tensor.
     """
 
     index: int
@@ -79,14 +79,14 @@ class UnitInfo:
 
     @property
     def bits_per_parameter(self) -> float | None:
-        """Bits of the unit for each parameter of its shape; None for other units, and for parts of a tensor."""
+        """Bits of the unit per parameter of its shape; None for units without a tensor, and for parts of a tensor."""
         parameters = prod(self.shape)
         whole = self.shape and parameters and not self.partial_data_counter
         return 8 * self.size / parameters if whole else None
 
 
 def summarise(data: Bitstream, limits: Limits | None = None, session: Session | None = None) -> Iterator[UnitInfo]:
-    """Facts about each unit in order; raises BitstreamError where the bitstream is malformed."""
+    """Yield the summary of each unit in order; raise BitstreamError if the bitstream is malformed."""
     reader = UnitReader(data, limits, session)
     if not reader.source.size:
         raise TruncatedError("the bitstream is empty", rule=Requirement.START_UNIT)
@@ -111,7 +111,7 @@ def summarise(data: Bitstream, limits: Limits | None = None, session: Session | 
 
 
 def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
-    """The coding tools that the header of a compressed data unit announces."""
+    """Return the coding tools in the header of a compressed data unit."""
     return _tools(
         header.nnr_compressed_data_unit_payload_type,
         header.compressed_parameter_types,
@@ -124,7 +124,7 @@ def tools(header: NnrCompressedDataUnitHeader) -> tuple[str, ...]:
     )
 
 
-@lru_cache  # the units of a bitstream are much alike
+@lru_cache  # most units of a bitstream use the same tools
 def _tools(
     kind: int, types: int, codebook: int, dq: int, scan: int, update: int, temporal: int, split: bool
 ) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def _detail(unit: Unit) -> Iterator[str]:
 
 
 def _maps(payload: NnrModelParameterSetUnitPayload | NnrLayerParameterSetUnitPayload) -> Iterator[str]:
-    """The kinds of reduction that were applied, with the number of points of their maps (6.4.4.3)."""
+    """Yield the kinds of reduction that were applied, with the number of points of their maps (6.4.4.3)."""
     counts = {
         "sparsification": "spm_count_thresholds",
         "pruning": "ppm_count_pruning_ratios",
@@ -221,7 +221,7 @@ def _storage(unit: Unit) -> Iterator[str]:
 
 
 def side_information(unit: Unit, most: int = len(MAGIC)) -> bytes | None:
-    """Return the first inflated bytes of a unit's side information, or None (docs/reference/side-information.md)."""
+    """Return the first bytes of a unit's inflated side information; None if it has none."""
     if unit.header.nnr_unit_type != NNR_TPL:
         return None
     header, payload = cast(NnrTopologyUnitHeader, unit.header.detail), cast(NnrTopologyUnitPayload, unit.structure)

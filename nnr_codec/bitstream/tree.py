@@ -1,6 +1,6 @@
-"""A bitstream as a tree of its syntax elements: where each stands, its bits, its value and what the value means.
+"""Syntax tree of a bitstream: position, bits, value and meaning of each syntax element.
 
-Everything that prints a bitstream renders these nodes. The leaves of a unit cover each of its bits exactly once.
+All commands that print a bitstream render these nodes. The leaves of a unit cover each of its bits exactly once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .units import PAYLOADS, Unit, UnitReader, unit_type_name
 
 Event = tuple[str, Descriptor, int, int, Any]
 
-#: Elements of more bits than this have no ``raw``: their value says the same.
+#: Maximum number of bits shown in ``raw``; for longer elements the value is sufficient.
 RAW_BITS = 64
-#: Bytes of side information that are shown.
+#: Maximum number of bytes of side information shown.
 SIDE_BYTES = 4096
 
 
@@ -33,31 +33,31 @@ def trees(
     inferred: bool = False,
     inside: Callable[[Unit, Node], None] | None = None,
 ) -> Iterator[UnitNode]:
-    """A tree for each unit in order; the units of an aggregate are children of its node.
+    """Yield a tree for each unit in order; the units of an aggregate are children of its node.
 
     Parameters
     ----------
     reader : UnitReader
-        At the start of a bitstream; its trace is taken.
+        A reader at the start of a bitstream; its trace is replaced.
     select : callable
-        Which units to give. What stands in a unit that is given comes with it.
+        Selects the units to yield; units nested in a selected unit are included.
     inferred : bool
-        Add elements that are not present and have an inferred value.
+        Add absent elements that have an inferred value.
     inside : callable
-        Is handed each unit with the node of its payload (its last child), to add to it. A node may be added to as
-        long as the unit after the next one is not read.
+        Called with each unit and the node of its payload (its last child), to add nodes. Nodes may be added until the
+        unit after the next one is read.
 
     Raises
     ------
     BitstreamError, MissingReferenceError
-        Where the bitstream is malformed, after what could be read.
+        The bitstream is malformed; raised after the readable part was yielded.
     """
     events: list[Event] = []
     reader.trace = lambda *event: events.append(event)
     if not reader.source.size:
         raise TruncatedError("the bitstream is empty", rule=Requirement.START_UNIT)
-    around: list[UnitNode] = []  # units that are given and not complete yet, each in the one before
-    aggregates: list[int] = []  # where they end
+    around: list[UnitNode] = []  # selected units that are not complete yet, each nested in the previous one
+    aggregates: list[int] = []  # ends of the enclosing aggregates
     index = 0
     try:
         for unit in reader:
@@ -84,7 +84,7 @@ def trees(
 
 
 def _close(around: list[UnitNode], depth: int) -> Iterator[UnitNode]:
-    """Leave the units that do not hold one of this depth; give the outermost."""
+    """Close the units that do not enclose this depth; yield the outermost one."""
     while around and around[-1].depth >= depth:
         node = around.pop()
         if not around:
@@ -108,20 +108,20 @@ def _names(unit: Unit, session: Session) -> list[str]:
 
 
 class _Builder:
-    """Makes the tree of one unit from the events of its reading."""
+    """Builder of the tree of one unit from trace events."""
 
     def __init__(self, index: int, offset: int, events: list[Event]) -> None:
         self.root = UnitNode(index, "nnr_unit()", "nnr_unit()", "nnr_unit()", "6.3.1", 0, 8 * offset)
-        self.nodes: dict[str, tuple[Node, type[Structure]]] = {}  # of structures, by path
+        self.nodes: dict[str, tuple[Node, type[Structure]]] = {}  # structures by path
         self.structures: dict[str, Structure] = {}
         self.unit_type = -1
         for event in events:
             self._event(*event)
-        for node, _ in reversed(self.nodes.values()):  # the inner ones first
+        for node, _ in reversed(self.nodes.values()):  # inner nodes first
             node.bits = sum(child.bits for child in node.children)
 
     def whole(self, unit: Unit, names: list[str], inferred: bool) -> UnitNode:
-        """The tree of a unit that was read to its end."""
+        """Return the tree of a unit that was read completely."""
         root, size = self.root, 8 * unit.size.nnr_unit_size
         root.type, root.names, root.depth, root.bits = unit.type_name, names, unit.depth, size
         root.meaning = " ".join([unit.type_name, *(repr(name) for name in names[:1])])
@@ -146,7 +146,7 @@ class _Builder:
         return root
 
     def partial(self, depth: int) -> UnitNode:
-        """The tree of a unit that is malformed after these events."""
+        """Return the tree of a unit that is malformed after these events."""
         root = self.root
         root.type = root.meaning = unit_type_name(self.unit_type) if self.unit_type >= 0 else ""
         root.depth, root.complete, root.bits = depth, False, sum(child.bits for child in root.children)
@@ -160,7 +160,7 @@ class _Builder:
         if descriptor.kind == "struct":
             path = prefix + dot + (value.table_name if name == "detail" else name)
             self.structures[path] = value
-            self._structure(path, bit)  # even when nothing is in it
+            self._structure(path, bit)  # also for structures without elements
             return
         if path == "nnr_unit_type":
             self.unit_type = value
@@ -174,7 +174,7 @@ class _Builder:
         owner.children.append(leaf)
 
     def _section(self, name: str, bit: int) -> tuple[Node, type[Structure]]:
-        """The part of the unit that holds an element or structure whose path is its name."""
+        """Return the part of the unit that contains a top-level element or structure."""
         cls: type[Structure] = NnrUnitHeader
         if name in NnrUnitSize.elements:
             cls = NnrUnitSize
@@ -183,7 +183,7 @@ class _Builder:
         return self._open(f"{cls.table_name}()", f"{cls.table_name}()", cls, self.root, bit)
 
     def _structure(self, path: str, bit: int) -> tuple[Node, type[Structure]]:
-        """The node of a structure with the structures around it, made when it is first met."""
+        """Return the node of a structure; create it and its enclosing structures if needed."""
         if path in self.nodes:
             return self.nodes[path]
         prefix, _, name = path.rpartition(".")
@@ -199,7 +199,7 @@ class _Builder:
         return self.nodes[path]
 
     def _infer(self, node: Node, cls: type[Structure], structure: Structure) -> None:
-        """Add the elements that are not present, at the end of their structure."""
+        """Add the absent elements at the end of their structure."""
         for name in cls.elements:
             value = vars(cls).get(name)
             if isinstance(value, int) and name not in structure:
@@ -214,7 +214,7 @@ def _meaning(element: str, value: Any) -> str:
 
 
 def _raw(descriptor: Descriptor, size: int, value: Any) -> str:
-    """The bits of an element, which its value determines."""
+    """Return the bits of an element, recomputed from its value."""
     if not 0 < size <= RAW_BITS:
         return ""
     writer = BitWriter()

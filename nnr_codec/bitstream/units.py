@@ -1,7 +1,7 @@
-"""Units to bytes and back: nnr_unit(), nnr_unit_payload() and nnr_aggregate_unit_payload() (6.3.1, 6.3.4).
+"""Conversion of units from and to bytes: nnr_unit(), nnr_unit_payload(), nnr_aggregate_unit_payload() (6.3.1, 6.3.4).
 
-A unit is split from the bitstream, its header and its parameter-set payloads become structures, and the payload of a
-compressed data unit stays bytes. Clause numbers refer to ISO/IEC 15938-17:2024.
+Headers and parameter-set payloads become structures; the payload of a compressed data unit stays bytes. Clause numbers
+refer to ISO/IEC 15938-17:2024.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ PAYLOADS: dict[int, type[Structure]] = {
 
 @dataclass(slots=True)
 class Unit:
-    """One NNR unit; what is changed in it is written by :func:`write_units`.
+    """NNR unit; it may be changed and written with :func:`write_units`.
 
     Parameters
     ----------
     size : NnrUnitSize
     header : NnrUnitHeader
     content : Structure, bytes-like or Span
-        A structure for MPS, LPS, TPL and QNT units; otherwise the payload's bytes, or where they are to be found.
+        A structure for MPS, LPS, TPL and QNT units; otherwise the bytes of the payload, or a reference to them.
     index, offset, depth : int
-        Number of the unit in the bitstream (aggregates and their units alike), its first byte, and the number of
-        aggregates around it.
+        Number of the unit in the bitstream (aggregates and nested units included), its offset in bytes, and the number
+        of enclosing aggregates.
     payload_offset : int
-        First byte of the payload, relative to the unit.
+        Offset of the payload in the unit, in bytes.
     raw : Span or memoryview
-        The unit as it was read; empty for one that was not.
+        The unit as it was read; empty for a new unit.
     """
 
     size: NnrUnitSize
@@ -76,7 +76,7 @@ class Unit:
 
     @property
     def payload(self) -> Structure | memoryview:
-        """The payload: a structure, or bytes."""
+        """The payload: a structure or bytes."""
         if isinstance(self.content, Structure):
             return self.content
         return self.content.view() if isinstance(self.content, Span) else memoryview(self.content)
@@ -87,7 +87,7 @@ class Unit:
 
     @property
     def structure(self) -> Structure | None:
-        """The payload of a unit that has one described by a table, None for others."""
+        """The payload, if a syntax table describes it; otherwise None."""
         return self.content if isinstance(self.content, Structure) else None
 
     @property
@@ -97,12 +97,12 @@ class Unit:
 
     @property
     def type_name(self) -> str:
-        """The identifier of the unit's type, Table 3."""
+        """Identifier of the unit type, Table 3."""
         return unit_type_name(self.header.nnr_unit_type)
 
     @property
     def ndu(self) -> NnrCompressedDataUnitHeader:
-        """The header of a compressed data unit."""
+        """Header of a compressed data unit."""
         return self.header.detail  # type: ignore[return-value]
 
     def label(self, names: list[str] | None = None) -> UnitLabel:
@@ -112,7 +112,7 @@ class Unit:
 
 @lru_cache
 def unit_type_name(nnr_unit_type: int) -> str:
-    """The identifier of a unit type, Table 3."""
+    """Return the identifier of a unit type, Table 3."""
     if nnr_unit_type <= NNR_AGG:
         return NnrUnitType(nnr_unit_type).name
     return "NNR_RSVD" if nnr_unit_type < 32 else "NNR_UNSP"
@@ -120,10 +120,10 @@ def unit_type_name(nnr_unit_type: int) -> str:
 
 @dataclass
 class _Aggregate:
-    """An aggregate that is being read."""
+    """Aggregate that is being read."""
 
     unit: Unit
-    seen: int = 0  # units of it so far
+    seen: int = 0  # number of its units read so far
 
     @property
     def header(self) -> NnrAggregateUnitHeader:
@@ -134,7 +134,7 @@ class _Aggregate:
         return self.unit.offset + self.unit.size.nnr_unit_size
 
     def check(self, unit: Unit) -> None:
-        """Raise ElementError when the aggregate's list says anything else about its next unit (6.4.3.8)."""
+        """Raise ElementError if the list of the aggregate contradicts its next unit (6.4.3.8)."""
         if not self.header.entry_points_present_flag or self.seen >= len(self.header.nnr_unit_type):
             return
         for name, is_, rule in (
@@ -153,17 +153,17 @@ class _Aggregate:
 
 
 class UnitReader:
-    """Iterates over the units of a bitstream, those of aggregates after their aggregate.
+    """Iterator over the units of a bitstream; the units of an aggregate follow the aggregate.
 
-    ``session`` is what the last unit saw; it takes over what the unit leaves when the next unit is asked for.
+    ``session`` is the state before the last unit; the effect of the unit is applied when the next unit is requested.
 
     Parameters
     ----------
     data : bytes-like, path, binary file or ChunkSource
-        A whole bitstream, or what has arrived of it.
+        A complete bitstream, or the part that has arrived.
     limits : Limits
     session : Session
-        With ``topology_dimensions`` when the caller knows any.
+        Initial state, with ``topology_dimensions`` if known.
     trace : Trace or None
         Called for each syntax element; bits are relative to the unit.
     """
@@ -180,7 +180,7 @@ class UnitReader:
         self.session = session or Session()
         self.trace = trace
         self.budget = Budget(self.limits)
-        self.position = 0  # of the next unit
+        self.position = 0  # offset of the next unit
         self.index = 0  # number of the next unit
         self._aggregates: list[_Aggregate] = []
         self._last: Unit | None = None
@@ -190,7 +190,7 @@ class UnitReader:
             yield unit
 
     def next(self) -> Unit | None:
-        """The next unit; None at the end, or when more bytes have to arrive first."""
+        """Return the next unit; None at the end, or if more bytes must arrive first."""
         if self._last:
             unit, self._last = self._last, None
             try:
@@ -200,7 +200,7 @@ class UnitReader:
                 raise
             if self._aggregates:
                 self._leave()
-        if self._aggregates and self._aggregates[0].end > self.source.size:  # not known when it began to arrive
+        if self._aggregates and self._aggregates[0].end > self.source.size:  # unknown when it began to arrive
             raise TruncatedError(
                 "the bitstream ends inside an aggregate",
                 unit=self._aggregates[0].unit.label(),
@@ -246,7 +246,7 @@ class UnitReader:
         position, limits = self.position, self.limits
         end = self._aggregates[-1].end if self._aggregates else self.source.size
         start = self.source.peek(position, min(end, position + self.source.window))
-        if len(start) < min(5, end - position):  # the longest nnr_unit_size() and the type, or all there is
+        if len(start) < min(5, end - position):  # the longest nnr_unit_size() and the type, or the rest
             raise MoreNeededError
         header_type = start[2 + 2 * (start[0] >> 7)] >> 2 if len(start) > 4 else -1
         try:
@@ -285,9 +285,9 @@ class UnitReader:
         return UnitLabel(f"unit {self.index}{kind}", self.index)
 
     def _content(self, start: memoryview, size: NnrUnitSize, header_type: int, reader: Reader) -> Unit:
-        """The unit whose first bytes are ``start``; as much of it is fetched as its structures need.
+        """Return the unit that begins with the bytes ``start``; fetch as much of it as its structures need.
 
-        ``reader`` has read the size in what begins with ``start``.
+        ``reader`` has read the unit size from the beginning of ``start``.
         """
         offset, length, header_bit, read = self.position, size.nnr_unit_size, reader.io.pos, len(start)
         reader.io.end = 8 * read
@@ -334,10 +334,10 @@ class UnitReader:
 
 
 def _aggregate_header_size(start: memoryview, header_bit: int, length: int) -> int:
-    """Return the bytes of an aggregate of ``length`` bytes up to its first unit, from its count (6.3.3.8).
+    """Return the number of bytes in an aggregate of ``length`` bytes before its first unit, from its count (6.3.3.8).
 
-    While it arrives in small chunks, its lists must not be read again with each of them. Raises MoreNeededError if the
-    count has not arrived yet. An aggregate that ends before its count is all header.
+    With this number, lists that arrive in small chunks are not parsed again with each chunk. Raises MoreNeededError if
+    the count has not arrived yet. An aggregate that ends before its count consists of the header only.
     """
     fixed = header_bit // 8 + 1 + (start[header_bit // 8] & 1)  # partial_data_counter_present_flag
     if length < fixed + 4:
@@ -356,10 +356,10 @@ def write_unit(
     long_size: bool = False,
     depth: int = 0,
 ) -> bytes:
-    """The bytes of a unit; ``session`` is what it sees, and takes over what it leaves.
+    """Return the bytes of a unit; ``session`` is the state before it, and is updated.
 
-    ``long_size`` asks for the 31 bits of nnr_unit_size where 15 would do, ``depth`` is the number of aggregates around
-    the unit. Raises WriteError for a structure that its table cannot represent, or a unit of 2 GiB and more.
+    ``long_size`` uses 31 bits for nnr_unit_size even if 15 suffice; ``depth`` is the number of enclosing aggregates.
+    Raises WriteError for a structure that its table cannot represent, or a unit of 2 GiB or more.
     """
     writer = Writer(session, BitWriter())
     writer.write(header)
@@ -384,7 +384,7 @@ def with_size(body: Sequence[bytes | memoryview], *, long_size: bool = False) ->
 
 @lru_cache(maxsize=1 << 12)
 def _unit_size(length: int, long_size: bool) -> bytes:
-    """nnr_unit_size() of a unit with so many bytes behind it; WriteError where there are too many."""
+    """Return nnr_unit_size() of a unit with ``length`` further bytes; WriteError if the size exceeds 31 bits."""
     long_size = long_size or length + 2 > 0x7FFF
     size = NnrUnitSize(nnr_unit_size_flag=int(long_size), nnr_unit_size=length + 2 + 2 * long_size)
     if size.nnr_unit_size > 0x7FFFFFFF:
@@ -395,21 +395,21 @@ def _unit_size(length: int, long_size: bool) -> bytes:
 
 
 def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
-    """The bitstream of units in the order and depths in which a UnitReader gives them.
+    """Write a bitstream from units in the order and depths in which a UnitReader yields them.
 
-    What nobody changed comes back bit by bit, units of reserved types included. Sizes follow from the contents, and so
-    do the counts, types and entry points of aggregates.
+    Unchanged units are reproduced bit by bit, including those of reserved types. Sizes, and the counts, types and entry
+    points of aggregates, are computed from the contents.
 
     Parameters
     ----------
     units : iterable of Unit
     session : Session
-        What the first unit sees, such as ``topology_dimensions``.
+        State before the first unit, for example with ``topology_dimensions``.
 
     Raises
     ------
     WriteError
-        A structure does not fit its table, or the depths do not make a tree.
+        A structure does not match its table, or the depths do not form a tree.
     """
     left = list(units)[::-1]
     session = session.snapshot() if session else Session()
@@ -421,7 +421,7 @@ def write_units(units: Iterable[Unit], session: Session | None = None) -> bytes:
 
 
 def _write_level(left: list[Unit], session: Session, depth: int) -> list[tuple[int, bytes]]:
-    """Take the units of one depth, with what they hold, from the end of ``left``; each with its type."""
+    """Remove the units of one depth, with nested units, from the end of ``left``; return each with its type."""
     written = []
     while left and left[-1].depth == depth:
         unit = left.pop()
@@ -443,7 +443,7 @@ def _write_level(left: list[Unit], session: Session, depth: int) -> list[tuple[i
 def aggregate_header(
     header: NnrUnitHeader, inside: list[tuple[int, bytes]], session: Session, long_size: bool
 ) -> NnrUnitHeader:
-    """The header of an aggregate with the count, types and entry points of what it holds."""
+    """Return the header of an aggregate with the count, types and entry points of its units."""
     if len(inside) < 2:
         raise WriteError(f"an aggregate holds at least two units, not {len(inside)} (6.4.3.8)")
     header = copy.copy(header)
@@ -451,7 +451,7 @@ def aggregate_header(
     detail.num_of_nnr_units_minus2 = len(inside) - 2
     if detail.entry_points_present_flag:
         detail.nnr_unit_type = [kind for kind, _ in inside]
-        detail.nnr_unit_entry_point = [0] * len(inside)  # they take as much room whatever they are
+        detail.nnr_unit_entry_point = [0] * len(inside)  # their size does not depend on their values
         counter = BitCounter()
         Writer(session, counter).write(header)
         sizes = [len(data) for _, data in inside]

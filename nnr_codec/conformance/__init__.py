@@ -1,1 +1,1 @@
-"""What decoders and bitstreams are held against: digests of tensors, vectors, and the requirements of the standard."""
+"""Conformance testing of decoders and bitstreams: tensor digests, vectors, and the requirements of the standard."""

@@ -1,7 +1,7 @@
-"""Cases of vectors: bitstreams with what they decode to, or why they are refused, as case files describe them.
+"""Test cases in vector folders: bitstreams with their decoding results, or the errors that decoders must raise.
 
-A case file is ``case.json``, or ``NAME.case.json`` where several cases share a folder; its fields are in the README of
-``bitstream_vectors``. What it names lies in its own folder; nothing else is ever read.
+A case file is ``case.json``, or ``NAME.case.json`` if several cases share a folder; the README of ``bitstream_vectors``
+describes its fields. All files that it names are in its own folder; no other file is read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..model import Array, Topology
 from .digest import TensorDigest
 
 RESULTS = ("valid", "invalid", "acceptable")
-#: What cases are counted as: their result, or that they were written by another implementation and are valid.
+#: Kinds by which cases are counted: the result, or valid cases from another implementation.
 KINDS = (*RESULTS, "interop")
-#: What this library knows beyond the standard, as case files call it.
+#: Extensions of the standard that this library supports, as named in case files.
 EXTENSIONS = ("side-information",)
 
 _MAX_FILE = 64 << 20
@@ -35,7 +35,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,200}", re.ASCII)
 
 
 class LevelDigest(NamedTuple):
-    """QuantParam of one tensor (10.2.1.4): the number of its unit, its shape, and its digest as a tensor of int32."""
+    """QuantParam of one tensor (10.2.1.4): number of its unit, shape, and digest as a tensor of int32."""
 
     unit: int
     shape: tuple[int, ...]
@@ -44,20 +44,20 @@ class LevelDigest(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """One bitstream of a case.
+    """Bitstream of a case.
 
     Parameters
     ----------
     path : Path
     sha256 : str
-        Of the file.
+        Digest of the file.
     tensors, raw : tuple of TensorDigest or None
-        What it decodes to, and the Rec* variables of 7.3 where these are others; None for what is not given. In a case
-        about an extension, ``raw`` is what decoders give that do not know it.
+        Decoded tensors, and the Rec* variables of 7.3 if these differ; None if the case does not state them. In a case
+        for an extension, ``raw`` is the result of decoders without support for it.
     texts : dict of str to str
-        SHA-256 of ``topology`` and ``quantization``, of those that are there.
+        SHA-256 of ``topology`` and ``quantization``, if present.
     levels : tuple of LevelDigest or None
-        Of all that is arithmetically coded, in its order; None where the case does not tell.
+        QuantParam of everything that is arithmetically coded, in order; None if the case does not state it.
     """
 
     path: Path
@@ -70,11 +70,11 @@ class Stream:
     _arrays: Path | None = None
 
     def is_intact(self) -> bool:
-        """Whether the file is the one that is described."""
+        """Return whether the file has the expected digest."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest() == self.sha256
 
     def values(self, digest: TensorDigest) -> Array | None:
-        """The expected values of a tensor of that digest, where the case gives them."""
+        """Return the expected values of a tensor with this digest, if the case contains them."""
         for entry in self._entries:
             if entry.get("sha256") == digest.sha256 and entry.get("name") == digest.name:
                 stored = STORED_TYPES[digest.dtype]
@@ -86,46 +86,46 @@ class Stream:
         return None
 
     def without_extension(self) -> Stream:
-        """The same for decoders that give ``raw``, as those do that do not know the extension of the case."""
+        """Return the stream as expected from decoders without the extension, which output ``raw``."""
         return self if self.raw is None else replace(self, tensors=self.raw, raw=None)
 
 
 def typed(array: Array, stored: StoredType) -> Array:
-    """Bit patterns as what they stand for, if the type is none of numpy's own and they are of its size."""
+    """Return bit patterns as values of their type, if numpy lacks the type and the pattern size matches."""
     is_pattern = not stored.is_numpys and array.dtype.kind in "Vu" and array.dtype.itemsize == stored.itemsize
     return array.view(stored.dtype) if is_pattern else array
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case.
+    """Test case.
 
     Parameters
     ----------
     id, title, origin : str
-        ``origin`` is who wrote the bitstream.
+        ``origin`` is the implementation that wrote the bitstream.
     group : str
-        The folder below the root.
+        Folder below the root.
     result : str
         One of RESULTS.
     rev : int or None
-        Counts its changes.
+        Revision of the case.
     profile_idc : int or None
     clauses, features : tuple of str
     requirements : tuple of str
-        The rules of ``nnr verify`` that the bitstream breaks.
+        Requirements of ``nnr verify`` that the bitstream violates.
     file : Path
-        The case file.
+        Path of the case file.
     streams : tuple of Stream
-        The bitstream, after those that have to be decoded before it.
+        The bitstream, preceded by those that must be decoded first.
     error : (str, int or None) or None
-        Class of errors.py and number of the unit (None: the bitstream as a whole) of a case that is invalid.
+        For an invalid case, the class in errors.py and the number of the unit (None: the whole bitstream).
     limits : Limits
     topology_dimensions : dict of str to tuple of int
     topology_file : Path or None
-        An NNEF graph that is kept apart from the bitstream.
+        NNEF graph that is stored separately from the bitstream.
     extension : str
-        What the case is about that is not in the standard; empty for what every decoder knows.
+        Extension that the case tests; empty for the standard alone.
     """
 
     id: str
@@ -147,35 +147,35 @@ class Case:
     extension: str = ""
 
     def without_extension(self) -> Case:
-        """What the case is for a decoder that does not know the extension, which it may pass over or refuse."""
+        """Return the case for a decoder without the extension, which may ignore or reject the bitstream."""
         streams = tuple(stream.without_extension() for stream in self.streams)
         return replace(self, result="acceptable", error=None, streams=streams, extension="")
 
     @property
     def topology(self) -> Topology | None:
-        """What ``topology_file`` holds."""
+        """Topology in ``topology_file``."""
         return Topology("nnef", self.topology_file.read_bytes()) if self.topology_file else None
 
     @property
     def kind(self) -> str:
-        """One of KINDS."""
+        """Kind of the case, one of KINDS."""
         return "interop" if self.result == "valid" and self.origin != "nnr_codec" else self.result
 
 
 def load_cases(root: str | Path) -> list[Case]:
-    """All cases in a folder and those below it, by group and id.
+    """Load all cases in a folder and its subfolders, sorted by group and id.
 
     Raises
     ------
     FormatError
-        A case file is malformed or names something outside of its folder, an id occurs twice, or there is no case.
+        A case file is malformed or names a file outside its folder, an id is not unique, or there is no case.
     OSError
         The folder cannot be read.
     """
     root = Path(root)
     paths = [path for path in root.rglob("*case.json") if path.name == "case.json" or path.name.endswith(".case.json")]
     if not paths:
-        next(root.iterdir(), None)  # OSError says more, where there is one
+        next(root.iterdir(), None)  # raises an OSError that is more precise
         raise FormatError(f"{root}: no case.json here or below")
     if len(paths) > _MAX_CASES:
         raise FormatError(f"{root}: {len(paths):,} cases are more than {_MAX_CASES:,}")
@@ -189,7 +189,7 @@ def load_cases(root: str | Path) -> list[Case]:
 
 
 def read_case(path: Path, root: Path) -> Case:
-    """One case; errors are those of :func:`load_cases`."""
+    """Load one case; errors are those of :func:`load_cases`."""
     try:
         return _case(path, root)
     except (FormatError, ValueError, RecursionError) as error:
@@ -232,7 +232,7 @@ def _case(path: Path, root: Path) -> Case:
 
 
 def _field(facts: Any, name: str, kind: type, *default: Any) -> Any:
-    """A field of an object, of exactly this type; FormatError when it is absent and there is no default."""
+    """Return a field of an object, which must have exactly this type; FormatError if it is absent without a default."""
     if not isinstance(facts, dict):
         raise FormatError(f"an object with {name} is expected, not {type(facts).__name__}")
     if name not in facts and default:
@@ -254,7 +254,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A regular file of the folder itself: no other path, and no link that leaves it."""
+    """Return a regular file in the folder itself; paths and links that leave it are rejected."""
     path = folder / name
     if not _PLAIN_NAME.fullmatch(name) or path.resolve().parent != folder.resolve() or not path.is_file():
         raise FormatError(f"{name!a} is not a file of the case's folder")

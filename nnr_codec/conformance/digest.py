@@ -1,13 +1,12 @@
-"""Digests of decoded tensors and of whole models, and manifests of them.
+"""Digests of decoded tensors and of models, and manifests of digests.
 
-The digest of a tensor is SHA-256 of ``NNRT1``, one byte for the type, one byte for the number of dimensions, the
-dimensions as 64-bit numbers and the values in row-major order, all little-endian. The byte for the type is the number
-of the format in Table 15 of ISO/IEC 15938-17:2024; integers below a byte count as int8. Types that only the side
-information gives have numbers from 128 on, in the order of :data:`BEYOND`; their integers below a byte take one, with
-their sign.
+The digest of a tensor is the SHA-256 of ``NNRT1``, one byte for the type, one byte for the number of dimensions, the
+dimensions as 64-bit numbers and the values in row-major order, all little-endian. The type is the number of the format
+in Table 15 of ISO/IEC 15938-17:2024; integers below a byte count as int8. Types that exist only in side information
+have numbers from 128, in the order of :data:`BEYOND`; their integers below a byte are sign-extended to one byte.
 
-The digest of a model is SHA-256 of ``NNRM1`` and, for each tensor by ascending name (UTF-8), the number of bytes of its
-name in 32 bits, the name, and the 32 bytes of the tensor's digest.
+The digest of a model is the SHA-256 of ``NNRM1`` and, for each tensor in ascending order of its UTF-8 name, the length
+of the name in bytes (32 bits), the name, and the 32-byte digest of the tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..errors import FormatError
 from ..model import Array
 from ..tensor.quant import DTYPES
 
-#: The types that Table 15 does not have. New ones are added at the end: the numbers are part of every digest.
+#: Types that Table 15 lacks. New types must be appended: the numbers are part of every digest.
 BEYOND = (
     "bool",
     "uint8",
@@ -47,29 +46,29 @@ BEYOND = (
     "float8_e5m2fnuz",
     "float8_e3m4",
 )
-#: Number of each type; of the formats that have one type, the widest, which holds it in full.
+#: Number of each type; if several formats decode to one type, the widest format.
 _CODES = {dtype.name: int(data_format) for data_format, dtype in DTYPES.items()} | {
     name: 128 + number for number, name in enumerate(BEYOND)
 }
 
 
 def digest(tensor: Array) -> str:
-    """The digest of a tensor.
+    """Return the digest of a tensor.
 
     Parameters
     ----------
     tensor : ndarray
-        Of any type that models have here (:mod:`nnr_codec.dtypes`), in any byte order and layout.
+        Tensor of any type of :mod:`nnr_codec.dtypes`, in any byte order and layout.
 
     Returns
     -------
     str
-        64 hexadecimal digits.
+        Digest as 64 hexadecimal digits.
 
     Raises
     ------
     FormatError
-        The type is another one.
+        The type is not supported.
     """
     stored = stored_type(tensor.dtype)
     if stored is None:
@@ -82,7 +81,7 @@ def digest(tensor: Array) -> str:
 
 @dataclass(frozen=True)
 class TensorDigest:
-    """A tensor by its name, the name of its dtype, its shape and its digest."""
+    """Name, dtype name, shape and digest of a tensor."""
 
     name: str
     dtype: str
@@ -91,12 +90,12 @@ class TensorDigest:
 
     @classmethod
     def of(cls, name: str, tensor: Array) -> TensorDigest:
-        """The digest of a tensor with its name."""
+        """Return the digest of a tensor with its name."""
         return cls(name, tensor.dtype.name, tensor.shape, digest(tensor))
 
     @classmethod
     def read(cls, entry: Any) -> TensorDigest:
-        """An entry of a JSON file, which may have other fields as well; FormatError when it is none."""
+        """Parse an entry of a JSON file, which may have other fields; FormatError if it is invalid."""
         try:
             read = cls(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["sha256"])
             texts = all(isinstance(text, str) for text in (read.name, read.dtype, read.sha256))
@@ -111,12 +110,12 @@ class TensorDigest:
 
 
 def manifest(entries: Sequence[TensorDigest]) -> dict[str, Any]:
-    """The digests of tensors in order and that of their model, for JSON."""
+    """Return the manifest of a model: the digests of its tensors in order, and its own digest, for JSON."""
     return {"tensors": [asdict(entry) for entry in entries], "model_sha256": model_digest(entries)}
 
 
 def model_digest(entries: Iterable[TensorDigest]) -> str:
-    """The digest of a model from those of its tensors, whose names are unique."""
+    """Return the digest of a model from the digests of its tensors, whose names are unique."""
     found = hashlib.sha256(b"NNRM1")
     for name, sha256 in sorted((entry.name.encode(), entry.sha256) for entry in entries):
         found.update(struct.pack("<I", len(name)) + name + bytes.fromhex(sha256))
@@ -124,12 +123,12 @@ def model_digest(entries: Iterable[TensorDigest]) -> str:
 
 
 def read_manifest(text: str | bytes) -> list[TensorDigest]:
-    """The entries of a manifest.
+    """Parse the entries of a manifest.
 
     Raises
     ------
     FormatError
-        The text is no manifest, names a tensor twice, or its ``model_sha256`` is not that of its tensors.
+        The text is not a manifest, repeats a tensor, or its ``model_sha256`` does not match its tensors.
     """
     try:
         parsed = json.loads(text)
@@ -147,7 +146,7 @@ def read_manifest(text: str | bytes) -> list[TensorDigest]:
 
 
 def differences(expected: Iterable[TensorDigest], tensors: Mapping[str, Array | TensorDigest]) -> dict[str, str]:
-    """What is wrong with each tensor (or its digest) that is not as expected, by name; nothing when all are."""
+    """Return the deviation of each tensor (or digest) from the expected one, by name; empty if all match."""
     wrong = dict.fromkeys(tensors, "is not expected")
     for entry in expected:
         wrong.pop(entry.name, None)

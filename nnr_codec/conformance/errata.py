@@ -1,6 +1,6 @@
-"""Errata of ISO/IEC 15938-17:2024: where its text is broken, ambiguous or silent, and the decision taken.
+"""Errata of ISO/IEC 15938-17:2024: text that is wrong, ambiguous or missing, and the decision taken.
 
-``python -m nnr_codec.conformance.errata > docs/reference/errata.md`` writes the page from ``errata.toml``.
+``python -m nnr_codec.conformance.errata > docs/reference/errata.md`` generates the page from ``errata.toml``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ there. It is for implementers who have the standard at hand. The source code ref
 `nnr explain N8` prints it.
 
 Each entry has what the text says, our decision, and the evidence: bitstreams in which only one reading gives the right
-integers, or the argument. `NNR-…` and `nncodec-…/…` are cases of
-[bitstream_vectors](../../bitstream_vectors/README.md). The former are vectors of this project, so they show the
-decision but do not prove it; the latter were written by Fraunhofer's NNCodec, and prove it as far as that software is
-an authority. *Text alone* means that no other implementation confirms the decision.
+integers, or the argument. `NNR-…` and `nncodec-…/…` are cases of [bitstream_vectors](../bitstream_vectors/README.md).
+The former are vectors of this project, so they show the decision but do not prove it; the latter were written by
+Fraunhofer's NNCodec, and prove it as far as that software is an authority. *Text alone* means that no other
+implementation confirms the decision.
 
 We read the standard in a text file made from the PDF, so a misprint may be one of that file. What NNCodec does was
 observed by running it; [conformance.md](conformance.md) has its result for every vector. An id is never used again;
@@ -50,16 +50,16 @@ _SECTIONS = {
 
 @dataclass(frozen=True)
 class Erratum:
-    """An entry.
+    """Erratum of the standard.
 
     Parameters
     ----------
     id : str
     title : str
     clauses : str
-        Where it applies, separated by commas.
+        Affected clauses, separated by commas.
     text : str
-        What the standard says or leaves out.
+        Content of the standard, or the omission.
     decision : str
     evidence : str
     """
@@ -81,7 +81,7 @@ ERRATA = _read()
 
 
 def page() -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     return "".join(f"{line}\n" for line in _lines())
 
 
@@ -107,7 +107,7 @@ def _lines() -> Iterator[str]:
 
 
 def _place(clause: str) -> list[tuple[int, str]]:
-    """A sort key: clauses in the order of the standard, annexes last."""
+    """Return a sort key: clauses in the order of the standard, annexes last."""
     return [(int(part), "") if part.isdigit() else (1000, part) for part in clause.split(".")]
 
 

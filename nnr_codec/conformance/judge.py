@@ -1,4 +1,4 @@
-"""One case against one decoder: this library, or any command that writes tensors to files."""
+"""Evaluation of one case with one decoder: this library, or a command that writes tensors to files."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ from .digest import TensorDigest, differences
 from .levels import first_difference, levels
 
 _OUT_OF_MEMORY = re.compile(r"MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory")
-_TAIL = 2000  # bytes of what a command says
-_SIGNALLED = 128  # what shells add to the number of a signal
+_TAIL = 2000  # bytes kept of the standard error output
+_SIGNALLED = 128  # shells add this to a signal number
 
 
 Levels = tuple[LevelDigest, ...]
 
 
 class Outcome(StrEnum):
-    """What became of a case."""
+    """Outcome of a case."""
 
     PASS = "PASS"
-    #: Decoded to something else, or refused for another reason than the expected one.
+    #: Decoded to another result, or rejected with another error.
     FAIL = "FAIL"
-    #: A valid bitstream is refused, or an exception that no decoder ought to raise.
+    #: A valid bitstream is rejected, or the decoder raised an unexpected exception.
     ERROR = "ERROR"
     CRASH = "CRASH"
     TIMEOUT = "TIMEOUT"
     OOM = "OOM"
-    #: Invalid, and decoded all the same.
+    #: Invalid, but decoded.
     XPASS = "XPASS"
-    #: The command cannot be asked, or a package is missing.
+    #: The command lacks a placeholder, or a package is missing.
     SKIP = "SKIP"
 
 
 class Verdict(NamedTuple):
-    """What became of a case, and a line about it."""
+    """Outcome of a case, with an explanation in one line."""
 
     outcome: Outcome
     detail: str = ""
 
 
 class RefusedError(Exception):
-    """A command said by its exit code that it does not decode a bitstream."""
+    """A command rejected a bitstream by its exit code."""
 
 
 class EndedError(Exception):
-    """The verdict is found before there is anything to compare."""
+    """The verdict is known before any comparison."""
 
     def __init__(self, outcome: Outcome, detail: str) -> None:
         super().__init__(detail)
@@ -74,9 +74,9 @@ class EndedError(Exception):
 
 
 class Decoded(NamedTuple):
-    """What a decoder gives of one bitstream; None for what it cannot give.
+    """Result of decoding one bitstream; None for items that the decoder cannot output.
 
-    ``texts`` is SHA-256 of ``topology`` and ``quantization``, of those that are there; ``levels`` is QuantParam.
+    ``texts`` is the SHA-256 of ``topology`` and ``quantization``, if present; ``levels`` is QuantParam.
     """
 
     stream: Stream
@@ -90,9 +90,9 @@ Decoder = Callable[[Case], Iterator[Decoded]]
 
 
 def judge(case: Case, decoder: Decoder, *, lenient: bool = False) -> Verdict:
-    """Decode a case and say how that compares with what is expected; no exception of the decoder leaves this.
+    """Decode a case and compare the result with the expected one; exceptions of the decoder are caught.
 
-    With ``lenient``, what is invalid may be refused for any reason.
+    With ``lenient``, an invalid bitstream may be rejected with any error.
     """
     for stream in case.streams:
         if not stream.is_intact():
@@ -112,12 +112,12 @@ def judge(case: Case, decoder: Decoder, *, lenient: bool = False) -> Verdict:
     except MissingDependencyError as error:
         return Verdict(Outcome.SKIP, str(error))
     except (NnrError, RefusedError) as error:
-        if isinstance(error.__context__, MemoryError):  # the decoder tells of it as of a limit
+        if isinstance(error.__context__, MemoryError):  # the decoder reports it as an exceeded limit
             return Verdict(Outcome.OOM, str(error))
         if before and isinstance(error, NnrError):
             return Verdict(Outcome.ERROR, f"before the last bitstream: {_told(error)}")
         return _refused(case, error, lenient)
-    except Exception as error:  # the very thing that is looked for
+    except Exception as error:  # exactly what this test must detect
         return Verdict(Outcome.ERROR, _told(error))
     if case.result == "invalid":
         return Verdict(Outcome.XPASS, f"decoded, but it is invalid{_broken(case)}")
@@ -146,7 +146,7 @@ def _refused(case: Case, error: NnrError | RefusedError, lenient: bool) -> Verdi
 
 
 def _wrong(decoded: Decoded) -> str:
-    """The first thing that is not as expected; empty when all is."""
+    """Return the first deviation from the expected result; empty if there is none."""
     stream, beginning = decoded.stream, ""
     if stream.levels is not None and decoded.levels is not None:
         difference = first_difference(stream.levels, decoded.levels)
@@ -164,13 +164,13 @@ def _wrong(decoded: Decoded) -> str:
 
 
 def _where(stream: Stream, expected: tuple[TensorDigest, ...], name: str, tensors: Mapping[str, Array]) -> str:
-    """Which values of a tensor differ first, where the values are at hand."""
+    """Describe the first differing values of a tensor, if the expected values are available."""
     entry = next((entry for entry in expected if entry.name == name), None)
     if entry is None or name not in tensors or tensors[name].shape != entry.shape:
         return ""
     try:
         values = stream.values(entry)
-    except Exception as error:  # of the case; the digest has decided already
+    except Exception as error:  # a fault of the case; the digest is decisive
         return f"; the expected values cannot be read: {_told(error)}"
     found = None if values is None else compare_tensors(values, tensors[name])
     if found is None:
@@ -213,23 +213,24 @@ def _texts(topology: Topology | None) -> dict[str, str]:
 
 
 class Command:
-    """Decodes with a command line that has ``{input}`` (and ``{inputs}``: the bitstreams before it) and ``{outdir}``.
+    """Decoder that runs a command line with ``{input}`` (and ``{inputs}``: the preceding bitstreams) and ``{outdir}``.
 
-    A word with ``{topology}`` names the NNEF graph that is kept apart; it is left out where there is none.
-    It exits with 0 and has written a file for each tensor, its name percent-encoded with .npy, or one .npz of all; or
-    it refuses the bitstream with another exit code. Tensors of types that numpy has not are bit patterns. The Rec*
-    variables of 7.3 are as good as what is made of them.
+    A word with ``{topology}`` stands for the separate NNEF graph; it is omitted if there is none.
+
+    The command either exits with 0 after writing one .npy file per tensor, named by its percent-encoded name, or one
+    .npz file with all tensors; or it rejects the bitstream with another exit code. Tensors of types that numpy lacks
+    are bit patterns. The Rec* variables of 7.3 are accepted in place of the final tensors.
 
     Parameters
     ----------
     command : str
     scratch : Path
-        A folder for what it writes.
+        Folder for the output of the command.
 
     Attributes
     ----------
     peak : int or None
-        The most memory that it took the last time, in bytes; None where that is not known.
+        Peak memory of the last run in bytes; None if unknown.
     """
 
     def __init__(self, command: str, scratch: Path) -> None:
@@ -237,7 +238,7 @@ class Command:
         self.peak: int | None = None
 
     def __call__(self, case: Case) -> Iterator[Decoded]:
-        """Decode the last bitstream of a case; EndedError where that cannot be asked for."""
+        """Decode the last bitstream of a case; EndedError if the command cannot do that."""
         *before, last = case.streams
         self.peak = None
         if before and "{inputs}" not in self._words:
@@ -252,7 +253,7 @@ class Command:
                 raise _failure(code, tail)
             try:
                 tensors = _outputs(Path(folder))
-            except NnrError as error:  # it says that it has decoded the bitstream
+            except NnrError as error:  # the exit code claims success
                 raise EndedError(Outcome.ERROR, f"what it has written: {_told(error)}") from None
         if case.error and case.error[0] is LimitError:
             raise EndedError(Outcome.PASS, "decoded; limits are the decoder's own affair")
@@ -263,12 +264,12 @@ class Command:
         yield Decoded(last, tensors)
 
     def _run(self, arguments: list[str]) -> tuple[int, str]:
-        """The exit code, and the end of what was said on standard error."""
+        """Return the exit code and the last part of the standard error output."""
         with tempfile.TemporaryFile(dir=self._scratch) as said:
             with subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
             ) as process:
-                if sys.platform == "linux":  # others count in other units, or not at all
+                if sys.platform == "linux":  # other systems use other units, or do not report it
                     _, status, usage = os.wait4(process.pid, 0)
                     process.returncode, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10
             said.seek(max(said.seek(0, os.SEEK_END) - _TAIL, 0))
@@ -276,7 +277,7 @@ class Command:
 
 
 def _is_raw(stream: Stream, tensors: Mapping[str, Array]) -> bool:
-    """Whether these are meant as the Rec* variables, of which 7.3 makes nothing more."""
+    """Return whether these tensors are the Rec* variables instead of the final tensors."""
     if stream.raw is None or stream.tensors is None or not differences(stream.tensors, tensors):
         return False
     raw, made = ({entry.name for entry in entries} for entries in (stream.raw, stream.tensors))

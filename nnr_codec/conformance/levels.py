@@ -1,6 +1,6 @@
-"""QuantParam of the tensors of a bitstream (ISO/IEC 15938-17:2024, 10.2.1.4): what entropy decoding gives.
+"""QuantParam of the tensors of a bitstream (ISO/IEC 15938-17:2024, 10.2.1.4), the result of entropy decoding.
 
-Where these are right and the tensors are not, the mistake is in what comes after them: codebooks, steps, composition.
+If QuantParam is right and the tensors are wrong, the fault is in a later step: codebooks, step sizes, composition.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .digest import digest
 
 
 def levels(case: Case, stream: Stream, state: UpdateState, before: Topology | None) -> Iterator[LevelDigest]:
-    """The digests of all that is arithmetically coded, in its order.
+    """Yield the digests of everything that is arithmetically coded, in order.
 
     Parameters
     ----------
     case : Case
     stream : Stream
-        One of the case.
+        A bitstream of the case.
     state : UpdateState
-        What the bitstreams before it left; changed.
+        State after the preceding bitstreams; it is updated.
     before : Topology or None
-        The topology that they left.
+        Topology of the preceding bitstreams.
 
-    Raises NnrError and OSError as decoding does.
+    Raises NnrError and OSError like decoding.
     """
     reader = UnitReader(stream.path.read_bytes(), case.limits, Session(case.topology_dimensions))
     parser = BitstreamParser(reader, given=case.topology, before=before)
@@ -48,7 +48,7 @@ def levels(case: Case, stream: Stream, state: UpdateState, before: Topology | No
 
 
 def first_difference(expected: tuple[LevelDigest, ...], found: tuple[LevelDigest, ...]) -> str:
-    """Which QuantParam is not as expected, in words; empty when all are."""
+    """Describe the first difference in QuantParam; empty if there is none."""
     if len(expected) != len(found):
         return f"there are {len(found)} QuantParam, not {len(expected)}"
     for number, (want, got) in enumerate(zip(expected, found, strict=True)):

@@ -1,4 +1,4 @@
-"""What verifying a bitstream found, and how findings of checks and refusals of the decoder get there."""
+"""Result of verification, built from findings of checks and errors of the decoder."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .requirements import Finding, SeenUnit
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that a bitstream breaks.
+    """Violated requirement.
 
     Parameters
     ----------
     requirement, clause : str
-        The name of the rule, and its clause of ISO/IEC 15938-17:2024 (empty for limits).
+        Id of the requirement, and its clause of ISO/IEC 15938-17:2024 (empty for limits).
     message : str
-        What is wrong.
+        Description of the violation.
     unit : int or None
-        The number of the unit; None for the bitstream as a whole.
+        Number of the unit; None for the whole bitstream.
     label : str
-        The unit, as ``unit 17 (NNR_NDU 'conv1')``.
+        Label of the unit, as ``unit 17 (NNR_NDU 'conv1')``.
     element : str
-        Path of the syntax element in the unit; empty when it is no single one.
+        Path of the syntax element in the unit; empty if there is no single element.
     bit : int
-        Bit position relative to the start of the unit; -1 when not known.
+        Bit position relative to the start of the unit; -1 if unknown.
     """
 
     requirement: str
@@ -51,20 +51,20 @@ class Violation:
 
 @dataclass
 class Report:
-    """What verifying found.
+    """Result of verification.
 
     Parameters
     ----------
     violations : list of Violation
-        By unit, those of the bitstream as a whole last; empty when it conforms as far as a program can tell.
+        Violations by unit, those of the whole bitstream last; empty if no violation was detected.
     warnings : list of Violation
-        Of what the standard states or recommends, but does not demand.
+        Deviations from statements or recommendations that are not requirements.
     notes : list of str
-        What was ignored, how the bitstream was read, and what follows from a violation.
+        Ignored units, the reading of the bitstream, and consequences of violations.
     units : int
-        How many units were found.
+        Number of units found.
     tensors : list of TensorDigest
-        Of what was decoded, in bitstream order.
+        Digests of decoded tensors, in bitstream order.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Report:
     tensors: list[TensorDigest] = field(default_factory=list)
 
 
-#: What may only seem to be broken when a unit of a type could not be read or was refused before.
+#: Requirements that may only seem violated if a unit of a type could not be read or was rejected.
 FOLLOWS: dict[int, set[str]] = {
     NNR_STR: {"start-unit"},
     NNR_MPS: {"single-mps"},
@@ -85,23 +85,23 @@ FOLLOWS: dict[int, set[str]] = {
 
 
 class ReportBuilder:
-    """Fills a report.
+    """Builder of a report.
 
     Attributes
     ----------
     lost : set of int
-        Types of units that could not be read or were refused, and whose want explains what :data:`FOLLOWS` says.
+        Types of units that could not be read or were rejected; see :data:`FOLLOWS`.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.report = Report()
         self.lost: set[int] = set()
-        self._told: set[tuple[str, int | str]] = set()  # rules and units, or messages about the bitstream as a whole
-        self._bits: tuple[SeenUnit | None, dict[str, int]] = (None, {})  # of the elements of one unit
+        self._told: set[tuple[str, int | str]] = set()  # requirements with unit or message
+        self._bits: tuple[SeenUnit | None, dict[str, int]] = (None, {})  # bit positions of the elements of one unit
 
     def add(self, rule: Requirement, findings: Iterator[Finding], seen: SeenUnit | None) -> None:
-        """Add what a check of a rule found."""
+        """Add the findings of a check."""
         for finding in findings:
             about = finding.seen or seen
             bit = self._bit(about, finding.element) if about and finding.element else -1
@@ -111,9 +111,9 @@ class ReportBuilder:
     def refuse(
         self, error: NnrError, index: int | None, label: str, seen: SeenUnit | None = None, *, extension: bool = False
     ) -> None:
-        """Add what the decoder refuses, unless a check has said it of the unit already.
+        """Add an error of the decoder, unless a check already reported it for the unit.
 
-        ``extension`` tells that nothing but side information is in the way.
+        ``extension`` is true if only side information prevents decoding.
         """
         rule = error.rule or Requirement.DECODABLE
         if extension and rule.severity != "limit":
@@ -138,7 +138,7 @@ class ReportBuilder:
         (self.report.warnings if rule.severity == "should" else self.report.violations).append(found)
 
     def _bit(self, seen: SeenUnit, element: str) -> int:
-        """Where an element of a unit begins."""
+        """Return the first bit of an element of a unit."""
         if self._bits[0] is not seen:
             bits: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""The core set: some vectors of each kind that the package brings along, for installations without the others."""
+"""Self-test with the core set, a few vectors of each kind in the package, for installations without other vectors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CORE = "core.zip"
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What a self-test found.
+    """Result of a self-test.
 
     Parameters
     ----------
     results : tuple of Result
-        Of each case, with its outcome and why.
+        Outcome of each case, with an explanation.
     seconds : float
-        Wall time.
+        Wall time in seconds.
     """
 
     results: tuple[Result, ...]
@@ -34,7 +34,7 @@ class SelfTest:
 
     @property
     def is_fine(self) -> bool:
-        """Whether all cases came out as expected."""
+        """True if all cases have the expected outcome."""
         return all(result.is_fine for result in self.results)
 
     def __str__(self) -> str:
@@ -43,21 +43,21 @@ class SelfTest:
 
 
 def unpack(folder: Path) -> None:
-    """Write the core set into a folder, which is then one of vectors."""
+    """Write the core set into a folder, which then is a folder of vectors."""
     data = resources.files(__package__).joinpath(CORE).read_bytes()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(folder)
 
 
 def selftest() -> SelfTest:
-    """Decode the vectors of the core set with this installation, in this process, and compare what comes of them.
+    """Decode the vectors of the core set in this process and compare the results with the expected ones.
 
-    It takes well under a second. ``nnr conformance`` runs any number of vectors, with limits of time and memory.
+    It takes well under a second. ``nnr conformance`` runs any vectors, with limits on time and memory.
 
     Returns
     -------
     SelfTest
-        ``is_fine`` says whether all is as expected; printed, it says what is not.
+        ``is_fine`` is true if all results are as expected; its text lists the deviations.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A folder of vectors as its manifest describes it, and what can be claimed of a decoder that has run them all."""
+"""Vector folders with a manifest, and the conformance claim that results support."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MAX_MANIFEST = 16 << 20
 
 @dataclass(frozen=True)
 class Suite:
-    """Vectors with a manifest.
+    """Folder of vectors with a manifest.
 
     Parameters
     ----------
     root : Path
     name : str
     revision : int
-        Counts its changes.
+        Revision of the suite.
     sha256 : str
-        Of the lines that ``sha256sum`` writes of all files but the manifest, sorted by path.
+        Digest of the ``sha256sum`` lines of all files except the manifest, sorted by path.
     """
 
     root: Path
@@ -38,7 +38,7 @@ class Suite:
 
     @classmethod
     def read(cls, root: Path) -> Suite | None:
-        """The suite in a folder; None where there is no manifest.
+        """Read the suite in a folder; return None without a manifest.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class Suite:
         return cls(root, *found)
 
     def is_intact(self) -> bool:
-        """Whether the files are those that the manifest is about, and no others."""
+        """Return whether the files are exactly those of the manifest."""
         paths = [path for path in self.root.rglob("*") if path.is_file() and path != self.root / MANIFEST]
         names = sorted((path.relative_to(self.root).as_posix(), path) for path in paths)
         lines = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in names)
@@ -72,17 +72,17 @@ class Suite:
 
 
 def claim(results: Sequence[Result], suite: Suite | None, cases: int, decoder: str) -> str:
-    """What may be said of a decoder by these results; it begins with "no claim" where that is nothing.
+    """Return the claim about a decoder that results support; "no claim: ..." with a reason if there is none.
 
     Parameters
     ----------
     results : sequence of Result
     suite : Suite or None
-        Whose cases they are.
+        Suite of the cases.
     cases : int
-        How many it has.
+        Number of cases in the suite.
     decoder : str
-        What the decoder is called.
+        Name of the decoder.
     """
     wrong = [result.case.id for result in results if not result.is_fine]
     skipped = sum(result.outcome == Outcome.SKIP for result in results)
@@ -109,10 +109,10 @@ def _count(results: Sequence[Result], *kinds: str) -> int:
 
 
 def fluster(cases: Sequence[Case]) -> dict[str, object]:
-    """Cases as a suite of fluster, for JSON: those that are one bitstream and need nothing beside it.
+    """Convert cases to a test suite of fluster, for JSON: cases with one bitstream and no other input.
 
-    ``result`` is the digest of the decoded model (:func:`nnr_codec.conformance.digest.model_digest`), and empty for
-    what is to be refused.
+    ``result`` is the digest of the decoded model (:func:`nnr_codec.conformance.digest.model_digest`), or empty for
+    bitstreams that must be rejected.
     """
     vectors = []
     for case in cases:

@@ -1,4 +1,4 @@
-"""Runs vectors, each in a process with limits of time and memory."""
+"""Execution of vectors, each in a process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["EXTENSIONS", "KINDS", "Case", "Outcome", "Result", "load_cases", "ru
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case.
+    """Result of a case.
 
     Parameters
     ----------
     case : Case
     outcome : Outcome
     detail : str
-        Why; the texts of errors and the names in them come from files.
+        Explanation; texts and names in it may come from untrusted files.
     seconds : float
-        Wall time.
+        Wall time in seconds.
     peak : int or None
-        Bytes of memory that the decoder took at most, where the system tells; of another decoder at least what the
-        process takes that starts it.
+        Peak memory of the decoder in bytes, if the system reports it; for another decoder, at least that of the process
+        that starts it.
     """
 
     case: Case
@@ -42,7 +42,7 @@ class Result:
 
     @property
     def is_fine(self) -> bool:
-        """Whether the decoder did what is expected, or was not asked."""
+        """True if the decoder behaved as expected, or was skipped."""
         return self.outcome in (Outcome.PASS, Outcome.SKIP)
 
 
@@ -57,32 +57,33 @@ def run(
     extensions: Collection[str] = (),
     lenient: bool = False,
 ) -> Iterator[Result]:
-    """Judge cases one by one; results come in their order, and no more are judged when the iterator is closed.
+    """Judge cases in parallel and yield results in order; closing the iterator stops further cases.
 
     Parameters
     ----------
     cases : sequence of Case
     root : path
-        The folder that they were loaded from.
+        Folder from which they were loaded.
     jobs : int
-        Processes.
+        Number of processes.
     timeout : float
-        Seconds for each case.
+        Time limit for each case in seconds.
     memory : int or None
-        Bytes for each case, beyond what the process itself takes; on systems that cannot limit that, it is not limited.
+        Memory limit for each case in bytes, in addition to the process itself; ignored if the system does not support
+        it.
     command : str or None
-        Another decoder: a command line with ``{input}``, ``{outdir}`` and perhaps ``{inputs}``, see
+        Another decoder: a command line with ``{input}``, ``{outdir}`` and optionally ``{inputs}``, see
         :class:`nnr_codec.conformance.judge.Command`.
     extensions : collection of str
-        Which of EXTENSIONS that decoder knows. What a case expects of one that does not know its extension is in
-        :meth:`~nnr_codec.conformance.cases.Case.without_extension`, and so is the case of the result.
+        Members of EXTENSIONS that this decoder supports. Cases for other extensions are replaced by their
+        :meth:`~nnr_codec.conformance.cases.Case.without_extension`, also in the results.
     lenient : bool
-        Whether what is invalid may be refused for any reason.
+        Whether an invalid bitstream may be rejected with any error.
 
     Raises
     ------
     OSError
-        No process can be started.
+        A process cannot be started.
     """
     known = EXTENSIONS if command is None else extensions
     cases = [case.without_extension() if case.extension and case.extension not in known else case for case in cases]
@@ -112,7 +113,7 @@ def run(
 
 
 def summary(results: Iterable[Result]) -> str:
-    """The counts of each kind, as ``161 valid: 161 pass, 114 invalid: 113 rejected, 1 xpass``."""
+    """Return the counts of each kind, as ``161 valid: 161 pass, 114 invalid: 113 rejected, 1 xpass``."""
     counts = {kind: Counter[str]() for kind in KINDS}
     for result in results:
         word = str(result.outcome).lower()

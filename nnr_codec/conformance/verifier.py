@@ -1,4 +1,4 @@
-"""One bitstream, unit by unit and then as a whole: checked, decoded, and checked again."""
+"""Verification of one bitstream: unit by unit, then as a whole, with decoding."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from .requirements import END_CHECKS, TENSOR_CHECKS, UNIT_CHECKS, CheckedBitstre
 
 
 class BitstreamVerifier:
-    """Takes the units of a bitstream in order, :meth:`end` after the last.
+    """Verifier of a bitstream: call :meth:`take` for each unit in order, then :meth:`end`.
 
     Parameters
     ----------
     findings : ReportBuilder
-        Where what is found goes.
+        Builder of the report.
     limits : Limits
     session : Session
-        What the units see; changed by :meth:`take`.
+        State before the units; updated by :meth:`take`.
     history : History
-        Of the bitstreams before it.
+        State after the preceding bitstreams.
     topology : Topology or None
-        Takes the place of the one that the bitstream carries.
+        Replaces the topology of the bitstream.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class BitstreamVerifier:
         self.given = topology is not None
         self.parser = BitstreamParser(reader, given=topology, before=history.topology)
         self.groups: list[Group] = []
-        self.active = session.snapshot()  # many units share one
-        self.skipped = 0  # compressed data units that cannot be read without an NNR_MPS
-        self.gaps = False  # whether tensors may be missing because of what is wrong with their units
-        self.budgets = Budget(limits), Budget(limits)  # of tensors as coded and as updated
-        # A parameter occurs once in a bitstream, so that no tensor sees what another leaves.
+        self.active = session.snapshot()  # shared by many units
+        self.skipped = 0  # number of compressed data units that are unreadable without an NNR_MPS
+        self.gaps = False  # whether tensors may be missing because their units are faulty
+        self.budgets = Budget(limits), Budget(limits)  # for tensors as coded and as updated
+        # A parameter occurs once in a bitstream, so no tensor depends on another one of the same bitstream.
         self.after = replace(
             history,
             state=history.state.fork(),
@@ -74,31 +74,31 @@ class BitstreamVerifier:
 
     @property
     def started(self) -> bool:
-        """Whether there was a unit that can be read."""
+        """True if at least one unit was readable."""
         return bool(self.checked.seen)
 
     def skip(self, kind: int) -> bool:
-        """Pass over a unit of a type that cannot be read for want of another, which was told."""
+        """Skip a unit that is unreadable because of a missing unit, which was already reported."""
         skipped = kind == NNR_NDU and NNR_MPS in self.findings.lost
         self.skipped += skipped
         self.gaps |= skipped
         return skipped
 
     def lose(self, kind: int) -> None:
-        """A unit of this type (-1: not known) cannot be read."""
+        """Record an unreadable unit of this type (-1: unknown type)."""
         self.findings.lost.add(kind)
         self.gaps |= kind == NNR_NDU
         if not self.started:
             self.findings.lost.add(NNR_STR)
 
     def take(self, unit: Unit) -> SeenUnit:
-        """Check the next unit that can be read."""
+        """Check the next readable unit."""
         kind = unit.header.nnr_unit_type
         if vars(self.active) != vars(self.session):
             self.active = self.session.snapshot()
         seen = self.checked.seen[unit.index] = SeenUnit(unit, self.active)
         if kind == NNR_NDU:
-            with suppress(MissingReferenceError):  # which the parser tells
+            with suppress(MissingReferenceError):  # reported by the parser
                 seen.names = tuple(self.session.names(unit.ndu))
         self.check(seen)
         try:
@@ -110,7 +110,7 @@ class BitstreamVerifier:
                     rule=Requirement.DECOMPOSITION_PAIR,
                 )
             self.groups += groups
-            if kind != NNR_TPL:  # of which another one may have been needed
+            if kind != NNR_TPL:  # one topology unit does not replace another
                 self.findings.lost.discard(kind)
         except NnrError as error:
             extension = side_information(unit) is not None
@@ -120,7 +120,7 @@ class BitstreamVerifier:
                 self.parser.drop(unit)
                 self.gaps = True
                 self.findings.lost.add(NNR_NDU if self.session.has_mps else NNR_MPS)
-        self.parser.started = True  # one complaint about the first unit is enough
+        self.parser.started = True  # report the first unit only once
         self.findings.report.notes += notes_on(unit)
         try:
             self.session.activate(unit.header, unit.structure, unit.depth)
@@ -131,7 +131,7 @@ class BitstreamVerifier:
         return seen
 
     def check(self, seen: SeenUnit) -> None:
-        """Apply the checks of units, to a tensor in parts those of its last part."""
+        """Run the checks of units; for a tensor in parts, on its last part."""
         header = seen.unit.header
         is_whole = header.nnr_unit_type != NNR_NDU or header.part < 2
         for rule, types, check in UNIT_CHECKS:
@@ -139,7 +139,7 @@ class BitstreamVerifier:
                 self.findings.add(rule, check(self.checked, seen), seen)
 
     def end(self) -> History:
-        """Decode the tensors and check the bitstream as a whole; returns what it leaves."""
+        """Decode the tensors and check the whole bitstream; return the state for later bitstreams."""
         checked, notes = self.checked, self.findings.report.notes
         if self.skipped:
             notes.append(f"{self.skipped} NNR_NDU cannot be read without the NNR_MPS")
@@ -149,7 +149,7 @@ class BitstreamVerifier:
             self.findings.refuse(error, None, "")
         checked.topology, checked.owners = self.parser.context, self.parser.restoration.owners
         self.after.topology = checked.topology
-        # Of units that are refused, such as an NNR_STR in the middle, some have been read in another profile.
+        # After a rejected unit, such as an NNR_STR in the middle, units may have been read in another profile.
         if self.groups and all(group.first.session.general_profile_idc == 0 for group in self.groups):
             checked.first_edition = is_first_edition(self.groups)
             edition = "as software of the first edition wrote it" if checked.first_edition else "by the text of 2024"
@@ -159,7 +159,7 @@ class BitstreamVerifier:
         self.plan_pruning()
         restorer = self.restorer()
         infos = self.parser.restoration.infos(self.parser.info)
-        if not self.given:  # to which all are compared in any case
+        if not self.given:  # all tensors are compared with a given topology elsewhere
             pruned = self.parser.pruning.dimensions
             checked.shapes = {name: info.shape for name, info in infos.items() if name not in pruned}
         digests = {digest.name: digest for group in self.groups for digest in self.digests(group, restorer)}
@@ -181,7 +181,7 @@ class BitstreamVerifier:
         return self.after
 
     def plan_pruning(self) -> None:
-        """Find out what pruning information does to the tensors."""
+        """Apply pruning information to the list of tensors."""
         try:
             self.parser.plan_pruning()
         except NnrError as error:
@@ -190,7 +190,7 @@ class BitstreamVerifier:
             self.findings.refuse(ElementError(ignored, rule=Requirement.PRUNE_MASK), None, "")
 
     def restorer(self) -> Restorer | None:
-        """What makes the tensors of the model; None where those of the units have to do."""
+        """Return the restorer of model tensors; None if only unit tensors are available."""
         try:
             return self.parser.restorer(self.budgets[0])
         except NnrError as error:
@@ -198,7 +198,7 @@ class BitstreamVerifier:
             return None
 
     def digests(self, group: Group, restorer: Restorer | None) -> Iterator[TensorDigest]:
-        """Of the tensors of the model that those of a group complete."""
+        """Yield the digests of the model tensors that a group completes."""
         task = group.tasks[-1]
         for name, tensor in self.tensor(group).items():
             part, given = self.parser.pruning.apply(name, tensor), []
@@ -212,7 +212,7 @@ class BitstreamVerifier:
             yield from starmap(TensorDigest.of, given)
 
     def last_digests(self, restorer: Restorer | None) -> Iterator[TensorDigest]:
-        """Of the tensors of the model that come after those of all units."""
+        """Yield the digests of the model tensors that remain after all units."""
         try:
             yield from starmap(TensorDigest.of, restorer.finish() if restorer else [])
         except MissingDependencyError as error:
@@ -221,7 +221,7 @@ class BitstreamVerifier:
             self.findings.refuse(error, None, "", extension=True)
 
     def tensor(self, group: Group) -> dict[str, Array]:
-        """Decode and check one tensor or block; returns the tensors as they are in the units."""
+        """Decode and check one tensor or block; return its unit tensors."""
         last = self.checked.seen[group.tasks[-1].unit.index]
         try:
             recs, tensors = self.decode(group)
@@ -242,7 +242,7 @@ class BitstreamVerifier:
         return tensors
 
     def remember(self, group: Group, task: NduTask) -> None:
-        """What later bitstreams may refer to."""
+        """Store the state to which later bitstreams may refer."""
         payload, key, after = task.payload, node_key(task.header), self.after
         after.digests |= {hashlib.sha256(payload).digest(), hashlib.sha512(payload).digest()}
         after.updates += task.header.parent_node_id_present_flag
@@ -250,7 +250,7 @@ class BitstreamVerifier:
             after.names.setdefault(key, tuple(group.first.names))
 
     def decode(self, group: Group) -> tuple[list[Rec], dict[str, Array]]:
-        """The Rec* tensors as coded, and the tensors of the model."""
+        """Return the Rec* tensors as coded, and the unit tensors."""
         edition, last = self.checked.first_edition, group.tasks[-1]
         try:
             if group.first.session.nnr_pre_flag:

@@ -1,7 +1,7 @@
-"""Everything that is wrong with a bitstream: what can be read is checked and decoded, whatever is wrong with the rest.
+"""Verification of a file: everything readable is checked and decoded, even if other parts are faulty.
 
-The rules are in :mod:`nnr_codec.conformance.requirements`; here the units of a file are walked. Clause numbers refer to
-ISO/IEC 15938-17:2024.
+The checks are in :mod:`nnr_codec.conformance.requirements`; this module iterates over the units of a file. Clause
+numbers refer to ISO/IEC 15938-17:2024.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def verify(
     inputs: Iterable[Bitstream] = (),
     topology: Topology | None = None,
 ) -> Report:
-    """Check a bitstream against every requirement.
+    """Check a bitstream against every requirement and report all violations.
 
-    All violations are reported: of a unit that cannot be read or decoded, the first thing that is in the way and what
-    checks of its header find; what merely follows from another violation is a note.
+    For a unit that cannot be read or decoded, the report has the first obstacle and the findings of checks of its
+    header. Mere consequences of another violation become notes.
 
     Parameters
     ----------
     data : bytes-like, path or binary file
     limits : Limits, optional
-        To go beyond them counts as a violation. Another bitstream after the first one is no violation with
-        ``allow_trailing``, and is checked as well.
+        Exceeding them counts as a violation. With ``allow_trailing``, a further bitstream is not a violation, and is
+        checked too.
     topology_dimensions : mapping of str to sequence of int, optional
-        Dimensions of tensors whose units leave them out.
+        Dimensions of tensors whose units omit them.
     inputs : iterable of bytes-like, path or binary file
-        The bitstreams that it updates, in order.
+        Bitstreams that the bitstream updates, in order.
     topology : Topology, optional
-        Takes the place of the one that the bitstream carries.
+        Replaces the topology of the bitstream.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def verify(
 
 
 class _Verifier:
-    """Walks the units of a file, which are those of one bitstream or of several."""
+    """Verifier of a file with one or several bitstreams."""
 
     def __init__(
         self,
@@ -84,15 +84,15 @@ class _Verifier:
         topology: Topology | None,
     ) -> None:
         self.limits, self.history, self.topology = limits, history, topology
-        self.session = Session(topology_dimensions, general_profile_idc=1)  # unless an NNR_STR says otherwise
+        self.session = Session(topology_dimensions, general_profile_idc=1)  # until an NNR_STR sets it
         self.budget = Budget(limits)
         self.findings = ReportBuilder(limits)
-        self.open: list[tuple[SeenUnit, int]] = []  # aggregates, and where each ends
-        self.guessed = False  # whether the unit before had no size, so that the next one may begin elsewhere
+        self.open: list[tuple[SeenUnit, int]] = []  # enclosing aggregates and their ends
+        self.guessed = False  # whether the previous unit had no size, so that this position is a guess
         self.bitstream = self.begin()
 
     def begin(self) -> BitstreamVerifier:
-        """A bitstream begins."""
+        """Start a bitstream."""
         return BitstreamVerifier(self.findings, self.limits, self.session, self.history, self.topology)
 
     def run(self, data: Bitstream) -> Report:
@@ -111,7 +111,7 @@ class _Verifier:
         return report
 
     def unit(self, view: memoryview, position: int) -> int:
-        """Check the unit at ``position``; returns where to go on."""
+        """Check the unit at ``position``; return the position of the next one."""
         end = self.open[-1][1] if self.open else len(view)
         data, index = view[position:end], self.findings.report.units
         self.findings.report.units += 1
@@ -149,13 +149,13 @@ class _Verifier:
         return position + size
 
     def cut(self, end: int) -> int:
-        """Leave aggregates of which not all units can be found."""
+        """Close aggregates whose further units cannot be found."""
         for seen, close in self.open:
             seen.refused |= close <= end
         return end
 
     def enter(self, seen: SeenUnit, end: int) -> bool:
-        """Go into an aggregate, unless that is too deep."""
+        """Enter an aggregate, unless the nesting is too deep."""
         try:
             self.limits.check("max_agg_depth", len(self.open) + 1, "depth of aggregates")
         except LimitError as error:
@@ -165,7 +165,7 @@ class _Verifier:
         return True
 
     def next_bitstream(self, unit: Unit) -> None:
-        """A start unit after the first one (errata N3)."""
+        """Handle a start unit after the first one (errata N3)."""
         self.history = self.bitstream.end()
         self.bitstream = self.begin()
         if self.limits.allow_trailing:
@@ -176,7 +176,7 @@ class _Verifier:
 
 
 def unit_size(data: memoryview) -> int:
-    """nnr_unit_size where the unit may be as long as that, else 0."""
+    """Return nnr_unit_size if the data is long enough for it, else 0."""
     if len(data) < 5 and (len(data) < 3 or data[0] >> 7):
         return 0
     size = Reader(Session(), BitReader(data[:4])).read(NnrUnitSize)
@@ -184,6 +184,6 @@ def unit_size(data: memoryview) -> int:
 
 
 def unit_type(data: memoryview) -> int:
-    """nnr_unit_type of the unit at the start of ``data``, -1 where that is too short."""
+    """Return nnr_unit_type of the unit at the start of ``data``, or -1 if the data is too short."""
     header = 4 if len(data) and data[0] >> 7 else 2
     return data[header] >> 2 if len(data) > header else -1

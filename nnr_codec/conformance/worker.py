@@ -1,8 +1,7 @@
-"""The process in which cases are judged, and what the process that starts it sees of it.
+"""Worker process that judges cases, and its client.
 
-They talk by lines of JSON: the path of a case file, its root and the extension that the decoder is to know go in; a
-verdict, and the most memory that was taken, come out. Nothing else is shared, so that a decoder may crash, hang or ask
-for all memory.
+They exchange lines of JSON: the path of a case file, its root and the supported extension are the input; the verdict
+and the peak memory are the output. Nothing else is shared, so a decoder may crash, hang or exhaust memory.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _READY = b"ready\n"
 
 
 class Answer(NamedTuple):
-    """What a process says of a case.
+    """Answer of a worker to a case.
 
     Parameters
     ----------
     verdict : Verdict
     peak : int or None
-        Bytes of memory that the process took at the same time, at most (resident set size), or those of a command; None
-        where that is not known, as of a process that has ended.
+        Peak memory (resident set size) of the process or command during the case, in bytes; None if unknown, for
+        example after the process ended.
     """
 
     verdict: Verdict
@@ -42,16 +41,17 @@ class Answer(NamedTuple):
 
 
 class Worker:
-    """A process that judges one case at a time; it is started when it is needed.
+    """Process that judges one case at a time, started on demand.
 
     Parameters
     ----------
     root : Path
-        Of the case files.
+        Folder of the case files.
     memory : int or None
-        Bytes that a case may take beyond what the process has when it starts, where the system can limit that.
+        Memory limit for a case in bytes, in addition to that of the idle process; ignored if the system does not
+        support it.
     command : str or None
-        The decoder; None for this library.
+        The decoder to test; None for this library.
     lenient : bool
         See :func:`nnr_codec.conformance.judge.judge`.
     """
@@ -62,7 +62,7 @@ class Worker:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def judge(self, case: Case, timeout: float) -> Answer:
-        """The verdict on a case, which may take ``timeout`` seconds, the start of the process not counted."""
+        """Return the verdict on a case, with a limit of ``timeout`` seconds without process startup."""
         process = self.start()
         expired = Event()
 
@@ -83,12 +83,12 @@ class Worker:
             verdict = Verdict(Outcome(outcome), detail)
         else:
             verdict = Verdict(Outcome.CRASH, ended(process.wait()))
-        if verdict.outcome in (Outcome.TIMEOUT, Outcome.CRASH, Outcome.OOM):  # a new one has all memory again
+        if verdict.outcome in (Outcome.TIMEOUT, Outcome.CRASH, Outcome.OOM):  # a new process has all memory again
             self.stop()
         return Answer(verdict, peak)
 
     def stop(self) -> None:
-        """End the process, and what it has started; what that has written is deleted."""
+        """End the process and its children, and delete their output."""
         process, self._process = self._process, None
         if process:
             _kill(process)
@@ -98,7 +98,7 @@ class Worker:
             self._scratch.cleanup()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The process, started if there is none; OSError when that fails."""
+        """Return the process, started if necessary; OSError if that fails."""
         if self._process is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="nnr-conformance-", ignore_cleanup_errors=True)
             self._process = process = subprocess.Popen(
@@ -116,7 +116,7 @@ class Worker:
 
 
 def _ask(process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """Write a line and read the answer; empty when the process has ended."""
+    """Write a line and return the answer; empty if the process ended."""
     assert process.stdin
     assert process.stdout
     with contextlib.suppress(BrokenPipeError):
@@ -128,12 +128,12 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if os.name != "posix":
         process.kill()
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended already
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # already ended
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def ended(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe the end of a process."""
     try:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     except ValueError:
@@ -141,10 +141,10 @@ def ended(code: int) -> str:
 
 
 def limit_memory(memory: int) -> None:
-    """Limit the address space of this process, and of each child, to ``memory`` bytes more than it has now.
+    """Limit the address space of this process and its children to ``memory`` bytes more than now.
 
-    Each file that they write may have as many bytes: those of a command are read, and its messages are kept in one.
-    Nothing happens where the system does not tell what it has.
+    The size of each file that they write is limited to the same number, because outputs and messages of a command are
+    read. Does nothing on systems without /proc.
     """
     try:
         import resource
@@ -163,7 +163,7 @@ def limit_memory(memory: int) -> None:
 
 
 def _begin_peak() -> bool:
-    """Forget how much memory this process has taken so far; whether the system can."""
+    """Reset the peak memory of this process; return whether the system supports that."""
     try:
         Path("/proc/self/clear_refs").write_bytes(b"5")
     except OSError:
@@ -172,7 +172,7 @@ def _begin_peak() -> bool:
 
 
 def _peak() -> int | None:
-    """The most memory that this process has taken since then; None where the system does not tell."""
+    """Return the peak memory of this process in bytes since the reset; None if the system does not report it."""
     with contextlib.suppress(OSError):
         found = re.search(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text("ascii", "replace"), re.MULTILINE)
         return int(found[1]) << 10 if found else None
@@ -180,13 +180,13 @@ def _peak() -> int | None:
 
 
 def main() -> None:
-    """What the process does: judge until there is no more to read."""
+    """Judge cases until the input ends."""
     memory, command, lenient, scratch = json.loads(sys.argv[1])
     external = Command(command, Path(scratch)) if command else None
     if memory:
         limit_memory(memory)
     out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a decoder prints is no answer
+    os.dup2(2, 1)  # output of a decoder must not mix with answers
     out.write(_READY)
     for line in sys.stdin.buffer:
         file, root, extension = json.loads(line)

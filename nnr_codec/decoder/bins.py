@@ -1,6 +1,6 @@
-"""Into the payloads: the bins one by one, and what precedes the levels (ISO/IEC 15938-17:2024, 10.2.1).
+"""Trace of payloads: every bin, and the syntax elements before the levels (ISO/IEC 15938-17:2024, 10.2.1).
 
-Bins are decoded by the plain implementation of clause 10, `nnr_codec.syntax.deepcabac`: slow, and nothing is kept.
+Bins are decoded by the plain implementation of clause 10, `nnr_codec.syntax.deepcabac`, which is slow.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .state import UpdateState
 from .task import NduTask
 from .unit import located
 
-#: Larger tensors are not decoded here: the plain implementation keeps 16 bytes for each parameter.
+#: Maximum size of a traced tensor: the plain implementation keeps 16 bytes per parameter.
 MAX_PARAMETERS = 1 << 24
 
 
-#: The syntax elements of payloads: clause, descriptor, meaning.
+#: Syntax elements of payloads: clause, descriptor, meaning.
 ELEMENTS = {
     "raw_float32_parameter": ("6.3.4.7", "flt(32)", "one parameter"),
     "qp_value": ("10.2.1.3", "iae(6 + QpDensity)", "quantization parameter, less QuantizationParameter"),
@@ -48,18 +48,18 @@ ELEMENTS = {
 
 
 class TensorBin(NamedTuple):
-    """One bin of a payload.
+    """Bin of a payload.
 
     Parameters
     ----------
     number : int
-        Of the bin in its payload.
+        Number of the bin in its payload.
     part : Part
-        The tensor; in JSON ``tensor`` and ``role``.
+        The tensor; ``tensor`` and ``role`` in JSON.
     parameter : tuple of int or None
-        Index in the coded dimensions; None for bins before the levels and after them.
+        Index in the coded dimensions; None for bins before and after the levels.
     bin : Bin
-        In JSON its fields: element, ctx_inc (-1 for bypass and the end), bin, and what is there after it:
+        In JSON its fields: element, ctx_inc (-1 for bypass and termination), bin, and the state after the bin:
         ivl_curr_range, ivl_offset, p0 and p1 (pStateIdx0 and pStateIdx1 of the context).
     """
 
@@ -70,15 +70,15 @@ class TensorBin(NamedTuple):
 
 
 class Element(NamedTuple):
-    """A syntax element that precedes the levels of a tensor."""
+    """Syntax element before the levels of a tensor."""
 
     name: str
     descriptor: str
     value: int | bitarray
 
 
-class StopTracing(Exception):  # noqa: N818  # no error: a callback has seen enough
-    """Raise it in a callback to end a trace."""
+class StopTracing(Exception):  # noqa: N818  # not an error: a callback ends the trace
+    """Exception for a callback to end a trace."""
 
 
 def trace_bins(
@@ -92,14 +92,14 @@ def trace_bins(
     Parameters
     ----------
     state : UpdateState, optional
-        What earlier bitstreams left.
+        State after earlier bitstreams.
 
     Raises
     ------
     PayloadError
-        The payload is malformed, after its bins up to there.
+        The payload is malformed; raised after its valid bins.
     MissingReferenceError
-        Contexts depend on updates that ``state`` does not have.
+        Contexts depend on updates that are not in ``state``.
     UnsupportedError
         A tensor has more than MAX_PARAMETERS parameters, or its payload has no bins.
     """
@@ -135,10 +135,11 @@ def trace_bins(
 
 
 def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[Element]]]:
-    """What precedes the levels of each tensor of a unit. Only levels that other tensors follow are decoded.
+    """Return the elements before the levels of each tensor of a unit. Levels are decoded only if another tensor
+    follows.
 
-    Raises PayloadError when the payload is malformed, MissingReferenceError when levels that have to be decoded depend
-    on updates in earlier bitstreams.
+    Raises PayloadError for a malformed payload, MissingReferenceError if levels that must be decoded depend on earlier
+    bitstreams.
     """
     header, found = task.header, []
     if header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT:
@@ -164,7 +165,7 @@ def heads(task: NduTask, first_edition: bool = False) -> list[tuple[Part, list[E
 
 
 def _flags(header: NnrCompressedDataUnitHeader, syntax: TensorSyntax, side: TensorSide) -> list[Element]:
-    if not syntax.can_skip_rows:  # the condition of both flags (errata A6)
+    if not syntax.can_skip_rows:  # condition of both flags (errata A6)
         return []
     flags = ["row_skip_enabled_flag"]
     if header.parent_node_id_present_flag:
@@ -176,8 +177,8 @@ def _flags(header: NnrCompressedDataUnitHeader, syntax: TensorSyntax, side: Tens
 
 
 def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | None) -> list[QuantTensorSyntax]:
-    """What the headers and the update before say about each part, for the plain implementation."""
-    header, first = task.header, task.role == "h"  # the second tensor of a node that two units share
+    """Return the coding parameters of each part, from headers and the previous update, for the plain implementation."""
+    header, first = task.header, task.role == "h"  # the second tensor of a node in two units
     is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
     temporal, history = (reference.co_loc, reference.history) if reference else (None, None)
     found = []
@@ -211,7 +212,8 @@ def plain_syntaxes(task: NduTask, first_edition: bool, reference: Reference | No
 
 
 class _Follower:
-    """Knows which parameter the bins of one tensor belong to: each parameter that is coded begins with its sig_flag."""
+    """Tracker of the parameter to which each bin of a tensor belongs: every coded parameter begins with its
+    sig_flag."""
 
     def __init__(
         self, part: Part, s: QuantTensorSyntax, emit: Callable[[Part, tuple[int, ...] | None, Bin], None]

@@ -1,4 +1,4 @@
-"""Units to tensors: headers one after another, each payload a task of its own (ISO/IEC 15938-17:2024, clause 7)."""
+"""Parsing of units into independent decoding tasks, one for each payload (ISO/IEC 15938-17:2024, clause 7)."""
 
 from __future__ import annotations
 
@@ -70,33 +70,33 @@ class _Partial:
 
 
 class BitstreamParser:
-    """Takes a bitstream apart into groups, each of which can be decoded for itself; nothing is decoded here.
+    """Splitter of a bitstream into groups that can be decoded independently; it decodes no payload.
 
     Parameters
     ----------
     reader : UnitReader
-        At the start of a bitstream.
+        A reader at the start of a bitstream.
     dtype : str
-        What floats are decoded to; see Restoration.
+        Type of decoded floats; see Restoration.
     given : Topology, optional
-        Takes the place of the one that the bitstream carries.
+        Replaces the topology of the bitstream.
     before : Topology, optional
-        That of the bitstreams before, which an update without topology is about.
+        Topology of earlier bitstreams, to which an update without topology refers.
 
     Attributes
     ----------
     started : bool
-        Whether the NNR_STR was seen.
+        Whether an NNR_STR was read.
     names : set of str
         All topology element ids so far.
     info : dict of str to TensorInfo
-        Facts about each tensor of the units so far.
+        Information on each tensor of the units so far.
     restoration : Restoration
-        What side information makes of these.
+        Mapping of these tensors to model tensors, from side information.
     pruning : Pruning
-        What pruning information does to the tensors.
+        Pruning information and its effect on the tensors.
     ignored : list of str
-        Units of reserved and unspecified types and formats, which are passed over (6.4.3.1, 6.4.3.5, 6.4.3.6).
+        Units of reserved and unspecified types and formats, which decoders skip (6.4.3.1, 6.4.3.5, 6.4.3.6).
     """
 
     def __init__(
@@ -109,52 +109,52 @@ class BitstreamParser:
         self.reader, self.limits = reader, reader.limits
         self.budget = Budget(self.limits)
         self.started = False
-        self._mps = ""  # the label of the NNR_MPS
-        self._has_topology = False  # whether there was an NNR_TPL
+        self._mps = ""  # label of the NNR_MPS
+        self._has_topology = False  # whether an NNR_TPL was read
         self._texts, self._given = Texts(self.budget, given, before), given
-        if not isinstance(reader.session.declared, DeclaredShapes):  # which also answers after an error here
+        if not isinstance(reader.session.declared, DeclaredShapes):  # which still works after an error of this parser
             reader.session.declared = self._texts.shape
         self.names: set[str] = set()
         self.info: dict[str, TensorInfo] = {}
         self.restoration = Restoration(SideInfo(), dtype, self.limits)
-        self._record = ""  # the label of the unit with side information
-        self._unread = ""  # why the record is not understood
+        self._record = ""  # label of the unit with side information
+        self._unread = ""  # reason why the record is not understood
         self.pruning = Pruning()
         self.ignored: list[str] = []
-        self.stop: int | None = None  # where another bitstream begins, at which reading has ended
-        self._vectors: set[str] = set()  # tensors of one dimension as coded, whatever a topology makes of them
+        self.stop: int | None = None  # offset of a following bitstream, where reading ended
+        self._vectors: set[str] = set()  # one-dimensional as coded, whatever their shape in the topology
         self._keys: set[tuple[int, int]] = set()
-        self._snapshot: Session | None = None  # of the last task
+        self._snapshot: Session | None = None  # session of the last task
         self._partial: _Partial | None = None
         self._g: NduTask | None = None
 
     @property
     def profile(self) -> int:
-        """general_profile_idc."""
+        """Value of general_profile_idc."""
         return self.reader.session.general_profile_idc
 
     @property
     def topology(self) -> Topology | None:
-        """Of the units so far, or the one given."""
+        """The given topology, or that of the units so far."""
         return self._texts.topology
 
     @property
     def apart(self) -> str:
-        """The format of a topology that the bitstream says is kept apart; empty if it says nothing."""
+        """Format of a topology that the bitstream declares to be stored separately; empty if there is none."""
         return self._texts.apart
 
     @property
     def context(self) -> Topology | None:
-        """The topology that the tensors belong to, which may be that of the bitstreams before."""
+        """Topology of the tensors, which may come from earlier bitstreams."""
         return self._texts.context(self.reader.session)
 
     @property
     def declared(self) -> TopologyInfo:
-        """Shapes and blocks that the topology declares for the tensors."""
+        """Shapes and blocks that the topology declares."""
         return self._texts.info(self.reader.session)
 
     def check_fit(self) -> None:
-        """Raise FormatError when the tensors are not those of the topology given, as far as that tells any."""
+        """Raise FormatError if the tensors do not match the given topology."""
         if not self._given or not self.declared.names:
             return
         infos = self.restoration.infos(self.info).values()
@@ -162,10 +162,10 @@ class BitstreamParser:
         self.declared.check_fit({info.name: (info.shape, info.type) for info in infos if info.name not in pruned})
 
     def check_complete(self) -> None:
-        """Raise IncompleteError when tensors are missing at the end, TruncatedError when the topology is.
+        """Raise IncompleteError if tensors are missing at the end, TruncatedError if the topology is.
 
-        Those that the topology wants, those of the reference list and of side information, and the expected ones ought
-        to be there. An update, by its flag or its metadata, need not hold what it does not change (errata H4).
+        Required are the tensors of the topology, the reference list and side information, and the expected ones. An
+        update, by its flag or metadata, may omit unchanged tensors (errata H4).
         """
         session = self.reader.session
         carries = session.mps is not None and session.mps.topology_carriage_flag
@@ -191,7 +191,7 @@ class BitstreamParser:
             raise IncompleteError(len(wanted), missing)
 
     def groups(self) -> Iterator[Group]:
-        """The units that carry tensors, in order; a G unit comes with its H unit."""
+        """Yield the units with tensors, in order; a G unit is grouped with its H unit."""
         for unit in self.reader:
             if self.starts_another(unit) and self.limits.allow_trailing:
                 self.stop = unit.offset
@@ -200,11 +200,11 @@ class BitstreamParser:
         self.finish()
 
     def starts_another(self, unit: Unit) -> bool:
-        """Whether the unit belongs to the next bitstream."""
+        """Return whether the unit starts another bitstream."""
         return unit.header.nnr_unit_type == NNR_STR and self.started and not unit.depth
 
     def take(self, unit: Unit) -> tuple[Group, ...]:
-        """The group that the next unit completes, if it does."""
+        """Return the group that this unit completes, if any."""
         kind = unit.header.nnr_unit_type
         if kind == NNR_STR:
             if self.started:
@@ -249,7 +249,7 @@ class BitstreamParser:
         return ()
 
     def drop(self, unit: Unit) -> None:
-        """Go on after a unit that was refused: forget what has begun and is not complete; its H may have its names."""
+        """Continue after a rejected unit: discard its incomplete group; a following H unit may reuse its names."""
         self._partial = self._g = None
         if unit.ndu.compressed_parameter_types & NNR_CPT_DC:
             self._keys.discard(node_key(unit.ndu) or (-1, -1))
@@ -257,7 +257,7 @@ class BitstreamParser:
                 self.names.difference_update(self.reader.session.names(unit.ndu))
 
     def finish(self) -> None:
-        """Raise ElementError when something that has begun is not complete at the end of the bitstream."""
+        """Raise ElementError if a group is incomplete at the end of the bitstream."""
         if not self.started:
             raise ElementError("the bitstream has no unit", clause="6.2.3", rule=Requirement.START_UNIT)
         if not self.reader.session.has_mps:
@@ -288,7 +288,7 @@ class BitstreamParser:
             )
 
     def plan_pruning(self) -> None:
-        """Find out what pruning information does, once all tensors are known; see Pruning.plan."""
+        """Apply pruning information to the tensor list, once all tensors are known; see Pruning.plan."""
         self.pruning.plan(
             (info.name, info.shape, info.first_tensor_dimension_shift)
             for info in self.info.values()
@@ -296,12 +296,12 @@ class BitstreamParser:
         )
 
     def check_understood(self) -> None:
-        """Raise UnsupportedError when the side information is of an unknown version, so that the model is not known."""
+        """Raise UnsupportedError if the side information has an unknown version and the model cannot be restored."""
         if self._unread:
             raise UnsupportedError(self._unread, rule=Requirement.SIDE_INFORMATION, unit=self._record)
 
     def restorer(self, budget: Budget, names: Collection[str] | None = None) -> Restorer:
-        """Return what makes the tensors of the model; raise what :meth:`check_understood` raises."""
+        """Return the restorer of model tensors; errors are those of :meth:`check_understood`."""
         self.check_understood()
         return Restorer(self.restoration, budget, names)
 
@@ -323,7 +323,7 @@ class BitstreamParser:
         self._texts.add_topology(header, payload)
 
     def _side_info(self, unit: Unit, header: NnrTopologyUnitHeader, data: bytes) -> None:
-        """Take in a record; one of another version is kept in mind."""
+        """Parse a side-information record; an unknown version is reported later."""
         if self._record:
             raise ElementError("a second record of side information", rule=Requirement.SIDE_INFORMATION)
         if self.names or self._partial:
@@ -341,7 +341,7 @@ class BitstreamParser:
             )
         try:
             side = SideInfo.parse(data, self.reader.budget)
-        except UnsupportedError as error:  # what the units hold can be told none the less
+        except UnsupportedError as error:  # the tensors of the units can still be listed
             self._unread = error.message
             self.ignored.append(f"unit {unit.index} ({error})")
             return
@@ -386,7 +386,7 @@ class BitstreamParser:
         return (Group(tasks, infos, self.limits),)
 
     def _joined(self, unit: Unit) -> tuple[tuple[memoryview | Span, ...], int] | None:
-        """The payload and the bytes of its units, or None while parts of it are to come."""
+        """Return the payload spans and the size of all units, or None while parts are missing."""
         counter, span = unit.header.part, unit.content
         assert isinstance(span, (memoryview, Span))
         if counter == 0 and not self._partial:
@@ -415,7 +415,7 @@ class BitstreamParser:
         session, header = self.reader.session, unit.ndu
         names = session.names(header)
         for name in names:
-            if not self._g or name not in self._g.names:  # a pair counts once (errata N4)
+            if not self._g or name not in self._g.names:  # a G/H pair shares one name (errata N4)
                 self._add_name(name)
         key = node_key(header)
         if key:
@@ -482,14 +482,14 @@ class BitstreamParser:
         return task
 
     def _add_key(self, key: tuple[int, int], unit: Unit, names: list[str]) -> None:
-        """Note that there is a parameter of this key."""
+        """Register the key of a parameter; ElementError if it is not unique."""
         if key in self._keys and not (self._g and key == node_key(self._g.header)):
             why = f"device_id and parameter_id {key} occur twice in one bitstream"
             raise ElementError(why, clause="6.4.3.7", unit=unit.label(names), rule=Requirement.UNIQUE_PARAMETERS)
         self._keys.add(key)
 
     def _add_name(self, name: str) -> None:
-        """Note that there is a tensor of this name."""
+        """Register the name of a tensor; ElementError if it is not unique."""
         if name in self.names:
             raise ElementError(
                 f"{name!r} occurs twice; topology element ids are unique", clause="6.2.3", rule=Requirement.UNIQUE_IDS
@@ -498,14 +498,14 @@ class BitstreamParser:
 
 
 def _h_expected(g: NduTask) -> ElementError:
-    """The error for a unit after G that is not its H."""
+    """Return the error for a unit after G that is not its H."""
     return ElementError(
         f"H of {g.names[0]!r} is expected after G", clause="6.4.3.7", rule=Requirement.DECOMPOSITION_PAIR
     )
 
 
 def _difference(g: NduTask, h: NduTask) -> str:
-    """What the two units of a decomposed tensor do not agree about; empty when they do."""
+    """Return the first difference between the headers of a G and an H unit; empty if there is none."""
     for name, one, other in (
         ("tensor_dimensions", g.dims, h.dims),
         ("nnr_decompressed_data_format", g.data_format, h.data_format),

@@ -1,4 +1,4 @@
-"""The tensors of a bitstream for somebody who takes one after another: decoded when they are asked for."""
+"""Lazy decoding of the tensors of a bitstream for sequential access."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .schedule import Stored, decoded_ahead
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-#: Bytes of tensors that may wait in memory, because they share a unit with one that was asked for before them.
+#: Maximum bytes of decoded tensors in memory that share a unit with a requested tensor; further ones go to a file.
 KEPT = 1 << 26
 
 
 class Part(NamedTuple):
-    """A tensor of a unit, its name, and the label of the unit."""
+    """Tensor of a unit, with its name and the label of the unit."""
 
     name: str
     tensor: Array
@@ -38,18 +38,18 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """What a file can do with its tensors; ``own`` is the name of one that is tied to no other.
+    """Functions of a file for its tensors; ``own`` is the name of a tensor that is not tied to another.
 
     Parameters
     ----------
     parts : callable
-        The names of the tensors of units that ``own`` is made of.
+        Returns the names of the unit tensors from which ``own`` is made.
     group : callable
-        The group of a tensor of a unit.
+        Returns the group of a unit tensor.
     make : callable
-        Makes ``own`` of its parts, and charges the budget.
+        Builds ``own`` from its parts and charges the budget.
     again : callable
-        Decodes any tensor by itself.
+        Decodes any tensor separately.
     """
 
     parts: Callable[[str], tuple[str, ...]]
@@ -59,27 +59,27 @@ class Access:
 
 
 class DeferredTensors(Mapping[str, Array]):
-    """Tensors that are decoded when they are asked for: each unit once, if they are asked for as was announced.
+    """Mapping that decodes tensors on access: each unit once, if the access order is as announced.
 
-    Other tensors of a unit are kept until they are asked for, in a temporary file when they are large. Who asks for
-    a tensor more often than announced has it decoded again. Results and errors do not depend on who decodes: the
-    error of the first tensor that has one, in the order announced, is raised when that one is asked for.
+    Other tensors of a unit are kept until they are requested, large ones in a temporary file. A tensor that is
+    requested more often than announced is decoded again. Results and errors do not depend on threads or executors: the
+    error of the first faulty tensor, in the announced order, is raised when that tensor is requested.
 
     Parameters
     ----------
     infos : mapping of str to TensorInfo
-        The tensors; unless something else is announced, they are expected once each in this order.
+        The tensors; unless announced otherwise, each is expected once, in this order.
     access : Access
     budget : Budget
-        Charged for what is made of the tensors of units; for these, it has been.
+        Charged for model tensors made from unit tensors; the unit tensors are already charged.
     stack : ExitStack
-        Its end is that of this object's use of threads and files.
+        Closes the threads and files of this object.
     first_edition, jobs, executor
         As for :func:`decode_groups`.
     stored : Stored, optional
-        Where the tensors of groups are stored for resuming.
+        Checkpoint of the tensors of groups.
     progress : callable, optional
-        Told each name, when its tensor is there for the first time.
+        Called with each name when its tensor is first available.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class DeferredTensors(Mapping[str, Array]):
         stack.callback(self._plan, ())
 
     def announce(self, names: Iterable[str]) -> None:
-        """Tell, before anything is asked for, what will be, in which order and how often; the others are checked now.
+        """Announce order and number of accesses before the first one; check all other tensors now.
 
-        Raises what decoding raises.
+        Raises the errors of decoding.
         """
         names = list(names)
         announced = set(names)
@@ -123,7 +123,7 @@ class DeferredTensors(Mapping[str, Array]):
             self[name]
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of a tensor, from headers."""
+        """Return dtype and shape of a tensor, from headers."""
         return self._infos[name].dtype, self._infos[name].shape
 
     def _plan(self, names: Iterable[str]) -> None:
@@ -165,7 +165,7 @@ class DeferredTensors(Mapping[str, Array]):
             raise
 
     def _find(self, part: str, wanted: tuple[str, ...]) -> bool:
-        """Decode until a part is there; False when it does not come any more, after an error."""
+        """Decode until a part is available; return False if an earlier error prevents that."""
         if self._decoded is None:
             self._decoded = self._stack.enter_context(decoded_ahead(list(self._groups), **self._options))
         while part not in self._kept:
@@ -194,7 +194,7 @@ class DeferredTensors(Mapping[str, Array]):
 
 
 class _Kept:
-    """Parts that wait; beyond KEPT bytes those that are not wanted yet wait in a temporary file."""
+    """Decoded parts that are not yet requested; beyond KEPT bytes they are stored in a temporary file."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -207,7 +207,7 @@ class _Kept:
         return name in self._parts or name in self._stored
 
     def put(self, part: Part, wait: bool) -> None:
-        """Add a part, of which others may not know any more when it has to wait."""
+        """Add a part; if it must wait, it may be moved to the file."""
         tensor = part.tensor
         if wait and self._nbytes + tensor.nbytes > KEPT:
             if self._file is None:
@@ -216,12 +216,12 @@ class _Kept:
             self._file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
             self._stored[part.name] = place, tensor.dtype, tensor.shape, part.label
             return
-        # A view would keep all that it is a part of.
+        # A view would keep the whole array alive.
         self._parts[part.name] = part._replace(tensor=tensor.copy()) if wait and tensor.base is not None else part
         self._nbytes += tensor.nbytes
 
     def take(self, name: str, last: bool) -> Part:
-        """A part, for the last time or not."""
+        """Return a part; ``last`` releases it."""
         if name in self._parts:
             part = self._parts.pop(name)
             if not last:

@@ -1,4 +1,4 @@
-"""The units of one tensor or block, decoded with what earlier updates left (ISO/IEC 15938-17:2024, 7.3, 9.2.4)."""
+"""Decoding of the units of one tensor or block, with state from earlier updates (ISO/IEC 15938-17:2024, 7.3, 9.2.4)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .state import Arrays, Digest, Key, UpdateNode, UpdateState
 from .task import NduTask
 from .unit import Piece, UnitDecoder, complete, located
 
-#: What each unit of a group refers to.
+#: References to earlier updates, one for each unit of a group.
 References = Sequence[Reference | None]
 
 
 class Left(NamedTuple):
-    """A node that is left to later updates, and what it continues."""
+    """Node for later updates, and its reference."""
 
     reference: Reference
     node: UpdateNode
 
 
 class Group(NamedTuple):
-    """One compressed data unit, or the G unit and the H unit of a decomposed tensor.
+    """A compressed data unit, or the G unit and the H unit of a decomposed tensor.
 
-    It is never changed, so that several threads may decode it.
+    It is immutable, so that several threads may decode it.
     """
 
     tasks: tuple[NduTask, ...]
@@ -46,44 +46,44 @@ class Group(NamedTuple):
 
     @property
     def first(self) -> NduTask:
-        """The unit that names the tensor."""
+        """Unit with the names of the tensors."""
         return self.tasks[0]
 
     @property
     def label(self) -> str:
-        """The unit that completes it."""
+        """Label of the unit that completes the group."""
         return self.tasks[-1].label
 
     @property
     def cost(self) -> int:
-        """How long decoding takes, roughly: parameters and bits."""
+        """Approximate decoding cost, from parameters and bits."""
         return sum(8 * task.nbytes + sum(prod(part.dims) for part in task.parts) for task in self.tasks)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors."""
+        """Size of the tensors in bytes."""
         return sum(info.parameters for info in self.infos) * self.first.dtype.itemsize
 
     def charge(self, budget: Budget) -> None:
-        """Charge what decoding costs, before it does."""
+        """Charge the cost of decoding before it starts."""
         for task in self.tasks:
             task.charge(budget)
 
     def decode(
         self, *, state: UpdateState, budget: Budget, first_edition: bool = False, raw: bool = False
     ) -> dict[str, Array]:
-        """The tensors by name.
+        """Return the tensors by name.
 
         Parameters
         ----------
         state : UpdateState
-            What earlier updates left; it takes over what later ones refer to.
+            State after earlier updates; it is updated.
         budget : Budget
-            Charged before anything is allocated.
+            Charged before any allocation.
         first_edition : bool
-            Read profile 0 as the first edition's software wrote it (errata K1, K4).
+            Read profile 0 as written by the software of the first edition (errata K1, K4).
         raw : bool
-            Give the Rec* tensors as coded: no recomposition, no scaling, no WeightUpdateCache.
+            Return the Rec* tensors as coded: no recomposition, no scaling, no WeightUpdateCache.
         """
         self.charge(budget)
         tensors, left = GroupDecoder(self, self.references(state), first_edition=first_edition, raw=raw).run()
@@ -91,7 +91,7 @@ class Group(NamedTuple):
         return tensors
 
     def recs(self, *, state: UpdateState, budget: Budget, first_edition: bool = False, raw: bool = False) -> list[Rec]:
-        """The Rec* tensors in coding order, with their integers; parameters as for :meth:`decode`."""
+        """Return the Rec* tensors in coding order, with their integers; parameters as for :meth:`decode`."""
         self.charge(budget)
         references = self.references(state)
         decoder = GroupDecoder(self, references, first_edition=first_edition, raw=raw, keep_levels=True)
@@ -104,24 +104,24 @@ class Group(NamedTuple):
     def rows(
         self, name: str, start: int, stop: int, *, budget: Budget, first_edition: bool = False
     ) -> npt.NDArray[Any]:
-        """Some of the coded rows of one tensor, which knows of no earlier updates.
+        """Return some coded rows of one tensor, without earlier updates.
 
-        A tensor of its own unit that has entry points is decoded only around these rows, and only there is its
-        payload checked; any other is decoded whole.
+        A tensor with its own unit and entry points is decoded, and its payload checked, only around these rows. Any
+        other tensor is decoded completely.
 
         Parameters
         ----------
         name : str
-            One of the group's.
+            Name of a tensor of the group.
         start, stop : int
-            Indices along the axis that was coded first, 0 <= start <= stop <= its extent; IndexError otherwise.
+            Indices on the first coded axis, 0 <= start <= stop <= its extent; IndexError otherwise.
         budget, first_edition
             As for :meth:`decode`.
 
         Returns
         -------
         ndarray
-            ``np.take(tensor, range(start, stop), axis)``, the axis being TensorInfo.first_tensor_dimension_shift.
+            ``np.take(tensor, range(start, stop), axis)``, where the axis is TensorInfo.first_tensor_dimension_shift.
         """
         task, info = self.first, next(info for info in self.infos if info.name == name)
         axis = info.first_tensor_dimension_shift
@@ -137,7 +137,7 @@ class Group(NamedTuple):
         return np.take(whole, np.arange(start, stop), axis=axis)
 
     def references(self, state: UpdateState) -> References:
-        """What each unit refers to; MissingReferenceError when an earlier update is needed and not there."""
+        """Return the reference of each unit; MissingReferenceError if a required earlier update is missing."""
         return [self._reference(task, state) for task in self.tasks]
 
     def _reference(self, task: NduTask, state: UpdateState) -> Reference | None:
@@ -149,7 +149,7 @@ class Group(NamedTuple):
             raise
 
     def commit(self, state: UpdateState, left: Iterable[Left]) -> None:
-        """Let ``state`` take over what decoding left."""
+        """Store the nodes that decoding produced in ``state``."""
         for reference, node in left:
             with located(self.tasks[-1]):
                 digests = tuple(Digest.of(task.payload) for task in self.tasks) if state.keep_digests else ()
@@ -157,19 +157,19 @@ class Group(NamedTuple):
 
 
 class GroupDecoder:
-    """Decodes a group: call all :meth:`pieces`, then :meth:`finish`.
+    """Decoder of a group: call all :meth:`pieces`, then :meth:`finish`.
 
     Parameters
     ----------
     group : Group
     references : sequence of Reference or None
-        What its units refer to; see Group.references.
+        References of its units; see Group.references.
     first_edition, raw
         As for :meth:`Group.decode`.
     keep_levels : bool
-        Whether :meth:`recs` tells the integers.
+        Whether :meth:`recs` includes the integers.
 
-    Raises MissingReferenceError when an earlier update has another shape.
+    Raises MissingReferenceError if an earlier update has another shape.
     """
 
     def __init__(
@@ -206,17 +206,17 @@ class GroupDecoder:
                 )
 
     def whole(self) -> list[Piece]:
-        """Calls that decode a unit each."""
+        """Return calls that decode one unit each."""
         return [unit.run for unit in self._units]
 
     def pieces(self) -> list[Piece]:
-        """Calls that decode the units in any order and in any threads; see UnitDecoder.pieces."""
+        """Return calls that decode the units in any order and in any thread; see UnitDecoder.pieces."""
         return [piece for unit in self._units for piece in unit.pieces()]
 
     def run(self) -> tuple[dict[str, Array], list[Left]]:
-        """The tensors by name, and what to remember of them, in one go."""
+        """Decode everything; return the tensors by name, and the nodes to store."""
         task = self._group.tasks[0]
-        if len(self._units) == 1 and not task.header.parent_node_id_present_flag:  # as in most bitstreams
+        if len(self._units) == 1 and not task.header.parent_node_id_present_flag:  # the most frequent case
             try:
                 recs = self._units[0].at_once()
                 tensors = reconstruct(recs, task.header, task.names, task.dims, self._raw, task.outputs)
@@ -229,13 +229,13 @@ class GroupDecoder:
         return self.finish()
 
     def finish(self) -> tuple[dict[str, Array], list[Left]]:
-        """The tensors by name, and what to remember of them, when all pieces are done."""
+        """Return the tensors by name, and the nodes to store, after all pieces are done."""
         recs, left, first, last = self.recs(), self.left(), self._group.first, self._group.tasks[-1]
         with located(last):
             return reconstruct(recs, last.header, first.names, first.dims, self._raw, first.outputs), left
 
     def recs(self) -> list[Rec]:
-        """The Rec* tensors in coding order; to be asked for once, when all pieces are done."""
+        """Return the Rec* tensors in coding order; call it once, after all pieces are done."""
         found = []
         for task, reference, unit in zip(self._group.tasks, self.references, self._units, strict=True):
             recs = unit.recs()
@@ -246,7 +246,7 @@ class GroupDecoder:
         return found
 
     def left(self) -> list[Left]:
-        """What to remember, after :meth:`recs`."""
+        """Return the nodes to store, after :meth:`recs`."""
         with located(self._group.tasks[-1]):
             return [Left(memory.reference, memory.node()) for memory in self._memory.values()]
 
@@ -258,13 +258,13 @@ class GroupDecoder:
         before = memory.reference.cache
         cache = before.updates[own] if before and task.session.nnr_pre_flag else ()
         update = _add(task, recs[0].values, cache)
-        memory.updates.append(update.copy())  # the caller owns what is returned
+        memory.updates.append(update.copy())  # the caller owns the returned tensor
         if not self._raw:
             recs[0].values = update
 
 
 def _is_predictable(task: NduTask) -> bool:
-    """Whether nnr_pre_flag is about such a unit."""
+    """Return whether nnr_pre_flag applies to the unit."""
     return task.header.nnr_compressed_data_unit_payload_type in (NNR_PT_INT, NNR_PT_FLOAT)
 
 
@@ -283,7 +283,7 @@ def _add(task: NduTask, residual: npt.NDArray[Any], cache: Arrays) -> npt.NDArra
 
 @dataclass(slots=True)
 class _Memory:
-    """What will be kept of one parameter."""
+    """Next node of one parameter, while it is built."""
 
     reference: Reference
     parts: int = 0
@@ -292,12 +292,12 @@ class _Memory:
     updates: list[npt.NDArray[Any]] = field(default_factory=list)
 
     def own(self, task: NduTask) -> slice:
-        """The parts of the next unit, since the two units of a decomposed tensor may have one key and share a node."""
+        """Return the parts of the next unit; both units of a decomposed tensor may share a key and a node."""
         first, self.parts = self.parts, self.parts + len(task.parts)
         return slice(first, self.parts)
 
     def keep(self, recs: list[Rec]) -> None:
-        """Add the tensors of a unit; copies of what the caller will own."""
+        """Add the tensors of a unit; copy arrays that the caller will own."""
         self.recs += recs
         for rec in recs:
             if rec.levels is not None:
@@ -305,30 +305,30 @@ class _Memory:
                 self.levels.append(rec.levels.copy() if shared else rec.levels)
 
     def node(self) -> UpdateNode:
-        """The node that replaces the one before."""
+        """Return the node that replaces the previous one."""
         _, depth, name, history, cache, *_ = self.reference
         if not self.recs:
             return UpdateNode(depth, name=name)
         any_sig: Arrays = tuple(levels != 0 for levels in self.levels)
         old = history.any_sig if history else ()
         if not any_sig:
-            any_sig = old  # raw parameters have no levels, and history goes on (errata D4)
+            any_sig = old  # raw parameters have no levels and keep the history (errata D4)
         elif old:
             if [a.shape for a in old] != [a.shape for a in any_sig]:
                 raise MissingReferenceError(
                     "the updates of one parameter differ in shape", clause="10.2.1.5", rule=Requirement.UPDATE_SHAPE
                 )
             any_sig = tuple(one | other for one, other in zip(old, any_sig, strict=True))
-        # Nor do raw parameters touch WeightUpdateCache (7.3.4).
+        # Raw parameters do not change WeightUpdateCache (7.3.4).
         updates = tuple(self.updates) or (cache.updates if cache else ())
         return UpdateNode(depth, tuple(self.levels), any_sig, updates, name)
 
 
 def is_first_edition(groups: Iterable[Group]) -> bool:
-    """Whether a bitstream of profile 0 is one of the first edition's software (errata K1, K4).
+    """Return whether a profile-0 bitstream was written by the software of the first edition (errata K1, K4).
 
-    A payload may be legal in both readings, and one reading holds for the whole bitstream. So the first payload that is
-    legal in one of them only decides; where none does, the 2024 text holds.
+    A payload may be legal in both readings, and one reading applies to the whole bitstream. The first payload that is
+    legal in exactly one reading decides; if there is none, the 2024 text applies.
     """
     for group in groups:
         legal = []

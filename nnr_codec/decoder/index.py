@@ -1,4 +1,4 @@
-"""A bitstream as a mapping: what it holds without decoding payloads, and single tensors when they are asked for."""
+"""Bitstreams as mappings: tensor information without decoding payloads, and tensors decoded on access."""
 
 from __future__ import annotations
 
@@ -35,25 +35,26 @@ if TYPE_CHECKING:
     from ..formats import TopologySource
     from ..parallel.checkpoint import Checkpoint
 
-#: Bytes that are hashed at a time.
+#: Bytes hashed at a time.
 _CHUNK = 1 << 20
 
 
 class NnrFile(Mapping[str, Array]):
-    """A bitstream whose tensors are decoded one at a time, on access; several threads may do so.
+    """Bitstream whose tensors are decoded on access, also by several threads.
 
-    Made by :func:`nnr_codec.open`. Iterating gives names; ``f[name]`` decodes; ``f.info[name]`` does not.
-    Where side information is of an unknown version, names and tensors raise UnsupportedError. ``info`` then lists the
+    Created by :func:`nnr_codec.open`. Iteration yields names; ``f[name]`` decodes; ``f.info[name]`` does not.
+
+    If the side information has an unknown version, names and tensors raise UnsupportedError; ``info`` then lists the
     tensors of the units, and ``decode(raw=True)`` decodes them.
 
     Attributes
     ----------
     info : dict of str to TensorInfo
-        Facts about each tensor of the model from headers and side information, in order.
+        Information on each tensor of the model from headers and side information, in order.
     side : SideInfo
-        What the bitstream says of the model that NNR cannot say; without a record it says nothing.
+        Side information about the model that NNR cannot represent; empty without a record.
     nbytes : int
-        Bytes of the bitstream.
+        Size of the bitstream in bytes.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class NnrFile(Mapping[str, Array]):
         self._reader = UnitReader(data, limits, Session(topology_dimensions or {}))
         self._parser = BitstreamParser(self._reader, dtype, formats.topology_of(topology, limits=limits), before)
         self._groups: list[Group] | None = []
-        self._group_of: dict[str, Group] = {}  # of tensors of units
+        self._group_of: dict[str, Group] = {}  # unit tensors
         self._first_edition: bool | None = None
         self._lock = Lock()
         for group in self._parser.groups():
@@ -95,22 +96,22 @@ class NnrFile(Mapping[str, Array]):
 
     @property
     def ignored(self) -> list[str]:
-        """Units of reserved and unspecified types and formats, which decoders pass over, by number."""
+        """Units of reserved and unspecified types and formats, which decoders skip, by number."""
         return self._parser.ignored
 
     @property
     def performance(self) -> Performance:
-        """What the model parameter set tells of the network's performance, and of its base model (6.4.4.3)."""
+        """Statements of the model parameter set about performance and base model (6.4.4.3)."""
         return Performance.of(self._reader.session.mps)
 
     @property
     def is_update(self) -> bool:
-        """Whether the bitstream represents an update (mps_parent_signalling_enabled_flag)."""
+        """True if the bitstream represents an update (mps_parent_signalling_enabled_flag)."""
         return bool(self._reader.session.mps_parent_signalling_enabled_flag)
 
     @property
     def whole(self) -> frozenset[str]:
-        """The tensors that are no differences (parent_node_id_present_flag is 0)."""
+        """Names of the tensors that are not differences (parent_node_id_present_flag is 0)."""
         tasks = ((name, task) for name, group in self._group_of.items() for task in group.tasks)
         updates = {name for name, task in tasks if task.header.parent_node_id_present_flag}
         parts = ((name, self._restoration.parts(info.same_as or name)) for name, info in self.info.items())
@@ -118,39 +119,39 @@ class NnrFile(Mapping[str, Array]):
 
     @property
     def base_model_id(self) -> str | None:
-        """What the bitstream continues, as the sender says (6.4.4.3)."""
+        """Identifier of the base model, as given by the sender (6.4.4.3)."""
         return base_model_id(self._reader.session.mps)
 
     @property
     def lineage(self) -> Lineage | None:
-        """Which bitstream of its sender it is, where its base_model_id tells."""
+        """Position in the bitstream sequence of the sender, if base_model_id has one."""
         return Lineage.parse(self.base_model_id or "")
 
     @property
     def device_ids(self) -> list[Device]:
-        """Whose units there are, and that of the lineage; None for units without ids."""
+        """Devices of the units and of the lineage; None for units without ids."""
         keys = (node_key(task.header) for group in self._open() for task in group.tasks)
         found = dict.fromkeys(key[0] if key else None for key in keys)
         return [*found] if self.lineage is None else [*(found | {self.lineage.device_id: None})]
 
     def performance_of(self, name: str) -> PerformanceMaps:
-        """The performance maps that hold for an operation on the layer of one tensor alone (6.4.4.4)."""
+        """Return the performance maps for operations on the layer of one tensor (6.4.4.4)."""
         self._open()
         parts = self._restoration.parts(self.info[name].name)
         return maps_for(self._group_of[parts[0]].first.session if parts else self._reader.session, layer=True)
 
     @property
     def topology(self) -> Topology | None:
-        """The topology that the bitstream carries, or the one given."""
+        """The given topology, or that of the bitstream."""
         return self._parser.topology
 
     @property
     def context(self) -> Topology | None:
-        """The topology that the tensors belong to: also that of the bitstreams before, for an update without one."""
+        """Topology of the tensors; for an update without a topology, that of earlier bitstreams."""
         return self._parser.context
 
     def check_complete(self) -> None:
-        """Raise what :meth:`decode` raises of a bitstream that lacks tensors (IncompleteError) or its topology."""
+        """Raise IncompleteError for missing tensors, or the error of :meth:`decode` for a missing topology."""
         self._parser.check_complete()
 
     def decode(
@@ -165,23 +166,23 @@ class NnrFile(Mapping[str, Array]):
         state: UpdateState | None = None,
         warn: bool = True,
     ) -> Model:
-        """All tensors, or those called ``names``, with the topology: what :func:`nnr_codec.decode` gives.
+        """Decode all tensors, or those in ``names``, with the topology, like :func:`nnr_codec.decode`.
 
         Parameters
         ----------
         progress : callable, optional
-            Told each name, as soon as its tensor is there.
+            Called with each name as soon as its tensor is decoded.
         names : iterable of str, optional
-            Which tensors; the units of others are not decoded. Without all of them there is no topology either.
-            With ``raw``, all Rec* tensors of their units.
+            Tensors to decode; other units are skipped. A partial result has no topology. With ``raw``, all Rec* tensors
+            of the units of these tensors.
         raw, allow_missing, jobs, executor
             As for :func:`nnr_codec.decode`.
         state : UpdateState, optional
-            What earlier updates left; it takes over what later ones refer to, also where this fails half-way.
+            State after earlier updates; it is updated, even if decoding fails.
         warn : bool
             Issue the warnings of :meth:`warn` at the end.
 
-        Raises MissingReferenceError also when the bitstream does not follow what ``state`` knows of its sender.
+        Also raises MissingReferenceError if the bitstream does not follow the last one of its sender in ``state``.
         """
         lineage = self.lineage if state is not None and names is None else None
         if state is not None and lineage:
@@ -190,7 +191,7 @@ class NnrFile(Mapping[str, Array]):
         budget, restorer = Budget(self._reader.limits), None
         if not raw:
             restorer = self._parser.restorer(budget, names)
-        # Without record, masks and choice, tensors of units are the model's.
+        # Without record, masks and selection, unit tensors are the model tensors.
         plain = names is None and not self._restoration.changes and not self._parser.pruning.has_masks
         tensors = decode_groups(
             groups,
@@ -218,19 +219,19 @@ class NnrFile(Mapping[str, Array]):
         return model
 
     def warn(self) -> None:
-        """Issue the warnings about the model: each once for this file, when the first result is complete.
+        """Issue the warnings about the model, each once for this file, when the first result is complete.
 
-        A PruningWarning says that masks of pruning information fit no tensors and are not applied. Where a filter turns
+        A PruningWarning reports masks of pruning information that match no tensors and are ignored. If a filter turns
         it into an exception, the next call returns the result.
         """
         self._parser.pruning.warn()
 
     def _token(self, lineage: Lineage) -> str:
-        """That of the bitstream after this one."""
+        """Return the token of the next bitstream."""
         return token(self._hashed(lineage.digest()))
 
     def _hashed(self, digest: Hash) -> Hash:
-        """A digest that goes on with all bytes of the bitstream."""
+        """Update a digest with all bytes of the bitstream."""
         source = self._reader.source
         stop = source.size if self._parser.stop is None else self._parser.stop
         for start in range(0, stop, _CHUNK):
@@ -248,11 +249,11 @@ class NnrFile(Mapping[str, Array]):
         executor: Executor | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> Iterator[Model]:
-        """Yield what :meth:`decode` gives, but that tensors are decoded when they are asked for.
+        """Yield the result of :meth:`decode` with tensors that are decoded on access.
 
-        So a model can be written that is larger than the memory: :func:`nnr_codec.decode_file` does it. What the
-        headers of all units tell is checked before. Parameters are those of :meth:`decode`; with ``checkpoint``, the
-        tensors of units are stored there, and not decoded again. Call :meth:`warn` when the model is written.
+        It allows :func:`nnr_codec.decode_file` to write models larger than memory. The headers of all units are checked
+        first. Parameters are those of :meth:`decode`; with ``checkpoint``, decoded units are stored and reused. Call
+        :meth:`warn` after the model is written.
         """
         names, groups = self._chosen(names, allow_missing)
         budget = Budget(self._reader.limits)
@@ -279,7 +280,7 @@ class NnrFile(Mapping[str, Array]):
     def _chosen(
         self, names: Iterable[str] | None, allow_missing: bool, raw: bool = False
     ) -> tuple[set[str] | None, list[Group]]:
-        """The names and their groups, after a check that all is there if all is wanted."""
+        """Return the names and their groups; check completeness if all tensors are requested."""
         if not raw:
             self._parser.check_understood()
         if names is None and not raw:
@@ -293,11 +294,11 @@ class NnrFile(Mapping[str, Array]):
         return names, self._groups_of(names)
 
     def _topology_for(self, names: set[str] | None) -> Topology | None:
-        """The topology, if the tensors are all of the model."""
+        """Return the topology if all tensors of the model are selected."""
         return self.topology if names is None or len(names) == len(self.info) else None
 
     def _model(self, tensors: Mapping[str, Array], names: set[str] | None) -> Model:
-        """The model of these tensors."""
+        """Return the model of these tensors."""
         dimensions = self._parser.pruning.dimensions
         return Model(
             tensors,
@@ -326,7 +327,7 @@ class NnrFile(Mapping[str, Array]):
         return self._made(name, parts(), budget)
 
     def _made(self, name: str, parts: Iterable[Part], budget: Budget) -> Array:
-        """A tensor of the model of what its units hold."""
+        """Return a model tensor made from its unit tensors."""
         restorer = self._parser.restorer(budget, [name])
         found: list[tuple[str, Array]] = []
         for part in parts:
@@ -334,13 +335,13 @@ class NnrFile(Mapping[str, Array]):
         return dict(found + restorer.finish())[name]
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Some rows of one tensor: ``np.take(f[name], range(start, stop), axis)``.
+        """Return rows of one tensor: ``np.take(f[name], range(start, stop), axis)``.
 
-        The axis is ``f.info[name].first_tensor_dimension_shift``, the one that was coded first: 0 unless the header
-        says otherwise. Where the payload has entry points, only the rows of blocks around these are decoded (6.4.3.7),
-        unless side information says how the tensor is made.
+        The axis is ``f.info[name].first_tensor_dimension_shift``, the first coded one: 0 unless the header shifts
+        dimensions. With entry points in the payload, only the rows of blocks around these rows are decoded (6.4.3.7),
+        unless side information transforms the tensor.
 
-        Raises IndexError unless 0 <= start <= stop <= number of rows, and what decoding raises.
+        Raises IndexError unless 0 <= start <= stop <= number of rows, and the errors of decoding.
         """
         self._open()
         self._parser.check_understood()
@@ -358,11 +359,11 @@ class NnrFile(Mapping[str, Array]):
         return restorer.take(own, rows, group.label)[0][1]
 
     def _deliver(self, restorer: Restorer, name: str, tensor: Array, label: str) -> list[tuple[str, Array]]:
-        """The tensors of the model that a tensor of a unit completes."""
+        """Return the model tensors that a unit tensor completes."""
         return restorer.take(name, self._parser.pruning.apply(name, tensor), label)
 
     def _groups_of(self, names: Iterable[str]) -> list[Group]:
-        """The groups of what tensors of the model are made of, in bitstream order; KeyError for a name that is none."""
+        """Return the groups needed for model tensors, in bitstream order; KeyError for an unknown name."""
         self._open()
         parts = (part for name in names for part in self._restoration.parts(self.info[name].name))
         chosen = {id(group): group for group in map(self._group_of.__getitem__, parts)}
@@ -374,14 +375,14 @@ class NnrFile(Mapping[str, Array]):
         return self._groups
 
     def _reading(self) -> bool:
-        """Which of its two readings a bitstream of profile 0 has; found out once."""
+        """Return whether the first edition's reading of profile 0 applies; determined once."""
         with self._lock:
             if self._first_edition is None:
                 self._first_edition = self._parser.profile == 0 and is_first_edition(self._open())
             return self._first_edition
 
     def close(self) -> None:
-        """Let go of the payloads; names and infos stay."""
+        """Release the payloads; names and infos stay available."""
         self._groups = None
         self._group_of.clear()
         self._reader.source.close()
@@ -405,5 +406,5 @@ class NnrFile(Mapping[str, Array]):
         self._parser.check_understood()
         return len(self.info)
 
-    __eq__ = object.__eq__  # comparing arrays by name is not what a file is for
+    __eq__ = object.__eq__  # comparing all arrays would be slow and surprising
     __hash__ = object.__hash__

@@ -1,4 +1,4 @@
-"""What the headers tell of tensors, without a look at the payload: of those of a group of units, and of the model's."""
+"""Tensor information from headers, without decoding payloads: of units, and of model tensors."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from .topology import PLAIN
 
 _KINDS = tuple(PayloadType)
 
-#: Names of the types of Table 15; numpy makes them anew each time.
+#: Type names of Table 15; cached because numpy computes them on each access.
 _NAMES = {data_format: dtype.name for data_format, dtype in DTYPES.items()}
 
 
 class TensorInfo(NamedTuple):
-    """What the headers tell of one tensor.
+    """Information on one tensor from headers.
 
     Parameters
     ----------
     name : str
     shape : tuple of int
-        After decoding.
+        Shape after decoding.
     type : str
-        Name of the :class:`~nnr_codec.dtypes.StoredType` after decoding, which is that of ``dtype`` as well.
+        Name of the :class:`~nnr_codec.dtypes.StoredType` after decoding, equal to the name of ``dtype``.
     payload_type : PayloadType or None
-        None for a tensor without a unit: one that is empty, tied to another, or recreated from a folded batch
-        normalization (8.2.1).
+        None for a tensor without a unit: empty, tied to another tensor, or recreated from a folded batch normalization
+        (8.2.1).
     tools : tuple of str
-        The coding tools that its unit uses.
+        Coding tools of its unit.
     nbytes : int
-        Bytes of its unit (or units); 0 for the other tensors of a block, which share the unit of the weight.
+        Size of its units in bytes; 0 for further tensors of a block, which share the unit of the weight.
     first_tensor_dimension_shift : int
-        Which axis was coded as the first one.
+        Axis that was coded first.
     code : str
-        How side information makes it of what its units hold, as KIND of its code has it; empty: as it is, or cast.
+        KIND of the side-information code that produces the tensor; empty if it is unchanged or cast.
     same_as : str
-        The tensor that it is tied to.
+        Name of the tensor to which it is tied.
     """
 
     name: str
@@ -60,7 +60,7 @@ class TensorInfo(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy dtype; MissingDependencyError when it needs ``ml_dtypes`` and that is not installed."""
+        """The numpy dtype; raises MissingDependencyError if it needs ``ml_dtypes`` and that is not installed."""
         return STORED_TYPES[self.type].dtype
 
     @property
@@ -70,17 +70,17 @@ class TensorInfo(NamedTuple):
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits of the units for each parameter; 0 where there is none."""
+        """Bits of the units per parameter; 0 for an empty tensor."""
         return 8 * self.nbytes / self.parameters if self.parameters else 0.0
 
     def check_rows(self, start: int, stop: int) -> None:
-        """Raise IndexError unless there are such indices of the axis that was coded first."""
+        """Raise IndexError unless the rows exist on the first coded axis."""
         if not self.shape or not 0 <= start <= stop <= self.shape[self.first_tensor_dimension_shift]:
             raise IndexError(f"{self.name!r} of shape {self.shape} has no rows {start} to {stop}")
 
 
 def describe(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
-    """Facts about the tensors of a group of units; ElementError when they cannot be told apart."""
+    """Return information on the tensors of a group of units; ElementError if they cannot be separated."""
     try:
         return _infos(tasks)
     except BitstreamError as error:
@@ -94,10 +94,10 @@ def _infos(tasks: Sequence[NduTask]) -> tuple[TensorInfo, ...]:
     shift = header.first_tensor_dimension_shift
     of_type = _NAMES[first.data_format]
     dims, last = first.dims, first.parts[-1]
-    is_as_coded = not shift and last.role == "weight"  # then one tuple serves both
+    is_as_coded = not shift and last.role == "weight"  # one tuple serves both
     shape = last.dims if is_as_coded else (*dims[1 : shift + 1], *dims[:1], *dims[shift + 1 :])
     if header.nnr_multiple_topology_elements_present_flag and kind != NNR_PT_BLOCK:
-        whole = np.broadcast_to(np.int8(0), shape)  # has the shape and takes no memory
+        whole = np.broadcast_to(np.int8(0), shape)  # has the shape without using memory
         return tuple(
             TensorInfo(name, piece.shape, of_type, kind, used, 0 if k else nbytes)
             for k, (name, piece) in enumerate(zip(first.names, split(whole, header, first.names), strict=True))

@@ -1,7 +1,8 @@
-"""Which bitstream of a sender an update follows, written into base_model_id (ISO/IEC 15938-17:2024, 6.4.3.3).
+"""Position of an update in the bitstream sequence of its sender, stored in base_model_id (ISO/IEC 15938-17:2024,
+6.4.3.3).
 
-The standard leaves base_model_id to the application. Update trees alone do not show that a bitstream was lost whose
-tensors the next one leaves out; this does.
+The standard leaves base_model_id to the application. Update trees alone cannot detect the loss of a bitstream if the
+next one omits its tensors; the position can.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import NamedTuple, Protocol
 from ..errors import MissingReferenceError
 from ..syntax.structures import NnrModelParameterSetUnitPayload
 
-#: Base, device_id, number, token; numbers as Python writes them, of at most 18 digits.
+#: Base, device_id, number, token; numbers in Python's decimal notation with at most 18 digits.
 _FORM = re.compile(r"(.*)#(0|[1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.([A-Za-z0-9_-]{16}|)", re.DOTALL)
 
 
 class Hash(Protocol):
-    """What :mod:`hashlib` makes."""
+    """Hash object of :mod:`hashlib`."""
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """Take more bytes."""
+        """Add bytes."""
 
     def digest(self) -> bytes:
-        """The digest of all bytes so far."""
+        """Return the digest of all bytes so far."""
 
 
 class Position(NamedTuple):
-    """How far one sender's bitstreams were followed.
+    """Last decoded bitstream of one sender.
 
     Parameters
     ----------
     number : int
-        Of the last one.
+        Number of the bitstream.
     token : str
-        What the next one must have.
+        Token that the next bitstream must have.
     """
 
     number: int
@@ -45,18 +46,18 @@ class Position(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """A base_model_id of the form ``base#device_id.number.token``.
+    """Contents of a base_model_id of the form ``base#device_id.number.token``.
 
     Parameters
     ----------
     base : str
-        Any text; what the first bitstream continues.
+        Any text; identifies the model before the first bitstream.
     device_id : int
-        The sender.
+        Identifier of the sender.
     number : int
-        Of the bitstream among those of its sender, from 1.
+        Number of the bitstream in the sequence of its sender, from 1.
     token : str
-        16 characters that the bitstream before determines; empty where nothing before it is referred to.
+        16 characters derived from the previous bitstream; empty if the bitstream refers to none.
     """
 
     base: str
@@ -66,7 +67,7 @@ class Lineage(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Lineage | None:
-        """The lineage that ``text`` tells; None where it is of another form."""
+        """Return the lineage in ``text``; None if it has another form."""
         if not (found := _FORM.fullmatch(text)):
             return None
         base, device_id, number, token = found.groups()
@@ -76,17 +77,18 @@ class Lineage(NamedTuple):
         return f"{self.base}#{self.device_id}.{self.number}.{self.token}"
 
     def follow(self, data: bytes | memoryview) -> str:
-        """The token of the bitstream after this one, which is ``data``."""
+        """Return the token of the next bitstream; ``data`` is this bitstream."""
         digest = self.digest()
         digest.update(data)
         return token(digest)
 
     def digest(self) -> Hash:
-        """What takes the bytes of this bitstream; :func:`token` makes of it the one of the bitstream after it."""
+        """Return a hash object for the bytes of this bitstream; :func:`token` computes the next token from it."""
         return sha256(self.token.encode("ascii"))
 
     def check(self, known: Mapping[int, Position]) -> None:
-        """Raise MissingReferenceError unless the bitstream follows what is known of its sender, by device_id."""
+        """Raise MissingReferenceError unless the bitstream follows the known position of its sender; keys are
+        device_ids."""
         last, who = known.get(self.device_id), f"bitstream {self.number} of device_id {self.device_id}"
         if last and self.number <= last.number:
             raise MissingReferenceError(f"{who} is repeated or out of order: number {last.number} was decoded")
@@ -99,10 +101,10 @@ class Lineage(NamedTuple):
 
 
 def base_model_id(mps: NnrModelParameterSetUnitPayload | None) -> str | None:
-    """base_model_id, where the parameter set has one."""
+    """Return base_model_id, if the parameter set has one."""
     return mps.base_model_id if mps and "base_model_id" in mps else None
 
 
 def token(digest: Hash) -> str:
-    """The token that the bytes of a bitstream make; see :meth:`Lineage.digest`."""
+    """Return the token for a digest of a bitstream; see :meth:`Lineage.digest`."""
     return urlsafe_b64encode(digest.digest())[:16].decode("ascii")

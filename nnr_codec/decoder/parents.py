@@ -1,4 +1,4 @@
-"""What an update continues: its parent, and the parameter's own update before (ISO/IEC 15938-17:2024, 6.4.3.7)."""
+"""References of updates: the parent, and the previous update of the same parameter (ISO/IEC 15938-17:2024, 6.4.3.7)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .state import Device, Key, UpdateNode, UpdateState
 
 
 class Reference(NamedTuple):
-    """What one unit refers to, and becomes.
+    """References of one unit to earlier updates, and the identity of its own node.
 
     Parameters
     ----------
     key : Key
-        The parameter whose next node it is.
+        Parameter to which the new node belongs.
     put_node_depth : int
     name : str
-        Its first topology element.
+        First topology element of the unit.
     history : UpdateNode or None
-        The node whose AnySigBeforeFlag goes on; None where history starts anew.
+        Node whose AnySigBeforeFlag is continued; None if history starts anew.
     cache : UpdateNode or None
-        The node whose WeightUpdateCache residuals are added to; None where there is none.
+        Node whose WeightUpdateCache is added to residuals; None if there is none.
     co_loc : UpdateNode or None
-        The node whose levels temporal contexts look at; None without such contexts.
+        Node whose levels are used by temporal contexts; None without temporal contexts.
     used : tuple of Device
-        The devices of all these and of the parent.
+        Devices of these nodes and of the parent.
     """
 
     key: Key
@@ -41,23 +41,23 @@ class Reference(NamedTuple):
 
 
 def node_key(header: NnrCompressedDataUnitHeader) -> tuple[int, int] | None:
-    """(device_id, parameter_id) of a unit that has them; device_id of the parent where only that is present."""
+    """Return (device_id, parameter_id) of a unit that has them, with the parent's device_id if only that is present."""
     if "parameter_id" not in header.__dict__:
         return None
     return (header.device_id if "device_id" in header else header.parent_device_id), header.parameter_id
 
 
 def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState) -> Reference | None:
-    """What a unit refers to of earlier bitstreams; None for one that nothing can refer to.
+    """Return the references of a unit to earlier bitstreams; None if no later unit can refer to it.
 
-    An update of put_node_depth 1 continues a base model, which need not be known (errata N8); so does one whose parent
-    is in no bitstream (errata N20). Both begin with an empty WeightUpdateCache, and the latter without a history.
+    An update of put_node_depth 1 refers to a base model, which may be unknown (errata N8), as may a parent outside any
+    bitstream (errata N20). Both start with an empty WeightUpdateCache, and the latter also without a history.
 
     Parameters
     ----------
     header : NnrCompressedDataUnitHeader
     name : str
-        The first topology element of the unit.
+        First topology element of the unit.
     residual : bool
         Whether the unit is coded predictively (9.2.4).
     state : UpdateState
@@ -65,8 +65,8 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
     Raises
     ------
     MissingReferenceError
-        The parent is not the last node of its parameter, or not known; or the update is not later than the last one of
-        its own parameter; or temporal contexts have no reference.
+        The parent is unknown or not the last node of its parameter; the update is not later than the last one of its
+        own parameter; or temporal contexts have no reference.
     """
     ids = node_key(header)
     key: Key = ids or (None, name)
@@ -120,7 +120,7 @@ def refer(header: NnrCompressedDataUnitHeader, name: str, residual: bool, state:
 
 
 def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int, int], state: UpdateState) -> Device:
-    """The device of a parent that ids name, which has to be the last node of its parameter."""
+    """Return the device of a parent that is named by ids and must be the last node of its parameter."""
     depth, device = header.put_node_depth, header.parent_device_id
     parent = state.before((device, ids[1]))
     if depth > 1 and not (parent and parent.put_node_depth == depth - 1):
@@ -137,7 +137,7 @@ def _check_parent(header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int
 def _check_digest(
     header: NnrCompressedDataUnitHeader, name: str, ids: tuple[int, int], state: UpdateState
 ) -> tuple[Device, ...]:
-    """The device of a parent that a hash names; none where it is not known and need not be."""
+    """Return the device of a parent that is named by a hash; empty if it is unknown and optional."""
     element, digest = parent_digest(header)
     own, depth = state.before(ids), header.put_node_depth
     if own and any(digest in known for known in own.digests):
@@ -160,9 +160,9 @@ def _check_digest(
 def _find(
     header: NnrCompressedDataUnitHeader, name: str, residual: bool, state: UpdateState
 ) -> tuple[Key, UpdateNode] | None:
-    """The parent of a unit without ids; None where it is not known and need not be.
+    """Return the parent of a unit without ids; None if it is unknown and optional.
 
-    Small payloads may be those of many tensors, so the name counts as well (errata N19).
+    Small payloads may occur in many tensors, so the name must match too (errata N19).
     """
     element, digest = parent_digest(header)
     own = state.before((None, name))
@@ -188,7 +188,7 @@ def _find(
 
 
 def parent_digest(header: NnrCompressedDataUnitHeader) -> tuple[str, bytes]:
-    """The syntax element that names the parent by a digest of its payload, and that."""
+    """Return the syntax element with the digest of the parent's payload, and the digest."""
     for element, size in (("parent_node_payload_sha256", 32), ("parent_node_payload_sha512", 64)):
         if element in header:
             return element, getattr(header, element).to_bytes(size, "big")

@@ -1,19 +1,18 @@
-"""Pruning information, NNR_TPL_PRUN: what it makes zero, and the dimensions that it gives (6.4.4.5, 8.3.3).
+"""Pruning information, NNR_TPL_PRUN: zero masks and new dimensions (6.4.4.5, 8.3.3).
 
-The standard leaves choices (errata N1), which are made as follows:
+The standard is incomplete here (errata N1). This implementation uses these rules:
 
 - 1 means preserved, 0 means zero.
-- The bits of a mask run over all tensors of the bitstream that have two or more dimensions, in the order of their
-  units: as they are coded, before first_tensor_dimension_shift moves the output channels away from the front. Tensors
-  that share a unit count each for itself, with the shape that it gets by the split.
-- A sparse_mask has a bit for each parameter. A prune_mask has a bit for each parameter, or else for each output
-  channel, an index of the first coded dimension. The number of bits tells which; where it fits both, both mean the
-  same.
-- order_flag says how the parameters of each tensor are counted: 1 with the last dimension moving fastest, 0 with the
-  first.
-- A mask of another number of bits is not applied: a PruningWarning tells of it.
-- Of several masks each makes zero what it does not preserve.
-- A dictionary gives tensor_dimensions to units that leave them out, before any topology; others have to agree.
+- The bits of a mask cover all tensors of the bitstream with two or more dimensions, in the order of their units. The
+  order within a tensor is as coded, before first_tensor_dimension_shift moves the output channels. Tensors that share a
+  unit count separately, each with its shape after the split.
+- A sparse_mask has a bit for each parameter. A prune_mask has a bit for each parameter or for each output channel, an
+  index of the first coded dimension. The number of bits decides; if both match, both have the same meaning.
+- order_flag gives the parameter order in a tensor: 1 if the last dimension varies fastest, 0 if the first does.
+- A mask with any other number of bits is ignored, with a PruningWarning.
+- With several masks, a parameter is zero unless all of them preserve it.
+- A dictionary gives tensor_dimensions to units that omit them and takes precedence over a topology; dimensions in units
+  must agree.
 
 Clause numbers refer to ISO/IEC 15938-17:2024.
 """
@@ -39,18 +38,18 @@ A = TypeVar("A", bound=np.generic)
 
 
 class PruningWarning(UserWarning):
-    """A mask that does not fit the tensors of its bitstream, and so is not applied."""
+    """A mask does not match the tensors of its bitstream and is ignored."""
 
 
 class Pruning:
-    """The pruning information of one bitstream; after :meth:`plan`, several threads may :meth:`apply` it.
+    """Pruning information of one bitstream; after :meth:`plan`, several threads may call :meth:`apply`.
 
     Attributes
     ----------
     dimensions : dict of str to list of int
-        New tensor_dimensions by name, from dictionaries.
+        New tensor_dimensions by tensor name, from dictionaries.
     ignored : str
-        The masks that :meth:`plan` found to fit no tensors, as a message; empty when all masks are applied.
+        Message about masks that match no tensors, set by :meth:`plan`; empty if all masks are applied.
     """
 
     def __init__(self) -> None:
@@ -58,19 +57,19 @@ class Pruning:
         self.ignored = ""
         self._has_warned = False
         self._masks: dict[tuple[str, int, int], bitarray] = {}  # by element, order_flag and number of bits
-        self._fitting: dict[str, bitarray] = {}  # by numpy's name of the order, or "channels"
-        self._places: dict[str, tuple[int, int, int]] = {}  # first bit for parameters, for channels, and the shift
+        self._fitting: dict[str, bitarray] = {}  # by numpy's order name, or "channels"
+        self._places: dict[str, tuple[int, int, int]] = {}  # first bit for parameters and for channels, and the shift
 
     @property
     def has_masks(self) -> bool:
-        """Whether tensors of two or more dimensions are final only when all of them are known."""
+        """True if tensors of two or more dimensions are final only after all tensors are known."""
         return bool(self._masks)
 
     def add(self, container: NnrPruningTopologyContainer, session: Session) -> None:
-        """Take in a container; ``session`` is what its unit sees.
+        """Add a container; ``session`` is the state before its unit.
 
-        Raises ElementError for reserved or impossible values, MissingReferenceError for an index that is not in the
-        reference list.
+        Raises ElementError for reserved or invalid values, MissingReferenceError for an index outside the reference
+        list.
         """
         if container.nnr_rep_type > NNR_TPL_DICT:
             raise ElementError(
@@ -101,9 +100,9 @@ class Pruning:
             self._masks[key] = bitarray(bits, endian="big")
 
     def check(self, name: str, shape: Sequence[int], shift: int) -> list[int]:
-        """The coded dimensions of a tensor, of which :meth:`plan` tells the parameters.
+        """Return the coded dimensions of a tensor; parameters as for :meth:`plan`.
 
-        Raises ElementError when a dictionary has others.
+        Raises ElementError if a dictionary has other dimensions.
         """
         coded = [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
         new = self.dimensions.get(name, coded)
@@ -116,12 +115,12 @@ class Pruning:
         return coded
 
     def plan(self, tensors: Iterable[tuple[str, Sequence[int], int]]) -> None:
-        """Find out which bits are whose, once the tensors of the bitstream are known; sets :attr:`ignored`.
+        """Assign mask bits to tensors, once the tensors of the bitstream are known; set :attr:`ignored`.
 
         Parameters
         ----------
         tensors : iterable of (str, sequence of int, int)
-            Name, shape as decoded and first_tensor_dimension_shift (0 for those that share a unit) of all tensors, in
+            Name, decoded shape and first_tensor_dimension_shift (0 for tensors that share a unit) of all tensors, in
             bitstream order.
 
         Raises
@@ -154,9 +153,9 @@ class Pruning:
             )
 
     def warn(self) -> None:
-        """Issue a PruningWarning for :attr:`ignored` masks, once; to be called when the decoded result is complete.
+        """Issue a PruningWarning for :attr:`ignored` masks, once; call it when the decoded result is complete.
 
-        A filter may turn the warning into an exception, after which the caller can ask for the result again.
+        If a filter turns the warning into an exception, the caller can request the result again.
         """
         if self.ignored and not self._has_warned:
             self._has_warned = True
@@ -166,7 +165,8 @@ class Pruning:
         self._fitting[kind] = self._fitting[kind] & bits if kind in self._fitting else bits
 
     def apply(self, name: str, tensor: npt.NDArray[A]) -> npt.NDArray[A]:
-        """Make zero what the masks do not preserve of a decoded tensor: in place, or in a copy of a read-only one."""
+        """Zero the parameters of a decoded tensor that masks do not preserve: in place, or in a copy if it is
+        read-only."""
         if not self._fitting or name not in self._places:
             return tensor
         parameter, channel, shift = self._places[name]

@@ -1,4 +1,4 @@
-"""Rec* tensors to the tensors of the model (ISO/IEC 15938-17:2024, 7.3.1, 7.3.5, errata N2, N5)."""
+"""Reconstruction of model tensors from Rec* tensors (ISO/IEC 15938-17:2024, 7.3.1, 7.3.5, errata N2, N5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A = TypeVar("A", bound=np.generic)
 
 @dataclass(slots=True)
 class Rec:
-    """One decoded tensor: its name, its role in the unit, its values and its integers (none when raw)."""
+    """Decoded tensor: name, role in the unit, values, and integers (None for raw floats)."""
 
     name: str
     role: str
@@ -40,23 +40,23 @@ def reconstruct(
     raw: bool,
     outputs: Outputs | None = None,
 ) -> dict[str, Array]:
-    """The named tensors of one unit (or of a G unit and its H unit).
+    """Return the named tensors of one unit, or of a G unit and its H unit.
 
     Parameters
     ----------
     recs : sequence of Rec
-        In coding order.
+        Tensors in coding order.
     names : sequence of str
-        The unit's topology element ids.
+        Topology element ids of the unit.
     dims : sequence of int
         tensor_dimensions of the original tensor.
     raw : bool
-        Keep G, H and the local scaling apart, and do not split tensors. H is called ``<name>_H`` where its unit has the
-        name of G's.
+        Return G, H and the local scaling separately, and do not split tensors. H is named ``<name>_H`` if its unit has
+        the same name as that of G.
     outputs : Outputs, optional
-        What the topology makes of the tensors of a block.
+        Changes to the tensors of a block that the topology requires.
     """
-    if len(recs) == len(names) == 1 and recs[0].role == "weight":  # as in most units
+    if len(recs) == len(names) == 1 and recs[0].role == "weight":  # the most frequent case
         return {recs[0].name: recs[0].values}
     by_role = {rec.role: rec for rec in recs}
     shift = header.first_tensor_dimension_shift
@@ -73,7 +73,7 @@ def reconstruct(
     outputs = outputs or PLAIN
     is_scaled = "ls" in by_role and not outputs.scale
     if "g" in by_role or is_scaled:
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+        with np.errstate(over="ignore", invalid="ignore"):  # cast_floats below rejects overflow
             if "g" in by_role:
                 weight = product(by_role["g"].values, by_role["h"].values, dims)
             if is_scaled:
@@ -82,7 +82,7 @@ def reconstruct(
             raise ElementError("a recomposed value is not finite", clause="7.3.5", rule=Requirement.FLOAT_RANGE)
         weight = cast_floats(weight, main.values.dtype)
     is_block = header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
-    if is_block or "g" in by_role:  # other tensors come shifted
+    if is_block or "g" in by_role:  # other tensors are already shifted
         weight = dimension_shift(weight, shift)
     if header.nnr_multiple_topology_elements_present_flag and not is_block:
         return {
@@ -100,7 +100,7 @@ def reconstruct(
 
 
 def split(tensor: npt.NDArray[A], header: NnrCompressedDataUnitHeader, names: Sequence[str]) -> list[npt.NDArray[A]]:
-    """The tensors of a unit with several topology elements, as views, in the order of their ids (7.3.1)."""
+    """Return the tensors of a unit with several topology elements, as views, in the order of their ids (7.3.1)."""
     axis = header.concatentation_axis_index if header.split_index else 0
     pieces = tensor_split(tensor, header.split_index, axis) if tensor.ndim else [tensor]
     if len(pieces) != len(names):

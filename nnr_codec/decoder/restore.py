@@ -1,4 +1,4 @@
-"""From tensors of units to tensors of the model, as side information says (docs/reference/side-information.md)."""
+"""Restoration of model tensors from unit tensors with side information (docs/reference/side-information.md)."""
 
 from __future__ import annotations
 
@@ -24,34 +24,33 @@ from ..tensor.reduction import from_displacement
 from .info import TensorInfo
 from .task import TERM_OVERHEAD
 
-#: Key and value of the metadata of updates whose integers are differences of the patterns of floats, where the tensor
-#: that they are added to is one of floats.
+#: Metadata key and value of updates in which integers added to a float tensor are differences of bit patterns.
 UPDATE, BITS = "nnr_codec.update", "bits"
 
-#: What floats may be decoded to.
+#: Values of the option ``dtype``.
 DTYPES = ("source", "float16", "float32")
 
 Named = tuple[str, Array]
 
 
 class Restoration:
-    """What a record makes of the tensors of units; never changed, so that several threads may use it.
+    """Mapping from unit tensors to model tensors, from a record; immutable, so that several threads may use it.
 
     Parameters
     ----------
     side : SideInfo
     dtype : str
-        What floats become; ``source``: what they were.
+        Type of decoded floats; ``source``: the original type.
     limits : Limits
     label : str
-        Of the record's unit.
+        Label of the record's unit.
 
     Attributes
     ----------
     owners : dict of str to str
-        The tensors of units that do not have the name of their tensor, by the ids of these units.
+        Tensor names by unit id, for units whose id differs from the tensor name.
 
-    Raises LimitError when the record has tensors that are not expected.
+    Raises LimitError if the record has unexpected tensors.
     """
 
     def __init__(self, side: SideInfo, dtype: str, limits: Limits, label: str = "") -> None:
@@ -71,15 +70,15 @@ class Restoration:
 
     @property
     def changes(self) -> bool:
-        """Whether anything is ever made of tensors."""
+        """True if any tensor may change."""
         return bool(self.side.tensors) or self.dtype != "source"
 
     def decoded(self, type_: str) -> str:
-        """The type that a tensor of this one decodes to."""
+        """Return the decoded type of a tensor with this original type."""
         return type_ if self.dtype == "source" or STORED_TYPES[type_].kind != "f" else self.dtype
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """The tensors of units that a tensor of the model is made of; none for an empty one."""
+        """Return the unit tensors from which a model tensor is made; none for an empty tensor."""
         record = self.side.tensors.get(name)
         if record is None:
             return (name,)
@@ -92,9 +91,9 @@ class Restoration:
 
     # ------------------------------------------------------------------------------------------ from headers
     def check(self, info: TensorInfo) -> None:
-        """Check the tensor of a unit, before it is decoded.
+        """Check the tensor of a unit before it is decoded.
 
-        Raises ElementError when it is not what the record says, LimitError when it is not expected.
+        Raises ElementError if it contradicts the record, LimitError if it is not expected.
         """
         if not self.side.tensors and self._limits.expected is None:
             return
@@ -127,12 +126,12 @@ class Restoration:
             self._limits.check_expected(one, shape, self.decoded(type_), is_bits=is_bits)
 
     def there(self, coded: Collection[str]) -> set[str]:
-        """The tensors of the model that are complete with these of units."""
+        """Return the names of model tensors that are complete with these unit tensors."""
         lone = {name for name in coded if name not in self.side.tensors and name not in self.owners}
         return lone | {name for name in self.side.tensors if all(part in coded for part in self.parts(name))}
 
     def infos(self, coded: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-        """Facts about the tensors of the model that are complete, in its order."""
+        """Return information on the complete model tensors, in model order."""
         if not self.changes:
             return dict(coded)
         there = self.there(coded)
@@ -166,18 +165,18 @@ class Restoration:
 
 
 def _shape(record: TensorRecord, info: TensorInfo) -> tuple[int, ...]:
-    """The tensor's, whose own unit is that of ``info``."""
+    """Return the shape of the tensor whose unit is ``info``."""
     return info.shape if record.shape is None else record.shape
 
 
 def _placed(tensors: Mapping[str, TensorRecord], names: Iterable[str]) -> list[tuple[int, str]]:
-    """Those of the names that have no units, with their places, in order."""
+    """Return the tensors without units among the names, with their positions, in order."""
     records = ((name, tensors[name]) for name in names if name in tensors)
     return sorted((record.index, name) for name, record in records if record.index is not None)
 
 
 def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
-    """Check a tensor's own unit; ElementError when it is not what the record says."""
+    """Check the unit of a tensor; ElementError if it contradicts the record."""
     count, is_float = prod(_shape(record, info)), STORED_TYPES[info.type].kind == "f"
     if isinstance(record.code, RawCode):
         count, wanted = -(-count * record.stored.itemsize // 4), "float32 words of NNR_PT_RAW_FLOAT"
@@ -196,15 +195,15 @@ def _check_unit(record: TensorRecord, info: TensorInfo) -> None:
 
 
 class Restorer:
-    """Takes the tensors of units in order, and gives those of the model as soon as they can be told.
+    """Restorer of model tensors: takes unit tensors in order and returns model tensors as soon as they are complete.
 
     Parameters
     ----------
     restoration : Restoration
     budget : Budget
-        Charged for each tensor that is made, before it is.
+        Charged before each tensor is created.
     names : collection of str, optional
-        Which tensors are wanted; all by default.
+        Tensors to restore; default: all.
     """
 
     def __init__(self, restoration: Restoration, budget: Budget, names: Collection[str] | None = None) -> None:
@@ -214,25 +213,25 @@ class Restorer:
         records = filter(None, map(self._tensors.get, wanted))
         self._targets = Counter(record.same_as for record in records if record.same_as)
         self._placed = deque(_placed(self._tensors, wanted | self._targets.keys()))
-        self._kept: dict[str, Array] = {}  # to which others are tied
-        self._tied: dict[str, list[str]] = {}  # whose place has come, and whose target has not
-        self._half: dict[str, Array] = {}  # own units and units of bits that wait for each other
+        self._kept: dict[str, Array] = {}  # targets of tied tensors
+        self._tied: dict[str, list[str]] = {}  # tied tensors whose turn came before their target
+        self._half: dict[str, Array] = {}  # units of values and of bits that wait for each other
         self._count = 0
 
     def _wants(self, name: str) -> bool:
         return self._names is None or name in self._names
 
     def take(self, name: str, tensor: Array, label: str) -> list[Named]:
-        """The tensors of the model that are complete with one of a unit, whose label is given.
+        """Return the model tensors that a unit tensor completes; ``label`` is the label of the unit.
 
         Raises
         ------
         ElementError
-            Units do not fit the record, or each other.
+            Units contradict the record or each other.
         LimitError
-            A tensor is larger than the limits permit.
+            A tensor exceeds the limits.
         MissingDependencyError
-            A type needs ``ml_dtypes``, which is not installed.
+            A type requires ``ml_dtypes``, which is not installed.
         """
         owner = self._restoration.owners.get(name, name)
         if not self._wants(owner) and owner not in self._targets:
@@ -254,7 +253,7 @@ class Restorer:
         return out
 
     def finish(self) -> list[Named]:
-        """What is left after the last unit: tensors without units whose place has not come."""
+        """Return the remaining tensors after the last unit: tensors without units."""
         try:
             return list(self._due(all_=True))
         except LimitError as error:
@@ -269,7 +268,7 @@ class Restorer:
         to_type = self._restoration.decoded(of_type)
         shape = unit.shape if record is None or record.shape is None else record.shape
         self._charge(shape, of_type, to_type)
-        if not unit.size:  # of some rows there may be none
+        if not unit.size:  # a range of rows may be empty
             return np.empty(shape, STORED_TYPES[to_type].dtype)
         if record and isinstance(record.code, DisplacementCode):
             unit, record = self._from_displacement(unit, shape, record.code.corner), replace(record, code=None)
@@ -279,10 +278,10 @@ class Restorer:
         return cast_floats(floats.reshape(shape), STORED_TYPES[to_type].dtype)
 
     def _from_displacement(self, unit: Any, shape: tuple[int, ...], corner: int) -> Array:
-        """The tensor that a unit holds the displacement of."""
+        """Return the tensor for a displacement in a unit."""
         rows, size = shape[0], self._budget.tensor(shape, 8, "tensor made of its displacement")
         self._budget.charge("max_decomp_elements", size + rows * TERM_OVERHEAD, "additions to displacements")
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow is rejected below
             found = from_displacement(unit.reshape(rows, -1), corner)
         if not np.isfinite(found).all():
             raise ElementError(
@@ -298,7 +297,7 @@ class Restorer:
 
     # ------------------------------------------------------------------------------------------ order
     def _given(self, name: str, tensor: Array) -> Iterator[Named]:
-        """A tensor, and those tied to it whose place has come."""
+        """Yield a tensor, and the waiting tensors tied to it."""
         if self._targets[name]:
             self._kept[name] = tensor
         if self._wants(name):
@@ -316,7 +315,7 @@ class Restorer:
         yield name, tensor
 
     def _due(self, all_: bool = False) -> Iterator[Named]:
-        """The tensors without units whose place is next, or all of them."""
+        """Yield the tensors without units whose turn has come, or all of them."""
         while self._placed and (all_ or self._placed[0][0] <= self._count):
             name = self._placed.popleft()[1]
             record = self._tensors[name]
@@ -340,9 +339,9 @@ class Restorer:
 
 
 def _floats(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Array:
-    """A tensor of floats in a type of numpy's that holds them; without ``ml_dtypes``.
+    """Return a float tensor in a numpy type that represents it exactly, without ``ml_dtypes``.
 
-    Without a code nothing is rounded to the tensor's type on the way.
+    Without a code, values are not rounded to the tensor's type here.
     """
     stored = record.stored
     if record.code is None:

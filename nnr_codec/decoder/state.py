@@ -1,4 +1,4 @@
-"""What decoding remembers from one update of a parameter to the next (ISO/IEC 15938-17:2024, 6.4.3.7, 10.3.4.2.2)."""
+"""State between updates of a parameter (ISO/IEC 15938-17:2024, 6.4.3.7, 10.3.4.2.2)."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from .lineage import Lineage, Position
 if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
 
-#: device_id; None for units that have no ids.
+#: device_id; None for units without ids.
 Device = int | None
-#: (device_id, parameter_id); (None, first topology_elem_id) of units that have no ids.
+#: (device_id, parameter_id); (None, first topology_elem_id) for units without ids.
 Key = tuple[Device, int | str]
 Arrays = tuple[npt.NDArray[Any], ...]
 #: Shape and name of the :class:`~nnr_codec.dtypes.StoredType` of each tensor.
 Schema = Mapping[str, tuple[tuple[int, ...], str]]
 
-#: What a node, an array, the digests of a payload, and a tensor or sender weigh beside their numbers, roughly.
+#: Approximate memory, beside the numbers, of a node, an array, the digests of a payload, and a tensor or sender.
 NODE_BYTES, ARRAY_BYTES, DIGEST_BYTES, ENTRY_BYTES = 512, 256, 512, 256
 
 
 class Digest(NamedTuple):
-    """What names a payload."""
+    """Digests that identify a payload."""
 
     sha256: bytes
     sha512: bytes
 
     @classmethod
     def of(cls, payload: memoryview) -> Digest:
-        """The digests of a payload."""
+        """Return the digests of a payload."""
         return cls(sha256(payload).digest(), sha512(payload).digest())
 
 
 class UpdateNode(NamedTuple):
-    """The last node of one parameter's update tree.
+    """Last node in the update tree of one parameter.
 
     Parameters
     ----------
     put_node_depth : int
-        Where the unit has none: 0 for a base model, and one more than that of the parent.
+        For a unit without the element: 0 for a base model, else one more than the depth of the parent.
     levels : tuple of ndarray of int32
-        QuantParam of each tensor of the unit, row-major, in coding order; empty for a unit that is not an update.
+        QuantParam of each tensor of the unit, row-major, in coding order; empty if the unit is not an update.
     any_sig : tuple of ndarray of bool
-        AnySigBeforeFlag of each tensor: whether any update so far had a level other than 0 there (errata D4, N8).
+        AnySigBeforeFlag of each tensor: whether any update so far had a nonzero level there (errata D4, N8).
     updates : tuple of ndarray
         WeightUpdateCache (7.3.2, 7.3.3) of each tensor.
     name : str
-        The first topology element of the unit.
+        First topology element of the unit.
     digests : tuple of Digest
-        Of the payload of each unit, where the state keeps digests.
+        Digests of the payload of each unit, if the state keeps digests.
     """
 
     put_node_depth: int
@@ -72,7 +72,7 @@ class UpdateNode(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the node keeps, those of its objects included."""
+        """Memory of the node in bytes, including objects."""
         arrays: Arrays = self.levels + self.any_sig + self.updates
         own = NODE_BYTES + len(self.name) + DIGEST_BYTES * len(self.digests)
         return own + sum([ARRAY_BYTES + array.nbytes for array in arrays])
@@ -80,18 +80,18 @@ class UpdateNode(NamedTuple):
 
 @dataclass
 class Sender:
-    """What is known of one device; of that which was there before the present bitstream, nothing changes.
+    """State of one device. Entries from before the current bitstream are immutable.
 
     Parameters
     ----------
     nodes : dict
-        By parameter_id, or by name.
+        Nodes by parameter_id, or by name.
     schema : mapping
-        The tensors that its bitstreams had.
+        Tensors of its bitstreams.
     position : Position or None
-        How far its bitstreams were followed.
+        Position of its last bitstream.
     nbytes : int
-        Bytes of all this.
+        Memory of the entry in bytes.
     """
 
     nodes: dict[int | str, UpdateNode] = field(default_factory=dict)
@@ -101,20 +101,20 @@ class Sender:
 
 
 class UpdateState:
-    """Update trees by (device_id, parameter_id), and what else is known of devices.
+    """Update trees by (device_id, parameter_id), and other state of devices.
 
-    What is there is never changed, only replaced, so :meth:`fork` is cheap: a bitstream is decoded against a fork,
-    which replaces the state only when all of it was decoded. A bitstream sees what those before it left, and nothing
-    of its own.
+    Entries are never changed, only replaced, so :meth:`fork` is cheap: a bitstream is decoded against a fork, which
+    replaces the state only after complete success. A bitstream sees the state after earlier bitstreams, never its own
+    changes.
 
-    When it would outgrow max_history_bytes, those devices are forgotten that were not used for the longest time.
+    If the state would exceed max_history_bytes, the least recently used devices are removed.
 
     Parameters
     ----------
     keep_digests : bool
-        Whether to remember payloads by their SHA-256 and SHA-512, for updates that name their parents so.
+        Whether to store the SHA-256 and SHA-512 of payloads, for updates that name their parents by digest.
     trusting : bool, optional
-        Whether such a parent need not be known where nothing else is needed of it; by default without digests.
+        Whether a parent named by digest may be unknown if nothing else of it is needed; default: not keep_digests.
     """
 
     def __init__(self, *, keep_digests: bool = False, trusting: bool | None = None) -> None:
@@ -125,13 +125,13 @@ class UpdateState:
         self.begin()
 
     def begin(self) -> None:
-        """A bitstream begins."""
+        """Start a bitstream."""
         self._before: Mapping[Device, Sender] = dict(self._senders)
-        self._written: dict[Device, set[int | str]] = {}  # by the present bitstream
-        self._index: dict[bytes, list[Key]] | None = None  # of their payloads, once one is looked for
+        self._written: dict[Device, set[int | str]] = {}  # by the current bitstream
+        self._index: dict[bytes, list[Key]] | None = None  # payload digests, built on the first search
 
     def fork(self) -> UpdateState:
-        """The state for another bitstream: independent, with the same content."""
+        """Return an independent state with the same content, for another bitstream."""
         other = UpdateState(keep_digests=self.keep_digests, trusting=self.trusting)
         other._senders, other._nbytes = dict(self._senders), self._nbytes
         other.begin()
@@ -151,42 +151,42 @@ class UpdateState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept, those of objects included."""
+        """Memory in bytes, including objects."""
         return self._nbytes
 
     @property
     def device_ids(self) -> list[int]:
-        """The devices that something is known of, the least recently used one first."""
+        """Known devices, least recently used first."""
         return [device for device in self._senders if device is not None]
 
     @property
     def senders(self) -> Mapping[Device, Sender]:
-        """What is known of each device, the least recently used one first; None: units without ids."""
+        """State of each device, least recently used first; key None for units without ids."""
         return MappingProxyType(self._senders)
 
     @property
     def lineages(self) -> dict[int, Position]:
-        """How far the bitstreams of devices were followed."""
+        """Position of the last bitstream of each device."""
         found = ((device, sender.position) for device, sender in self._senders.items())
         return {device: position for device, position in found if device is not None and position}
 
     def node(self, key: Key) -> UpdateNode | None:
-        """The last node of a parameter."""
+        """Return the last node of a parameter."""
         sender = self._senders.get(key[0])
         return sender.nodes.get(key[1]) if sender else None
 
     def schema(self, device: Device) -> Schema:
-        """The tensors that the bitstreams of a device had."""
+        """Return the tensors of the bitstreams of a device."""
         return self._senders[device].schema if device in self._senders else {}
 
     # ------------------------------------------------------------------------------------------ for a bitstream
     def before(self, key: Key) -> UpdateNode | None:
-        """The last node of a parameter that is of an earlier bitstream."""
+        """Return the last node of a parameter before the current bitstream."""
         sender = self._before.get(key[0])
         return sender.nodes.get(key[1]) if sender else None
 
     def find(self, digest: bytes) -> Iterator[tuple[Key, UpdateNode]]:
-        """The parameters whose last node of an earlier bitstream has a payload of this digest."""
+        """Yield the parameters whose last node before the current bitstream has a payload with this digest."""
         if self._index is None:
             self._index = {}
             for device, sender in self._before.items():
@@ -199,14 +199,14 @@ class UpdateState:
                 yield key, found
 
     def put(self, key: Key, node: UpdateNode, limits: Limits, used: Iterable[Device] = ()) -> None:
-        """Make ``node`` the last one of its parameter; devices ``used`` were of use for it.
+        """Make ``node`` the last node of its parameter; mark the devices in ``used`` as recently used.
 
         Raises
         ------
         LimitError
-            The present bitstream's devices alone outgrow max_history_bytes.
+            The devices of the current bitstream alone exceed max_history_bytes.
         ElementError
-            The bitstream had a node of the parameter.
+            The current bitstream already has a node of the parameter.
         """
         device, parameter = key
         if parameter in self._written.get(device, ()):
@@ -224,22 +224,22 @@ class UpdateState:
         sender.nodes[parameter] = node
 
     def remember(self, device: Device, schema: Schema, limits: Limits) -> None:
-        """Replace the tensors that the bitstreams of a device had; LimitError as for :meth:`put`."""
+        """Replace the tensors of the bitstreams of a device; LimitError as for :meth:`put`."""
         sender = self._write(device, limits)
         self._grow(sender, _weight(schema) - _weight(sender.schema), limits)
         sender.schema = dict(schema)
 
     def expect(self, lineage: Lineage) -> None:
-        """A bitstream of a sender begins; where it refers to nothing before it, the updates before it are forgotten.
+        """Start a bitstream of a sender; if it refers to no earlier one, discard the earlier updates.
 
-        Raises MissingReferenceError unless it follows what is known of its sender.
+        Raises MissingReferenceError unless it follows the last bitstream of its sender.
         """
         lineage.check(self.lineages)
         if not lineage.token:
             self.renew(lineage.device_id)
 
     def renew(self, device: int, *, keep_base: bool = True) -> None:
-        """Forget the updates of a device, perhaps its base model too, but not how far its bitstreams were followed."""
+        """Discard the updates of a device, optionally with its base model, but keep its position."""
         old = self._senders.get(device)
         if old is None:
             return
@@ -250,15 +250,15 @@ class UpdateState:
         self.begin()
 
     def follow(self, lineage: Lineage, token: str, limits: Limits) -> None:
-        """A bitstream was decoded, after which ``token`` comes; LimitError as for :meth:`put`."""
+        """Record a decoded bitstream and the token of the next one; LimitError as for :meth:`put`."""
         self.place(lineage.device_id, Position(lineage.number, token), limits)
 
     def place(self, device: int, position: Position, limits: Limits) -> None:
-        """Say how far the bitstreams of a device were followed; LimitError as for :meth:`put`."""
+        """Set the position of the last bitstream of a device; LimitError as for :meth:`put`."""
         self._write(device, limits).position = position
 
     def forget(self, device_id: Device) -> None:
-        """Forget all that is known of a device, or (None) of units without ids; nothing if it is not known."""
+        """Discard all state of a device (None: of units without ids); do nothing if it is unknown."""
         sender = self._senders.pop(device_id, None)
         if sender:
             self._nbytes -= sender.nbytes
@@ -266,12 +266,12 @@ class UpdateState:
 
     # ------------------------------------------------------------------------------------------
     def _use(self, device: Device) -> None:
-        """Move a device to the end of those that may be forgotten."""
+        """Mark a device as recently used."""
         if device in self._senders:
             self._senders[device] = self._senders.pop(device)
 
     def _write(self, device: Device, limits: Limits) -> Sender:
-        """What the present bitstream may change."""
+        """Return the entry of a device that the current bitstream may change."""
         if device not in self._written:
             self._written[device] = set()
             old = self._senders.pop(device, None)
@@ -292,9 +292,9 @@ class UpdateState:
 
     # ------------------------------------------------------------------------------------------ files
     def save(self, target: str | os.PathLike[str] | BinaryIO, *, overwrite: bool = False) -> None:
-        """Write all that is known to a file, or into one that is open; see :mod:`nnr_codec.decoder.statefile`.
+        """Write the state to a path or an open file; see :mod:`nnr_codec.decoder.statefile`.
 
-        Raises FileExistsError where there is one, unless ``overwrite`` is true, and OSError.
+        Raises FileExistsError if the file exists, unless ``overwrite`` is true, and OSError.
         """
         from .statefile import save_state
 
@@ -302,16 +302,16 @@ class UpdateState:
 
     @classmethod
     def load(cls, source: Bitstream, *, limits: Limits | None = None) -> UpdateState:
-        """The state of a file that :meth:`save` wrote.
+        """Read the state from a file written by :meth:`save`.
 
         Raises
         ------
         FormatError
-            It is no such file, or damaged.
+            The file is not a state file, or is damaged.
         LimitError
-            It holds more than max_history_bytes.
+            The state exceeds max_history_bytes.
         OSError
-            It cannot be read.
+            The file cannot be read.
         """
         from .statefile import load_state
 

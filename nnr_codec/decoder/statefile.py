@@ -1,7 +1,7 @@
-"""An UpdateState as a file: what a server or client keeps when it ends, and goes on with.
+"""File format of an UpdateState, for servers and clients that continue after a restart.
 
 All numbers are little-endian; a *text* is its length in bytes (u32) and UTF-8; a *list* is its length (u32) and its
-entries. The same state gives the same bytes::
+entries. Equal states give equal bytes::
 
     "NNRSTATE", version u32 (1), keep_digests u32
     list of devices, the least recently used one first:
@@ -11,7 +11,7 @@ entries. The same state gives the same bytes::
             list of digests (32 bytes of SHA-256, 64 of SHA-512), lists of levels, any_sig and updates
     SHA-256 of all before it
 
-An array is its type (u8, an index of TYPES), dimensions (list of u64) and its items; those of any_sig are bits, the
+An array is its type (u8, an index of TYPES), dimensions (list of u64) and its items; any_sig is stored as bits, the
 first one in the highest bit of a byte. Nothing in a file is executed, and every count and size is checked before it
 costs memory or time.
 """
@@ -45,7 +45,7 @@ Array = npt.NDArray[Any]
 
 MAGIC, VERSION = b"NNRSTATE", 1
 
-#: Types of arrays by number.
+#: Array types by number.
 TYPES = tuple(map(np.dtype, ("<i4", "?", "<f4", "<f2", "<f8", "<i1", "<i2", "<i8")))
 LEVELS, FLAGS = TYPES[0], TYPES[1]
 
@@ -54,9 +54,9 @@ _DIGEST = sha256().digest_size
 
 
 def save_state(state: UpdateState, target: str | os.PathLike[str] | BinaryIO, *, overwrite: bool = False) -> None:
-    """Write a state to a file, which appears whole or not at all, or into a binary file that is open.
+    """Write a state to a file, which appears complete or not at all, or to an open binary file.
 
-    Raises FileExistsError where there is one, unless ``overwrite`` is true, and OSError.
+    Raises FileExistsError if the file exists, unless ``overwrite`` is true, and OSError.
     """
     if isinstance(target, (str, os.PathLike)):
         with output_file(target, overwrite=overwrite) as file:
@@ -70,16 +70,16 @@ def save_state(state: UpdateState, target: str | os.PathLike[str] | BinaryIO, *,
 
 
 def load_state(source: Bitstream, limits: Limits) -> UpdateState:
-    """The state that a file holds.
+    """Read the state from a file.
 
     Raises
     ------
     FormatError
-        It is no such file, of another version, or damaged.
+        The file is not a state file, has another version, or is damaged.
     LimitError
-        It holds more than max_history_bytes.
+        The state exceeds max_history_bytes.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     opened = open_source(source, limits)
     try:
@@ -137,7 +137,7 @@ def _dims(shape: Sequence[int]) -> bytes:
 
 # ------------------------------------------------------------------------------------------------ reading
 class _Reader:
-    """Takes a file's bytes in order; FormatError wherever they are not what :func:`save_state` writes."""
+    """Reader of a state file; FormatError for any deviation from the output of :func:`save_state`."""
 
     def __init__(self, data: memoryview, limits: Limits) -> None:
         self.data, self.limits, self.position = data, limits, 0
@@ -225,7 +225,7 @@ class _Reader:
         return value
 
     def count(self, least: int) -> int:
-        """The length of a list whose entries have at least so many bytes."""
+        """Read the length of a list whose entries have at least ``least`` bytes."""
         count = self.number(_U32)
         if count * least > len(self.data) - self.position:
             raise self.damaged(f"a list of {count:,}")

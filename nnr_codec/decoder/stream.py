@@ -1,4 +1,4 @@
-"""Decoding while the bitstream arrives: each tensor as soon as its last byte is there (7.1)."""
+"""Decoding of bitstreams that arrive in chunks: each tensor as soon as its last byte has arrived (7.1)."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 
     from ..formats import TopologySource
 
-#: A tensor of a unit: its name, and the unit's label.
+#: Name of a unit tensor, the tensor, and the label of its unit.
 _Coded = tuple[str, Array, str]
 
 
 class StreamDecoder:
-    """Decodes one or more bitstreams, one after another, from chunks of any size.
+    """Decoder for one or more consecutive bitstreams, from chunks of any size.
 
-    A further NNR_STR starts the next bitstream; what updates refer to outlives it. Nothing is taken after an error.
+    A further NNR_STR starts the next bitstream; state for updates is kept. After an error, no more input is accepted.
 
     Parameters
     ----------
     limits : Limits, optional
-        Bounds on each bitstream; max_units and max_names on all of them together.
+        Limits for each bitstream; max_units and max_names for all of them together.
     topology_dimensions : mapping of str to sequence of int, optional
-        Dimensions of tensors whose units leave them out.
+        Dimensions of tensors whose units omit them.
     allow_missing : bool
-        Whether a bitstream may end before the tensors that its topology, reference list or side information names.
+        Accept bitstreams without some tensors of the topology, reference list or side information.
     dtype : str
-        What floats are decoded to, as for :func:`nnr_codec.decode`.
+        Type of decoded floats, as for :func:`nnr_codec.decode`.
     topology : Topology, Model or path, optional
         As for :func:`nnr_codec.decode`.
 
     Attributes
     ----------
     state : UpdateState
-        What later updates may refer to.
+        State to which later updates may refer.
     """
 
     def __init__(
@@ -73,35 +73,35 @@ class StreamDecoder:
         self._allow_missing, self._dtype = allow_missing, dtype
         self._given = formats.topology_of(topology, limits=limits)
         self._closed = False
-        self._done: list[tuple[str, Array]] = []  # which the caller has not got, because of a warning that was raised
-        self._warnings: list[Pruning] = []  # of bitstreams that have ended
-        self._position = 0  # up to where units were taken
+        self._done: list[tuple[str, Array]] = []  # not returned to the caller because a warning was raised
+        self._warnings: list[Pruning] = []  # of completed bitstreams
+        self._position = 0  # end of the units taken so far
         self._begin(None)
 
     def _begin(self, before: Topology | None) -> None:
         self._parser = BitstreamParser(self._reader, self._dtype, self._given, before)
         self._budget = Budget(self._reader.limits)
-        self._restorer: Restorer | None = None  # until there is a tensor, before which side information comes
-        self._first_edition: bool | None = None  # not known yet
-        self._held: list[Group] = []  # until it is known
+        self._restorer: Restorer | None = None  # created with the first tensor, after all side information
+        self._first_edition: bool | None = None  # unknown
+        self._held: list[Group] = []  # groups to decode after the reading is known
         self._lineage: Lineage | None = None
-        self._digest: Hash | None = None  # of the bitstream, where it has a lineage
-        self._start: bytearray | None = bytearray()  # of the bitstream, until that is known
-        self._masked: list[_Coded] = []  # until all tensors are known that a mask runs over
+        self._digest: Hash | None = None  # of a bitstream with a lineage
+        self._start: bytearray | None = bytearray()  # start of the bitstream, until its lineage is known
+        self._masked: list[_Coded] = []  # tensors to return after all masked tensors are known
 
     @property
     def topology(self) -> Topology | None:
-        """The topology of the present bitstream, as far as it has arrived, or the one given."""
+        """The given topology, or that of the current bitstream as far as it has arrived."""
         return self._parser.topology
 
     @property
     def side(self) -> SideInfo:
-        """What the present bitstream says of the model that NNR cannot say, as far as it has arrived."""
+        """Side information of the current bitstream, as far as it has arrived."""
         return self._parser.restoration.side
 
     @property
     def ignored(self) -> list[str]:
-        """Units of reserved and unspecified types and formats in the present bitstream, which are passed over."""
+        """Units of reserved and unspecified types and formats in the current bitstream, which are skipped."""
         return self._parser.ignored
 
     def feed(self, chunk: Buffer) -> list[tuple[str, Array]]:
@@ -110,7 +110,7 @@ class StreamDecoder:
         Returns
         -------
         list of (str, ndarray)
-            The tensors that are complete now, in bitstream order.
+            Tensors that are complete now, in bitstream order.
 
         Raises
         ------
@@ -122,10 +122,10 @@ class StreamDecoder:
         return self._run(chunk)
 
     def finish(self) -> list[tuple[str, Array]]:
-        """The end of the stream has come; the tensors that could not be told before.
+        """End the stream and return the remaining tensors.
 
-        Raises TruncatedError inside a unit, and IncompleteError between two when tensors are missing. Where a filter
-        turns a warning of :func:`nnr_codec.decode` into an exception, the next call returns the tensors.
+        Raises TruncatedError inside a unit, and IncompleteError between units if tensors are missing. If a filter turns
+        a warning of :func:`nnr_codec.decode` into an exception, the next call returns the tensors.
         """
         return self._run(None)
 
@@ -142,12 +142,12 @@ class StreamDecoder:
         return done
 
     def _take(self, chunk: Buffer | None) -> list[tuple[str, Array]]:
-        """The tensors that the next bytes, or the end of the stream, complete."""
+        """Return the tensors that the next bytes, or the end of the stream, complete."""
         if chunk is None:
             self._source.end()
         else:
             self._source.feed(chunk)
-        self._closed = True  # unless all goes well
+        self._closed = True  # cleared below on success
         ready = list(self._tensors())
         if chunk is None:
             if self._reader.position < self._source.size:
@@ -170,7 +170,7 @@ class StreamDecoder:
                 self._follow(cast(NnrModelParameterSetUnitPayload, unit.payload))
 
     def _hash(self) -> None:
-        """Take the bytes of a unit for the lineage."""
+        """Add the bytes of a unit to the hash for the lineage."""
         if self._digest:
             self._digest.update(self._source.view(self._position, self._reader.position))
         elif self._start is not None:
@@ -179,7 +179,7 @@ class StreamDecoder:
         self._position = self._reader.position
 
     def _follow(self, mps: NnrModelParameterSetUnitPayload) -> None:
-        """Check that the bitstream follows what was decoded of its sender."""
+        """Check that the bitstream follows the last one of its sender."""
         self._lineage = Lineage.parse(base_model_id(mps) or "")
         if self._lineage and self._start is not None:
             self.state.expect(self._lineage)
@@ -188,7 +188,7 @@ class StreamDecoder:
         self._start = None
 
     def _end(self) -> Iterator[tuple[str, Array]]:
-        """What is left to say of a bitstream at its end."""
+        """Yield the remaining tensors of a bitstream at its end."""
         self._parser.finish()
         self._parser.check_fit()
         if not self._allow_missing:
@@ -208,11 +208,11 @@ class StreamDecoder:
         return self._restorer
 
     def _decode(self, group: Group) -> Iterator[tuple[str, Array]]:
-        self._restoring()  # if it cannot be done, nothing is decoded
+        self._restoring()  # fails before decoding if restoration is impossible
         yield from self._ready(self._undecided(group) if self._first_edition is None else self._tensors_of(group))
 
     def _ready(self, ready: Iterator[_Coded]) -> Iterator[tuple[str, Array]]:
-        """The tensors to hand out; with masks of pruning information there are none before the end."""
+        """Yield tensors for the caller; with masks of pruning information, keep them until the end."""
         if self._parser.pruning.has_masks:
             self._masked += ready
         else:
@@ -224,7 +224,7 @@ class StreamDecoder:
         yield from ((name, tensor, group.label) for name, tensor in decoded.items())
 
     def _undecided(self, group: Group) -> Iterator[_Coded]:
-        """A tensor while both readings of profile 0 are possible (errata K1, K4)."""
+        """Yield the tensors of a group while both readings of profile 0 are possible (errata K1, K4)."""
         if self._parser.profile != 0:
             self._first_edition = False
             yield from self._tensors_of(group)
@@ -248,7 +248,7 @@ class StreamDecoder:
             yield from ((name, tensor, group.label) for name, tensor in text.items())
 
     def _flush(self, first_edition: bool) -> Iterator[_Coded]:
-        """The tensors that were held, in the reading that holds from here on."""
+        """Yield the tensors that waited, in the reading that applies."""
         self._first_edition = first_edition
         held, self._held = self._held, []
         for group in held:

@@ -1,4 +1,4 @@
-"""One compressed data unit, ready to be decoded anywhere and in any order (ISO/IEC 15938-17:2024, 7.2 and 7.3)."""
+"""Decoding task of one compressed data unit, independent of other units (ISO/IEC 15938-17:2024, 7.2 and 7.3)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 from ..tensor.quant import DTYPES, integers, look_up, scale, step_size, suits_all
 from .topology import Outputs
 
-#: Takes levels, and where their parameters go (None: a new array, or the levels themselves).
+#: Function of levels and an output array for the parameters (None: a new array, or the levels themselves).
 Dequantizer = Callable[[Levels, npt.NDArray[Any] | None], npt.NDArray[Any]]
 
-#: Time that one term of a product of G and H takes beside its multiplications, as a number of these.
+#: Overhead of one term of the product G H, in units of one multiplication.
 TERM_OVERHEAD = 2048
 
 
 def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> DecompressedDataFormat:
-    """The format that a unit decodes to (7.2); ElementError when it does not suit the profile or the payload type."""
+    """Return the decoded format of a unit (7.2); ElementError if it contradicts the profile or the payload type."""
     is_int = header.nnr_compressed_data_unit_payload_type == NNR_PT_INT
     if not header.nnr_decompressed_data_format_present_flag:
         return DecompressedDataFormat.TENSOR_INT32 if is_int else DecompressedDataFormat.TENSOR_FLOAT32
@@ -54,7 +54,7 @@ def data_format(header: NnrCompressedDataUnitHeader, session: Session) -> Decomp
 
 @dataclass(slots=True)
 class NduTask:
-    """Everything that decoding one payload needs, taken from the session while its header is at hand."""
+    """All data for decoding one payload, captured from the session when its header is read."""
 
     names: list[str]
     unit: Unit
@@ -70,22 +70,22 @@ class NduTask:
 
     @property
     def payload(self) -> memoryview:
-        """The bytes of the payload, those of all parts of partial data."""
+        """Bytes of the payload, joined from all parts of partial data."""
         parts = [span.view() if isinstance(span, Span) else span for span in self.spans]
         return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
 
     @property
     def label(self) -> str:
-        """What messages call the unit."""
+        """Label of the unit in messages."""
         return self.unit.label(self.names)
 
     @property
     def role(self) -> str:
-        """``g`` or ``h`` for one half of a decomposed tensor, ``weight`` for a whole one, ``block``."""
+        """``g`` or ``h`` for a factor of a decomposed tensor, ``weight`` for a whole tensor, or ``block``."""
         return "block" if self.is_block else self.parts[0].role
 
     def charge(self, budget: Budget) -> None:
-        """Charge what decoding allocates and how long it multiplies, before it does."""
+        """Charge allocations and multiplications of decoding before it starts."""
         try:
             for part in self.parts:
                 budget.tensor(part.dims, max(4, self.dtype.itemsize), "tensor")
@@ -101,12 +101,12 @@ class NduTask:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the decoded tensors."""
+        """Dtype of the decoded tensors."""
         return DTYPES[self.data_format]
 
     @property
     def is_block(self) -> bool:
-        """Whether the unit is of NNR_PT_BLOCK."""
+        """True if the unit is of type NNR_PT_BLOCK."""
         return self.header.nnr_compressed_data_unit_payload_type == NNR_PT_BLOCK
 
     @property
@@ -115,9 +115,9 @@ class NduTask:
         return self.header.nnr_compressed_data_unit_payload_type in (NNR_PT_FLOAT, NNR_PT_BLOCK)
 
     def dequantizer(self, part: Part, qp_value: int) -> Dequantizer:
-        """What makes parameters of a part's QuantParam, any number of them (7.3.2, 7.3.3, 7.3.6).
+        """Return the function from QuantParam of a part to parameters, for any number of them (7.3.2, 7.3.3, 7.3.6).
 
-        It raises PayloadError or ElementError for those that it has no parameters for.
+        It raises PayloadError or ElementError for levels without a parameter value.
         """
         if self.header.nnr_compressed_data_unit_payload_type == NNR_PT_INT:
             return self._integers
@@ -128,14 +128,14 @@ class NduTask:
         return lambda levels, out: scale(look_up(levels, entries, zero), step, self.data_format, out)
 
     def plain_step(self, part: Part, qp_value: int) -> float:
-        """stepSize, where a part's parameters are its levels times this, as float32, whatever the levels; else 0."""
+        """Return stepSize if every parameter is its level times stepSize in float32, for all levels; otherwise 0."""
         if part.codebook or self.data_format != DecompressedDataFormat.TENSOR_FLOAT32:
             return 0.0
         step = self._step(qp_value)
         return step if suits_all(step, np.dtype(np.float32)) else 0.0
 
     def _step(self, qp_value: int) -> float:
-        """stepSize, 7.3.6."""
+        """Return stepSize, 7.3.6."""
         density, base = quantization(self.session)
         return step_size(qp_value + base, density)
 

@@ -1,4 +1,4 @@
-"""The texts that a bitstream carries, topology and quantization data, and what they declare (6.4.4.5, 6.4.4.6, A.4)."""
+"""Topology and quantization data of a bitstream, and the shapes they declare (6.4.4.5, 6.4.4.6, A.4)."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 class Texts:
-    """Takes the topology and quantization units of one bitstream.
+    """Reader of the topology and quantization units of one bitstream.
 
     Parameters
     ----------
     budget : Budget
         Charged with ``max_topology_bytes``.
     given : Topology, optional
-        Takes the place of one that the bitstream carries; a quantization text that it lacks may be carried.
+        Replaces the topology of the bitstream; a missing quantization text is taken from the bitstream.
     before : Topology, optional
-        That of the bitstreams before, to which an update without topology refers.
+        Topology of earlier bitstreams, to which an update without topology refers.
 
     Attributes
     ----------
     topology : Topology or None
-        Of the units so far, or the one given.
+        The given topology, or that of the units so far.
     apart : str
-        The format of a topology that the bitstream says is kept apart (B.4); empty if it says nothing.
+        Format of a topology that the bitstream declares to be stored separately (B.4); empty if there is none.
 
-    Raises ElementError for data that is malformed, LimitError for more than the limits permit.
+    Raises ElementError for malformed data, LimitError for data beyond the limits.
     """
 
     def __init__(self, budget: Budget, given: Topology | None = None, before: Topology | None = None) -> None:
@@ -53,14 +53,14 @@ class Texts:
         self.topology = given
         self.apart = ""
         self._quantization: dict[str, bytes] = {}
-        self._info: tuple[bytes, TopologyInfo] = b"", TopologyInfo(Wiring())  # of the text that was read last
+        self._info: tuple[bytes, TopologyInfo] = b"", TopologyInfo(Wiring())  # text that was read last
 
     def context(self, session: Session) -> Topology | None:
         """Return the topology to which the tensors belong."""
         return self.topology or (self._before if session.mps_parent_signalling_enabled_flag else None)
 
     def info(self, session: Session) -> TopologyInfo:
-        """Return what that topology declares; its text is read once, when this is first called."""
+        """Return the declarations of the topology; its text is parsed once, on the first call."""
         topology = self.context(session)
         text = topology.data if topology else b""
         if self._info[0] is not text:
@@ -72,9 +72,9 @@ class Texts:
         return self.info(session).shape(name)
 
     def add_topology(self, header: NnrTopologyUnitHeader, payload: NnrTopologyUnitPayload) -> None:
-        """Take in an NNR_TPL."""
+        """Add an NNR_TPL unit."""
         name = TOPOLOGY_FORMATS.get(header.topology_storage_format)
-        # What says nothing of its format does not take the place of what does; a single zero stands for nothing.
+        # Data of unknown format never replaces data of a known one; a single zero byte stands for no data.
         if name is None or (name == "" and self.topology):
             return
         if not payload.topology_data.rstrip(b"\0"):
@@ -87,7 +87,7 @@ class Texts:
             self.topology = Topology(name, data, self._quantization.get(name))
 
     def add_quantization(self, header: NnrQuantizationUnitHeader, payload: NnrQuantizationUnitPayload) -> None:
-        """Take in an NNR_QNT of a format that is known."""
+        """Add an NNR_QNT unit of a known format."""
         name = TOPOLOGY_FORMATS[header.quantization_storage_format]
         data = self._data("quantization", name, header.quantization_compression_format, payload.quantization_data)
         if data is None:
@@ -98,7 +98,7 @@ class Texts:
             self.topology = replace(self.topology, quantization=data)
 
     def _data(self, kind: str, name: str, compression: int, data: bytes) -> bytes | None:
-        """What a unit of a format holds; None for what cannot be read of an unrecognized one, which may be anything."""
+        """Return the data of a unit; None for unreadable data of an unrecognized format."""
         try:
             return self._text(kind, name, compression, data)
         except ElementError:
@@ -107,7 +107,7 @@ class Texts:
             return None
 
     def _text(self, kind: str, name: str, compression: int, data: bytes) -> bytes:
-        """The data, inflated where it is deflated; for NNEF without the zero that ends its string (A.4)."""
+        """Return the inflated data; for NNEF without the terminating zero of the string (A.4)."""
         if compression == NNR_DFL:
             data = inflate(data, self._budget, "max_topology_bytes", "topology and quantization data")
         elif compression != NNR_PT_RAW:
@@ -128,22 +128,22 @@ def session_for(
     topology: formats.TopologySource | None,
     limits: Limits | None,
 ) -> Session:
-    """Return the session of a caller that reads headers alone; the topology is read where they leave out dimensions."""
+    """Return a session for reading headers; the topology is parsed only if headers omit dimensions."""
     given = formats.topology_of(topology, limits=limits)
     return Session(topology_dimensions or {}, declared=DeclaredShapes(limits, given))
 
 
 class DeclaredShapes:
-    """Shapes that the topology of a bitstream declares, for :func:`session_for`.
+    """Lazily parsed shapes of the topology of a bitstream, for :func:`session_for`.
 
     Parameters
     ----------
     limits : Limits or None
-        ``max_topology_bytes`` bounds all topologies of a bitstream together.
+        ``max_topology_bytes`` limits all topologies of a bitstream together.
     given : Topology or None
-        Takes the place of the one that the bitstream carries.
+        Replaces the topology of the bitstream.
 
-    Raises as :class:`Texts` when a shape is asked for.
+    Raises the errors of :class:`Texts` on access.
     """
 
     def __init__(self, limits: Limits | None, given: Topology | None) -> None:
@@ -156,14 +156,14 @@ class DeclaredShapes:
             texts = Texts(self._budget)
             if session.topology:
                 texts.add_topology(*session.topology)
-            self._unit, self._texts = session.topology, texts  # after an error, the next call reads again
+            self._unit, self._texts = session.topology, texts  # after an error, the next call parses again
         return self._texts.shape(name, session)
 
 
 def inflate(data: bytes, budget: Budget, limit: str, what: str) -> bytes:
-    """Data that was deflated, if the rest of a limit permits.
+    """Inflate data within the rest of a limit.
 
-    Raises ElementError when it is damaged, or does not end where it should; LimitError.
+    Raises ElementError if the data is damaged or does not end where it should; LimitError beyond the limit.
     """
     room: int = getattr(budget.limits, limit) - budget.spent.get(limit, 0)
     inflater = zlib.decompressobj()

@@ -1,4 +1,4 @@
-"""A bitstream as a tree with what its payloads begin with, and the tools that a decoder needs for it."""
+"""Syntax tree with the elements before the levels of payloads, and the coding tools that a bitstream requires."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..bitstream.source import Bitstream
     from ..formats import TopologySource
 
-#: Elements that ask for a tool unless they are 0; where a table lists their values, each value is one.
+#: Elements that require a tool unless they are 0; for elements with a value table, each value is a tool.
 _ELEMENTS = """
 general_profile_idc nnr_unit_type partial_data_counter_present_flag nnr_aggregate_unit_type entry_points_present_flag
 topology_storage_format topology_compression_format nnr_rep_type prune_flag sparse_flag quantization_storage_format
@@ -36,27 +36,27 @@ temporal_context_modeling_flag hist_dep_sig_prob_enabled_flag
 """
 ORDER = _ELEMENTS.split()
 
-#: Those that ask for it when they are 0: the dimensions are not in the bitstream then.
+#: Elements that require a tool if they are 0: the dimensions are then not in the bitstream.
 ZEROS = frozenset({"tensor_dimensions_flag"})
 
 
 @dataclass(frozen=True)
 class Tool:
-    """What a decoder needs.
+    """Coding tool that a decoder must support.
 
     Parameters
     ----------
     element : str
-        The syntax element that asks for it.
+        Syntax element that requires it.
     value : int or None
-        Its value, or one bit of it; None where any value does, and where it is not known.
+        Value of the element, or one of its bits; None if any value requires it, or if the value is unknown.
     meaning : str
     clause : str
-        Where the element stands.
+        Clause of the element's syntax table.
     units : int
-        How many units ask for it.
+        Number of units that require it.
     first : int
-        Number of the first one.
+        Number of the first of these units.
     """
 
     element: str
@@ -68,21 +68,21 @@ class Tool:
 
 
 class Payloads:
-    """Adds what precedes the levels to the nodes of payloads, for :func:`~nnr_codec.bitstream.tree.trees`.
+    """Callback for :func:`~nnr_codec.bitstream.tree.trees` that adds the elements before the levels of payloads.
 
     Attributes
     ----------
     error : NnrError or None
-        What is wrong with the bitstream besides its syntax; nothing is added from there on.
+        First error outside the syntax; no elements are added after it.
     unknown : dict of int to NnrError
-        Why nothing could be added, by unit.
+        Reasons why no elements could be added, by unit.
     """
 
     def __init__(self, reader: UnitReader) -> None:
         self.parser = BitstreamParser(reader)
         self.error: NnrError | None = None
         self.unknown: dict[int, NnrError] = {}
-        self._nodes: dict[int, Node] = {}  # of units whose group is not complete yet
+        self._nodes: dict[int, Node] = {}  # units of an incomplete group
 
     def __call__(self, unit: Unit, node: Node) -> None:
         if self.error:
@@ -114,7 +114,7 @@ class Payloads:
 
 
 def _inner(owner: Node, name: str, descriptor: str, clause: str) -> Node:
-    """A node of 0 bits: elements of an arithmetic code string have none of their own."""
+    """Return a node of 0 bits, because elements in an arithmetic codeword have no bits of their own."""
     node = Node(owner.unit, name, f"{owner.path}.{name}", descriptor, clause, owner.bit, owner.offset)
     owner.children.append(node)
     return node
@@ -129,21 +129,21 @@ def tree(
     payloads: bool = False,
     topology: TopologySource | None = None,
 ) -> list[UnitNode]:
-    """The syntax elements of a bitstream, a tree for each unit; the units of an aggregate are in its tree.
+    """Return the syntax trees of the units of a bitstream; units of an aggregate are in its tree.
 
     Parameters
     ----------
     data, limits, topology_dimensions, topology
         As for :func:`decode`.
     inferred : bool
-        Add elements that are not present and have an inferred value.
+        Add absent elements that have an inferred value.
     payloads : bool
-        Add what precedes the levels in payloads.
+        Add the elements before the levels in payloads.
 
     Raises
     ------
     BitstreamError, MissingReferenceError
-        The bitstream is malformed; :func:`~nnr_codec.bitstream.tree.trees` gives what can be read of it.
+        The bitstream is malformed; :func:`~nnr_codec.bitstream.tree.trees` yields the readable part.
     """
     reader = UnitReader(data, limits, session_for(topology_dimensions, topology, limits))
     inside = Payloads(reader) if payloads else None
@@ -160,14 +160,14 @@ def requirements(
     topology_dimensions: Mapping[str, Sequence[int]] | None = None,
     topology: TopologySource | None = None,
 ) -> list[Tool]:
-    """The tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
+    """Return the tools that a decoder needs for a bitstream; parameters and errors are those of :func:`tree`.
 
-    Of payloads only what precedes the levels is decoded, and in a block the levels before it.
+    Of payloads, only the elements before the levels are decoded, and in a block the levels before those elements.
     """
     reader = UnitReader(data, limits, session_for(topology_dimensions, topology, limits))
     payloads = Payloads(reader)
     found: dict[tuple[str, int | None], Tool] = {}
-    last: dict[tuple[str, int | None], int] = {}  # unit that was counted
+    last: dict[tuple[str, int | None], int] = {}  # last unit counted
     for root in trees(reader, inferred=True, inside=payloads):
         for node in root.walk():
             for element, value, meaning in _asked(node):
@@ -186,7 +186,7 @@ def requirements(
 
 
 def _asked(node: Node) -> Iterator[tuple[str, int | None, str]]:
-    """The tools that an element asks for: element, value, meaning."""
+    """Yield the tools that an element requires: element, value, meaning."""
     name, is_entry = bare(node.name), "[" in node.name
     if name not in ORDER or node.value is None:
         return

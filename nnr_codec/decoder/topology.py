@@ -1,6 +1,6 @@
 """Shapes and blocks that a topology declares (7.3.5, 8.2.1, errata N5).
 
-Labels of NNEF are equal that differ in case alone (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
+NNEF labels that differ only in case are equal (NNEF 1.0, 4.1.3). Clause numbers refer to ISO/IEC 15938-17:2024.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..syntax.structures import NnrCompressedDataUnitHeader
 
 Shape = tuple[int, ...]
 
-#: How many names a message has.
+#: Maximum number of names in a message.
 _LISTED = 3
 
 
 @dataclass(frozen=True)
 class Recreated:
-    """A tensor without a unit, all of whose ``value`` follow from a batch normalization that was folded (8.2.1)."""
+    """Tensor without a unit that is filled with ``value``, from a folded batch normalization (8.2.1)."""
 
     name: str
     shape: Shape
@@ -40,9 +40,9 @@ class Outputs:
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        The declared shapes of those of one dimension, where they have others; of as many parameters.
+        Declared shapes of one-dimensional tensors for which they differ, with the same number of parameters.
     scale : bool
-        RecLS is a tensor of the model, by which the network multiplies; so the weight is not multiplied by it.
+        True if RecLS is a tensor of the model that the network applies; the decoder then does not apply it.
     recreated : tuple of Recreated
     """
 
@@ -51,11 +51,11 @@ class Outputs:
     recreated: tuple[Recreated, ...] = ()
 
     def shape(self, name: str, coded: Shape) -> Shape:
-        """The shape of a tensor that was coded in another one."""
+        """Return the declared shape of a tensor that was coded in another one."""
         return self.shapes.get(name, coded)
 
 
-#: No topology says anything.
+#: Outputs without any changes.
 PLAIN = Outputs()
 
 
@@ -79,7 +79,7 @@ class TopologyInfo:
         }
 
     def shape(self, name: str) -> Shape | None:
-        """The declared shape of a tensor; None where there is no such tensor."""
+        """Return the declared shape of a tensor; None if the topology has no such tensor."""
         return self._shapes.get(self.known(name))
 
     def known(self, name: str) -> str:
@@ -94,7 +94,7 @@ class TopologyInfo:
     ) -> Outputs | None:
         """Return the changes to the tensors of an NNR_PT_BLOCK, or None if there are none.
 
-        ``pruned`` are dimensions that take the place of declared ones.
+        ``pruned`` dimensions replace declared ones.
         """
         named = {part.role: part.name for part in parts}
         vectors = {part.name: part.dims for part in parts if part.role not in SCANNED}
@@ -107,9 +107,9 @@ class TopologyInfo:
         return Outputs(shapes, is_output, recreated) if shapes or is_output else None
 
     def _folded(self, header: NnrCompressedDataUnitHeader, named: Mapping[str, str]) -> dict[str, float]:
-        """What to recreate of a batch normalization, if the block has one that was folded: values by name (8.2.1)."""
+        """Return values by name for recreating a folded batch normalization; empty if the block has none (8.2.1)."""
         types = header.compressed_parameter_types & (NNR_CPT_LS | NNR_CPT_BI | NNR_CPT_BN)
-        # An update of alpha and delta is one of gamma and beta; it says nothing of mean and variance.
+        # An update of alpha and delta applies to gamma and beta; it does not contain mean and variance.
         if types != NNR_CPT_LS | NNR_CPT_BI or header.parent_node_id_present_flag:
             return {}
         block = self._folds.get(self._key(named.get("weight") or named.get("g"), named["ls"], named["bias"]))
@@ -119,14 +119,14 @@ class TopologyInfo:
         return {name: value for name, value in values.items() if name}
 
     def _fitting(self, name: str, dims: Shape, pruned: Mapping[str, Sequence[int]]) -> Shape:
-        """The shape of a tensor of one dimension: a topology may add extents of 1 to it, as in [1, C]."""
+        """Return the shape of a one-dimensional tensor, to which a topology may add extents of 1, as in [1, C]."""
         shape = pruned.get(name) or self.shape(name)
         if shape is None or prod(shape) != dims[0] or sum(extent != 1 for extent in shape) > 1:
             return dims
         return tuple(shape)
 
     def check_fit(self, tensors: Mapping[str, tuple[Shape, str]]) -> None:
-        """Raise FormatError unless tensors of these shapes and types are those of the topology; some may be missing."""
+        """Raise FormatError unless tensors have the shapes and types of the topology; some may be missing."""
         wrong: dict[str, list[str]] = {"are no variables of it": [], "have other shapes": [], "have other types": []}
         strangers, shapes, types = wrong.values()
         first = ""
@@ -156,7 +156,7 @@ class TopologyInfo:
 
 
 def _extents(shape: Sequence[int]) -> list[int]:
-    """Extents of 1 carry no meaning here: a bias may be declared as [1, C]."""
+    """Return the extents other than 1: a bias may be declared as [1, C]."""
     return [extent for extent in shape if extent != 1]
 
 

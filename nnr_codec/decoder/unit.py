@@ -1,4 +1,4 @@
-"""The payload of one compressed data unit to its tensors, as a whole or in pieces that several threads take.
+"""Decoding of the payload of one compressed data unit, as a whole or in pieces for several threads.
 
 Clause numbers refer to ISO/IEC 15938-17:2024.
 """
@@ -24,15 +24,15 @@ from .reconstruct import Rec
 from .state import Arrays
 from .task import NduTask
 
-#: Parameters that are decoded and scaled at a time, at least: levels that stay in a processor's cache until they are
-#: scaled, and a few milliseconds of work. Segments do not depend on the number of threads, and so neither do errors.
+#: Minimum number of parameters decoded and scaled at a time: the levels fit the processor's cache until they are
+#: scaled, and take a few milliseconds. Segments, and therefore errors, do not depend on the number of threads.
 SEGMENT = 1 << 16
 
 Piece = Callable[[], None]
 
 
 class located:  # noqa: N801  # a context manager
-    """Say in an error which unit it is about; bits of its payload become bits of the unit."""
+    """Context manager that adds the unit to errors and makes bit positions in the payload relative to the unit."""
 
     __slots__ = ("_task",)
 
@@ -49,7 +49,7 @@ class located:  # noqa: N801  # a context manager
 
 
 def complete(error: BaseException, task: NduTask) -> None:
-    """What :class:`located` does with an error; LimitError for want of memory."""
+    """Add the unit to an error, see :class:`located`; raise LimitError for a MemoryError."""
     if isinstance(error, (BitstreamError, MissingReferenceError)):
         locate(error, task.label)
         if isinstance(error, PayloadError) and error.bit >= 0:
@@ -59,20 +59,20 @@ def complete(error: BaseException, task: NduTask) -> None:
 
 
 class _Target:
-    """One part of a payload while it is decoded.
+    """Part of a payload while it is decoded.
 
     Parameters
     ----------
     task, part, syntax
-        What the headers say.
+        Information from headers.
     qp_value : int
     reader : LevelReader
-        Before the first level.
+        Reader before the first level.
     shift : int
-        first_tensor_dimension_shift where it is undone now, otherwise 0.
+        first_tensor_dimension_shift if it is undone here, otherwise 0.
     keep_levels : bool
     rows : range
-        The rows to decode: all, or whole rows of blocks.
+        Rows to decode: all, or complete rows of blocks.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class _Target:
         self._failures: dict[int, BitstreamError] = {}
 
     def buffer(self) -> Levels:
-        """Memory for the levels of a segment, for several of them one after another."""
+        """Return memory for the levels of a segment, reusable for several segments."""
         return np.empty((min(self.segments.step, self._stop - self.first), *self._dims), np.int32)
 
     def segment(self, row: int, reader: LevelReader, buffer: Levels) -> None:
-        """Decode the segment that begins with ``row``, where the reader stands.
+        """Decode the segment that begins with ``row``, the position of the reader.
 
-        A level that cannot be scaled is an error only when the payload is found to be sound (:meth:`rec`).
+        A level that cannot be scaled is reported only after the payload was found valid (:meth:`rec`).
         """
         start, stop = row - self.first, min(row + self.segments.step, self._stop) - self.first
         levels = buffer[: stop - start] if self.levels is None else self.levels[start:stop]
@@ -121,7 +121,7 @@ class _Target:
             self._failures[row] = error
 
     def rec(self) -> Rec:
-        """The tensor, once all segments are there; or the first error."""
+        """Return the tensor after all segments are decoded, or raise the first error."""
         if self._failures:
             raise self._failures[min(self._failures)]
         assert self.values is not None
@@ -129,19 +129,19 @@ class _Target:
 
 
 class UnitDecoder:
-    """Decodes one payload: call all :meth:`pieces`, then :meth:`recs`.
+    """Decoder of one payload: call all :meth:`pieces`, then :meth:`recs`.
 
     Parameters
     ----------
     task : NduTask
     first_edition : bool
-        Read profile 0 as the first edition's software wrote it (errata K1, K4).
+        Read profile 0 as written by the software of the first edition (errata K1, K4).
     co_loc, any_sig : tuple of ndarray
-        coLocParam and AnySigBeforeFlag of each part, or nothing.
+        coLocParam and AnySigBeforeFlag of each part, or empty.
     keep_levels : bool
-        Whether the integers are wanted beside the values.
+        Whether to keep the integers beside the values.
 
-    Raises MissingReferenceError when a reference has not the shape of its part.
+    Raises MissingReferenceError if the shape of a reference differs from that of its part.
     """
 
     def __init__(
@@ -165,10 +165,10 @@ class UnitDecoder:
         self._found: list[Rec | BitstreamError | _Target] = []
 
     def pieces(self) -> list[Piece]:
-        """Calls that decode the payload when each was made once, in any order and in any threads.
+        """Return calls that decode the payload, in any order and in any thread.
 
-        The error of the first of them that fails is the one that :meth:`run` raises. There is one call unless a part
-        is large and has entry points; then what precedes its levels is decoded here.
+        The error of the first failing call is the one that :meth:`run` would raise. There is one call unless a part is
+        large and has entry points; the elements before its levels are then decoded here.
         """
         large = [k for k, part in enumerate(self._task.parts) if prod(part.dims) >= 2 * SEGMENT]
         if large and self._has_lists:
@@ -180,7 +180,7 @@ class UnitDecoder:
                         self._whole(k)
                     target = self._head(large[0])
                     return [partial(self._segment, large[0], target, row) for row in target.segments]
-            except (BitstreamError, MemoryError):  # in its place among other errors, `run` raises it again
+            except (BitstreamError, MemoryError):  # `run` raises it again, in the right order among other errors
                 pass
         return [self.run]
 
@@ -190,22 +190,22 @@ class UnitDecoder:
             self._all()
 
     def recs(self) -> list[Rec]:
-        """The Rec* tensors in coding order (7.3.2 to 7.3.5).
+        """Return the Rec* tensors in coding order (7.3.2 to 7.3.5).
 
-        DimensionShift() is done but for the weight of a block and for G and H, which are not complete yet.
+        DimensionShift() is applied, except to the weight of a block and to G and H, which are incomplete.
         """
         with located(self._task):
             return self._recs()
 
     def at_once(self) -> list[Rec]:
-        """:meth:`run` and :meth:`recs` in one, for a caller who completes errors."""
+        """Call :meth:`run` and :meth:`recs`, without adding the unit to errors."""
         self._all()
         return self._recs()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any] | None:
-        """Rows of the only tensor of a payload, decoded without most others; None when it takes all of them.
+        """Return rows of the only tensor of a payload without decoding most others; None if all must be decoded.
 
-        Only the entry points around the rows of blocks that hold them are checked.
+        Only the entry points around the selected rows of blocks are checked.
         """
         task, part = self._task, self._task.parts[0]
         if task.role != "weight":
@@ -233,7 +233,7 @@ class UnitDecoder:
     # ------------------------------------------------------------------------------------------ steps
     @property
     def _has_lists(self) -> bool:
-        """Whether there are lists of entry points that mean something."""
+        """True if there are lists of entry points with an effect."""
         header = self._task.header
         is_raw = header.nnr_compressed_data_unit_payload_type == NNR_PT_RAW_FLOAT
         return bool(header.scan_order and header.cabac_offset_list) and not is_raw
@@ -288,7 +288,7 @@ class UnitDecoder:
         self._found = []
 
     def _head(self, k: int, rows: range | None = None) -> _Target:
-        """What precedes the levels of part k."""
+        """Decode the elements before the levels of part k."""
         task, part, syntax = self._task, self._task.parts[k], self._syntaxes[k]
         qp_value = code_qp_value(self._decoder, task.header, task.session)
         reader = self._decoder.head(syntax)
@@ -299,12 +299,12 @@ class UnitDecoder:
 
     @property
     def _shift(self) -> int:
-        """first_tensor_dimension_shift where it is undone here."""
+        """The first_tensor_dimension_shift to undo here."""
         shift = self._task.header.first_tensor_dimension_shift
         return shift if shift and self._task.role == "weight" else 0
 
     def _small(self, k: int) -> Rec | BitstreamError:
-        """Decode part k, of a segment at most; see _Target.segment."""
+        """Decode part k, which has at most one segment; see _Target.segment."""
         task, part = self._task, self._task.parts[k]
         qp_value = code_qp_value(self._decoder, task.header, task.session)
         if not self._keep_levels and (step := task.plain_step(part, qp_value)):
@@ -330,7 +330,7 @@ class UnitDecoder:
             target.segment(row, target.reader, buffer)
 
     def _segment(self, k: int, target: _Target, row: int) -> None:
-        """A segment of part k, alone; the last one takes along what follows it."""
+        """Decode one segment of part k; the last one also decodes the following parts."""
         with located(self._task):
             reader = target.reader.fork(row) if row else target.reader
             target.segment(row, reader, target.buffer())

@@ -1,8 +1,8 @@
-"""Decoding a sequence of bitstreams in which later ones update the tensors of earlier ones.
+"""Decoding of a sequence of bitstreams, of which later ones update the tensors of earlier ones.
 
-The topology of a base model is that of the updates after it. Where local scaling is a variable of it, updates are of
-that variable; where a batch normalization was folded, they are of gamma and beta, to which they are added (8.2.1). Mean
-and variance come with the base model alone: their differences are not coded.
+The topology of a base model also applies to its updates. If local scaling is a variable of it, updates change that
+variable. If a batch normalization was folded, updates are added to gamma and beta (8.2.1). Mean and variance come with
+the base model only: their differences are not coded.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 
 class Update(dict[str, Array]):
-    """The tensors of a bitstream by name, most of them differences.
+    """Tensors of a bitstream by name, most of them differences.
 
     Parameters
     ----------
     tensors : mapping of str to ndarray
     whole : iterable of str
-        Those that are no differences, but take the place of the tensors before (parent_node_id_present_flag is 0).
+        Tensors that are not differences but replace the previous tensors (parent_node_id_present_flag is 0).
     left_out : iterable of str
-        Those that the bitstream leaves out because they do not change: zeros.
+        Unchanged tensors that the bitstream omits: zeros.
     base_model_id : str or None
-        What the bitstream continues, as the sender says.
+        Identifier of the base model, as given by the sender.
     metadata : mapping of str to str
-        Of the side information.
+        Metadata of the side information.
     topology : Topology or None
-        Carried by the bitstream.
+        Topology in the bitstream.
     """
 
     def __init__(
@@ -63,32 +63,33 @@ class Update(dict[str, Array]):
 
 
 class UpdateDecoder:
-    """Decodes one bitstream after another, keeping what later updates refer to; not for several threads at once.
+    """Decoder of consecutive bitstreams that keeps the state for later updates; not thread-safe.
 
-    Which device sends is what a bitstream says. Senders that need not trust each other have a decoder each.
+    The sending device is determined by the bitstream. Use a separate decoder for each sender that is not trusted by the
+    others.
 
     Parameters
     ----------
     limits : Limits, optional
-        ``max_history_bytes`` bounds what is kept: before it is exceeded, the devices are forgotten of which no update
-        came for the longest time, and then their updates are missing their parents.
+        ``max_history_bytes`` limits the state: before it is exceeded, the least recently updated devices are removed,
+        and their later updates raise MissingReferenceError.
     like : mapping of str to ndarray, or to anything else that has shape and dtype
-        The model that is updated. Nothing else may be in a bitstream: other names, shapes, and floats for integers or
-        the reverse are refused before anything is allocated. Tensors that a bitstream leaves out come back as zeros of
-        this shape and type; without ``like``, those that its sender's bitstreams had do.
+        The model to update. Other tensors in a bitstream are rejected before allocation: unknown names, other shapes,
+        or floats for integers and the reverse. Tensors that a bitstream omits are returned as zeros of this shape and
+        type. Without ``like``, the tensors of the sender's earlier bitstreams are used instead.
     state : UpdateState, optional
-        What earlier bitstreams left; it stays as it is.
+        State after earlier bitstreams; it is not changed.
     topology_dimensions : mapping of str to sequence of int, optional
-        Dimensions of tensors whose units leave them out.
+        Dimensions of tensors whose units omit them.
     dtype : str
-        What floats are decoded to, as for :func:`nnr_codec.decode`.
+        Type of decoded floats, as for :func:`nnr_codec.decode`.
     topology : Topology, Model or path, optional
         As for :func:`nnr_codec.decode`.
 
     Attributes
     ----------
     state : UpdateState
-        Replaced by bitstreams that decode as a whole, and only by these.
+        Replaced only after a bitstream is decoded completely.
     """
 
     def __init__(
@@ -110,33 +111,33 @@ class UpdateDecoder:
         self._before: Topology | None = None
 
     def decode(self, data: Bitstream, *, raw: bool = False, jobs: int = 1, executor: Executor | None = None) -> Update:
-        """The tensors of one bitstream, by name: full tensors of a base model, differences of an update.
+        """Return the tensors of one bitstream by name: full tensors of a base model, differences of an update.
 
         Parameters
         ----------
         data : bytes-like, path or binary file
-            A whole bitstream.
+            A complete bitstream.
         raw : bool
-            Give the Rec* tensors as coded: no recomposition or scaling, no WeightUpdateCache added (7.3.3), and no
-            tensors that are left out.
+            Return the Rec* tensors as coded: no recomposition or scaling, no added WeightUpdateCache (7.3.3), and no
+            omitted tensors.
         jobs, executor
             As for :func:`nnr_codec.decode`.
 
         Raises
         ------
         BitstreamError
-            The bitstream is malformed, or asks for more than the limits permit.
+            The bitstream is malformed or exceeds the limits.
         IncompleteError
-            It is no update, and ends before the tensors that its topology or reference list names.
+            The bitstream is not an update and ends before all tensors of its topology or reference list.
         TruncatedError
-            It lacks the topology that it says it carries.
+            The topology that the bitstream declares is missing.
         MissingReferenceError
-            It is repeated, or out of order, or what it continues was not decoded here.
+            The bitstream is repeated or out of order, or its parent was not decoded here.
 
         Warns
         -----
         PruningWarning
-            As for :func:`nnr_codec.decode`; the state has been replaced then.
+            As for :func:`nnr_codec.decode`; the state is already replaced.
         """
         fork = self.state.fork()
         file = NnrFile(data, self._limits, self._dimensions, self._dtype, topology=self._given, before=self._before)
@@ -164,19 +165,19 @@ class UpdateDecoder:
         return update
 
     def reset(self, device_id: int | None = None) -> None:
-        """Forget what was decoded of one device, or all; topologies stay."""
+        """Discard the state of one device, or of all; topologies are kept."""
         fork = self.state.fork()
         for device in list(fork.senders) if device_id is None else [device_id]:
             fork.forget(device)
         self.state = fork
 
     def _left_out(self, file: NnrFile, state: UpdateState) -> dict[str, Array]:
-        """Zeros for tensors that are not in an update (errata H4)."""
+        """Return zeros for tensors that an update omits (errata H4)."""
         if not file.is_update:
             return {}
         schema: Schema = self._like or {}
         if self._like is None:
-            for device in file.device_ids or state.senders:  # without units, it may be anybody's
+            for device in file.device_ids or state.senders:  # an update without units may come from any device
                 schema = {**schema, **state.schema(device)}
         budget, zeros = Budget(self._limits), dict[str, Array]()
         for name, (shape, type_) in schema.items():
@@ -191,7 +192,7 @@ class UpdateDecoder:
         return zeros
 
     def _remember(self, file: NnrFile, state: UpdateState) -> None:
-        """Keep in mind which tensors there are of the senders."""
+        """Record the tensors of the senders."""
         schema = {name: (info.shape, info.type) for name, info in file.info.items()}
         for device in file.device_ids:
             known = state.schema(device) if file.is_update else {}

@@ -1,1 +1,1 @@
-"""Updates of models: differences, what is coded of them, and the models that come of them."""
+"""Updates of models: differences, their coding, and their application."""

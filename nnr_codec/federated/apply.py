@@ -1,4 +1,4 @@
-"""Models that come of a base and an update, and how an update says which base it is for."""
+"""Application of an update to a base model, and the identity by which an update names its base."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     Source = str | os.PathLike[str] | BinaryIO | bytes | bytearray | memoryview
 
-#: What :func:`identity` says.
+#: Form of the results of :func:`identity`.
 _IDENTITY = re.compile("sha256:[0-9a-f]{64}")
 
 
 def identity(model: Model | Mapping[str, Array] | Source) -> str:
-    """What tells a model from all others: its digest, of the names, types, shapes and bits of its tensors.
+    """Return the identity of a model: the digest of names, dtypes, shapes and bits of its tensors.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ def identity(model: Model | Mapping[str, Array] | Source) -> str:
     Returns
     -------
     str
-        ``sha256:`` and the 64 hexadecimal digits of ``nnr verify --digest``: base_model_id of updates (6.4.4.3).
+        ``sha256:`` and the 64 hexadecimal digits of ``nnr verify --digest``; base_model_id of updates (6.4.4.3).
 
     Raises
     ------
     FormatError
-        A tensor has a type that no model has here, or the file is malformed.
+        A tensor has an unsupported dtype, or the file is malformed.
     """
     entries = []
     for name, tensor in formats.as_model(model).tensors.items():
@@ -90,40 +90,40 @@ def apply_update(
     jobs: int = 1,
     executor: Executor | None = None,
 ) -> Model | dict[str, Array]:
-    """The model that comes of a base and an update.
+    """Apply an update to its base model.
 
-    Sums are made in float32 (float64 for float64) and rounded to the types of the base; integers wrap. Where the update
-    is of models with folded batch normalizations (8.2.1), as its base_model_id tells, the base is folded first.
+    Sums are computed in float32 (float64 for float64) and rounded to the dtypes of the base; integers wrap. If the
+    update was made for folded batch normalizations (8.2.1), according to its base_model_id, the base is folded first.
 
     Parameters
     ----------
     base : Model, mapping of str to ndarray, path or binary file
-        Not changed.
+        The base model. It is not changed.
     data : bytes-like, path or binary file; NnrFile; Update; or mapping of str to ndarray
-        The bitstream of an update that needs no earlier one, or what UpdateDecoder made of one that does; a mapping
-        holds differences.
+        The bitstream of an update that needs no earlier one, or the result of UpdateDecoder; a mapping contains
+        differences.
     limits : Limits, optional
-        What the bitstream may cost. Tensors of differences have the shapes of the base's in any case.
+        Limits for the bitstream. Differences must have the shapes of the base tensors in any case.
     check : bool
-        Whether the base has to be the one that the update names; those of other software name none that is known here.
-        Without it the base is taken as it is, and not folded.
+        Require that the base is the one that the update names; other software may name its base in another form, which
+        is not checked. False: use the base as it is, without folding.
     jobs, executor
         As for :func:`nnr_codec.decode`.
 
     Returns
     -------
     Model or dict of str to ndarray
-        A dict for a mapping. Tensors in the order of the base, then new ones; those that are the same are the base's
-        own. Topology and metadata are those of the update, where it has such, else those of the base.
+        A dict for a mapping. Tensors are in the order of the base, followed by new ones; unchanged tensors are the
+        objects of the base. Topology and metadata come from the update if it has them, else from the base.
 
     Raises
     ------
     MissingReferenceError
-        The update is for another base, or continues an earlier one.
+        The update is for another base, or continues an earlier update.
     FormatError
-        It is no update, or a difference fits no tensor of the base; the message names it.
+        The data is not an update, or a difference does not match its tensor in the base; the message names it.
     BitstreamError
-        The bitstream is malformed, or asks for more than the limits permit.
+        The bitstream is malformed or exceeds the limits.
     """
     model = formats.as_model(base)
     if isinstance(data, Mapping) and not isinstance(data, NnrFile):
@@ -139,12 +139,12 @@ def apply_update(
             raise FormatError("the bitstream holds a whole model, and no update of one")
         model = _checked(model, file.performance.base_model_id, check)
         whole = file.whole
-        for name, info in file.info.items():  # before there is memory for them
+        for name, info in file.info.items():  # before any allocation
             if name not in whole:
                 _check_shape(name, info.shape, model)
         content = file.decode(state=UpdateState(), allow_missing=True, jobs=jobs, executor=executor)
         change = _Change(dict(content.tensors), whole, None, content.metadata, content.topology)
-        del content  # so that each difference is let go when it was added
+        del content  # releases each difference after it is added
     tensors = _sums(model, change)
     if isinstance(base, Mapping):
         return tensors
@@ -159,7 +159,7 @@ def apply_update(
 
 @dataclass(frozen=True)
 class _Change:
-    """What an update holds, wherever it comes from; see Update."""
+    """Contents of an update, independent of their source; see Update."""
 
     tensors: dict[str, Array]
     whole: frozenset[str] = frozenset()
@@ -169,7 +169,7 @@ class _Change:
 
 
 def _checked(base: Model, wanted: str | None, check: bool) -> Model:
-    """The base that an update is for: folded, where that is the one it names."""
+    """Return the base of an update, folded if the update names the folded model."""
     if not check or wanted is None or not _IDENTITY.fullmatch(wanted):
         return base
     found = identity(base)
@@ -177,7 +177,7 @@ def _checked(base: Model, wanted: str | None, check: bool) -> Model:
         return base
     try:
         folded = fold(base)
-    except EncodeError:  # there is nothing to fold
+    except EncodeError:  # nothing to fold
         folded = base
     if folded is not base and identity(folded) == wanted:
         return folded
@@ -196,7 +196,7 @@ def _check_shape(name: str, shape: tuple[int, ...], base: Model) -> None:
 
 
 def _sums(base: Model, change: _Change) -> dict[str, Array]:
-    """All tensors with the update, of whose tensors none is left."""
+    """Return all tensors with the update applied; removes the tensors from the update."""
     bits = change.metadata.get(UPDATE) == BITS
     for name in change.tensors:
         if name not in change.whole:
@@ -212,8 +212,8 @@ def _sums(base: Model, change: _Change) -> dict[str, Array]:
 
 
 def _sum(name: str, base: Array, array: Array, bits: bool) -> Array:
-    """One tensor with its difference; ``bits``: the update has such of bit patterns."""
-    with np.errstate(invalid="ignore"):  # of a not-a-number that signals
+    """Return one tensor with its difference applied; ``bits``: the update has differences of bit patterns."""
+    with np.errstate(invalid="ignore"):  # signalling NaN
         if not array.any():
             return base
     before = np.asarray(base)
@@ -225,13 +225,13 @@ def _sum(name: str, base: Array, array: Array, bits: bool) -> Array:
 
 
 def _are_bits(base: Array, array: Array) -> bool:
-    """Whether a difference is one of bit patterns, if the update has such: it has integers for floats."""
+    """Return whether a difference, in an update with bit patterns, is one: integers for floats."""
     kinds = [stored.kind if (stored := stored_type(one.dtype)) else "" for one in (base, array)]
     return kinds in (["f", "i"], ["f", "u"])
 
 
 def _ties(base: Model, tensors: Mapping[str, Array]) -> dict[str, str]:
-    """The ties of the base that hold for these tensors, too."""
+    """Return the ties of the base that still hold for these tensors."""
     return {name: target for name, target in base.aliases.items() if _alike(tensors.get(name), tensors.get(target))}
 
 

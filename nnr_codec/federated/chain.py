@@ -1,4 +1,4 @@
-"""Updates of whole models, one after another: applied, each to the model that it is of, and made into one."""
+"""Sequences of updates: application in order, and merging into one update."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Source = str | os.PathLike[str] | BinaryIO | bytes | bytearray | memoryview
 
-#: How identities begin, and how many characters of one messages have.
+#: Prefix of identities, and number of their characters in messages.
 DIGEST = "sha256:"
 _SHOWN = len(DIGEST) + 12
 
@@ -40,26 +40,26 @@ _SHOWN = len(DIGEST) + 12
 def chain_updates(
     base: Model | Mapping[str, Array] | Source, updates: Iterable[Bitstream], *, limits: Limits | None = None
 ) -> Model | dict[str, Array]:
-    """Apply updates one after another.
+    """Apply updates in order.
 
     Parameters
     ----------
     base : Model, mapping of str to ndarray, path or binary file
     updates : iterable of bytes-like, path or binary file
-        What :func:`nnr_codec.encode_update` gave: the first one of ``base``, each other one of the model after the one
-        before it.
+        Results of :func:`nnr_codec.encode_update`: the first one for ``base``, each further one for the model after the
+        previous one.
     limits : Limits, optional
-        What each of them may cost.
+        Limits for each update.
 
     Returns
     -------
     Model or dict of str to ndarray
-        The last model, as :func:`nnr_codec.apply_update` gives it; without updates that of ``base``.
+        The last model, as returned by :func:`nnr_codec.apply_update`; ``base`` if there are no updates.
 
     Raises
     ------
     MissingReferenceError
-        An update is not of the model that it would be applied to; the message tells which of the others it follows.
+        An update does not belong to the current model; the message names its predecessor if possible.
     BitstreamError, FormatError
         As for :func:`nnr_codec.apply_update`.
     """
@@ -79,10 +79,10 @@ def squash_updates(
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
 ) -> bytes:
-    """Encode one update that does what several do one after another.
+    """Encode one update that replaces several consecutive ones.
 
-    It makes the same model, bit for bit, so that updates of that model still apply: unless ``config`` or an option has
-    a goal (qp, quality, snr, max_error, target_size or target_ratio), or says that tensors are not ``exact``.
+    The result is the same model, bit for bit, so that later updates still apply, unless ``config`` or an option has a
+    goal (qp, quality, snr, max_error, target_size or target_ratio) or ``exact=False``.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def squash_updates(
     config, jobs, executor, **options
         As for :func:`nnr_codec.encode_update`.
 
-    Raises what both of them raise.
+    Raises the errors of both functions.
     """
     before = _loaded(base, limits)
     after = chain_updates(before, updates, limits=limits)
@@ -110,16 +110,16 @@ def links(
     names: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> Iterator[Model | dict[str, Array]]:
-    """The model after each update.
+    """Yield the model after each update.
 
     Parameters
     ----------
     base, updates, limits
         As for :func:`chain_updates`.
     names : sequence of str
-        What errors call the base and each of the updates.
+        Names of the base and of each update in errors.
 
-    Raises what :func:`chain_updates` raises.
+    Raises the errors of :func:`chain_updates`.
     """
     if isinstance(updates, (str, os.PathLike, bytes, bytearray, memoryview)):
         raise TypeError("updates are a list of bitstreams, not one of them")
@@ -127,7 +127,7 @@ def links(
     names = names or ["the base", *map(_name, updates, count(1))]
     contents = [_content(update, limits) for update in updates]
     model, decoder = base, UpdateDecoder(limits=limits)
-    found = ""  # the identity of the base, once it is asked for
+    found = ""  # identity of the base, computed on demand
     for k, content in enumerate(contents):
         try:
             lineage = Lineage.parse(base_of(content, limits))
@@ -153,7 +153,7 @@ def _astray(
     names: Sequence[str],
     limits: Limits,
 ) -> str | None:
-    """Of which model update ``k`` is, if not of this one, and what leads there; None where it does not say so."""
+    """Explain that update ``k`` belongs to another model, and what its predecessor is; None if that is unknown."""
     wanted, found = base_of(contents[k], limits), identity(model)
     if not wanted.startswith(DIGEST) or Lineage.parse(wanted) or wanted == found:
         return None
@@ -172,7 +172,7 @@ def _leader(
     names: Sequence[str],
     limits: Limits,
 ) -> str | None:
-    """What gives the model that is wanted, be it the base or an update that can be applied after some others."""
+    """Return the name of the base or update that yields the requested model, trying all applicable sequences."""
     bases = [base_of(content, limits) for content in contents]
     known: set[str] = set()
     waiting: list[tuple[str, Model | Mapping[str, Array]]] = [(names[0], base)]
@@ -190,14 +190,14 @@ def _leader(
 
 
 def _identities(model: Model | Mapping[str, Array]) -> Iterator[str]:
-    """That of a model, and of the one with folded batch normalizations."""
+    """Yield the identity of a model, and of the model with folded batch normalizations."""
     yield identity(model)
     with suppress(EncodeError):
         yield identity(fold(model if isinstance(model, Model) else Model(model)))
 
 
 def base_of(data: Bitstream, limits: Limits | None = None) -> str:
-    """base_model_id of a bitstream (6.4.4.3); empty where it has none."""
+    """Return base_model_id of a bitstream (6.4.4.3); empty if it has none."""
     for unit in UnitReader(data, limits):
         if unit.header.nnr_unit_type == NNR_MPS:
             return Performance.of(cast(NnrModelParameterSetUnitPayload, unit.structure)).base_model_id or ""

@@ -1,7 +1,7 @@
-"""How a tensor differs from another one, and the sum of both.
+"""Differences between tensors, and their addition.
 
-Differences stand for what an update says of a tensor: floats in float32 (float64 for float64), integers in int32, and,
-where every bit counts, the distance of floats in the order of all patterns.
+Differences of floats are float32 (float64 for float64), those of integers int32. If every bit counts, a difference of
+floats is their distance in the order of all bit patterns.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ..model import Array
 Kind = Literal["same", "difference", "bits", "whole"]
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 
-#: Types of floats whose patterns, as integers, differ by what int32 holds.
+#: Float types whose patterns, as integers, have differences within int32.
 BITS = ("float16", "bfloat16", "float32")
 
 
 class Difference(NamedTuple):
-    """What makes one tensor of another.
+    """Change from one tensor to another.
 
     Parameters
     ----------
     kind : str
-        ``"same"``: all bits are equal, the signs of zeros included. ``"difference"``: ``array`` is to be added.
-        ``"bits"``: floats that are so many neighbours apart. ``"whole"``: ``array`` takes the other one's place.
+        ``"same"``: all bits are equal, including signs of zeros. ``"difference"``: ``array`` is added. ``"bits"``:
+        ``array`` counts steps to neighbouring floats. ``"whole"``: ``array`` replaces the tensor.
     array : ndarray
-        Of the new tensor's shape. Zeros that take no memory, float32 or float64, or int32, where they are the same;
-        float32 or float64 differences of floats; int32 of integers and of bits; else the new tensor itself.
+        An array of the new tensor's shape. For equal tensors, zeros without memory in the type of differences; float32
+        or float64 for differences of floats; int32 for those of integers and of bits; otherwise the new tensor itself.
     """
 
     kind: Kind
@@ -41,14 +41,14 @@ class Difference(NamedTuple):
 
 
 def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Difference:
-    """What makes ``new`` of ``base``.
+    """Return the change from ``base`` to ``new``.
 
     Parameters
     ----------
     base : ndarray or None
-        None where there is no such tensor yet.
+        None if there is no such tensor yet.
     new : ndarray
-        Of any type that models have here, in any byte order and layout.
+        Tensor of any supported type, in any byte order and layout.
     lossless : bool
         Whether every bit of floats counts.
 
@@ -56,12 +56,12 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Dif
     -------
     Difference
         ``"whole"`` for another type or shape, for types without differences (booleans, integers of less than 8 bits),
-        where a difference is not finite, or exceeds int32, and for lossless float8 and float64.
+        for differences that are not finite or exceed int32, and for lossless float8 and float64.
 
     Raises
     ------
     FormatError
-        No model here has tensors of the type.
+        The dtype is not supported.
     """
     stored = _stored(new)
     if base is None or _stored(base) is not stored or base.shape != new.shape:
@@ -81,27 +81,27 @@ def difference(base: Array | None, new: Array, *, lossless: bool = False) -> Dif
 
 
 def add(base: Array, array: Array, kind: Kind) -> Array:
-    """The tensor that :func:`difference` was asked about, or one near it, where the difference was quantized.
+    """Add a difference to a tensor; restores the argument ``new`` of :func:`difference`, up to quantization.
 
     Parameters
     ----------
     base : ndarray
     array : ndarray
-        As many items as ``base`` has, in whatever shape; of ``"whole"`` anything.
+        As many items as in ``base``, in any shape; for ``"whole"``, any tensor.
     kind : str
-        As in :class:`Difference`.
+        Kind as in :class:`Difference`.
 
     Returns
     -------
     ndarray
-        Of the type and shape of ``base``; ``base`` or ``array`` itself where that is the answer. Where ``array`` is 0,
-        or ``base`` is not finite, every bit is that of ``base``; other sums are made in float32 (float64 for float64)
+        Tensor of the type and shape of ``base``; possibly ``base`` or ``array`` itself. Where ``array`` is 0 or
+        ``base`` is not finite, the bits of ``base`` are kept; other sums are computed in float32 (float64 for float64)
         and rounded to the type. Integers wrap.
 
     Raises
     ------
     FormatError
-        Types or sizes do not go together, or a sum of a finite value is not finite.
+        Types or sizes do not match, or the sum of a finite value is not finite.
     """
     if kind in ("same", "whole"):
         return base if kind == "same" else array
@@ -122,7 +122,8 @@ def add(base: Array, array: Array, kind: Kind) -> Array:
 
 
 def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two shapes differ at most in extents of 1: units hold scalars as [1], topologies vectors as [1, C]."""
+    """Return whether two shapes differ only in extents of 1: units store scalars as [1], topologies vectors as [1,
+    C]."""
     extents, others = ([extent for extent in one if extent != 1] for one in (shape, other))
     return extents == others
 
@@ -135,22 +136,22 @@ def _stored(array: Array) -> StoredType:
 
 
 def _counts(stored: StoredType) -> bool:
-    """Whether the type's patterns are integers, all of a byte or more."""
+    """Return whether the type is an integer type of at least one byte."""
     return stored.kind in "iu" and stored.bits >= 8
 
 
 def _work(stored: StoredType) -> np.dtype[Any]:
-    """The type in which differences are made."""
+    """Return the type of differences."""
     return np.dtype(("f8" if stored.bits == 64 else "f4") if stored.kind == "f" else "i4")
 
 
 def _values(stored: StoredType) -> np.dtype[Any]:
-    """The type of integers in the machine's byte order."""
+    """Return the integer type in native byte order."""
     return np.dtype(f"{stored.kind}{stored.itemsize}")
 
 
 def _integer_difference(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> npt.NDArray[np.int32] | None:
-    """New minus base; None where int32 does not hold it."""
+    """Return new minus base; None if it exceeds int32."""
     found: npt.NDArray[np.int32] | None
     if before.itemsize < 4:
         found = np.subtract(after, before, dtype=np.int32)
@@ -162,7 +163,7 @@ def _integer_difference(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> np
 def _float_difference(
     base: Array, new: Array, before: Patterns, after: Patterns, work: np.dtype[Any]
 ) -> npt.NDArray[np.floating[Any]] | None:
-    """New minus base, 0 where their patterns are equal; None where it is not finite."""
+    """Return new minus base, 0 for equal patterns; None if it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         found: npt.NDArray[np.floating[Any]] = np.array(new, work, order="C")
         found -= base.astype(work, copy=False)
@@ -177,7 +178,7 @@ def _float_sum(base: Array, array: Array, stored: StoredType) -> Array:
         added = np.ascontiguousarray(array, work).reshape(-1)
         total: Array = np.add(base.astype(work, order="C", copy=False).reshape(-1), added).astype(stored.dtype)
         finite = np.isfinite(base).reshape(-1)
-        # A sum with 0 may lose the sign of a zero; what becomes of a not-a-number depends on the machine.
+        # Adding 0 may change the sign of a zero; the bits of NaN results depend on the machine.
         np.copyto(total.view(stored.pattern), bit_patterns(base), where=(added == 0) | ~finite)
         if not np.isfinite(total[finite]).all():
             raise FormatError(f"base and difference add up to more than {stored.name} holds")
@@ -185,7 +186,7 @@ def _float_sum(base: Array, array: Array, stored: StoredType) -> Array:
 
 
 def _wrapped(before: Patterns, after: Patterns) -> npt.NDArray[np.int32] | None:
-    """The difference modulo the number of patterns, nearest to 0; None where int32 does not hold it."""
+    """Return the difference modulo the number of patterns, nearest to 0; None if it exceeds int32."""
     found = (after - before).view(f"i{before.itemsize}")
     if found.itemsize == 8 and found.size and (found.min() < -(1 << 31) or found.max() >= 1 << 31):
         return None
@@ -193,7 +194,7 @@ def _wrapped(before: Patterns, after: Patterns) -> npt.NDArray[np.int32] | None:
 
 
 def _ordered(patterns: Patterns) -> Patterns:
-    """Patterns of floats so that neighbours differ by 1, modulo their number: -0.0 is next to 0.0."""
+    """Map float patterns so that neighbours differ by 1, modulo their number: -0.0 is next to 0.0."""
     sign, number = 8 * patterns.itemsize - 1, patterns.dtype.type
     found: Patterns = np.right_shift(patterns, number(sign))
     found *= number((1 << sign) - 1)
@@ -201,4 +202,4 @@ def _ordered(patterns: Patterns) -> Patterns:
     return found
 
 
-_unordered = _ordered  # that is its own inverse
+_unordered = _ordered  # the mapping is its own inverse

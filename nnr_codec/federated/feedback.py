@@ -1,4 +1,4 @@
-"""What updates leave out, for the next one."""
+"""Error feedback: coding errors of an update are added to the next one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .difference import fits
 
 
 class ErrorFeedback:
-    """What updates left out, to be added to the next ones: ``keep(wanted, decoded)`` after ``wanted = add(update)``.
+    """Coding errors of updates, added to later ones: call ``keep(wanted, decoded)`` after ``wanted = add(update)``.
 
     Attributes
     ----------
     residual : dict of str to ndarray
-        By tensor, float32, or float64 for float64. At most the floats of the last update.
+        Errors by tensor, float32, or float64 for float64; at most the float tensors of the last update.
 
     It can be pickled.
     """
@@ -26,20 +26,20 @@ class ErrorFeedback:
         self.residual: dict[str, Array] = {}
 
     def add(self, update: Mapping[str, Array]) -> dict[str, Array]:
-        """The update and what earlier ones left out.
+        """Return the update plus the errors of earlier ones.
 
-        Integers stay as they are. So do tensors with a residual of another shape or type, or whose sum with it is not
-        finite: what was left out of them is forgotten, and with it that of tensors which the update does not have.
+        Integers are unchanged, as are tensors whose residual has another shape or type or whose sum is not finite;
+        their residuals are discarded, like those of tensors that the update lacks.
 
         Parameters
         ----------
         update : mapping of str to ndarray
-            Differences; a tensor of zeros gets what is left of it.
+            Differences; a tensor of zeros gets its residual.
 
         Returns
         -------
         dict of str to ndarray
-            Sums are of the type of the residual.
+            Sums in the type of the residual.
         """
         added: dict[str, Array] = {}
         for name, array in update.items():
@@ -54,16 +54,16 @@ class ErrorFeedback:
         return added
 
     def keep(self, wanted: Mapping[str, Array], decoded: Mapping[str, Array]) -> None:
-        """Remember what is left out of an update, in the place of what was remembered before.
+        """Store the coding errors of an update, replacing earlier ones.
 
-        Nothing is of a tensor that was decoded in another shape, or has values that are not finite.
+        Tensors decoded in another shape or with values that are not finite are skipped.
 
         Parameters
         ----------
         wanted : mapping of str to ndarray
-            As :meth:`add` gave it.
+            Result of :meth:`add`.
         decoded : mapping of str to ndarray
-            What decoders get; a tensor that it lacks is all 0.
+            Result of decoding; a missing tensor counts as 0.
         """
         residual: dict[str, Array] = {}
         for name, array in wanted.items():
@@ -79,5 +79,5 @@ class ErrorFeedback:
         self.residual = residual
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Discard all residuals."""
         self.residual = {}

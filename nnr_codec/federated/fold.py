@@ -1,4 +1,4 @@
-"""Batch normalizations folded on both sides of an update, so that mean and variance cost nothing (8.2.1)."""
+"""Folding of batch normalizations on both sides of an update, so that mean and variance need no bits (8.2.1)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from ..model import Model, Wiring
 
 
 def fold(model: Model) -> Model:
-    """The model with its batch normalizations folded: gamma is alpha, beta is delta, mean 0, variance 1 - epsilon.
+    """Return the model with its batch normalizations folded: gamma is alpha, beta is delta, mean 0, variance 1 -
+    epsilon.
 
-    The network is the same, up to rounding. What is folded stays as it is.
+    The outputs of the network stay the same, up to rounding. Folding is idempotent.
 
     Parameters
     ----------
     model : Model
-        Its blocks, or its topology, tell of batch normalizations and their epsilon.
+        A model whose blocks or topology define batch normalizations and their epsilon.
 
     Returns
     -------
     Model
-        Tensors have the types and shapes that they had.
+        The model; tensors keep their types and shapes.
 
     Raises
     ------
     EncodeError
-        There is no batch normalization to fold, or one has values for which there is no such thing.
+        There is no batch normalization, or one has values that cannot be folded.
     """
     wiring = formats.wiring(model.topology) if model.topology else Wiring()
     wiring = replace(wiring, blocks=(*model.blocks, *wiring.blocks))

@@ -1,8 +1,8 @@
 """Stochastic binary-ternary quantization of updates (ISO/IEC 15938-17:2024, 5.2, 5.3, 9.2.4; 4.3: q_b, q_t, pi_t, tau).
 
-The matrices of an update become multiples -1, 0 and 1 of a step of their own. After "Stochastic Binary-Ternary
-Quantization for Communication Efficient Federated Computation" (ICIP 2022), and the sparse binary and sparse ternary
-compression of Sattler and others (2018, 2019). Decisions are made by integers.
+Matrices of an update become multiples -1, 0 and 1 of a step size for each matrix, as in "Stochastic Binary-Ternary
+Quantization for Communication Efficient Federated Computation" (ICIP 2022) and the sparse binary and sparse ternary
+compression of Sattler et al. (2018, 2019). Decisions use integer arithmetic.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..errors import EncodeError, Option
 from ..model import Array
 from ..tensor.quant import step_size
 
-#: The probability of ternary quantization, unless the caller says otherwise.
+#: Default probability of ternary quantization.
 TERNARY = 0.5
-#: Steps that every bitstream can express, whatever its QuantizationParameter.
+#: qp range that every bitstream can represent, whatever its QuantizationParameter.
 LEAST_QP, GREATEST_QP = -(1 << (5 + DENSITY)), (1 << (5 + DENSITY)) - 1
-#: Neither the trellis nor a codebook has anything to choose where all levels are known.
+#: All levels are known, so trellis and codebook have no choice.
 KNOWN = {"dependent_quantization": False, "rate": 0, "codebook": 0}
 
 
@@ -39,9 +39,9 @@ class BinaryTernary:
     Parameters
     ----------
     ratio : float
-        The part of the parameters of each matrix, 0..1, that becomes 0.
+        Share of the parameters of each matrix, 0..1, that is set to 0.
     probability : float
-        That of ternary quantization, 0..1.
+        Probability of ternary quantization, 0..1.
     """
 
     ratio: float
@@ -54,20 +54,19 @@ class BinaryTernary:
         *place: str | int,
         ties: Mapping[str, str] | None = None,
     ) -> dict[str, Array]:
-        """The matrices of an update, each of 0 and one magnitude.
+        """Return the quantized matrices of an update, each with 0 and one magnitude.
 
-        Others have no part in it: vectors, integers, tensors that are exact or not reducible, and those whose magnitude
-        is no step.
+        Vectors, integers, exact or non-reducible tensors, and tensors whose magnitude is not a step size are left out.
 
         Parameters
         ----------
         tensors : iterable of str and ndarray
-            Differences, of which floats are float32 or float64.
+            Differences; floats are float32 or float64.
         config : EncoderConfig
         place : str or int
-            What draws depend on beside the values and the name of a tensor.
+            Seeds of the random draws beside the values and name of a tensor.
         ties : mapping of str to str, optional
-            Tensors that are to be the same as others.
+            Tensors that must stay equal to others.
         """
         found: dict[str, Array] = {}
         for name, array in tensors:
@@ -85,16 +84,16 @@ class BinaryTernary:
 def stepped(
     found: Mapping[str, Array], config: EncoderConfig, before: Mapping[str, Array]
 ) -> tuple[dict[str, Array], EncoderConfig]:
-    """What :class:`BinaryTernary` quantized, in steps, and the options by which just that is coded.
+    """Return the results of :class:`BinaryTernary` in step sizes, and the options that code exactly them.
 
     Parameters
     ----------
     found : mapping of str to ndarray
-        Magnitudes become the nearest step of a QpDensity of 7.
+        Quantized matrices. Magnitudes become the nearest step size of a QpDensity of 7.
     config : EncoderConfig
     before : mapping of str to ndarray
-        What is to be subtracted (9.2.4). As a rule it has one magnitude, too: then the new one is a power of two times
-        that, so that all differences are multiples of the lesser.
+        Tensors to be subtracted (9.2.4). They usually have one magnitude too; the new one is then a power of two times
+        that, so that all differences are multiples of the smaller one.
     """
     arrays: dict[str, Array] = {}
     options: dict[str, dict[str, Any]] = {}
@@ -110,7 +109,7 @@ def stepped(
 
 
 def binary_ternary_of(sbt: float | None, sbt_ternary: float | None, config: EncoderConfig) -> BinaryTernary | None:
-    """The quantization that two options ask for, None for none; EncodeError for what means nothing."""
+    """Return the quantization of two options, or None; EncodeError for invalid or ineffective values."""
     for name, part in (("sbt", sbt), ("sbt_ternary", sbt_ternary)):
         if part is not None and not _is_part(part):
             raise EncodeError(Option(name), f" is a number within 0..1, not {part!r}")
@@ -128,14 +127,14 @@ def _is_part(value: object) -> bool:
 
 
 def _target(name: str, ties: Mapping[str, str]) -> str:
-    """The tensor that a name stands for at last."""
+    """Return the final target of a tie."""
     for _ in ties:
         name = ties.get(name, name)
     return name
 
 
 def _nearest(array: Array) -> int | None:
-    """The qp of the step that is nearest to the largest magnitude; None where that is not within the range of steps."""
+    """Return the qp of the step size nearest to the largest magnitude; None if it is out of range."""
     largest = float(np.abs(array).max())
     if not step_size(LEAST_QP, DENSITY) <= largest <= step_size(GREATEST_QP, DENSITY):
         return None
@@ -145,7 +144,7 @@ def _nearest(array: Array) -> int | None:
 
 
 def _octaves_from(last: int, qp: int) -> int:
-    """The qp of that power of two times the step of another one that is nearest to the step of ``qp``."""
+    """Return the qp of the power of two times another step size that is nearest to the step size of ``qp``."""
     fraction, octaves = frexp(step_size(qp, DENSITY) / step_size(last, DENSITY))
     found = last + ((octaves if fraction >= 0.75 else octaves - 1) << DENSITY)
     beyond = (found > GREATEST_QP) - (found < LEAST_QP)
@@ -153,9 +152,9 @@ def _octaves_from(last: int, qp: int) -> int:
 
 
 def is_ternary(array: Floats, probability: float, *place: str | int) -> bool:
-    """What is drawn for a tensor: ternary quantization with this probability (pi_t), binary otherwise.
+    """Draw ternary quantization of a tensor with this probability (pi_t); otherwise it is binary.
 
-    The draw is a digest of the tensor's values and of ``place``, such as the device, the round and the tensor's name.
+    The draw is a digest of the tensor's values and of ``place``, such as device, round and tensor name.
     """
     digest = sha256(repr(place).encode())
     digest.update(array.astype(array.dtype.newbyteorder("<"), order="C").tobytes())
@@ -164,23 +163,23 @@ def is_ternary(array: Floats, probability: float, *place: str | int) -> bool:
 
 
 def binary_ternary(array: Floats, ratio: float, *, ternary: bool) -> Floats:
-    """A tensor of which most parameters are 0, and all others have one magnitude, mu.
+    """Return a tensor whose values are 0 or have a single magnitude, mu.
 
     Parameters
     ----------
     array : ndarray of float32 or float64
-        Of any shape; the difference of two tensors.
+        Difference of two tensors, of any shape.
     ratio : float
-        The part of the parameters, 0..1, that becomes 0: those whose magnitude is at most the threshold tau. If tau is
-        the largest magnitude, those that have it stay.
+        Fraction of the values, 0..1, that become 0: those with a magnitude of at most the threshold tau. If tau is the
+        largest magnitude, values of that magnitude are kept.
     ternary : bool
-        True: what stays is mu or -mu, of which mu is the mean magnitude. False: only one sign stays, the one whose mean
-        magnitude, which is mu, is greater; of equal ones the positive one.
+        True: kept values become mu or -mu; mu is their mean magnitude. False: only values of one sign are kept, that
+        with the greater mean magnitude, mu; the positive sign if both are equal.
 
     Returns
     -------
     ndarray
-        Of the same shape and type; ``array`` itself where it is empty, all 0 or not finite.
+        Array of the same shape and type; ``array`` itself if it is empty, all zero or not finite.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     magnitudes: Floats = np.abs(flat)
@@ -194,14 +193,14 @@ def binary_ternary(array: Floats, ratio: float, *, ternary: bool) -> Floats:
         kept = negative if rest and (not count or total * rest < other * count) else positive
     total, count = _sum(magnitudes[kept], largest)
     fraction, exponent = frexp(largest)
-    mu = ldexp(min(total / count / (1 << PRECISION), fraction), exponent)  # which rounding may have made larger
+    mu = ldexp(min(total / count / (1 << PRECISION), fraction), exponent)  # rounding can make the mean larger
     found: Floats = np.zeros_like(flat)
     found[kept] = np.copysign(flat.dtype.type(mu), flat[kept])
     return found.reshape(array.shape)
 
 
 def _above(magnitudes: Floats, ratio: float) -> Mask:
-    """Which magnitudes are above the threshold, as this part of them is not; at least one is there, not 0."""
+    """Return a mask of the magnitudes above the threshold, a quantile; at least one, which is not 0."""
     below = min(share(ratio, magnitudes.size), magnitudes.size - 1)
     tau = np.partition(magnitudes, below - 1)[below - 1] if below else magnitudes.dtype.type(0)
     above: Mask = np.asarray(magnitudes > tau)
@@ -209,5 +208,5 @@ def _above(magnitudes: Floats, ratio: float) -> Mask:
 
 
 def _sum(magnitudes: Floats, largest: float) -> tuple[int, int]:
-    """The sum of magnitudes as multiples of what :func:`integers` has them in, and how many there are."""
+    """Return the sum of magnitudes, in units of :func:`integers`, and their count."""
     return sum(int(integers(part, largest).sum()) for part in chunks(magnitudes)), magnitudes.size

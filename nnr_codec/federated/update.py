@@ -1,4 +1,4 @@
-"""Updates as bitstreams: of two models, or one after another with what was sent before (6.4.3.7, 9.2.4, 10.3.4.2.2).
+"""Encoding of updates: of two models, or in sequence with earlier updates (6.4.3.7, 9.2.4, 10.3.4.2.2).
 
 Clause numbers refer to ISO/IEC 15938-17:2024.
 """
@@ -6,6 +6,7 @@ Clause numbers refer to ISO/IEC 15938-17:2024.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -32,10 +33,12 @@ from ..encoder.prepared import Prepared
 from ..encoder.rate_distortion import power
 from ..encoder.reduce.sparsify import sparsify
 from ..encoder.schedule import Pool, TensorReader
+from ..encoder.tensor_report import TensorReport
 from ..encoder.update_tree import Link, Links
 from ..errors import EncodeError, Option
 from ..limits import Limits
 from ..model import Array, Model
+from ..report.encoded import EncodeReport, Notes, Witness
 from .apply import identity
 from .difference import Difference, difference
 from .feedback import ErrorFeedback
@@ -50,22 +53,22 @@ if TYPE_CHECKING:
 
     Source = str | os.PathLike[str] | BinaryIO | bytes | bytearray | memoryview
 
-#: How an update names the node that it continues (Table 8).
+#: Values of the option ``parent``: identification of the parent node (Table 8).
 PARENTS = {
     "node": ICNN_NDU_ID,
     "sha256": ICNN_NDU_PL_SHA256,
     "sha512": ICNN_NDU_PL_SHA512,
     "external": ICNN_NDU_EXT,
 }
-#: How many values of device_id decoders take, whatever their limits: those of Exp-Golomb codes of max_eg_bits.
+#: Number of device_id values that decoders accept with any limits: the range of Exp-Golomb codes of max_eg_bits.
 DEVICES = 1 << 32
-#: Magnitudes of differences in float64 that float32 holds, which may have to be.
+#: Range of float64 differences that float32 can represent, in which they may be coded.
 FLOAT32 = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
-#: What added to the largest bfloat16, or float32, is less than half of its last place.
+#: Bound below which a value added to the largest bfloat16 or float32 is less than half of its last place.
 LOST = 2.0**96
-#: Residuals are coded only where their squares add up to less than this part of those of the updates.
+#: Residuals are coded only if their energy is below this share of the energy of the updates.
 PROMISE = 0.9
-#: By how many octaves the steps of uniform quantization are larger at the error of dependent quantization.
+#: Octaves by which the step size of uniform quantization is larger at the same error as dependent quantization.
 UNIFORM = 0.8
 
 
@@ -77,37 +80,41 @@ def encode_update(
     lossless: bool = False,
     sbt: float | None = None,
     sbt_ternary: float | None = None,
+    report: EncodeReport | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
     **options: Unpack[EncoderOptions],
 ) -> bytes:
-    """Encode what makes one model of another one.
+    """Encode the difference between two models.
 
-    Tensors that are the same are left out. Those that are new, or of another shape or type than the base's, and those
-    whose difference is not finite, are coded whole; of integers every bit is kept.
+    Equal tensors are omitted. Tensors that are new, have another shape or type than in the base, or have a difference
+    that is not finite are coded whole. Integers are lossless.
 
     Parameters
     ----------
     base, new : Model, mapping of str to ndarray, path or binary file
     config : EncoderConfig, optional
-        ``EncoderConfig.preset("update")`` by default. Goals are about the differences, and ``quality`` about each
-        tensor by itself; with ``fold_batchnorm`` the models have folded batch normalizations (8.2.1).
+        Default: ``EncoderConfig.preset("update")``. Goals apply to the differences, and ``quality`` to each tensor
+        separately; with ``fold_batchnorm``, both models have folded batch normalizations (8.2.1).
     lossless : bool
-        Keep every bit of ``new``. Tensors with ``exact`` are kept so in any case.
+        Keep every bit of ``new``. Tensors with ``exact`` are lossless in any case.
     sbt, sbt_ternary : float, optional
-        As for :class:`UpdateEncoder`. What of the differences is quantized so is in memory as a whole.
+        As for :class:`UpdateEncoder`. The differences quantized this way are held in memory together.
+    report : EncodeReport, optional
+        Filled with sizes, errors and statistics of the coded differences; ``ratio`` is relative to all of ``new``.
     jobs, executor, options
         As for :func:`nnr_codec.encode`.
 
     Returns
     -------
     bytes
-        Its base_model_id is :func:`nnr_codec.identity` of the base, which :func:`nnr_codec.apply_update` checks.
+        The bitstream. Its base_model_id is the :func:`nnr_codec.identity` of the base, which
+        :func:`nnr_codec.apply_update` checks.
 
     Raises
     ------
     EncodeError
-        A tensor of the base is missing in ``new``, or cannot be coded as asked.
+        A tensor of the base is missing in ``new``, or a tensor cannot be coded with these options.
     FormatError
         A model file is malformed.
     """
@@ -148,12 +155,26 @@ def encode_update(
         model = replace(model, tensors=overlaid(tensors, found))
     else:
         settings = _steps(model, whole, settings, lossless)
-    prepared = Prepared(model, model, links=links)
-    return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
+    prepared = Prepared(model, model, links=links, source=after)
+    if report is None:
+        return b"".join(encode_units(prepared, settings, jobs=jobs, executor=executor, asked=asked))
+    report.config = asked
+    notes, witness, started = Notes(prepared, report), Witness(prepared, report), time.perf_counter()
+
+    def note(tensor: TensorReport) -> None:
+        notes.take(tensor)
+
+    units = []
+    for unit in encode_units(prepared, settings, note, jobs=jobs, executor=executor, statistics=True, asked=asked):
+        units.append(unit)
+        witness.take(unit)
+    witness.finish()
+    report.nbytes, report.seconds = sum(map(len, units)), time.perf_counter() - started - witness.seconds
+    return b"".join(units)
 
 
 def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]) -> dict[str, str]:
-    """The ties that hold for differences, too: those of both models, of tensors of which the same is coded."""
+    """Return the ties of both models that also hold for differences that are coded in the same way."""
     return {
         name: target
         for name, target in after.aliases.items()
@@ -163,20 +184,20 @@ def _ties(before: Model, after: Model, kinds: Mapping[str, str], exact: set[str]
 
 
 class _Differences(Mapping[str, Array]):
-    """What an update says of each tensor that it changes, made when it is asked for unless it is kept.
+    """Differences of all changed tensors, computed on access unless they are kept.
 
     Parameters
     ----------
     base, new : mapping of str to ndarray
     exact : set of str
-        The tensors of which every bit counts.
+        Tensors to store losslessly.
     keep : bool
-        Whether to make all of them at once.
+        Whether to compute all of them at once.
 
     Attributes
     ----------
     kinds : dict of str to str
-        Of each tensor; see :class:`Difference`.
+        Kind of difference of each tensor; see :class:`Difference`.
     """
 
     def __init__(self, base: Mapping[str, Array], new: Mapping[str, Array], exact: set[str], *, keep: bool) -> None:
@@ -206,12 +227,12 @@ class _Differences(Mapping[str, Array]):
 
 
 def _coded(found: Difference) -> Array:
-    """What is coded of a difference, which has at least one dimension."""
+    """Return the array to code for a difference, with at least one dimension."""
     return found.array if found.kind == "whole" else found.array.reshape(found.array.shape or 1)
 
 
 def _overflows(found: Difference, new: Array) -> bool:
-    """Whether quantization may take a difference of floats, or the sum with it, out of its type."""
+    """Return whether a float difference, or the sum with it, may overflow by quantization."""
     if found.kind != "difference" or found.array.dtype.kind != "f":
         return False
     largest = _largest(found.array)
@@ -226,54 +247,55 @@ def _overflows(found: Difference, new: Array) -> bool:
 
 
 def _largest(array: Array) -> float:
-    """The largest magnitude."""
+    """Return the largest magnitude."""
     return float(max(array.max(initial=0), -array.min(initial=0)))
 
 
 class UpdateEncoder:
-    """Encodes one update after another, each with the help of those before it.
+    """Encoder of a sequence of updates that uses earlier ones as references.
 
     Parameters
     ----------
     config : EncoderConfig, optional
-        ``EncoderConfig.preset("update")`` by default.
+        Default: ``EncoderConfig.preset("update")``.
     device_id : int
-        Of the sender, in the headers of all tensors: small numbers take few bits.
+        Identifier of the sender, in the headers of all tensors; small numbers take fewer bits.
     parent : str
-        How an update names the one that it continues: ``"node"`` by device_id, parameter_id and put_node_depth;
-        ``"sha256"`` and ``"sha512"`` by that digest of each tensor's payload, 32 or 64 bytes; ``"external"`` not at
-        all, so that nothing of the ones before is used (Table 8).
+        Identification of the previous update: ``"node"`` by device_id, parameter_id and put_node_depth; ``"sha256"``
+        and ``"sha512"`` by the digest of each tensor's payload, 32 or 64 bytes; ``"external"`` without one, so that
+        earlier updates are not used (Table 8).
     base_model_id : str
-        What base_model_id says before the place of the bitstream among those of the sender.
+        First part of base_model_id, before the position of the bitstream in the sender's sequence.
     error_feedback : bool
-        Add to each update what the one before lost.
+        Add the coding error of the previous update to each update.
     sparsity : float, optional
-        The part of the parameters, 0..1, that is set to zero: the small ones of each tensor.
+        Share of the parameters, 0..1, that is set to zero: the smallest of each tensor.
     structured_sparsity : float, optional
-        Likewise, but rows of tensors, those of the least mean magnitude.
+        The same for rows of tensors, those with the smallest mean magnitude.
     sbt : float, optional
-        The part of the parameters of each matrix, 0..1, that is set to zero, while all others get one magnitude:
-        stochastic binary-ternary quantization. Goals are about the other tensors then.
+        Share of the parameters of each matrix, 0..1, that is set to zero; all others get one magnitude (stochastic
+        binary-ternary quantization). Goals then apply to the other tensors.
     sbt_ternary : float, optional
-        The probability, 0..1, with which both signs are left in a matrix, and not just one; 0.5 by default.
+        Probability, 0..1, that a matrix keeps both signs instead of one; default 0.5.
     state : UpdateState, optional
-        What was sent before: that of an encoder, or of a decoder, which decoded all of this one's bitstreams. It stays
-        as it is.
+        State after earlier updates, from an encoder or from a decoder that decoded all bitstreams of this sender. It is
+        not changed.
     names : iterable of str
-        Tensors in the order of their parameter_ids; others follow. By default those of ``state``, with theirs.
+        Tensors in the order of their parameter_ids; further ones are appended. Default: those of ``state``, with its
+        ids.
     **options
         As for :func:`nnr_codec.encode`.
 
     Attributes
     ----------
     state : UpdateState
-        What a decoder has that decoded the last bitstream.
+        State of a decoder after the last bitstream.
     decoded : Update
-        What it got of that.
+        Result of decoding the last bitstream.
     feedback : ErrorFeedback or None
-        What is to be added to the next update.
+        Coding errors to add to the next update.
 
-    It can be pickled. Raises EncodeError for options that updates cannot have.
+    It can be pickled. Raises EncodeError for options that do not apply to updates.
     """
 
     def __init__(
@@ -315,14 +337,14 @@ class UpdateEncoder:
         self._ids = {name: parameter_id for parameter_id, name in enumerate(names)}
         if not self._ids and (sender := self.state.senders.get(self._device_id)):
             self._ids = {node.name: number for number, node in sender.nodes.items() if isinstance(number, int)}
-        self._depths: dict[int, int] = {}  # the largest put_node_depth by parameter_id, for after reset()
+        self._depths: dict[int, int] = {}  # largest put_node_depth by parameter_id, for use after reset()
         self._anew = False
         self.decoded = Update()
         self.feedback = ErrorFeedback() if error_feedback else None
 
     @property
     def state(self) -> UpdateState:
-        """What a decoder has that decoded the last bitstream."""
+        """State of a decoder after the last bitstream."""
         return self._decoder.state
 
     def encode(
@@ -334,23 +356,23 @@ class UpdateEncoder:
         jobs: int = 1,
         executor: Executor | None = None,
     ) -> bytes:
-        """Encode an update; tensors of zeros are left out.
+        """Encode an update; all-zero tensors are omitted.
 
         Parameters
         ----------
         update : mapping of str to ndarray
-            Differences: floats, all finite, or integers that 32 bits hold.
+            Differences: finite floats, or integers within 32 bits.
         whole : mapping of str to ndarray, optional
-            Tensors of any type that take the place of the base's.
+            Tensors of any type that replace those of the base.
         performance : Performance, optional
-            Of the model with this update (6.4.4.3).
+            Statements about the updated model (6.4.4.3).
         jobs, executor
             As for :func:`nnr_codec.encode`.
 
         Raises
         ------
         EncodeError
-            A tensor cannot be coded as asked; the encoder is as it was.
+            A tensor cannot be coded with these options; the encoder is unchanged.
         """
         whole = dict(whole or {})
         if both := update.keys() & whole.keys():
@@ -395,7 +417,7 @@ class UpdateEncoder:
             if residuals := self._residuals({**tensors, **arrays}, before):
                 try:
                     other = coded({**tensors, **arrays}, steps, residuals)
-                except EncodeError:  # residuals that no step suits
+                except EncodeError:  # no step size fits the residuals
                     other = data
                 if settings.nnr_pre or len(other) < len(data):
                     data = other
@@ -409,28 +431,29 @@ class UpdateEncoder:
         return data
 
     def adopt(self, data: Bitstream) -> Update:
-        """Decode a base model's bitstream, as its receivers do: the next update may name its payloads by their hashes.
+        """Decode the bitstream of a base model, as its receivers do, so that the next update can name its payloads by
+        hash.
 
-        Raises what :meth:`UpdateDecoder.decode` raises.
+        Raises the errors of :meth:`UpdateDecoder.decode`.
         """
         return self._decoder.decode(data)
 
     def reset(self) -> None:
-        """Let the next bitstream refer to nothing before it, as it has to where one was lost."""
+        """Make the next bitstream independent of earlier ones, which is necessary after a loss."""
         state = self.state.fork()
-        state.renew(self._device_id, keep_base=False)  # whose tensors may be in the one that was lost
+        state.renew(self._device_id, keep_base=False)  # the lost bitstream may contain base tensors
         self._decoder.state = state
         self._anew = True
 
     # ------------------------------------------------------------------------------------------ the tree
     def _lineage(self) -> Lineage:
-        """The place of the next bitstream."""
+        """Return the position of the next bitstream."""
         last = self.state.lineages.get(self._device_id)
         token = last.token if last and not self._anew and self._parent != "external" else ""
         return Lineage(self._base_model_id, self._device_id, last.number + 1 if last else 1, token)
 
     def _link(self, name: str, array: Array, parameter_id: int, is_whole: bool, is_residual: bool) -> Link:
-        """The place of a tensor in its tree."""
+        """Return the position of a tensor in its update tree."""
         ids = {"node_id_present_flag": 1, "device_id": self._device_id, "parameter_id": parameter_id}
         if is_whole:
             return Link({**ids, "put_node_depth": 0} if self._parent != "external" else {})
@@ -453,16 +476,16 @@ class UpdateEncoder:
         return Link({**ids, **update}, before, config.temporal_context_modeling, config.hist_dep_sig_prob, is_residual)
 
     def _quantized(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The matrices as binary-ternary quantization has them; nothing without it."""
+        """Return the matrices after binary-ternary quantization; empty if it is not used."""
         if not self._quantization:
             return {}
         place = self._base_model_id, self._device_id, self._lineage().number
         return self._quantization.quantized(tensors.items(), self._config, *place)
 
     def _before(self, tensors: Mapping[str, Array], ids: Mapping[str, int]) -> dict[str, Array]:
-        """The updates before of these tensors, if residuals of them come into question (9.2.4).
+        """Return the previous updates of these tensors, if coding residuals is possible (9.2.4).
 
-        nnr_pre_flag is about all tensors, so that each of them needs an update before (6.4.4.3).
+        nnr_pre_flag applies to all tensors, so each of them needs a previous update (6.4.4.3).
         """
         config = self._config
         if config.nnr_pre is False or config.target_size is not None or config.target_ratio is not None:
@@ -478,7 +501,8 @@ class UpdateEncoder:
         return found
 
     def _residuals(self, tensors: Mapping[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
-        """What tensors differ by from the updates before, if that may be worth it (9.2.4); else nothing."""
+        """Return the differences of tensors from their previous updates if coding them may pay off (9.2.4); else
+        nothing."""
         residuals, energies = {}, [0.0, 0.0]
         for name, cache in before.items():
             array = tensors[name]
@@ -492,7 +516,7 @@ class UpdateEncoder:
 
 
 def _settings(function: Callable[..., Any], config: EncoderConfig | None, options: EncoderOptions) -> EncoderConfig:
-    """The options of updates; EncodeError for those that make no sense of them."""
+    """Return the options for updates; EncodeError for options that do not apply to updates."""
     settings = configured(function, config, options, "update")
     if settings.profile == 0:
         raise EncodeError(Option("profile"), " 0 has no updates (6.3.3.7); use ", Option("profile"), " 1")
@@ -513,7 +537,7 @@ def _settings(function: Callable[..., Any], config: EncoderConfig | None, option
 
 
 def _of_changes(config: EncoderConfig, names: Container[str], changing: Container[str]) -> EncoderConfig:
-    """Options without what is known of tensors of the model that do not change."""
+    """Return options without sensitivities and Hessians of unchanged tensors."""
 
     def kept(known: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return known and {name: value for name, value in known.items() if name in changing or name not in names}
@@ -522,7 +546,7 @@ def _of_changes(config: EncoderConfig, names: Container[str], changing: Containe
 
 
 def _codable(name: str, array: Array) -> Array:
-    """A difference in a type that updates have, with at least one dimension."""
+    """Return a difference in a supported type, with at least one dimension."""
     array = np.asarray(array)
     stored = stored_type(array.dtype)
     array = array.reshape(array.shape or 1)
@@ -541,14 +565,14 @@ def _codable(name: str, array: Array) -> Array:
 
 
 def _continues(node: UpdateNode, array: Array) -> bool:
-    """Whether what a node keeps is of one tensor of this shape and kind, as its contexts and its cache have to be."""
+    """Return whether a node belongs to one tensor of this shape and kind, as its contexts and cache require."""
     kept: tuple[tuple[Array, ...], ...] = (node.levels, node.any_sig, node.updates)
     alike = all(len(arrays) <= 1 and all(one.shape == array.shape for one in arrays) for arrays in kept)
     return alike and all(update.dtype.kind == array.dtype.kind for update in node.updates)
 
 
 def _cached(node: UpdateNode | None, array: Array) -> Array | None:
-    """WeightUpdateCache of a tensor, if there is one of this shape and kind."""
+    """Return WeightUpdateCache of a tensor, if there is one of this shape and kind."""
     return node.updates[0] if node and node.put_node_depth and node.updates and _continues(node, array) else None
 
 
@@ -558,7 +582,7 @@ def _power(array: Array) -> float:
 
 
 def _minus(array: Array, cache: Array) -> Array | None:
-    """Array minus cache; None where the type does not hold it."""
+    """Return array minus cache; None if it exceeds the type."""
     if array.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
             found = np.subtract(array, cache, dtype=array.dtype)
@@ -572,7 +596,8 @@ def _in_int32(array: Array) -> bool:
 
 
 def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: bool) -> EncoderConfig:
-    """Options in which the goals of differences are steps, and tensors that are whole have those of whole models."""
+    """Return options with step sizes instead of goals for differences; whole tensors get the defaults of whole
+    models."""
     usual: dict[str, Any] = {"exact": True} if lossless else {"qp": None}
     config = config.overridden({name: usual for name in whole if not config.for_tensor(name).exact})
     with Pool() as pool:
@@ -580,7 +605,7 @@ def _steps(model: Model, whole: Iterable[str], config: EncoderConfig, lossless: 
 
 
 def _uniform(config: EncoderConfig, names: Iterable[str]) -> EncoderConfig:
-    """Uniform quantization of about the same error (6.4.4.3)."""
+    """Return options for uniform quantization with about the same error (6.4.4.3)."""
     changed: dict[str, dict[str, Any]] = {}
     for name in names:
         options = config.for_tensor(name)

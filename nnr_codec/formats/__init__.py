@@ -1,6 +1,6 @@
-"""Model formats: loading and saving by name, content or suffix, and what format modules share.
+"""Model formats: loading and saving by name, content or file extension, and helpers shared by format modules.
 
-On reading the content decides, on writing the suffix; :mod:`.registry` knows which formats there are.
+The content determines the format for reading, the file extension for writing; :mod:`.registry` lists the formats.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..errors import FormatError, LimitError
 from ..limits import Limits
 from ..model import Array, Channels, Model, StatefulModule, Topology, Wiring
 from ..model import described as type_and_shape
+from .diagnosis import diagnose, model_file
 from .plugins import FormatWarning
 from .registry import (
     ChannelFormat,
@@ -31,12 +32,14 @@ from .registry import (
     StreamFormat,
     TopologyFormat,
     Writing,
+    begins,
     by_suffix,
     check_topology,
     get,
     names,
     needs_topology,
     of_topology,
+    opened_file,
     reading,
     recognise,
     require,
@@ -89,7 +92,7 @@ __all__ = [
     "writing",
 ]
 
-#: A topology, a model of which only the topology is used, or the path or file of either.
+#: A topology, a model of which only the topology is used, or a path or file of either.
 TopologySource = Topology | Model | str | os.PathLike[str] | BinaryIO
 
 _CHUNK = 1 << 20
@@ -98,31 +101,31 @@ _IN_MEMORY = 1 << 20
 
 @runtime_checkable
 class Deferred(Protocol):
-    """Tensors of a model that take work each time they are asked for; formats tell them what they will ask for."""
+    """Lazy tensors that are computed on each access; formats announce the order in which they read them."""
 
     def announce(self, names: Iterable[str]) -> None:
-        """What will be asked for, in this order."""
+        """Announce the names that will be read, in this order."""
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of a tensor, without the work."""
+        """Return the dtype and shape of a tensor without computing it."""
 
 
 def announce(model: Model, names: Iterable[str]) -> None:
-    """Say which tensors a format is about to ask for, each as often as it is there; without this all, in order."""
+    """Announce the tensors that a format will read, with repetitions; the default is all of them, once, in order."""
     if isinstance(model.tensors, Deferred):
         model.tensors.announce(names)
 
 
 def described(model: Model, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of a tensor, without reading it where that is known."""
+    """Return the dtype and shape of a tensor, without reading it if possible."""
     return type_and_shape(model.tensors, name)
 
 
 def warn_of_loss(model: Model, what: str, *kept: str, own: str = "\0") -> None:
-    """Warn (FormatWarning) of what a model has and ``what``, as a file of some format, does not keep.
+    """Issue a FormatWarning for parts of a model that ``what``, a file of some format, cannot store.
 
-    Besides the tensors, that may be the "topology", the "metadata" and the "ties"; ``kept`` are those that it keeps,
-    ``own`` is how the keys of metadata begin that the format has put there.
+    These may be the "topology", the "metadata" and the "ties"; ``kept`` lists the parts that are stored, and ``own`` is
+    the prefix of metadata keys that the format itself created.
     """
     metadata = any(not str(key).startswith(own) for key in model.metadata)
     has = {"topology": model.topology is not None, "metadata": metadata, "ties": bool(model.aliases)}
@@ -134,14 +137,14 @@ def warn_of_loss(model: Model, what: str, *kept: str, own: str = "\0") -> None:
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
-    """The first names, as ASCII and cut where they are long, and how many there are besides."""
+    """Return the first names in ASCII, truncated if long, and the number of further names."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(ascii(name[:80]) for name in names[:most]) + more
 
 
 def is_text(text: str) -> bool:
-    """Whether there is no half of a surrogate pair, which no UTF-8 has."""
+    """Return whether the text has no lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -150,17 +153,17 @@ def is_text(text: str) -> bool:
 
 
 def wiring(topology: Topology) -> Wiring:
-    """What a topology says of its tensors; nothing when its format does not tell, or its text cannot be read."""
+    """Return the information of a topology about its tensors; empty if its format has none, or if it is unreadable."""
     return readable_wiring(topology) or Wiring()
 
 
 def readable_wiring(topology: Topology) -> Wiring | None:
-    """Return what :func:`wiring` returns, or None if the text cannot be read; the last four results are kept."""
+    """Return the result of :func:`wiring`, or None if the text is unreadable; the last four results are cached."""
     module = of_topology(topology)
     return _wiring_by(cast(Hashable, module), topology) if module else Wiring()
 
 
-@lru_cache(maxsize=4)  # base model and update, each also as given by the caller
+@lru_cache(maxsize=4)  # base model and update, each also as passed by the caller
 def _wiring_by(module: Hashable, topology: Topology) -> Wiring | None:
     try:
         return cast(GraphFormat, module).wiring(topology)
@@ -169,9 +172,10 @@ def _wiring_by(module: Hashable, topology: Topology) -> Wiring | None:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]] | None = None) -> tuple[Channels, ...]:
-    """Which channels of its network could be removed; none when its format does not tell, or its text is not read.
+    """Return the channels of the network that could be removed; empty if the format defines none, or if it is
+    unreadable.
 
-    ``shapes`` are those of tensors that pruning has made smaller than the topology says.
+    ``shapes`` are those of tensors that pruning made smaller than in the topology.
     """
     module = of_topology(topology)
     try:
@@ -181,9 +185,9 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]] | None = 
 
 
 def topology_of(source: TopologySource | None, *, limits: Limits | None = None) -> Topology | None:
-    """The topology that somebody gives as such, as a model, or as the path or file of one; None for None.
+    """Return the topology given directly, as a model, or as the path or file of one; None for None.
 
-    Raises FormatError when it is none, and as :func:`load`.
+    Raises FormatError for an invalid topology, and the errors of :func:`load`.
     """
     if source is None:
         return None
@@ -196,39 +200,22 @@ def topology_of(source: TopologySource | None, *, limits: Limits | None = None) 
         topology = source.topology
     else:
         limits = limits or Limits()
-        with opened(source, limits) as file, _named(file) as what:
-            form = _format_of(file, None)
-            if isinstance(form, TopologyFormat):
-                topology = form.load_topology(file, limits)
+        with opened(source, limits) as found:
+            file = model_file(found)
+            with _named(file) as what:
+                form = _format_of(file, None)
+                if isinstance(form, TopologyFormat):
+                    topology = form.load_topology(file, limits)
     if topology is None:
         raise FormatError(f"{what} has no topology; give a graph.nnef, or a model that has one")
     return topology
 
 
-@contextlib.contextmanager
-def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A binary file: of a path, or the one given, at its start."""
-    if isinstance(source, Path):
-        with open(source, "rb") as file:
-            yield file
-    else:
-        source.seek(0)
-        yield source
-
-
-def begins(source: Path | BinaryIO, magic: bytes) -> bool:
-    """Whether a file has these bytes at its start; what is no file has none."""
-    if isinstance(source, Path) and not source.is_file():
-        return False
-    with opened_file(source) as file:
-        return file.read(len(magic)) == magic
-
-
 def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
-    """Read an array's bytes from the present position; FormatError, which begins with ``what``, at an early end."""
+    """Read the bytes of an array from the current position; FormatError, prefixed with ``what``, at an early end."""
     source, target = cast(io.BufferedIOBase, file), array.reshape(-1).view("u1").data
     while target:
-        # In parts, because some files read into memory of their own first.
+        # In parts, because some file objects read into their own buffer first.
         count = source.readinto(target[:_CHUNK])
         if not count:
             raise FormatError(f"{what}: the file ends {len(target)} bytes early")
@@ -236,15 +223,15 @@ def fill(file: BinaryIO | io.BufferedIOBase, array: Array, what: str) -> None:
 
 
 def state(file: IO[bytes] | io.FileIO) -> tuple[int, ...]:
-    """What changes when somebody writes to an open file, or puts another one in its place."""
+    """Return values that change when an open file is modified or replaced."""
     found = os.fstat(file.fileno())
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def spooled(stream: BinaryIO | io.BufferedIOBase, limits: Limits, what: str) -> BinaryIO:
-    """A copy of the rest of a stream, at its start: in a temporary file without a name, or in memory if it is small.
+    """Return a copy of the rest of a stream, at its start: in memory if it is small, else in an unnamed temporary file.
 
-    Raises LimitError, which begins with ``what``, before more than max_archive_bytes are copied.
+    Raises LimitError, prefixed with ``what``, before more than max_archive_bytes are copied.
     """
     spool, total = cast(BinaryIO, tempfile.SpooledTemporaryFile(_IN_MEMORY)), 0  # noqa: SIM115  # it is the caller's
     try:
@@ -260,7 +247,7 @@ def spooled(stream: BinaryIO | io.BufferedIOBase, limits: Limits, what: str) -> 
 
 
 def lacks_type(what: str, dtype: np.dtype[Any], format: str) -> FormatError:
-    """The error that a format cannot hold something of this dtype, with the ways out."""
+    """Return the error for a dtype that a format cannot represent, with the alternatives."""
     from .safetensors import has_type
 
     stored = stored_type(dtype)
@@ -282,27 +269,29 @@ def load(
     Parameters
     ----------
     source : path, bytes-like or binary file
-        A file, a directory, the bytes of a file, or a file object, as standard input; one that cannot seek is copied
-        to a temporary file.
+        A file, a directory, the bytes of a file, or a file object such as standard input; a non-seekable file is copied
+        to a temporary file. In a directory that is not a model but contains one model file, that file is read.
     format : str, optional
-        The name of the format; by default the content decides.
+        Name of the format; default: detected from the content.
     limits : Limits, optional
-        What the file may cost.
+        Resource limits for reading.
     strict : bool
-        Refuse files of the model that are no part of what is read, which otherwise a FormatWarning lists.
+        Reject files of the model that are not read; otherwise a FormatWarning lists them.
 
     Raises
     ------
     FormatError
-        The file is malformed, or of no known format.
+        The file is malformed, or its format is unknown.
     LimitError
-        It asks for more than the limits permit, or than there is memory.
+        The file exceeds the limits or the available memory.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     limits = limits or Limits()
-    with opened(source, limits) as file, _named(file):
-        return _format_of(file, format).load(file, limits, strict=strict)
+    with opened(source, limits) as found:
+        file = model_file(found, strict=strict)
+        with _named(file):
+            return _format_of(file, format).load(file, limits, strict=strict)
 
 
 def as_model(
@@ -316,9 +305,9 @@ def as_model(
     | memoryview
     | BinaryIO,
 ) -> Model:
-    """Return the model, or that of arrays or PyTorch tensors by name, of a PyTorch module, or of a file.
+    """Return a model unchanged, or the model of named arrays or PyTorch tensors, a PyTorch module, or a file.
 
-    Raises what :func:`load` raises.
+    Raises the errors of :func:`load`.
     """
     if isinstance(model, Model):
         return model
@@ -340,16 +329,16 @@ def as_model(
 def opened(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO, limits: Limits
 ) -> Iterator[Path | BinaryIO]:
-    """The path of a file or directory, or a seekable file at its start, of what is given to be read.
+    """Yield the path of a file or directory, or a seekable file at its start.
 
-    Raises LimitError when a stream is larger than the limits permit, OSError when it cannot be read.
+    Raises LimitError if a stream exceeds the limits, OSError if it cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if stat.S_ISREG(path.stat().st_mode) or path.is_dir():
             yield path
             return
-        # A pipe of the system's, as /dev/stdin or a shell's <(command).
+        # A pipe, such as /dev/stdin or <(command) of a shell.
         with open(path, "rb") as file, spooled(file, limits, "bytes of the stream") as spool:
             yield spool
     elif isinstance(source, (bytes, bytearray, memoryview)):
@@ -362,18 +351,16 @@ def opened(
 
 
 def _format_of(source: Path | BinaryIO, format: str | None) -> Reading:
-    """The format that is asked for, or else the one that the content has."""
+    """Return the requested format, or that of the content."""
     module = reading(format) if format else recognise(source)
     if module is None:
-        raise FormatError(
-            "not a model of a format that is read here, or a damaged one", hint="nnr formats lists the formats"
-        )
+        diagnose(source)
     return module
 
 
 @contextlib.contextmanager
 def _named(source: Path | BinaryIO) -> Iterator[str]:
-    """What errors call a file, and do when they leave."""
+    """Yield the name of a file in errors, and add it to errors raised in the block."""
     what = str(source) if isinstance(source, Path) else "the stream"
     try:
         yield what
@@ -395,19 +382,19 @@ def save(
     Parameters
     ----------
     model : Model
-        What to write.
+        Model to write.
     target : path or binary file
-        A path, whose suffix decides on the format, or a file object, as standard output.
+        A path, whose extension determines the format, or a file object such as standard output.
     format : str, optional
-        The name of the format. By default a file object gets that of the model's topology (of an NNEF graph a tar), or
-        that which the model came from, where it can be written to a stream; else npz.
+        Name of the format. Default for a file object: the format of the model's topology (a tar for an NNEF graph), or
+        the source format, if it can be written to a stream; otherwise npz.
     overwrite : bool
-        Whether something at the path may be replaced.
+        Whether an existing file may be replaced.
 
     Raises
     ------
     FormatError
-        The name asks for no known format, or the format cannot represent the model.
+        The name belongs to no known format, or the format cannot represent the model.
     FileExistsError
         The path exists and ``overwrite`` is false.
     """
@@ -423,13 +410,13 @@ def save(
 
 
 def source_format(topology: Topology | None, format: str | None) -> str | None:
-    """Return the name of the format of a topology, or else ``format`` if it is the name of one; None if unknown."""
+    """Return the name of the format of a topology, or else ``format`` if it is known; None if neither is."""
     if of_graph := of_topology(topology) if topology else None:
         return of_graph.NAME
     return format if format in names() else None
 
 
 def _stream_format(model: Model) -> str:
-    """Return the format of a model for which none is given: its own if that can be a stream, otherwise npz."""
+    """Return the default format of a model: its own if that can be written to a stream, otherwise npz."""
     known = source_format(model.topology, model.format)
     return known if known and isinstance(get(known), StreamFormat) else "npz"

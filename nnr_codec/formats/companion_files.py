@@ -1,4 +1,4 @@
-"""Files beside the tensors of a model that come back as they were: as metadata, named by the format and the file.
+"""Files beside the tensors of a model, stored byte for byte as metadata under the names of format and file.
 
 The keys are ``keras:text:NAME`` for UTF-8 and ``keras:bytes:NAME`` for other files, in which each character stands for
 a byte.
@@ -26,7 +26,8 @@ _MAX_BYTES = 255
 
 
 def check_name(name: str) -> None:
-    """FormatError for what is not the name of the same file in a folder on every system; slashes divide it."""
+    """Raise FormatError for a relative path that is not valid and unambiguous on every system; slashes separate
+    parts."""
     for part in name.split("/"):
         if part in ("", ".", "..") or part[-1] in ". " or not part.isprintable() or _FORBIDDEN.search(part):
             raise FormatError(f"{name[:80]!a} cannot be the name of a file of a model")
@@ -37,12 +38,12 @@ def check_name(name: str) -> None:
 
 
 def is_device(part: str) -> bool:
-    """Whether a system keeps this name of a file for a device."""
+    """Return whether some system reserves this file name for a device."""
     return _DEVICE.fullmatch(part) is not None
 
 
 def check_names(names: Iterator[str] | list[str]) -> None:
-    """FormatError where one of these is no name, or a file and a folder have the same name in whatever case."""
+    """Raise FormatError for an invalid name, or for names that collide on systems that ignore case."""
     folded: dict[str, str] = {}
     folders: set[str] = set()
     for name in names:
@@ -58,12 +59,12 @@ def check_names(names: Iterator[str] | list[str]) -> None:
 
 
 def neighbour(name: str) -> str:
-    """What a file beside one of this name, which a user chose, may begin with: without what readers refuse."""
+    """Return a prefix for files beside a file with this name, without characters that readers reject."""
     return "".join(letter if letter.isprintable() and letter not in "\\:" else "_" for letter in name)
 
 
 def as_metadata(format: str, name: str, data: bytes) -> tuple[str, str]:
-    """Key and value of a file."""
+    """Return metadata key and value of a file."""
     try:
         return f"{format}:{_TEXT}:{name}", data.decode("utf-8")
     except UnicodeDecodeError:
@@ -71,7 +72,7 @@ def as_metadata(format: str, name: str, data: bytes) -> tuple[str, str]:
 
 
 def from_metadata(format: str, metadata: Mapping[str, str]) -> dict[str, bytes]:
-    """The files of a model by name; FormatError where one is malformed, or its name is none."""
+    """Return the files of a model by name; FormatError if a file or its name is invalid."""
     found: dict[str, bytes] = {}
     for kind, encoding in ((_TEXT, "utf-8"), (_BYTES, "latin-1")):
         prefix = f"{format}:{kind}:"
@@ -90,7 +91,7 @@ def from_metadata(format: str, metadata: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def files(folder: Path, limits: Limits) -> Iterator[tuple[str, Path]]:
-    """The files below a folder by name, in order; FormatError for links, and whatever else is no file."""
+    """Yield the files below a folder by name, in order; FormatError for links and special files."""
     count = 0
     for directory, folders, names in os.walk(folder):
         folders.sort()
@@ -106,10 +107,10 @@ def files(folder: Path, limits: Limits) -> Iterator[tuple[str, Path]]:
 
 
 def located(model: Path, name: str, what: str) -> Path:
-    """The real path of a file that belongs to a model's own: in the folder of that, or in one below it.
+    """Return the real path of a companion file of a model: in the folder of the model, or below it.
 
-    A symbolic link may lead there only, or into the folder where the model really is: in caches of models, the model
-    and what belongs to it are links to files beside each other. Raises FormatError, which begins with ``what``.
+    A symbolic link may only lead there, or into the folder of the real model file, because in model caches the model
+    and its companions are links to files in one folder. Raises FormatError, prefixed with ``what``.
     """
     try:
         folder, own = (Path(os.path.realpath(path, strict=True)) for path in (model.parent, model))
@@ -128,7 +129,7 @@ def located(model: Path, name: str, what: str) -> Path:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file that is beside others; FormatError when it is a link, or no file, whatever it was before."""
+    """Yield an open companion file; FormatError if it is now a link or not a regular file."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)

@@ -1,10 +1,10 @@
-"""GGUF files, which llama.cpp and others run: versions 2 and 3, little-endian. They are read only.
+"""Reader of GGUF files, the format of llama.cpp: versions 2 and 3, little-endian.
 
-Tensors of F32, F16, BF16, F64, I8, I16, I32 and I64 are read as they are. Q8_0, blocks of 32 int8 with a float16 as
-their scale, is read as the float32 products, which are exact. Other types are refused by name. Shapes are in the usual
-order, the last extent that of adjacent items; GGUF has them reversed.
+Tensors of F32, F16, BF16, F64, I8, I16, I32 and I64 keep their types. Q8_0, blocks of 32 int8 with a float16 scale, is
+converted to the float32 products, which are exact. Other types are rejected by name. Shapes are in the usual order, the
+last extent for adjacent items; GGUF stores them reversed.
 
-A key ``k`` of the file is in the metadata as ``gguf:k``: a string as it is, a number, boolean or array as JSON.
+A key ``k`` of the file becomes the metadata key ``gguf:k``: a string unchanged, a number, boolean or array as JSON.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ SUFFIXES = ()
 DESCRIPTION = "GGUF: tensors and metadata of llama.cpp"
 READS = "a .gguf file of F32, F16, BF16, F64, I8 to I64 and Q8_0"
 
-#: How the names of a file's keys begin in a model's metadata.
+#: Prefix of metadata keys for the keys of a file.
 PREFIX = "gguf:"
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT, _DEFAULT = "general.alignment", 32
 _SPLIT = "split.count"
-_MAX_DEPTH = 4  # of arrays in arrays
+_MAX_DEPTH = 4  # nesting depth of arrays
 _MAX_DIMS = 32
-_CHUNK = 1 << 15  # blocks at a time
+_CHUNK = 1 << 15  # blocks converted at a time
 
-#: Types of values by number: numpy's names, but for strings and arrays.
+#: Types of values by number, as numpy names; strings and arrays are separate.
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NUMBERS = {
     0: "u1",
@@ -58,7 +58,7 @@ _NUMBERS = {
     11: "<i8",
     12: "<f8",
 }
-#: Types of tensors that are read as they are.
+#: Types of tensors that are read without conversion.
 _PLAIN = {
     0: "float32",
     1: "float16",
@@ -70,7 +70,7 @@ _PLAIN = {
     30: "bfloat16",
 }
 _Q8_0, _BLOCK, _BLOCK_BYTES = 8, 32, 34
-#: The others, for messages.
+#: Unsupported types, for messages.
 _REFUSED = {
     2: "Q4_0",
     3: "Q4_1",
@@ -102,7 +102,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class _Blocks(Entry):
-    """A tensor of Q8_0: in each block a float16 and 32 int8."""
+    """Tensor of Q8_0: each block has a float16 and 32 int8."""
 
     def read(self, file: BinaryIO, what: str) -> Array:
         blocks = self.nbytes // _BLOCK_BYTES
@@ -113,31 +113,31 @@ class _Blocks(Entry):
             part = data[: blocks - first]
             fill(file, part, what)
             scales = part[:, :2].copy().view("<f2").astype(np.float32)
-            with np.errstate(invalid="ignore"):  # of an infinite scale
+            with np.errstate(invalid="ignore"):  # an infinite scale
                 np.multiply(part[:, 2:].view(np.int8), scales, out=products[first : first + _CHUNK])
         return products.reshape(self.shape)
 
 
 # ------------------------------------------------------------------------------------------------ reading
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this begins as a GGUF file does."""
+    """Return whether the source starts like a GGUF file."""
     return begins(source, _MAGIC)
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a file, its tensors in the order of its list; of a path they are read on access.
+    """Read a file, with its tensors in file order; tensors of a path are read on access.
 
-    Values of keys that are no Unicode text are left out, and those with which the metadata would take more than half of
-    max_side_info_bytes; a FormatWarning names them, or a FormatError if ``strict``. Of a model in several files one is
-    read, which is told in the same way.
+    Values of keys that are not Unicode text are skipped, as are values with which the metadata would exceed half of
+    max_side_info_bytes; a FormatWarning lists them, or a FormatError if ``strict``. A file that is one of several of a
+    model is reported in the same way.
 
     Raises
     ------
     FormatError
-        The file is malformed, of another version or big-endian, has a tensor of a type that is not read, or tensors
-        that overlap or lie outside of it; or ``ml_dtypes`` is needed and not installed (MissingDependencyError).
+        The file is malformed, big-endian or of another version, has a tensor of an unsupported type, or tensors that
+        overlap or exceed the file; or ``ml_dtypes`` is required and not installed (MissingDependencyError).
     LimitError
-        It asks for more than the limits permit; what precedes the tensors may have max_topology_bytes.
+        The file exceeds the limits; max_topology_bytes applies to the part before the tensors.
     """
     with opened_file(source) as file:
         budget = Budget(limits)
@@ -154,7 +154,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def _losses(metadata: dict[str, str], left_out: list[str]) -> Iterator[str]:
-    """What is not read."""
+    """Yield messages about the parts that are not read."""
     if left_out:
         yield f"values of these keys are left out: {listed(left_out)}"
     if metadata.get(PREFIX + _SPLIT, "0") not in ("0", "1"):
@@ -162,7 +162,7 @@ def _losses(metadata: dict[str, str], left_out: list[str]) -> Iterator[str]:
 
 
 class _Reader:
-    """Reads what precedes the tensors: nothing behind the end of the file, and no more than the limits permit."""
+    """Reader of the part before the tensors, within the file and the limits."""
 
     def __init__(self, file: BinaryIO, budget: Budget) -> None:
         self.size = file.seek(0, os.SEEK_END)
@@ -171,31 +171,31 @@ class _Reader:
         self._file, self._limits = file, budget.limits
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Read bytes."""
         self.need(count)
         self.at += count
         self._limits.check("max_topology_bytes", self.at, "bytes of keys and the list of tensors")
         return self._file.read(count)
 
     def need(self, count: int) -> None:
-        """Raise FormatError where there are less bytes left."""
+        """Raise FormatError if fewer bytes are left."""
         if count > self.size - self.at:
             raise FormatError(f"at byte {self.at:,}: the file ends, and {count:,} bytes should follow")
 
     def u32(self) -> int:
-        """The next number of 4 bytes."""
+        """Read a number of 4 bytes."""
         return int.from_bytes(self.take(4), "little")
 
     def u64(self) -> int:
-        """The next number of 8 bytes."""
+        """Read a number of 8 bytes."""
         return int.from_bytes(self.take(8), "little")
 
     def string(self) -> bytes:
-        """The next string."""
+        """Read a string."""
         return self.take(self.u64())
 
     def name(self, what: str) -> str:
-        """The next string, which is a name."""
+        """Read a string that is a name."""
         count = self.u64()
         self._limits.check("max_name_bytes", count, f"bytes of the name of a {what}")
         name = self.take(count)
@@ -206,7 +206,7 @@ class _Reader:
 
 
 def _read(reader: _Reader, budget: Budget) -> tuple[dict[str, str], dict[str, Entry], list[str]]:
-    """Metadata, tensors, and the keys that are left out."""
+    """Read metadata, tensors, and the keys that are skipped."""
     if reader.take(4) != _MAGIC:
         raise FormatError("not a GGUF file")
     version = reader.u32()
@@ -229,7 +229,7 @@ def _read(reader: _Reader, budget: Budget) -> tuple[dict[str, str], dict[str, En
 
 # ------------------------------------------------------------------------------------------------ keys
 def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], list[str], int]:
-    """Keys and their values, those that are left out, and the alignment."""
+    """Read keys with their values, the skipped keys, and the alignment."""
     metadata: dict[str, str] = {}
     left_out: list[str] = []
     alignment, known = _DEFAULT, set[str]()
@@ -248,7 +248,7 @@ def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], l
                 raise FormatError(f"{_ALIGNMENT} is not a power of two of type uint32")
             alignment = value
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        # As the record of side information would have it.
+        # Size in the side-information record.
         room -= (size := len(json.dumps(text)) + len(json.dumps(PREFIX + key)))
         if room < 0:
             room += size
@@ -259,7 +259,7 @@ def _metadata(reader: _Reader, count: int, room: int) -> tuple[dict[str, str], l
 
 
 def _value(reader: _Reader, type: int, room: int, depth: int = 0) -> Any:
-    """The value of a key, all of which is read; None for what is no text, or takes more room as JSON."""
+    """Read the complete value of a key; return None if it is not text, or exceeds ``room`` as JSON."""
     if type == _STRING:
         return _decoded(reader.string())
     if type == _ARRAY:
@@ -309,7 +309,7 @@ def _array(reader: _Reader, room: int, depth: int) -> list[Any] | None:
 
 # ------------------------------------------------------------------------------------------------ tensors
 def _infos(reader: _Reader, count: int) -> Iterator[tuple[str, tuple[tuple[int, ...], int, int]]]:
-    """Name, and shape, type and offset of each tensor."""
+    """Read name, shape, type and offset of each tensor."""
     for _ in range(count):
         name = reader.name("tensor")
         dims = reader.u32()
@@ -322,7 +322,7 @@ def _infos(reader: _Reader, count: int) -> Iterator[tuple[str, tuple[tuple[int, 
 def _entry(
     name: str, shape: tuple[int, ...], type: int, offset: int, start: int, alignment: int, budget: Budget
 ) -> Entry:
-    """A tensor, checked on its own; ``start`` is where tensors begin."""
+    """Check a tensor and return its entry; ``start`` is the offset of the tensor data."""
     what = f"tensor {name[:80]!a}"
     if type not in _PLAIN and type != _Q8_0:
         known = _REFUSED.get(type, f"of number {type}")
@@ -346,7 +346,7 @@ def _entry(
 
 
 def _check_places(entries: dict[str, Entry], size: int) -> None:
-    """Tensors lie in the file, and do not overlap."""
+    """Check that tensors are within the file and do not overlap."""
     at = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start < at:

@@ -1,4 +1,4 @@
-"""Tensors that stay in their files until they are asked for, and that other processes can read there by themselves."""
+"""Tensors that are read from their files on access, also by other processes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from . import fill, state
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a tensor is: its items in row-major order, little-endian.
+    """Location of a tensor: its items in row-major order, little-endian.
 
     Parameters
     ----------
     type : str
-        Of its items: the name of a :class:`~nnr_codec.dtypes.StoredType`.
+        Name of the :class:`~nnr_codec.dtypes.StoredType` of the items.
     shape : tuple of int
     start : int
-        Its first byte in the file.
+        Offset in the file, in bytes.
     nbytes : int
-        Bytes that it takes there.
+        Size in the file, in bytes.
     file : int
-        In which of several files.
+        Index of the file among several files.
     """
 
     type: str
@@ -41,11 +41,11 @@ class Entry:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the tensor."""
+        """Dtype of the tensor."""
         return STORED_TYPES[self.type].dtype
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The tensor; FormatError, which begins with ``what``, for an early end or a boolean that is none."""
+        """Read the tensor; FormatError, prefixed with ``what``, for an early end or an invalid boolean."""
         stored = STORED_TYPES[self.type]
         items = np.empty(self.shape, stored.little_endian)
         file.seek(self.start)
@@ -54,7 +54,7 @@ class Entry:
 
 
 def native(items: Array, type: str, what: str) -> Array:
-    """Little-endian bit patterns as a tensor of a type; FormatError for a boolean that is neither 0 nor 1."""
+    """Convert little-endian bit patterns to a tensor; FormatError for a boolean that is neither 0 nor 1."""
     stored = STORED_TYPES[type]
     if stored.kind == "b" and np.any(items.view(np.uint8) > 1):
         raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
@@ -62,14 +62,14 @@ def native(items: Array, type: str, what: str) -> Array:
 
 
 class LazyTensors(Mapping[str, Array]):
-    """Tensors that are read from their files at each access, from any thread; the files have been checked before.
+    """Tensors that are read from their files on each access, from any thread; the files were checked before.
 
-    An access raises FormatError when a file is not what it was, OSError when it cannot be read.
+    An access raises FormatError if a file has changed, OSError if it cannot be read.
 
     Parameters
     ----------
     files : sequence of (Path, tuple)
-        Each with its :func:`~nnr_codec.formats.state` when it was checked.
+        Paths, each with its :func:`~nnr_codec.formats.state` at the time of the check.
     entries : mapping of str to Entry
     """
 
@@ -79,15 +79,15 @@ class LazyTensors(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         entry = self._entries[name]
         path, checked = self._files[entry.file]
-        with FileIO(str(path)) as file:  # errors of FileIO have the name as it was given
+        with FileIO(str(path)) as file:  # errors of FileIO have the given name
             if state(file)[-len(checked) :] != checked:
                 raise FormatError(f"{path} has changed since the model was opened")
             return entry.read(cast(BinaryIO, file), f"{path}: tensor {name[:80]!a}")
 
     def only(self, names: Sequence[str]) -> LazyTensors:
-        """The tensors of these names alone, in a mapping that is small when it is pickled.
+        """Return a mapping of the named tensors that pickles small.
 
-        Files are known again by their size and time of change, which are the same on every machine that shares them.
+        Files are identified by size and modification time, which are the same on every machine that shares them.
         """
         entries = {name: self._entries[name] for name in names}
         used = sorted({entry.file for entry in entries.values()})
@@ -95,10 +95,10 @@ class LazyTensors(Mapping[str, Array]):
         return LazyTensors(files, {n: replace(e, file=used.index(e.file)) for n, e in entries.items()})
 
     def announce(self, names: Iterable[str]) -> None:
-        """Nothing is to be prepared."""
+        """Do nothing: tensors are read directly."""
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of a tensor, without reading it."""
+        """Return the dtype and shape of a tensor without reading it."""
         return self._entries[name].dtype, self._entries[name].shape
 
     def __contains__(self, name: object) -> bool:

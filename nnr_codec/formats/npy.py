@@ -1,8 +1,8 @@
-"""NumPy files of one array: what ``numpy.save`` writes, and ``numpy.load`` reads.
+"""NumPy files with one array, compatible with ``numpy.save`` and ``numpy.load``.
 
-Reading never unpickles: arrays are plain numbers or booleans, and headers are matched, not evaluated. The array is a
-tensor whose name is that of the file without its ending; from a stream it is called ``array``. A model of one tensor is
-written so, whatever that is called; in C order and the machine's byte order.
+Reading never unpickles: arrays contain plain numbers or booleans, and headers are matched, not evaluated. The tensor
+has the name of the file without its extension; in a stream it is called ``array``. A model with one tensor of any name
+is written in C order and native byte order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUFFIXES = (".npy",)
 DESCRIPTION = "NumPy file of one plain array"
 READS = "an .npy file"
 
-#: What a tensor without a file name is called.
+#: Name of a tensor without a file name.
 ARRAY = "array"
 
 _MAGIC = b"\x93NUMPY"
@@ -40,7 +40,7 @@ _PLAIN = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32))")
 
 
 class NpyHeader(NamedTuple):
-    """What stands before the items of an array.
+    """Header of an array.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class NpyHeader(NamedTuple):
     fortran_order : bool
         Whether the items are in column-major order.
     size : int
-        Bytes of the header itself.
+        Size of the header in bytes.
     """
 
     shape: tuple[int, ...]
@@ -59,17 +59,17 @@ class NpyHeader(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the items."""
+        """Size of the items in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of this type are written and read: numpy's own numbers and booleans."""
+    """Return whether arrays of this type are supported: plain numbers and booleans of numpy."""
     return _PLAIN.fullmatch(dtype.str) is not None
 
 
 def read_header(file: IO[bytes], what: str) -> NpyHeader:
-    """The header of an array (NumPy's format 1.0 to 3.0); FormatError, which begins with ``what``."""
+    """Read the header of an array (NumPy's format 1.0 to 3.0); FormatError, prefixed with ``what``."""
     prefix = file.read(8)
     if prefix[:6] != _MAGIC or prefix[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise FormatError(f"{what}: not a .npy file of version 1.0, 2.0 or 3.0")
@@ -88,7 +88,7 @@ def read_header(file: IO[bytes], what: str) -> NpyHeader:
 
 @lru_cache(maxsize=256)  # arrays of an archive often have the same header
 def _parsed(header: bytes, size: int) -> NpyHeader:
-    """The header that says this, and has so many bytes; FormatError where it is malformed."""
+    """Parse a header of ``size`` bytes; FormatError if it is malformed."""
     match = re.fullmatch(r"\{(.*)\}\s*", header.decode("latin-1"), re.DOTALL)
     fields = _fields(match[1]) if match else {}
     if fields.keys() != {"descr", "fortran_order", "shape"}:
@@ -104,7 +104,7 @@ def _parsed(header: bytes, size: int) -> NpyHeader:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The entries of the header's dict; empty when it has anything but a string, a truth value and a tuple."""
+    """Return the entries of the header's dict; empty if it contains anything but a string, a boolean and a tuple."""
     fields: dict[str, str] = {}
     position = 0
     while position < len(text) and (match := _ENTRY.match(text, position)):
@@ -126,7 +126,7 @@ def _extent(digits: str) -> int:
 # ------------------------------------------------------------------------------------------------ reading
 @dataclass(frozen=True, slots=True)
 class _Entry(Entry):
-    """An array whose items are of the numpy dtype ``type``, whatever their order."""
+    """Array whose items have the numpy dtype ``type``, in any order."""
 
     fortran_order: bool = False
 
@@ -145,20 +145,20 @@ class _Entry(Entry):
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this begins as a file of one array does."""
+    """Return whether the source starts like an .npy file."""
     return begins(source, _MAGIC)
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read the array of a file, in the machine's byte order; of a path on access. Nothing is left out (strict).
+    """Read the array of a file, in native byte order; the array of a path is read on access. ``strict`` has no effect.
 
     Raises
     ------
     FormatError
-        The header is malformed, or that of objects or other dtypes than numbers and booleans; or the file is not as
-        long as it says.
+        The header is malformed, or has objects or other dtypes than numbers and booleans; or the size of the file is
+        wrong.
     LimitError
-        It asks for more than the limits permit.
+        The file exceeds the limits.
     """
     name = _stem(source) if isinstance(source, Path) else ARRAY
     limits.check("max_name_bytes", len(name.encode()), "bytes of the name")
@@ -178,13 +178,13 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def _stem(path: Path) -> str:
-    """What the tensor of a file is called."""
+    """Return the name of the tensor of a file."""
     return os.fsencode(path.stem).decode("utf-8", "replace")
 
 
 # ------------------------------------------------------------------------------------------------ writing
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write the tensor of a model to a path; warns and raises as :func:`write`, and FileExistsError."""
+    """Write the tensor of a model to a path; warnings and errors are those of :func:`write`, and FileExistsError."""
     name = _only_name(model, _stem(path))
     with output_file(path, overwrite=overwrite) as file:
         _write(model, name, file)
@@ -193,13 +193,12 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 def write(model: Model, file: BinaryIO) -> None:
     """Write the tensor of a model to a file that need not be seekable.
 
-    A model with a topology or metadata loses them, and a tensor its name unless it is that of the file; a FormatWarning
-    says so.
+    Topology and metadata are lost, as is the name of the tensor unless it is that of the file; a FormatWarning says so.
 
     Raises
     ------
     FormatError
-        The model has not one tensor, or it is not of numpy's own numbers or booleans.
+        The model does not have exactly one tensor, or its dtype is not a plain number or boolean of numpy.
     """
     _write(model, _only_name(model, ARRAY), file)
 

@@ -1,7 +1,7 @@
-"""NumPy archives: what ``numpy.savez`` and ``numpy.savez_compressed`` write, and ``numpy.load`` reads.
+"""NumPy archives, compatible with ``numpy.savez``, ``numpy.savez_compressed`` and ``numpy.load``.
 
-Reading never unpickles: arrays are plain numbers or booleans, and their headers are matched, not evaluated. Writing is
-reproducible: stored without compression, without time and owner. Of a model only the tensors are kept.
+Reading never unpickles: arrays contain plain numbers or booleans, and headers are matched, not evaluated. Writing is
+reproducible: without compression, times and owners. Only the tensors of a model are stored.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ READS = "an .npz, compressed or not"
 
 _SUFFIX = ".npy"
 _CHUNK = 1 << 20
-_LOCAL_SIZE = 30  # of what precedes a member, without its name and what is added to that
-_LOCAL = struct.Struct("<4s2xH18xHH")  # its signature, flags, and bytes of the name and of what is added
+_LOCAL_SIZE = 30  # size of a local header, without the name and extra field
+_LOCAL = struct.Struct("<4s2xH18xHH")  # signature, flags, and sizes of the name and of the extra field
 _LOCAL_MAGIC = b"PK\3\4"
-_UTF8 = 1 << 11  # the flag of names in UTF-8
-_USUAL_FLAGS = _UTF8 | 1 << 3  # also that of sizes after the member, which the directory has too
+_UTF8 = 1 << 11  # flag of names in UTF-8
+_USUAL_FLAGS = _UTF8 | 1 << 3  # bit 3: sizes follow the member; the directory has them too
 _HEAD = 512  # bytes read of a member: enough for its name and the headers that numpy writes
 _NPY_PREFIX = 10  # bytes before the text of a .npy header of version 1.0
 _MAX_NAME = (1 << 16) - 1 - len(_SUFFIX)
-# Deflate cannot expand by more (RFC 1951: 258 bytes for two bits).
+# Maximum expansion of deflate (RFC 1951: 258 bytes for two bits).
 _MAX_EXPANSION = 1032
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Array(Entry):
-    """An array of an archive.
+    """Array of an archive.
 
     Parameters
     ----------
     header : NpyHeader
-        Checked before.
+        Header, which was checked before.
     """
 
     header: NpyHeader
@@ -67,15 +67,15 @@ class _Array(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member(_Array):
-    """An array that begins at ``start`` with what precedes the member."""
+    """Array whose local header begins at ``start``."""
 
     info: zipfile.ZipInfo
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The array; FormatError, which begins with ``what``, where the archive is damaged."""
+        """Read the array; FormatError, prefixed with ``what``, if the archive is damaged."""
         with _damaged(f"{what}: "):
             file.seek(self.start)
-            # Without the directory of the archive, which is read once.
+            # Without the directory of the archive, which was read before.
             lengths = struct.unpack_from("<2H", file.read(_LOCAL_SIZE), _LOCAL_SIZE - 4)
             file.seek(sum(lengths), os.SEEK_CUR)
             with cast(IO[bytes], zipfile.ZipExtFile(file, "r", self.info)) as member:
@@ -85,12 +85,12 @@ class _Member(_Array):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredMember(_Array):
-    """An array that is stored without compression; ``start`` is the first byte of its header.
+    """Uncompressed array; ``start`` is the offset of its header.
 
     Parameters
     ----------
     filename : str
-        The name of the member.
+        Name of the member.
     checksum : int
         CRC-32 of the member.
     """
@@ -99,7 +99,7 @@ class _StoredMember(_Array):
     checksum: int
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """Return the array; raise FormatError, which begins with ``what``, where the checksum is another one."""
+        """Read the array; FormatError, prefixed with ``what``, if the checksum is wrong."""
         file.seek(self.start)
         checksum = zlib.crc32(file.read(self.header.size))
         array = _new_array(self.header)
@@ -111,7 +111,7 @@ class _StoredMember(_Array):
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is a zip archive that holds a ``.npy`` member."""
+    """Return whether the source is a zip archive with a ``.npy`` member."""
     if isinstance(source, Path) and not source.is_file():
         return False
     try:
@@ -122,16 +122,16 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read an archive, its arrays in its order and in the machine's byte order; of a path they are read on access.
+    """Read an archive, with its arrays in archive order and native byte order; arrays of a path are read on access.
 
-    Members that are no ``.npy`` are named in one FormatWarning, or in a FormatError if ``strict``.
+    Members other than ``.npy`` are listed in one FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
     FormatError
-        The archive is damaged, has a name twice, or an array of objects or other dtypes than numbers and booleans.
+        The archive is damaged, repeats a name, or has an array of objects or other dtypes than numbers and booleans.
     LimitError
-        It asks for more than the limits permit; sizes in the archive are not trusted.
+        The archive exceeds the limits; sizes in the archive are not trusted.
     """
     budget = Budget(limits)
     members: dict[str, Entry] = {}
@@ -144,7 +144,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
         limits.check("max_names", len(infos), "members of the archive")
         stops = [*(info.header_offset for info in infos[1:]), archive.start_dir]
         for info, stop in zip(infos, stops, strict=False):
-            # The name as it is stored: zipfile cuts the other one at NUL.
+            # The name as stored: zipfile truncates the other one at NUL.
             member = info.orig_filename
             limits.check("max_name_bytes", len(member), "bytes of a name in the archive")
             if not member.endswith(_SUFFIX):
@@ -179,7 +179,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write the tensors of a model to a path; warns and raises as :func:`write`, and FileExistsError."""
+    """Write the tensors of a model to a path; warnings and errors are those of :func:`write`, and FileExistsError."""
     _warn_of_loss(model)
     with output_file(path, overwrite=overwrite) as file:
         _write(model, file)
@@ -188,12 +188,12 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 def write(model: Model, file: BinaryIO) -> None:
     """Write the tensors of a model to a file that need not be seekable, one at a time.
 
-    A model with a topology, metadata or ties loses them, with a FormatWarning.
+    Topology, metadata and ties are lost, with a FormatWarning.
 
     Raises
     ------
     FormatError
-        A tensor is not of numpy's own numbers or booleans, or its name does not fit a zip archive.
+        The dtype of a tensor is not a plain number or boolean of numpy, or its name does not fit into a zip archive.
     """
     _warn_of_loss(model)
     _write(model, file)
@@ -210,7 +210,7 @@ def _write(model: Model, file: BinaryIO) -> None:
             array = np.asanyarray(model.tensors[name])
             if not is_plain(array.dtype):
                 raise lacks_type(f"tensor {name!a}", array.dtype, NAME)
-            # Sizes are not known before, and readers expect one layout: always with 64-bit fields.
+            # Sizes are not known before, and the layout must not depend on them: always 64-bit fields.
             with archive.open(info, "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
@@ -223,7 +223,7 @@ def _member(name: str) -> zipfile.ZipInfo:
     if "\0" in name or size > _MAX_NAME:
         raise FormatError(f"tensor {name[:80]!a}: the name cannot be that of a member of a zip archive", tensor=name)
     info = zipfile.ZipInfo()
-    # Set afterwards, since the constructor takes the system's separators for slashes.
+    # Set afterwards, because the constructor converts path separators of the system to slashes.
     info.filename = name + _SUFFIX
     info.create_system = 3
     info.external_attr = 0o644 << 16
@@ -232,7 +232,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 @contextlib.contextmanager
 def _damaged(what: str = "") -> Iterator[None]:
-    """Turn what reading a damaged archive raises into FormatError, which begins with ``what``."""
+    """Convert errors of reading a damaged archive to FormatError, prefixed with ``what``."""
     try:
         yield
     except NnrError:
@@ -242,10 +242,10 @@ def _damaged(what: str = "") -> Iterator[None]:
 
 
 def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[int, bytes] | None:
-    """Return the position of a member's content, and its first bytes, which include the .npy header.
+    """Return the offset of a member's content, and its first bytes, which include the .npy header.
 
     Return None unless the member is uncompressed, not encrypted, ends at ``stop`` or before, and has the same flags and
-    name in its local header. zipfile reads or refuses all other members.
+    name in its local header. zipfile reads or rejects all other members.
     """
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         return None
@@ -270,20 +270,20 @@ def _stored_member(file: IO[bytes], info: zipfile.ZipInfo, stop: int) -> tuple[i
 
 
 def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, budget: Budget, what: str) -> NpyHeader:
-    """The header of an array, which fits its member and the budget."""
+    """Return the header of an array after checking it against its member and the budget."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{what}: compression method {info.compress_type}; only deflate is read")
     header = read_header(member, what)
     budget.tensor(header.shape, header.dtype.itemsize, what)
     size = header.size + header.nbytes
-    # An array is allocated only for what the archive can hold.
+    # Limits the allocation to what the archive can contain.
     if size != info.file_size or info.file_size > info.compress_size * _MAX_EXPANSION:
         raise FormatError(f"{what}: {info.file_size} bytes; header and items need {size}")
     return header
 
 
 def _read_items(member: IO[bytes], header: NpyHeader, what: str) -> Array:
-    """The array whose header has been read."""
+    """Read the items of an array after its header."""
     array = _new_array(header)
     _fill(member, array, what)
     return _native(array, header)
@@ -295,7 +295,7 @@ def _new_array(header: NpyHeader) -> Array:
 
 
 def _native(array: Array, header: NpyHeader) -> Array:
-    """Return the items in the machine's byte order and the shape of the header."""
+    """Return the items in native byte order and the shape of the header."""
     array = array.astype(header.dtype.newbyteorder("="), copy=False)
     return array.T if header.fortran_order else array
 
@@ -309,6 +309,6 @@ def _fill(member: IO[bytes], array: Array, what: str) -> None:
             raise FormatError(f"{what}: the member ends {target.size - position} bytes early")
         target[position : position + len(part)] = np.frombuffer(part, np.uint8)
         position += len(part)
-    # The checksum is compared at the end of the member.
+    # zipfile compares the checksum at the end of the member.
     if member.read(1):
         raise FormatError(f"{what}: bytes after the items")

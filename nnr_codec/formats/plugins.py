@@ -1,7 +1,7 @@
-"""Formats of other packages, none of whose mistakes is more than a warning to whom another format serves.
+"""Formats of other packages; their faults cause only a warning unless the format itself is requested.
 
-They are the entry points of the group :data:`GROUP`: modules, or objects, that have what
-:class:`~nnr_codec.formats.registry.Format` asks for.
+They are the entry points of the group :data:`GROUP`: modules or objects with the attributes of
+:class:`~nnr_codec.formats.registry.Format`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from ..model import Topology, Wiring
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The group of entry points by which other packages add formats.
+#: Group of entry points for formats of other packages.
 GROUP = "nnr_codec.formats"
 
 _Result = TypeVar("_Result")
 
 
 class FormatWarning(UserWarning):
-    """Something that is left out: of a model file or model by who reads or writes it, or a format of others."""
+    """Part of a model that a reader or writer ignores, or an unusable format of another package."""
 
 
 @cache
 def entries() -> dict[str, EntryPoint]:
-    """The entry points by name, which are not imported."""
+    """Return the entry points by name, without importing them."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def working(taken: Collection[str]) -> Iterator[Guarded]:
-    """The formats that can be used, and whose names are not taken; of the others there is a warning."""
+    """Yield the usable formats whose names are not taken; issue a warning for the others."""
     for name in entries():
         if name not in taken:
             try:
@@ -48,7 +48,7 @@ def working(taken: Collection[str]) -> Iterator[Guarded]:
 
 @cache
 def named(name: str) -> Guarded:
-    """The format of that name; FormatError, in one line, if it cannot be used."""
+    """Return the format with a name; FormatError, in one line, if it is unusable."""
     point = entries()[name]
     try:
         return Guarded(name, point.load())
@@ -57,9 +57,9 @@ def named(name: str) -> Guarded:
 
 
 class Guarded:
-    """A format of another package; TypeError, which says why, unless it is one of that name.
+    """Format of another package; the constructor raises TypeError with the reason if it is invalid.
 
-    Its ``recognise``, ``owns`` and ``wiring`` are asked about everything, and what they raise is a warning.
+    Its ``recognise``, ``owns`` and ``wiring`` are called for every file, so their errors become warnings.
     """
 
     def __init__(self, name: str, module: Any) -> None:
@@ -74,21 +74,21 @@ class Guarded:
             raise TypeError("its SUFFIXES are no tuple of endings, each with its dot")
         if not all(hasattr(module, function) for function in ("recognise", "load")) and not hasattr(module, "save"):
             raise TypeError("it has neither recognise and load nor save")
-        # Not by __getattr__, which protocols do not look at from Python 3.12 on.
+        # Copied, because protocols ignore __getattr__ from Python 3.12 on.
         for each in dir(module):
             if not each.startswith("_") and each not in ("recognise", "owns", "wiring"):
                 vars(self)[each] = getattr(module, each)
 
     def recognise(self, source: Path | BinaryIO) -> bool:
-        """Whether the content is of this format; OSError if it cannot be read."""
+        """Return whether the content has this format; OSError if it cannot be read."""
         return self._asked(lambda: bool(self._module.recognise(source)), False, OSError)
 
     def owns(self, topology: Topology) -> bool:
-        """Whether a topology is of this format."""
+        """Return whether a topology has this format."""
         return self._asked(lambda: bool(self._module.owns(topology)), False)
 
     def wiring(self, topology: Topology) -> Wiring:
-        """What it says of its tensors; FormatError or LimitError if it is malformed."""
+        """Return the information of a topology about its tensors; FormatError or LimitError if it is malformed."""
         return self._asked(lambda: self._wiring(topology), Wiring(), FormatError, LimitError)
 
     def _wiring(self, topology: Topology) -> Wiring:
@@ -108,7 +108,7 @@ class Guarded:
 
 
 def _told(error: BaseException) -> str:
-    """An error in one line, whatever it holds."""
+    """Return an error in one printable line."""
     text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 

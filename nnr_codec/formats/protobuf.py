@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers: fields of a message in a file that is never read whole, and packed varints."""
+"""Wire format of protocol buffers: fields of messages in files that are read in windows, and packed varints."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..errors import FormatError, LimitError
 from ..limits import Limits
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-#: Bytes of the longest varint.
+#: Maximum size of a varint in bytes.
 LONGEST = 10
 
 _WINDOW = 1 << 14
 _MAX_FIELD = (1 << 29) - 1
 _FIXED = {FIXED64: 8, FIXED32: 4}
-# Bytes of a field, at least.
+# Minimum size of a field in bytes.
 _SHORTEST = 2
 
 _Bytes = npt.NDArray[np.uint8]
@@ -27,18 +27,18 @@ _Words = npt.NDArray[np.uint64]
 
 
 class Field(NamedTuple):
-    """One field of a message, as offsets of the file.
+    """Field of a message, as offsets in the file.
 
     Parameters
     ----------
     number, wire : int
-        Its number and wire type.
+        Field number and wire type.
     start : int
-        Where it begins, with its key.
+        Start of the field, including its key.
     body, end : int
-        Where its value begins and ends, without the length of a LENGTH.
+        Start and end of the value, without the length of a LENGTH.
     value : int
-        Of a VARINT; of a LENGTH where its length begins; else 0.
+        Value of a VARINT; for a LENGTH, the start of its length; else 0.
     """
 
     number: int
@@ -50,14 +50,14 @@ class Field(NamedTuple):
 
 
 class Source:
-    """A file, or bytes, of which windows are in memory.
+    """File or bytes, with a window in memory.
 
     Parameters
     ----------
     data : bytes or binary file
-        A file has to be seekable.
+        Bytes, or a seekable file.
     limits : Limits
-        More fields than fit ``max_topology_bytes`` are not gone through.
+        ``max_topology_bytes`` limits the number of fields.
     """
 
     def __init__(self, data: bytes | BinaryIO, limits: Limits) -> None:
@@ -68,7 +68,7 @@ class Source:
         self._left = limits.max_topology_bytes // _SHORTEST
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of a range; FormatError where the file has become shorter."""
+        """Return the bytes of a range; FormatError if the file was shortened."""
         at = start - self._base
         if at >= 0 and end - self._base <= len(self._window):
             return self._window[at : end - self._base]
@@ -81,10 +81,10 @@ class Source:
         return found
 
     def text(self, field: Field) -> str:
-        """The value of a field as text; FormatError where it is none, LimitError where it is too long."""
+        """Return the text of a field; FormatError if it is not text, LimitError if it is too long."""
         if field.wire != LENGTH:
             raise FormatError(f"field {field.number} at byte {field.start} is no text")
-        if field.end - field.body > self._limits.max_name_bytes:  # asked for each text, without the message
+        if field.end - field.body > self._limits.max_name_bytes:  # inline check, because it runs for every text
             self._limits.check("max_name_bytes", field.end - field.body, f"bytes of the text at byte {field.body}")
         try:
             return self.read(field.body, field.end).decode()
@@ -92,7 +92,7 @@ class Source:
             raise FormatError(f"the text at byte {field.body} is not UTF-8") from None
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """A varint that begins at ``at``, and where it ends: ``end`` at most."""
+        """Return the varint that begins at ``at``, and its end, at most ``end``."""
         value = shift = 0
         while at < end:
             place = at - self._base
@@ -112,11 +112,11 @@ class Source:
         raise FormatError(f"a varint ends beyond its message, at byte {end}")
 
     def fields(self, at: int, end: int) -> Iterator[Field]:
-        """The fields of the message in a range.
+        """Yield the fields of the message in a range.
 
-        Raises FormatError for one that ends beyond it, and for groups; LimitError.
+        Raises FormatError for a field that exceeds the range, and for groups; LimitError.
         """
-        new = tuple.__new__  # in half the time
+        new = tuple.__new__  # half the time of Field(...)
         while at < end:
             self._left -= 1
             if self._left < 0:
@@ -128,7 +128,7 @@ class Source:
             place, window = at - self._base, self._window
             if 0 <= place < len(window) - 1 and at + 1 < end:
                 key, value = window[place], window[place + 1]
-                # Of most fields, the key and the length or value have a byte each.
+                # Fast path: key and length or value have one byte each.
                 if 8 <= key < 0x80 and value < 0x80:
                     body, wire = at + 2, key & 7
                     if wire == VARINT:
@@ -161,9 +161,9 @@ class Source:
 
 
 def without_zero(data: bytes) -> bytes:
-    """Return a serialized message without the zero byte that may follow it (B.4, errata N16): no field begins so."""
+    """Return a serialized message without a trailing zero byte (B.4, errata N16), which no field starts with."""
     if data.endswith(b"\0"):
-        with contextlib.suppress(FormatError):  # a field ends with the zero
+        with contextlib.suppress(FormatError):  # the zero belongs to a field
             for _ in Source(data, Limits()).fields(0, len(data) - 1):
                 pass
             return data[:-1]
@@ -171,12 +171,12 @@ def without_zero(data: bytes) -> bytes:
 
 
 def signed(value: int) -> int:
-    """A varint as an int64."""
+    """Return a varint as an int64."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def varint(value: int) -> bytes:
-    """A varint in as few bytes as it has."""
+    """Return a varint in the minimum number of bytes."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -186,13 +186,13 @@ def varint(value: int) -> bytes:
 
 
 def message(number: int, body: bytes) -> bytes:
-    """A field of wire type LENGTH."""
+    """Return a field of wire type LENGTH."""
     return varint(number << 3 | LENGTH) + varint(len(body)) + body
 
 
 # ------------------------------------------------------------------------------------------------ packed varints
 def lengths(values: _Words) -> npt.NDArray[np.int64]:
-    """The number of bytes of each value as a varint."""
+    """Return the size of each value as a varint, in bytes."""
     found = np.ones(len(values), np.int64)
     for shift in range(7, 64, 7):
         found += values >= np.uint64(1 << shift)
@@ -200,7 +200,7 @@ def lengths(values: _Words) -> npt.NDArray[np.int64]:
 
 
 def packed(values: _Words) -> _Bytes:
-    """The varints of values, one after another."""
+    """Return the concatenated varints of values."""
     sizes = lengths(values)
     ends = np.cumsum(sizes)
     starts = ends - sizes
@@ -213,7 +213,7 @@ def packed(values: _Words) -> _Bytes:
 
 
 def unpacked(data: _Bytes) -> tuple[_Words, int]:
-    """The values of the varints that are whole, and how many bytes they have; FormatError for one of over 64 bits."""
+    """Return the values of complete varints, and their size in bytes; FormatError for more than 64 bits."""
     ends = np.flatnonzero(data < 0x80) + 1
     starts = np.concatenate([np.zeros(1, np.intp), ends])[:-1]
     sizes = ends - starts

@@ -1,11 +1,12 @@
-"""Which model formats there are, and which one a file, a name or a topology asks for.
+"""Registry of model formats, and selection by name, content, file extension or topology.
 
-A format is a module that has what :class:`Format` asks for: those of :data:`_MODULES`, and those that other packages
-add (:mod:`.plugins`). Modules are imported when they are first needed, what others add only where none of ours answers.
+A format is a module with the attributes of :class:`Format`: those in :data:`_MODULES`, and formats of other packages
+(:mod:`.plugins`). Modules are imported on first use; those of other packages only if no built-in format matches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from . import plugins
 
 
 class _Ours(NamedTuple):
-    """A module, with what it is asked for by: its SUFFIXES and TOPOLOGY, so that it is not imported in vain."""
+    """Module with its SUFFIXES and TOPOLOGY, so that it is imported only if it is needed."""
 
     module: str
     suffixes: tuple[str, ...] = ()
@@ -46,45 +47,45 @@ _MODULES = {
 
 
 class Format(Protocol):
-    """What every format module has; besides, it is a :class:`Reading` or a :class:`Writing` one, or both."""
+    """Attributes of every format module, which is also a :class:`Reading` or a :class:`Writing` format, or both."""
 
-    #: The short name, as for ``--format``.
+    #: Short name, as for ``--format``.
     NAME: str
-    #: One line for a list of formats.
+    #: One line for the list of formats.
     DESCRIPTION: str
-    #: The endings of file names it writes, in lower case; the longest decides, of our formats before all plugins.
+    #: Lower-case file extensions for writing; the longest match decides, built-in formats first.
     SUFFIXES: tuple[str, ...]
-    #: What it reads, in a few words; empty if it only writes.
+    #: Readable inputs in a few words; empty if the format is write-only.
     READS: str
-    # Where other packages are needed, also NEEDS or NEEDS_TO_WRITE: tuple[str, ...], their names on import, and
-    # EXTRA: str, the extra of this package that has them.
+    # Optional: NEEDS or NEEDS_TO_WRITE: tuple[str, ...], import names of required packages, and EXTRA: str, the extra
+    # of this package with them.
 
 
 @runtime_checkable
 class Reading(Format, Protocol):
-    """A format that can be read."""
+    """Format that can be read."""
 
     def recognise(self, source: Path | BinaryIO) -> bool:
-        """Whether the content is of this format; a file object is read from its start. Raises OSError only."""
+        """Return whether the content has this format; a file object is read from its start. Raises only OSError."""
 
     def load(self, source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-        """Read a model; a file object (seekable) is not needed any more when this returns.
+        """Read a model; a (seekable) file object is no longer needed after this returns.
 
-        With ``strict`` nothing is left out: FormatError instead of a FormatWarning.
+        With ``strict``, losses raise FormatError instead of issuing a FormatWarning.
         """
 
 
 @runtime_checkable
 class Writing(Format, Protocol):
-    """A format that can be written."""
+    """Format that can be written."""
 
     def save(self, model: Model, path: Path, *, overwrite: bool) -> None:
-        """Write a model to a path, whole or not at all."""
+        """Write a model to a path, complete or not at all."""
 
 
 @runtime_checkable
 class StreamFormat(Format, Protocol):
-    """A format that can also be written to a stream."""
+    """Format that can also be written to a stream."""
 
     def write(self, model: Model, file: BinaryIO) -> None:
         """Write a model to a binary file that need not be seekable."""
@@ -92,54 +93,54 @@ class StreamFormat(Format, Protocol):
 
 @runtime_checkable
 class GraphFormat(Format, Protocol):
-    """A format that has topologies."""
+    """Format with topologies."""
 
-    #: :attr:`nnr_codec.model.Topology.format` of them; empty for those that have no number (Table 4).
+    #: Their :attr:`nnr_codec.model.Topology.format`; empty for formats without a number (Table 4).
     TOPOLOGY: str
-    # Where nothing can be written without one, also NEEDS_TOPOLOGY = True.
+    # Optional: NEEDS_TOPOLOGY = True if models without a topology cannot be written.
 
     def owns(self, topology: Topology) -> bool:
-        """Whether a topology of that name is of this format, as far as a look at it tells."""
+        """Return whether a topology with that name looks like this format."""
 
     def wiring(self, topology: Topology) -> Wiring:
-        """What it says of its tensors, whatever packages are installed; FormatError or LimitError if it is malformed.
+        """Return the information of a topology about its tensors; FormatError or LimitError if it is malformed.
 
-        Decoders go by it, and have to come to the same tensors on every machine.
+        The result must not depend on installed packages, because decoders must find the same tensors on every machine.
         """
 
 
 @runtime_checkable
 class ChannelFormat(Protocol):
-    """A format whose topologies tell which channels could be removed."""
+    """Format whose topologies define removable channels."""
 
     def channels(self, topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-        """These channels, with all tensors that have a part of them, some of which have other shapes than it says.
+        """Return the removable channels with all their tensors; ``shapes`` replaces declared shapes.
 
-        FormatError or LimitError if it is malformed.
+        Raises FormatError or LimitError for a malformed topology.
         """
 
 
 @runtime_checkable
 class TopologyFormat(Protocol):
-    """A format whose topology can be read without the tensors."""
+    """Format whose topology can be read without the tensors."""
 
     def load_topology(self, source: Path | BinaryIO, limits: Limits) -> Topology:
-        """Read a model's topology; of a file object (seekable) from its start."""
+        """Read a model's topology; a (seekable) file object is read from its start."""
 
 
 def names() -> tuple[str, ...]:
-    """The names of all formats, those of other packages last."""
+    """Return the names of all formats, those of other packages last."""
     return tuple(dict.fromkeys([*_MODULES, *plugins.entries()]))
 
 
 def every() -> Iterator[Format]:
-    """All formats, ours first; those of other packages that cannot be used are warned of."""
+    """Yield all formats, built-in ones first; issue a warning for unusable formats of other packages."""
     yield from _ours()
     yield from _theirs()
 
 
 def get(name: str) -> Format:
-    """The format called ``name``; FormatError when there is none, or that of another package cannot be used."""
+    """Return the format called ``name``; FormatError if it does not exist or is unusable."""
     if name in _MODULES:
         return cast(Format, importlib.import_module(_MODULES[name].module, __package__))
     if name not in plugins.entries():
@@ -148,7 +149,7 @@ def get(name: str) -> Format:
 
 
 def reading(name: str) -> Reading:
-    """The format called ``name``, to read; FormatError when there is none, or it only writes."""
+    """Return the format called ``name`` for reading; FormatError if it does not exist or is write-only."""
     module = get(name)
     if not isinstance(module, Reading):
         raise FormatError(f"{name} models cannot be read")
@@ -156,7 +157,7 @@ def reading(name: str) -> Reading:
 
 
 def writing(name: str) -> Writing:
-    """The format called ``name``, to write; FormatError when there is none, or it only reads."""
+    """Return the format called ``name`` for writing; FormatError if it does not exist or is read-only."""
     module = get(name)
     if not isinstance(module, Writing):
         raise FormatError(f"{name} models cannot be written")
@@ -164,15 +165,34 @@ def writing(name: str) -> Writing:
 
 
 def recognise(source: Path | BinaryIO) -> Reading | None:
-    """The format of a file, directory or seekable file object by its content; None when no format claims it."""
+    """Return the format of a file, directory or seekable file object by content; None if no format matches."""
     for module in every():
         if isinstance(module, Reading) and module.recognise(source):
             return module
     return None
 
 
+@contextlib.contextmanager
+def opened_file(source: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Yield a binary file at its start: an open one, or the file at a path."""
+    if isinstance(source, Path):
+        with open(source, "rb") as file:
+            yield file
+    else:
+        source.seek(0)
+        yield source
+
+
+def begins(source: Path | BinaryIO, magic: bytes) -> bool:
+    """Return whether a file starts with these bytes; False for anything but a file."""
+    if isinstance(source, Path) and not source.is_file():
+        return False
+    with opened_file(source) as file:
+        return file.read(len(magic)) == magic
+
+
 def by_suffix(path: str | os.PathLike[str]) -> Writing:
-    """The format that a name asks for; FormatError, with a list of what can be written, when it asks for none."""
+    """Return the format for a file name; FormatError, with a list of writable formats, if none matches."""
     name = Path(path).name.lower()
     ours = {suffix: known for known, place in _MODULES.items() for suffix in place.suffixes if name.endswith(suffix)}
     if ours:
@@ -198,7 +218,7 @@ def without_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def of_topology(topology: Topology) -> GraphFormat | None:
-    """The format that a topology is of; None when that is not known."""
+    """Return the format of a topology; None if it is unknown."""
     ours = (get(name) for name, place in _MODULES.items() if place.topology == topology.format)
     for module in chain(ours, _theirs()):
         if isinstance(module, GraphFormat) and topology.format == module.TOPOLOGY and module.owns(topology):
@@ -207,12 +227,12 @@ def of_topology(topology: Topology) -> GraphFormat | None:
 
 
 def needs_topology(name: str) -> bool:
-    """Whether a format can only be written with a topology of its own."""
+    """Return whether a format can only be written with a topology of its own."""
     return bool(getattr(get(name), "NEEDS_TOPOLOGY", False))
 
 
 def check_topology(name: str, topology: Topology | None) -> None:
-    """Raise FormatError, with the ways out, unless a topology is one of the format called ``name``."""
+    """Raise FormatError, with alternatives, unless a topology has the format called ``name``."""
     module = get(name)
     if topology is None or not isinstance(module, GraphFormat) or of_topology(topology) is not module:
         raise FormatError(
@@ -222,7 +242,7 @@ def check_topology(name: str, topology: Topology | None) -> None:
 
 
 def require(package: str, extra: str, what: str) -> ModuleType:
-    """Import a package; MissingDependencyError, which says what it is for and which extra has it, if that fails."""
+    """Import a package; MissingDependencyError with its purpose and the extra to install, if that fails."""
     try:
         return importlib.import_module(package)
     except ImportError:

@@ -1,12 +1,13 @@
-"""NNEF 2 (draft of 2025): a folder of SkriptND modules, ``main.sknd`` first, and a tensor file for each variable.
+"""NNEF 2 (draft of 2025): a folder with SkriptND modules, the main one in ``main.sknd``, and one file per tensor.
 
-The text of ``main.sknd`` is the topology. NNR has no number for it (Table 4; NNR_TPL_NNEF is NNEF 1.0), and it goes by
-its content. Other modules, in sub-folders too, are metadata: ``skriptnd:`` and the path, with the text. All texts stay
-as they are, and nobody reads them here: tensor files name themselves. ``main.Net.w.dat`` is the tensor ``main.Net.w``,
-and ``sub/w.dat`` is ``sub/w``. They are those of NNEF 1.0, as are the rules by which names become paths
-(:mod:`.nnef.tensorfile`, :mod:`.nnef.labels`); what their headers say beyond ours is metadata of the file's path.
+The text of ``main.sknd`` is the topology. NNR has no number for it (Table 4; NNR_TPL_NNEF is NNEF 1.0); it is
+recognized by its content. Other modules, also in sub-folders, are metadata: ``skriptnd:`` and the path, with the text.
+All texts are stored unchanged and not parsed. Tensor names are the paths of tensor files: ``main.Net.w.dat`` is the
+tensor ``main.Net.w``, and ``sub/w.dat`` is ``sub/w``. Tensor files and the mapping of names to paths are those of NNEF
+1.0 (:mod:`.nnef.tensorfile`, :mod:`.nnef.labels`); header fields that differ from the default are metadata of the
+file's path.
 
-A folder that has a ``graph.nnef`` as well is an NNEF 1.0 model; it is read as this one where that is asked for.
+A folder that also has a ``graph.nnef`` is read as NNEF 1.0, unless this format is requested.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ READS = "a directory with a main.sknd"
 TOPOLOGY = ""
 NEEDS_TOPOLOGY = True
 
-#: The module that a model begins with.
+#: Main module of a model.
 MAIN = "main.sknd"
 
-#: Whose file names folders are written with.
+#: System whose file name rules apply to folders.
 SYSTEM = os.name
 
 _MODULE, _TENSOR = ".sknd", ".dat"
@@ -49,12 +50,13 @@ _KEY = "skriptnd:"
 _BEGINNING = 1 << 20
 _START = re.compile(rb"(?:[ \t\r\n]++|#[^\n]*+)*+(?:version|extension|import|public|operator|graph)\b")
 _PASSED_OVER = re.compile(rb"""#[^\n]*+|"[^"\n]*+"|'[^'\n]*+'""")
-# Of NNEF 1.0 a parenthesis follows the name.
+# In NNEF 1.0, a parenthesis follows the name.
 _NETWORK = re.compile(rb"\bgraph[ \t\r\n]++[A-Za-z_][A-Za-z_0-9]*+[ \t\r\n]*+\{")
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is a directory with a ``main.sknd`` and no ``graph.nnef``, or begins as such a text does."""
+    """Return whether the source is a directory with a ``main.sknd`` and no ``graph.nnef``, or starts like such a
+    text."""
     if isinstance(source, Path) and source.is_dir():
         return (source / MAIN).is_file() and not (source / GRAPH).is_file()
     with opened_file(source) as file:
@@ -62,17 +64,17 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def owns(topology: Topology) -> bool:
-    """Whether the topology is SkriptND that has a graph."""
+    """Return whether the topology is SkriptND with a graph."""
     return _is_main(topology.data)
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Nothing: which variables there are is not read from the text."""
+    """Return an empty result: variables are not parsed from the text."""
     return Wiring()
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """The text of a main module, in its folder or alone; raises as :func:`load`."""
+    """Read the text of a main module, in its folder or alone; errors are those of :func:`load`."""
     if isinstance(source, Path) and source.is_dir():
         return Topology(TOPOLOGY, _main(_folder(source, limits)))
     with opened_file(source) as file:
@@ -82,18 +84,18 @@ def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a model: its folder, or the ``main.sknd`` in it. Headers are checked, and tensors are read on access.
+    """Read a model from its folder, or the ``main.sknd`` in it. Headers are checked, and tensors are read on access.
 
-    Files that are neither modules nor tensor files are named in a FormatWarning, or in a FormatError if ``strict``;
-    those in or below something whose name begins with a dot are passed over.
+    Files other than modules and tensor files are listed in a FormatWarning, or in a FormatError if ``strict``; hidden
+    files and folders are ignored.
 
     Raises
     ------
     FormatError
-        There is no ``main.sknd``, it has no graph, a text is no UTF-8, a tensor file is malformed, or a name is not
+        There is no ``main.sknd``, it has no graph, a text is not UTF-8, a tensor file is malformed, or a name is not
         safe as a path.
     LimitError
-        The model asks for more than the limits permit.
+        The model exceeds the limits.
     """
     if not isinstance(source, Path) or not (source.is_dir() or source.name == MAIN):
         raise FormatError(f"the text of a module alone: give the folder of the model, or the {MAIN} in it")
@@ -124,12 +126,12 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model as a folder; a FormatWarning tells of metadata and ties, which it does not keep.
+    """Write a model as a folder; metadata and ties are lost, with a FormatWarning.
 
     Raises
     ------
     FormatError
-        The model has no SkriptND, or a name that is not safe as a path, or a tensor that a tensor file cannot hold.
+        The model has no SkriptND text, a name is not safe as a path, or a tensor file cannot represent a tensor.
     """
     topology = model.topology
     check_topology(NAME, topology)
@@ -172,7 +174,7 @@ def _main(folder: Directory) -> bytes:
 
 
 def _checked(text: bytes) -> bytes:
-    """The text of a main module."""
+    """Check and return the text of a main module."""
     check_text(text, MAIN)
     if not _is_main(text):
         raise FormatError(f"{MAIN} has no graph (NNEF 2, 2.15)")
@@ -180,11 +182,11 @@ def _checked(text: bytes) -> bytes:
 
 
 def _texts(folder: Directory, paths: list[str], budget: Budget) -> dict[str, str]:
-    """The modules beside the main one, as metadata."""
+    """Return the modules other than the main one, as metadata."""
     found: dict[str, str] = {}
     with closing(folder.members(map(_module, paths))) as members:
         for path, stream, size in members:
-            # What comes with them counts when they are decoded.
+            # Other side information is counted when it is decoded.
             budget.charge("max_side_info_bytes", size + len(path), "bytes of all modules")
             text = stream.read(size)
             check_text(text, path)
@@ -193,14 +195,14 @@ def _texts(folder: Directory, paths: list[str], budget: Budget) -> dict[str, str
 
 
 def _encoded(text: str, name: str) -> bytes:
-    """The text of a module; FormatError where a file of UTF-8 cannot hold it."""
+    """Return the text of a module in UTF-8; FormatError if that is impossible."""
     data = text.encode(errors="surrogatepass")
     check_text(data, name[:80])
     return data
 
 
 def _labels(paths: Iterable[str]) -> dict[str, str]:
-    """The names of tensors by the paths of their files."""
+    """Return the names of tensors by the paths of their files."""
     labels: dict[str, str] = {}
     for path in paths:
         _check_place(path)
@@ -211,7 +213,7 @@ def _labels(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _module(path: str) -> str:
-    """The path of a module; FormatError where some system has none such."""
+    """Return the path of a module; FormatError if it is not portable."""
     portable = label_path(path) == portable_path(path)
     if not portable or not path.endswith(_MODULE) or path.casefold() == MAIN or path.startswith("/"):
         raise FormatError(f"{path[:80]!a} is not the path of a module")
@@ -220,7 +222,7 @@ def _module(path: str) -> str:
 
 
 def _check_place(path: str) -> None:
-    """Raise FormatError for a path that is passed over on reading, or has a folder that might be another file."""
+    """Raise FormatError for a path that is ignored on reading, or that has a folder named like a file."""
     if is_hidden(path):
         raise FormatError(f"{path[:80]!a} is hidden: its name, or that of a folder, begins with a dot")
     if re.search(r"\.(?:sknd|dat)\.*[/\\]", path, re.IGNORECASE):
@@ -234,7 +236,7 @@ def _write_tensor(folder: Path, place: str, array: Array, fields: str | None) ->
 
 
 def _created(folder: Path, place: str) -> BinaryIO:
-    """A new file below a folder."""
+    """Return a new file below a folder."""
     target = folder / place
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

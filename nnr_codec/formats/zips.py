@@ -1,4 +1,4 @@
-"""What reading zip archives has in common."""
+"""Common helpers for reading zip archives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from ..errors import FormatError
 
-#: What zipfile raises on damaged archives, encrypted members and members of unknown compression.
+#: Errors of zipfile for damaged archives, encrypted members and members of unknown compression.
 ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -28,9 +28,9 @@ _MAX_COMMENT = (1 << 16) - 1
 
 
 def directory_size(file: BinaryIO, size: int) -> int:
-    """Return the bytes of an archive's directory, as the archive says; FormatError if it has no directory.
+    """Return the size of an archive's directory according to the archive; FormatError if it has none.
 
-    ``size`` is that of the file.
+    ``size`` is the size of the file in bytes.
     """
     file.seek(max(size - _END_SIZE - _MAX_COMMENT, 0))
     tail = file.read()
@@ -47,7 +47,7 @@ def directory_size(file: BinaryIO, size: int) -> int:
 
 
 def may_hold(file: BinaryIO, name: str) -> bool:
-    """Return whether the directory of an archive has these bytes, without the work of zipfile for each member.
+    """Return whether the directory of an archive has these bytes, which is faster than zipfile.
 
     Only False is certain. Raises FormatError if the archive has no directory.
     """
@@ -55,7 +55,7 @@ def may_hold(file: BinaryIO, name: str) -> bool:
     length = directory_size(file, size)
     if length > size:
         return False
-    # The directory ends at most this many bytes before the end of the file.
+    # Maximum distance of the directory from the end of the file.
     after = _END_SIZE + _END64_SIZE + _LOCATOR_SIZE + _MAX_COMMENT
     file.seek(max(size - length - after, 0))
     return name.encode() in file.read()

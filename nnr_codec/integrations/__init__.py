@@ -1,1 +1,1 @@
-"""Helpers for other packages, which are extras: each is imported where it is used."""
+"""Integrations with other packages, which are optional dependencies and imported on use."""

@@ -1,11 +1,11 @@
-"""Filters that put models and their differences into NNR bitstreams between the sites of NVIDIA FLARE.
+"""Filters that transfer models and differences as NNR bitstreams between the sites of NVIDIA FLARE.
 
 >>> recipe.add_server_output_filter(NNREncode(), tasks=["train"])                        # doctest: +SKIP
 >>> recipe.add_client_input_filter(NNRDecode(), tasks=["train"])                         # doctest: +SKIP
 >>> recipe.add_client_output_filter(NNREncode(), tasks=["train"])                        # doctest: +SKIP
 >>> recipe.add_server_input_filter(NNRDecode(), tasks=["train"])                         # doctest: +SKIP
 
-docs/guides/nvflare.md has the rest: what sites have to allow, options, and what is refused.
+docs/guides/nvflare.md describes the configuration of sites, the options, and the rejected messages.
 """
 
 from __future__ import annotations
@@ -40,66 +40,67 @@ except ImportError:
     raise MissingDependencyError("this needs the package nvflare: pip install 'nnr_codec[nvflare]'") from None
 
 KINDS = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
-#: In the data of a DXO: the bitstream; the types and shapes of differences that it does not tell; values that are no
-#: tensors; and whether the tensors are PyTorch's.
+#: Keys in the data of a DXO: the bitstream; types and shapes of differences that it does not contain; values that are
+#: not tensors; and whether the tensors belong to PyTorch.
 BITSTREAM, TYPES, VALUES, TORCH = "nnr_codec", "types", "values", "torch"
-#: Types of values that are no tensors, which go beside the bitstream.
+#: Types of values that are not tensors and are sent beside the bitstream.
 PLAIN = (str, bool, int, float, type(None))
-#: Bitstreams that are kept for other receivers of the same tensors.
+#: Number of bitstreams kept for other receivers of the same tensors.
 KEPT = 4
 
 Content = dict[str, Any]
 Schema = dict[str, tuple[int, ...] | None]
 Types = dict[str, np.dtype[Any]]
-#: Shapes and types of what was sent, and whether the tensors were PyTorch's.
+#: Shapes and types of the sent tensors, and whether they belong to PyTorch.
 Sent = tuple[Schema, Types, bool]
 
 
-class _NNRFilter(DXOFilter):  # type: ignore[misc]  # nvflare is not looked at
-    """What both filters have in common: what they are given is left as it is."""
+class _NNRFilter(DXOFilter):  # type: ignore[misc]  # nvflare is not type-checked
+    """Base of both filters; inputs are never modified."""
 
     def __init__(self, kinds: list[DataKind] | None) -> None:
         super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Filter all models of a shareable; NVFlare calls this."""
+        """Filter all models of a shareable; called by NVFlare."""
         try:
             dxo = from_shareable(shareable)
-        except ValueError:  # nothing that has a model
+        except ValueError:  # no model
             return shareable
-        if dxo.data_kind == DataKind.COLLECTION:  # whose members would be replaced in place
+        if dxo.data_kind == DataKind.COLLECTION:  # its members would be replaced in place
             shareable = _own(dxo).update_shareable(make_copy(shareable))
         return super().process(shareable, fl_ctx)
 
     def add_to_fed_job(self, job: Any, ctx: Any, **kwargs: Any) -> None:
-        """Keep nnr_codec out of the code that a job carries, since sites have it installed; NVFlare calls this."""
+        """Exclude nnr_codec from the code in a job, because sites have it installed; called by NVFlare."""
         job.set_app_packages(sorted({*job.job.app_packages, __name__.partition(".")[0]}))
         super().add_to_fed_job(job, ctx, **kwargs)
 
 
 class NNREncode(_NNRFilter):
-    """Encodes models (DataKind.WEIGHTS) and differences (DataKind.WEIGHT_DIFF), on servers and clients.
+    """Encoder of models (DataKind.WEIGHTS) and differences (DataKind.WEIGHT_DIFF), for servers and clients.
 
-    Each DXO is replaced by a new one of the same kind. The same tensors, for any number of receivers and threads, are
-    encoded once. On a server, tensors keep the types in which they were first sent, where aggregation changed them.
+    Each DXO is replaced by a new one of the same kind. Equal tensors are encoded once for any number of receivers and
+    threads. On a server, tensors keep the types in which they were first sent, even if aggregation changed them.
 
     Parameters
     ----------
     preset : str, optional
-        Of :meth:`nnr_codec.EncoderConfig.preset`; by default ``"default"`` for models, ``"update"`` for differences.
+        Preset of :meth:`nnr_codec.EncoderConfig.preset`; default: ``"default"`` for models, ``"update"`` for
+        differences.
     options : dict, optional
-        Fields of EncoderConfig, replacing those of the preset, such as ``{"qp": -32}``.
+        Fields of EncoderConfig that replace those of the preset, such as ``{"qp": -32}``.
     error_feedback : bool
-        Add to differences what those before lost. Only for what clients send.
+        Add the coding error of previous differences to the next ones. Only for messages of clients.
     sparsity : float, optional
-        The part of the parameters of differences, 0..1, that is set to zero: the small ones of each tensor.
+        Share of the parameters of differences, 0..1, that is set to zero: the smallest of each tensor.
     jobs : int
-        Threads that encode.
+        Number of threads for encoding.
     sbt, sbt_ternary : float, optional
-        Of differences: binary-ternary quantization, as for :class:`nnr_codec.UpdateEncoder`.
+        Binary-ternary quantization of differences, as for :class:`nnr_codec.UpdateEncoder`.
 
-    Raises TypeError for options that do not exist. Raises EncodeError for wrong values, and, when it filters, for
-    tensors that cannot be coded: NVFlare answers a task so with an error.
+    Raises TypeError for unknown options. Raises EncodeError for invalid values, and during filtering for tensors that
+    cannot be coded; NVFlare then answers the task with an error.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class NNREncode(_NNRFilter):
         super().__init__(KINDS)
         if jobs < 1:
             raise EncodeError(f"jobs is {jobs}, which leaves nobody to work")
-        # Under the names of the parameters: NVFlare writes them into the configuration of a job.
+        # Attributes have the names of the parameters, because NVFlare writes them into the configuration of a job.
         self.preset, self.options, self.jobs = preset, options, jobs
         self.error_feedback, self.sparsity = error_feedback, sparsity
         self.sbt, self.sbt_ternary = sbt, sbt_ternary
@@ -124,11 +125,11 @@ class NNREncode(_NNRFilter):
         self._types: dict[str, np.dtype[Any]] = {}
         self._settings = EncoderConfig.preset(preset or "default", **(options or {}))
         self._update_settings = EncoderConfig.preset(preset or "update", **(options or {}))
-        encoder = self._update_encoder()  # finds out now what is wrong with the options
+        encoder = self._update_encoder()  # validates the options now
         self._feedback = encoder if error_feedback else None
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
-        """A DXO with a bitstream in it; None for one that has it already."""
+        """Return a DXO with a bitstream; None if it already has one."""
         if BITSTREAM in dxo.data:
             return None
         arrays, values, is_torch = _tensors(dxo.data)
@@ -153,15 +154,16 @@ class NNREncode(_NNRFilter):
         return _new(dxo, content)
 
     def _typed(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Tensors in the types in which they were sent first."""
+        """Return tensors in the types in which they were first sent."""
         with self._lock:
             types = {name: self._types.setdefault(name, array.dtype) for name, array in arrays.items()}
         return {name: as_type(array, types[name]) for name, array in arrays.items()}
 
     def _once(self, kind: str, arrays: dict[str, Array]) -> tuple[bytes, Content]:
-        """The bitstream of tensors, and what it does not tell: that of another thread, where there is one."""
+        """Return the bitstream of tensors and the information outside it; reuse the result of another thread if
+        possible."""
         if self._feedback:
-            with self._lock:  # what is lost belongs to the next message
+            with self._lock:  # coding errors must be added to the next message
                 return self._encode(kind, arrays)
         key = kind, identity(arrays)
         with self._lock:
@@ -193,7 +195,7 @@ class NNREncode(_NNRFilter):
         return bitstream, types
 
     def _has_differences(self, name: str, array: Array) -> bool:
-        """Whether UpdateEncoder takes an array for differences, and keeps every bit where that is asked for."""
+        """Return whether UpdateEncoder accepts an array as differences, and keeps every bit if that is requested."""
         stored = stored_type(array.dtype)
         if stored is None or stored.kind == "b" or stored.bits < 8:
             return False
@@ -202,7 +204,7 @@ class NNREncode(_NNRFilter):
         return not array.size or (int(array.min()) >= -(1 << 31) and int(array.max()) < 1 << 31)
 
     def _update_encoder(self) -> UpdateEncoder:
-        """One without anything before it: updates refer to no others."""
+        """Return an encoder without state: updates refer to no others."""
         return UpdateEncoder(
             self._update_settings,
             parent="external",
@@ -214,23 +216,23 @@ class NNREncode(_NNRFilter):
 
 
 class NNRDecode(_NNRFilter):
-    """Restores what :class:`NNREncode` encoded, in the types and shapes that it had.
+    """Decoder of the output of :class:`NNREncode`, with the original types and shapes.
 
     Parameters
     ----------
     limits : str or dict, optional
-        What a bitstream may cost: ``"strict"``, ``"unlimited"``, or fields of :class:`nnr_codec.Limits`.
+        Limits for a bitstream: ``"strict"``, ``"unlimited"``, or fields of :class:`nnr_codec.Limits`.
     like_sent : bool
-        Refuse tensors that the model for the task does not have, or not in this shape, and kinds of data that are
-        neither models nor metrics; give tensors of narrower types those of the model. Of replies to what an NNREncode
-        of the same server encoded.
+        Reject tensors that the model of the task lacks or that have another shape, and data other than models and
+        metrics; convert tensors of narrower types to those of the model. Applies to replies to the output of an
+        NNREncode on the same server.
     finite : bool
-        Refuse tensors that are not finite.
+        Reject tensors with values that are not finite.
     jobs : int
-        Threads that decode.
+        Number of threads for decoding.
 
-    Whatever is wrong with a message, models without a bitstream included, is logged with the name of its sender and
-    raised, an :class:`nnr_codec.NnrError` as a rule: to NVFlare the task has failed, and there is nothing to aggregate.
+    Any fault of a message, including a model without a bitstream, is logged with the name of its sender and raised,
+    usually as an :class:`nnr_codec.NnrError`. NVFlare then treats the task as failed and aggregates nothing.
     """
 
     def __init__(
@@ -245,14 +247,14 @@ class NNRDecode(_NNRFilter):
         self._limits = _limits(limits)
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
-        """A DXO with the tensors; None for other kinds of data."""
+        """Return a DXO with the tensors; None for other kinds of data."""
         sent = fl_ctx.get_prop(_sent(fl_ctx)) if self.like_sent else None
         try:
             if dxo.data_kind in KINDS:
                 return _new(dxo, self._decode(dxo, sent))
             if sent is None or dxo.data_kind == DataKind.METRICS:
                 return None
-            raise FormatError("a model was sent, and this is none")  # NVFlare would take it for one
+            raise FormatError("a model was sent, and this is none")  # NVFlare would treat it as a model
         except Exception as error:
             peer = fl_ctx.get_peer_context()
             sender = peer.get_identity_name() if isinstance(peer, FLContext) else "an unknown sender"
@@ -293,7 +295,7 @@ class NNRDecode(_NNRFilter):
 
 # ------------------------------------------------------------------------------------------ what DXOs hold
 def _new(dxo: DXO, content: Content) -> DXO:
-    """A DXO of the same kind with something else in it, and nothing that both share."""
+    """Return a DXO of the same kind with another content that shares nothing with it."""
     meta = {key: value for key, value in (dxo.meta or {}).items() if key != MetaKey.FILTER_HISTORY}
     return DXO(dxo.data_kind, data=content, meta=meta)  # NVFlare adds the history
 
@@ -304,19 +306,19 @@ def _kind(dxo: DXO) -> str:
 
 
 def _own(dxo: DXO) -> DXO:
-    """A copy of a collection, the members that are none shared."""
+    """Return a copy of a collection that shares only the members that are not collections."""
     if dxo.data_kind != DataKind.COLLECTION:
         return dxo
     return DXO(dxo.data_kind, data={key: _own(member) for key, member in dxo.data.items()}, meta=dxo.meta)
 
 
 def _sent(fl_ctx: FLContext) -> str:
-    """The property of a server that says what was sent for the task."""
+    """Return the name of the server property with the information about the sent tensors of the task."""
     return f"nnr_codec.sent.{fl_ctx.get_prop(FLContextKey.TASK_NAME)}"
 
 
 def _tensors(data: Mapping[str, Any]) -> tuple[dict[str, Array], Content, bool]:
-    """Tensors, what else there is, and whether the tensors are PyTorch's."""
+    """Return the tensors, the other values, and whether the tensors belong to PyTorch."""
     arrays: dict[str, Array] = {}
     values: Content = {}
     kinds = set()
@@ -337,7 +339,7 @@ def _tensors(data: Mapping[str, Any]) -> tuple[dict[str, Array], Content, bool]:
 
 
 def _content(data: Mapping[str, Any]) -> tuple[bytes, Content, Content, bool]:
-    """What NNREncode put into a DXO; FormatError when it did not."""
+    """Return the data of NNREncode in a DXO; FormatError if it has none."""
     found = data.get(BITSTREAM), data.get(TYPES, {}), data.get(VALUES, {}), data.get(TORCH, False)
     if BITSTREAM not in data:
         raise FormatError("there is no bitstream: where this decodes, an NNREncode has to encode")
@@ -348,11 +350,11 @@ def _content(data: Mapping[str, Any]) -> tuple[bytes, Content, Content, bool]:
     for name, value in found[2].items():
         if not isinstance(name, str) or not isinstance(value, PLAIN):
             raise FormatError(f"value {name!r} is {type(value).__name__}")
-    return found  # type: ignore[return-value]  # as was checked
+    return found  # type: ignore[return-value]  # checked above
 
 
 def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Types and shapes of differences; LimitError before they cost more than the limits permit."""
+    """Return types and shapes of differences; LimitError before they exceed the limits."""
     budget = Budget(limits)
     declared = {}
     for name, entry in types.items():
@@ -369,7 +371,7 @@ def _declared(types: Content, limits: Limits) -> dict[str, tuple[np.dtype[Any], 
 
 
 def _check_sent(shapes: Schema, is_torch: bool, sent: Sent) -> None:
-    """LimitError for a tensor that the model of the task does not have."""
+    """Raise LimitError for a tensor that the model of the task lacks."""
     schema, _, were_torch = sent
     for name, shape in shapes.items():
         if name not in schema:
@@ -390,7 +392,7 @@ def _limits(given: str | Mapping[str, Any] | None) -> Limits:
 
 # ------------------------------------------------------------------------------------------ tensors
 def _widened(array: Array, sent: np.dtype[Any]) -> Array:
-    """A tensor that has at least the type that was sent: sums take that of the first of them, and may not hold others.
+    """Return a tensor in at least the type that was sent, because sums use the type of the first tensor.
 
     Floats for integers stay floats.
     """
@@ -403,7 +405,7 @@ def _widened(array: Array, sent: np.dtype[Any]) -> Array:
 
 
 def _from_torch(name: str, tensor: Any) -> Array:
-    """A PyTorch tensor as an array, with the same memory where that is possible."""
+    """Return a PyTorch tensor as an array, sharing memory if possible."""
     stored = STORED_TYPES.get(str(tensor.dtype).rpartition(".")[2])
     if stored is None:
         raise EncodeError(f"tensor {name!r} has type {tensor.dtype}", tensor=name)
@@ -417,7 +419,7 @@ def _from_torch(name: str, tensor: Any) -> Array:
 
 
 def _to_torch(array: Array) -> Any:
-    """The opposite."""
+    """Return an array as a PyTorch tensor."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:

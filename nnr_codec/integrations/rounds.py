@@ -1,7 +1,7 @@
-"""What senders and receivers of updates do in a round of federated learning, whatever the framework.
+"""Operations of senders and receivers in a round of federated learning, independent of the framework.
 
-A round begins with a model that receivers keep as a base under a key. The update that a sender makes of it says that
-key in its base_model_id (:class:`~nnr_codec.decoder.lineage.Lineage`), with the sender's device_id.
+A round begins with a model that receivers keep as a base under a key. The update of a sender has that key in its
+base_model_id (:class:`~nnr_codec.decoder.lineage.Lineage`), with the sender's device_id.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Reader = Callable[[str], Array]
 
 
 class Dropped(NamedTuple):
-    """A reply that took no part.
+    """Rejected reply.
 
     Parameters
     ----------
     sender : int
-        As the framework numbers it.
+        Number of the sender in the framework.
     reason : str
-        One line.
+        Reason in one line.
     """
 
     sender: int
@@ -47,20 +47,20 @@ class Dropped(NamedTuple):
 
 @dataclass
 class RoundStatistics:
-    """What one round took.
+    """Statistics of one round.
 
     Parameters
     ----------
     downlink_raw, downlink_wire : int
-        Bytes of the tensors of the models that were sent, to each receiver counted; and of what was sent for them.
+        Sizes in bytes of the sent models, as tensors and as transferred, summed over receivers.
     uplink_raw, uplink_wire : int
-        Likewise of the replies that were taken.
+        The same for accepted replies.
     encode_seconds, decode_seconds : float
-        Of the server.
+        Time of the server in seconds.
     replies : int
-        How many were taken.
+        Number of accepted replies.
     dropped : list of Dropped
-        Those that were not.
+        Rejected replies.
     """
 
     downlink_raw: int = 0
@@ -75,17 +75,17 @@ class RoundStatistics:
 
 @dataclass(eq=False)
 class Base:
-    """A model that was sent.
+    """Model that was sent.
 
     Parameters
     ----------
     key : str
     tensors : mapping of str to ndarray
-        What its receivers have.
+        Tensors as the receivers have them.
     round : int
-        In which it was sent last.
+        Round in which it was sent last.
     waiting : Counter of int
-        How many replies are still to come, by sender.
+        Number of expected replies, by sender.
     """
 
     key: str
@@ -95,18 +95,18 @@ class Base:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors."""
+        """Size of the tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def answered(self, sender: int) -> None:
-        """Take note of a reply."""
+        """Record a reply."""
         self.waiting[sender] -= 1
         if self.waiting[sender] <= 0:
             del self.waiting[sender]
 
 
 class Bases:
-    """The models that replies are to come to, of the last ``rounds`` rounds at most."""
+    """Models for which replies are expected, from the last ``rounds`` rounds."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -116,17 +116,17 @@ class Bases:
         return len(self._bases)
 
     def expect(self, base: Base, sender: int, number: int) -> None:
-        """A reply to this model, which was sent in round ``number``."""
+        """Expect a reply to this model, sent in round ``number``."""
         base = self._bases[base.key] = self._bases.pop(base.key, base)
         base.round = number
         base.waiting[sender] += 1
 
     def due(self, sender: int) -> list[Base]:
-        """The models to which replies of this sender are to come, those sent last first."""
+        """Return the models for which replies of this sender are expected, most recent first."""
         return [base for base in reversed(self._bases.values()) if base.waiting[sender] > 0]
 
     def find(self, key: str, sender: int) -> Base:
-        """The model of this key; MissingReferenceError where no reply of the sender to it is to come."""
+        """Return the model with this key; MissingReferenceError if no reply of the sender to it is expected."""
         for base in self.due(sender):
             if base.key == key:
                 return base
@@ -135,22 +135,22 @@ class Bases:
         )
 
     def failed(self, sender: int) -> None:
-        """No reply of this sender is to come to the models that were sent to it last."""
+        """Stop expecting replies of this sender to the models of the latest round."""
         due = self.due(sender)
         for base in due:
             if base.round == due[0].round:
                 base.answered(sender)
 
     def trim(self, number: int) -> None:
-        """Forget, before round ``number``, models to which no replies are to come, or were for too many rounds."""
+        """Discard, before round ``number``, models without expected replies, and models that are too old."""
         kept = {key: base for key, base in self._bases.items() if base.waiting and base.round > number - self._rounds}
         self._bases = kept
 
 
 def as_type(array: Array, dtype: npt.DTypeLike) -> Array:
-    """The array in another type: what averages of integers and booleans are rounded to.
+    """Return the array in another type; averages of integers and booleans are rounded.
 
-    Raises FormatError where it has no numbers.
+    Raises FormatError if it is not numeric.
     """
     wanted = np.dtype(dtype)
     if array.dtype == wanted:
@@ -164,12 +164,12 @@ def as_type(array: Array, dtype: npt.DTypeLike) -> Array:
     if wanted.kind == "b":
         return wide >= 0.5
     low, high = int(np.iinfo(wanted.name).min), int(np.iinfo(wanted.name).max)
-    highest = min(high, int(np.nextafter(high + 1.0, 0)))  # that of 64 bits is no float64
+    highest = min(high, int(np.nextafter(high + 1.0, 0)))  # the maximum of 64 bits is not a float64
     return np.clip(np.rint(wide), low, highest).astype(wanted)
 
 
 def check_finite(name: str, tensor: Array, base: Array) -> None:
-    """Raise FormatError for values that are not finite, where those of the base are."""
+    """Raise FormatError for values that are not finite where those of the base are."""
     if tensor.dtype.kind in "iub":
         return
     bad = ~np.isfinite(tensor)
@@ -178,7 +178,7 @@ def check_finite(name: str, tensor: Array, base: Array) -> None:
 
 
 def limits_for(models: Iterable[Tensors]) -> Limits:
-    """What an update of one of these models may cost that a stranger sent."""
+    """Return the limits for an update of one of these models from an untrusted sender."""
     tensors = [tensor for model in models for tensor in model.values()]
     items = sum(tensor.size for tensor in tensors)
     largest = max((tensor.size for tensor in tensors), default=0)
@@ -196,12 +196,12 @@ def limits_for(models: Iterable[Tensors]) -> Limits:
 
 
 def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: int = 1) -> bytes:
-    """The update that makes ``new`` of ``base``, both of the same names.
+    """Encode the update from ``base`` to ``new``, which have the same names.
 
     Raises
     ------
     EncodeError
-        Names or shapes are not those of the base, or values are not finite.
+        Names or shapes differ from those of the base, or values are not finite.
     """
     if other := new.keys() ^ base.keys():
         raise EncodeError(f"tensor {min(other)!r} is in one of the model and its update only")
@@ -221,7 +221,7 @@ def encode_reply(base: Tensors, new: Tensors, encoder: UpdateEncoder, *, jobs: i
 
 
 def lineage_of(payload: bytes, limits: Limits) -> Lineage:
-    """What a reply says of itself; FormatError where it says nothing."""
+    """Return the lineage of a reply; FormatError if it has none."""
     with open_bitstream(payload, limits=limits) as file:
         text = file.performance.base_model_id
     if text is None or (lineage := Lineage.parse(text)) is None:
@@ -230,19 +230,19 @@ def lineage_of(payload: bytes, limits: Limits) -> Lineage:
 
 
 def decode_reply(payload: bytes, base: Tensors, decoder: UpdateDecoder) -> tuple[dict[str, Array], Update]:
-    """The model that a reply makes of its base, in the order and types of the base, and the update.
+    """Return the model updated by a reply, in the order and types of the base, and the update.
 
     Parameters
     ----------
     payload : bytes
     base : mapping of str to ndarray
     decoder : UpdateDecoder
-        With ``like=base``; its state changes only where the payload decodes.
+        A decoder with ``like=base``; its state changes only if decoding succeeds.
 
     Raises
     ------
     BitstreamError, MissingReferenceError, FormatError
-        As :meth:`UpdateDecoder.decode`; FormatError for values that are not finite.
+        Errors of :meth:`UpdateDecoder.decode`; FormatError also for values that are not finite.
     """
     update = decoder.decode(payload)
     found = apply_update(base, update, check=False)
@@ -260,19 +260,19 @@ def decode_reply(payload: bytes, base: Tensors, decoder: UpdateDecoder) -> tuple
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in one line for a log, whoever wrote what it cites."""
+    """Return the message of an error in one printable line for a log, because it may cite untrusted text."""
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(char if char.isprintable() else "?" for char in text)[:300]
 
 
 # ------------------------------------------------------------------------------------------------ means
 def differ(a: Array, b: Array) -> bool:
-    """Whether any bits differ."""
+    """Return whether any bits differ."""
     return a.tobytes() != b.tobytes()
 
 
 def minus(new: Array, base: Array) -> Floats:
-    """By how much tensors of one type differ; 0 where that is not finite."""
+    """Return the difference of tensors of one type; 0 where it is not finite."""
     if base.dtype.kind in "iub":
         return np.asarray(new.astype(np.int64).reshape(base.shape) - base.astype(np.int64), np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -282,7 +282,7 @@ def minus(new: Array, base: Array) -> Floats:
 
 
 def plus(base: Array, difference: Floats) -> Array:
-    """A tensor and what is to be added to it, rounded once to its type."""
+    """Return the sum of a tensor and a difference, rounded once to its type."""
     if base.dtype.kind not in "iu":
         return np.asarray(as_type(base.astype(np.float64) + difference, base.dtype))
     total = base.astype(np.int64) + np.rint(difference).astype(np.int64)
@@ -293,16 +293,16 @@ def plus(base: Array, difference: Floats) -> Array:
 
 
 def reader(payload: bytes, base: Tensors, limits: Limits, whole: Set[str]) -> Reader:
-    """What gives the tensors, one at a time, that a bitstream makes of its base.
+    """Return a function that computes single tensors of an updated model.
 
     Parameters
     ----------
     payload : bytes
-        It was decoded before by :func:`decode_reply`, and stays compressed now.
+        A payload that :func:`decode_reply` accepted; it stays compressed.
     base : mapping of str to ndarray
     limits : Limits
     whole : set of str
-        Which tensors take the base's place.
+        Tensors that replace those of the base.
     """
     file = open_bitstream(payload, limits=limits)
 

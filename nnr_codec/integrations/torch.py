@@ -1,4 +1,4 @@
-"""PyTorch modules as models and back, and what errors in their parameters cost, from some of their inputs.
+"""Conversion of PyTorch modules, and the cost of errors in their parameters, measured with sample inputs.
 
 >>> sensitivities, hessians = sensitivity(module, loader)                               # doctest: +SKIP
 >>> nnr_codec.encode(tensors, target_ratio=0.1, sensitivity=sensitivities, hessians=hessians)       # doctest: +SKIP
@@ -28,32 +28,32 @@ Hessians = dict[str, npt.NDArray[np.float64]]
 def sensitivity(
     model: Any, loader: Iterable[Any], loss: Callable[[Any, Any], Any] | None = None
 ) -> tuple[Sensitivities, Hessians]:
-    """What :class:`nnr_codec.EncoderConfig` takes as ``sensitivity`` and ``hessians``.
+    """Measure the options ``sensitivity`` and ``hessians`` of :class:`nnr_codec.EncoderConfig`.
 
     Parameters
     ----------
     model : torch.nn.Module
-        It is evaluated (``eval()``), and left as it was.
+        The module; evaluated in ``eval()`` mode and then restored.
     loader : iterable
-        Batches: a tensor; a tuple or list whose first item is the module's input; or a mapping of keyword arguments.
+        Batches: a tensor; a tuple or list whose first item is the input; or a mapping of keyword arguments.
     loss : callable, optional
-        Of outputs and batch, a scalar. The squares of its gradient are added up over batches: batches of one sample
-        give the diagonal of the Fisher matrix. Without it: by how much squared errors of parameters move the outputs,
-        from random projections of them, with batches of any size.
+        Function of outputs and batch that returns a scalar. The squares of its gradient are summed over batches:
+        batches of one sample give the diagonal of the Fisher matrix. Default: the effect of squared parameter errors on
+        the outputs, from random projections, with batches of any size.
 
     Returns
     -------
     sensitivities : dict of str to ndarray of float32
-        For each parameter, by the names and in the shapes of ``state_dict()``; means over the batches.
+        Cost of each parameter, with the names and shapes of ``state_dict()``; means over the batches.
     hessians : dict of str to ndarray of float64
-        Second moments of the inputs of ``Linear`` and ``Conv2d`` (of one group), seen as matrices.
+        Second moments of the inputs of ``Linear`` and ``Conv2d`` (with one group), seen as matrices.
 
     Raises
     ------
     MissingDependencyError
         PyTorch is not installed.
     ValueError
-        There are no batches, or without ``loss`` the outputs are not one tensor of floats.
+        There are no batches, or the outputs are not one float tensor and ``loss`` is missing.
     """
     torch: Any = require("torch", "torch", "this")
     parameters = {name: value for name, value in model.named_parameters() if value.is_floating_point()}
@@ -88,7 +88,7 @@ def _outputs(model: Any, batch: Any) -> Any:
 
 @contextmanager
 def _prepared(model: Any, parameters: Mapping[str, Any]) -> Iterator[None]:
-    """The module evaluating, with gradients for all parameters; afterwards as it was."""
+    """Put the module in evaluation mode, with gradients for all parameters; restore it afterwards."""
     training = {module: module.training for module in model.modules()}
     wanted = {name: value.requires_grad for name, value in parameters.items()}
     try:
@@ -104,7 +104,7 @@ def _prepared(model: Any, parameters: Mapping[str, Any]) -> Iterator[None]:
 
 
 class _Moments:
-    """Second moments of what goes into the layers of a module."""
+    """Second moments of the inputs of the layers of a module."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -113,7 +113,7 @@ class _Moments:
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Look at each input while this lasts."""
+        """Observe each input within the block."""
         nn, handles = self.torch.nn, []
         weights = {id(value): name for name, value in model.named_parameters()}  # a tied weight has one name
         try:
@@ -137,13 +137,13 @@ class _Moments:
         return hook
 
     def _rows(self, layer: Any, x: Any) -> Any:
-        """The vectors that a weight, seen as a matrix, is multiplied with."""
+        """Return the vectors that are multiplied by a weight, seen as a matrix."""
         if isinstance(layer, self.torch.nn.Linear):
             return x.reshape(-1, x.shape[-1])
         functional = self.torch.nn.functional
         x = x if x.ndim == 4 else x[None]
         sides: list[int] = []
-        for k in (1, 0):  # padding begins with the last dimension
+        for k in (1, 0):  # padding starts with the last dimension
             if layer.padding == "same":
                 total = layer.dilation[k] * (layer.kernel_size[k] - 1)
                 sides += [total // 2, total - total // 2]
@@ -154,5 +154,5 @@ class _Moments:
         return columns.transpose(1, 2).reshape(-1, columns.shape[1])
 
     def found(self) -> Hessians:
-        """The moments by the names of weights."""
+        """Return the moments by weight name."""
         return {name: (total / self.counts[name]).numpy() for name, total in self.sums.items()}

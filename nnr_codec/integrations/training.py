@@ -1,8 +1,8 @@
-"""Parameter reduction while a module of PyTorch is trained (ISO/IEC 15938-17:2024, 5.2, clause 8).
+"""Parameter reduction during training of a PyTorch module (ISO/IEC 15938-17:2024, 5.2, clause 8).
 
-All of it goes into a training loop of your own: a term of the loss, what happens after each step of the optimizer, or
-layers whose weights are made of others, until they are coded. What is a mask, a projection or a rank is decided by the
-steps that the encoder has as well (docs/guides/reduction.md).
+These helpers extend your own training loop: a term of the loss, an action after each optimizer step, or layers whose
+weights are computed from other parameters until they are coded. Masks, projections and ranks are computed by the
+reduction steps of the encoder (docs/guides/reduction.md).
 
 >>> masks = Masks(module, tensors="*.weight")                                             # doctest: +SKIP
 >>> with masks.after(optimizer):                                                          # doctest: +SKIP
@@ -42,31 +42,31 @@ __all__ = ["LocalScaling", "LowRank", "Masks", "Projection", "compressibility_lo
 
 Steps = str | Iterable[Step | str]
 
-#: What names of state_dict() have in the place of a weight that is made of other tensors.
+#: Part of state_dict() names that replaces a weight with parametrizations.
 _ORIGINAL = "parametrizations"
 
 
 def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = True) -> Any:
-    """The compressibility loss (8.3.1) of weights: ``|w|_1 / |w|_2 + gamma * |w|_2**2 / |w|_1``.
+    """Return the compressibility loss (8.3.1) of weights: ``|w|_1 / |w|_2 + gamma * |w|_2**2 / |w|_1``.
 
-    The first term makes few weights large and many small, whatever their scale; the second one keeps them small. After
-    C. Aytekin, F. Cricri and E. Aksu, "Compressibility loss for neural network weights" (2019).
+    The first term favours few large and many small weights, whatever their scale; the second one keeps them small.
+    After C. Aytekin, F. Cricri and E. Aksu, "Compressibility loss for neural network weights" (2019).
 
     Parameters
     ----------
     weights : torch.nn.Module, Tensor or iterable of Tensor
-        Of a module, the floating-point parameters with at least two extents above 1: of weights that are made of
-        others, as by :class:`LowRank`, these others.
+        For a module, its floating-point parameters with at least two extents above 1; for parametrized weights, as by
+        :class:`LowRank`, the underlying parameters.
     gamma : float
-        0 or more.
+        Weight of the second term, 0 or more.
     together : bool
-        All of them are one vector; False: the mean of what each one gives.
+        Treat all weights as one vector; False: average the losses of the tensors.
 
     Returns
     -------
     Tensor
-        A scalar, of float32 at least; 0 for what is 0. Multiply it by something like 1e-3 .. 1e-1, and add it to the
-        loss.
+        A scalar of at least float32; 0 for all-zero weights. Multiply it by a factor such as 1e-3 to 1e-1 and add it to
+        the loss.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
     if isinstance(weights, torch.nn.Module):
         weights = [value for value in weights.parameters() if _is_matrix(value)]
     tensors = [weights] if isinstance(weights, torch.Tensor) else list(weights)
-    tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # which holds their squares
+    tensors = [value.float() if value.element_size() < 4 else value for value in tensors]  # float32 holds their squares
     if not tensors or not gamma >= 0:
         raise ValueError("there are no weights, or gamma is negative")
     sums = torch.stack([value.abs().sum() for value in tensors])
@@ -88,14 +88,14 @@ def compressibility_loss(weights: Any, gamma: float = 0.0, *, together: bool = T
         sums, squares = sums.sum()[None], squares.sum()[None]
     some = squares > 0
     if not some.any():
-        return sums.sum()  # which is 0, and has a gradient
+        return sums.sum()  # zero, with a gradient
     sums, squares = sums[some], squares[some]
     return (sums / squares.sqrt() + gamma * squares / sums).sum() / len(some)
 
 
 # ------------------------------------------------------------------------------------------------ after each step
 class Projection:
-    """Keeps a module, while it is trained, what steps of parameter reduction make of it.
+    """Projection of the parameters of a module by steps of parameter reduction during training.
 
     >>> with Projection(module, "unify(ratio=0.5)").after(optimizer): ...                 # doctest: +SKIP
 
@@ -103,7 +103,7 @@ class Projection:
     ----------
     module : torch.nn.Module
     steps : str or sequence of Step
-        Which leave names and shapes of tensors as they are: ``sparsify``, ``unify``, ``lowrank``.
+        Steps that keep names and shapes of tensors: ``sparsify``, ``unify``, ``lowrank``.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class Projection:
             tool_of(step)
 
     def project(self) -> None:
-        """Replace parameters by what the steps make of them; EncodeError where there is nothing that they could do."""
+        """Apply the steps to the parameters; EncodeError if a step has no effect."""
         torch: Any = require("torch", "torch", "training")
         found = self._reduced(self.steps).restored.tensors
         with torch.no_grad():
@@ -129,7 +129,7 @@ class Projection:
 
     @contextmanager
     def after(self, optimizer: Any) -> Iterator[None]:
-        """While this lasts, every ``optimizer.step()`` is followed by a projection; there is one before the first."""
+        """Project before the first and after every ``optimizer.step()`` within the block."""
         self.project()
         handle = optimizer.register_step_post_hook(lambda *_: self.project())
         try:
@@ -142,15 +142,15 @@ class Projection:
 
 
 class Masks(Projection):
-    """Keeps zeros of a module 0 while it is trained, and adds more of them.
+    """Masks that keep parameters of a module at zero during training, and grow.
 
-    :meth:`sparsify` and :meth:`grow` change parameters, and so come before the forward pass.
+    :meth:`sparsify` and :meth:`grow` change parameters and must be called before the forward pass.
 
     Parameters
     ----------
     module : torch.nn.Module
     **options
-        Those of ``sparsify`` but its amount: ``method``, ``block``, ``superblock``, ``scope``, ``tensors``...
+        Options of ``sparsify`` other than its amount: ``method``, ``block``, ``superblock``, ``scope``, ``tensors``...
 
     Raises
     ------
@@ -171,13 +171,13 @@ class Masks(Projection):
 
     @property
     def masks(self) -> dict[str, Any]:
-        """What is not 0, by names of parameters: tensors of their shapes."""
+        """Return the masks of nonzero parameters, by parameter name, in the shapes of the parameters."""
         return dict(self._masks)
 
     def sparsify(self, ratio: float) -> None:
-        """Make so many of the parameters of all matrices 0 that ``ratio`` of them are, and keep them so.
+        """Set parameters of all matrices to 0 until their share is ``ratio``, and keep them at 0.
 
-        Raises EncodeError as ``sparsify`` does.
+        Raises the errors of ``sparsify``.
         """
         torch: Any = require("torch", "torch", "training")
         self.project()
@@ -188,9 +188,9 @@ class Masks(Projection):
         self.project()
 
     def grow(self, ratio: float, progress: float) -> None:
-        """Have a part of ``ratio`` zeros that is ``1 - (1 - progress)**3``, if there are not as many yet.
+        """Increase the share of zeros to ``ratio * (1 - (1 - progress)**3)``, unless it is already higher.
 
-        ``progress`` is what part of the gradual sparsification is done; 1 and more is all of it. After M. Zhu and
+        ``progress`` is the completed share of gradual sparsification, 0..1; larger values count as 1. After M. Zhu and
         S. Gupta, "To prune, or not to prune" (2017).
         """
         wanted = ratio * (1 - (1 - min(max(progress, 0.0), 1.0)) ** 3)
@@ -198,7 +198,7 @@ class Masks(Projection):
             self.sparsify(wanted)
 
     def project(self) -> None:
-        """Make what is masked 0."""
+        """Set masked parameters to 0."""
         torch: Any = require("torch", "torch", "training")
         with torch.no_grad():
             for name, value in self.module.named_parameters():
@@ -209,10 +209,10 @@ class Masks(Projection):
 
 # ------------------------------------------------------------------------------------------------ weights of others
 class _Made:
-    """A module some of whose weights are made of other tensors, which are trained in their place.
+    """Module with weights computed from other parameters, which are trained instead.
 
-    ``blocks`` say which ones, in the names that they have when they are coded; ``members``, which of their tensors has
-    what stands behind the weight's name in ``state_dict()``.
+    ``blocks`` lists them with their names in the coded model; ``members`` maps the suffix after the weight's name in
+    ``state_dict()`` to the tensor of the block.
     """
 
     def __init__(self, module: Any, members: Mapping[str, str]) -> None:
@@ -222,7 +222,8 @@ class _Made:
         self._members = members
 
     def model(self) -> Model:
-        """The module's state as it is now, for :func:`nnr_codec.encode`: what weights are made of, in their places."""
+        """Return the current state of the module for :func:`nnr_codec.encode`, with the underlying parameters of
+        weights."""
         by_weight = {block.weight: block for block in self.blocks}
         tensors: dict[str, Array] = {}
         for key, value in self.module.state_dict().items():
@@ -233,7 +234,7 @@ class _Made:
         return Model(tensors, blocks=list(self.blocks))
 
     def finish(self) -> None:
-        """Let the weights be what they are made of: the module has the parameters again that it had."""
+        """Replace the parametrizations by their weights: the module has its original parameters again."""
         torch: Any = require("torch", "torch", "training")
         for block in self.blocks:
             path, _, weight = block.weight.rpartition(".")
@@ -242,9 +243,9 @@ class _Made:
 
 
 class LocalScaling(_Made):
-    """Local scaling adaptation (8.3.9): weights are quantized and stay so; scales of their outputs are trained.
+    """Local scaling adaptation (8.3.9): weights are quantized and fixed; scales of their outputs are trained.
 
-    A scale is at first that of the least squared error. After P. Haase and others, "Encoder optimizations for the NNR
+    The initial scales minimize the squared error. After P. Haase and others, "Encoder optimizations for the NNR
     standard on neural network compression" (2021).
 
     >>> scaling = LocalScaling(module, qp=-8)                                             # doctest: +SKIP
@@ -254,17 +255,17 @@ class LocalScaling(_Made):
     Parameters
     ----------
     module : torch.nn.Module
-        The weights of its ``Linear`` and convolutional layers are those that are scaled; they need no gradient then.
+        A module; the weights of its ``Linear`` and convolutional layers are scaled and no longer need gradients.
     config : EncoderConfig, optional
     tensors : str
-        Patterns of names of weights, separated by ``|``.
+        Glob patterns of weight names, separated by ``|``.
     **options
-        As for :func:`nnr_codec.encode`: how weights are quantized.
+        Quantization options, as for :func:`nnr_codec.encode`.
 
     Attributes
     ----------
     config : EncoderConfig
-        Which codes :meth:`model` with the levels that the weights have.
+        Options that code :meth:`model` with the current levels.
     scales : list of torch.nn.Parameter
 
     Raises
@@ -272,7 +273,7 @@ class LocalScaling(_Made):
     MissingDependencyError
         PyTorch is not installed.
     EncodeError
-        There is no such layer, a weight cannot be quantized as asked, or ``config`` has steps of reduction.
+        There is no such layer, a weight cannot be quantized with these options, or ``config`` has steps of reduction.
     """
 
     def __init__(
@@ -303,7 +304,7 @@ class LocalScaling(_Made):
             self.scales.append(scale.scale)
 
     def _unscaled(self, layers: Mapping[str, Any]) -> Model:
-        """The whole state, with scales of ones."""
+        """Return the complete state with scales of 1."""
         tensors = {name: _array(value) for name, value in self.module.state_dict().items()}
         for block in self.blocks:
             weight = tensors[block.weight]
@@ -311,12 +312,12 @@ class LocalScaling(_Made):
         return Model(tensors, blocks=list(self.blocks))
 
     def model(self) -> Model:
-        """The module's state as it is now, for :func:`nnr_codec.encode`: levels and scales in the place of weights."""
+        """Return the current state of the module for :func:`nnr_codec.encode`, with levels and scales for weights."""
         model = super().model()
-        return replace(model, tensors={**model.tensors, **self._levels})  # which bfloat16 would have rounded
+        return replace(model, tensors={**model.tensors, **self._levels})  # exact levels, which bfloat16 would round
 
     def finish(self) -> None:
-        """Let the weights be what they are made of: the module has the parameters again that it had."""
+        """Replace the parametrizations by their weights: the module has its original parameters again."""
         names = [block.weight for block in self.blocks]
         super().finish()
         for name in names:
@@ -325,7 +326,7 @@ class LocalScaling(_Made):
 
 
 class LowRank(_Made):
-    """Weights that are products of two matrices G and H (8.3.7), which are trained in their place.
+    """Weights replaced by products of two matrices G and H (8.3.7), which are trained instead.
 
     >>> parts = LowRank(module, error=0.3)                                                # doctest: +SKIP
     >>> train(module, optimizer=Adam(module.parameters()))        # made after this       # doctest: +SKIP
@@ -334,22 +335,22 @@ class LowRank(_Made):
     Parameters
     ----------
     module : torch.nn.Module
-        The weights of its ``Linear`` and convolutional layers are those that may become products.
+        A module; weights of its ``Linear`` and convolutional layers may become products.
     **options
-        Those of ``lowrank`` but ``displacement``: ``error``, ``rank``, ``ratio``, ``tensors``...; they decide on the
-        ranks.
+        Options of ``lowrank`` other than ``displacement``: ``error``, ``rank``, ``ratio``, ``tensors``...; they
+        determine the ranks.
 
     Attributes
     ----------
     ranks : dict of str to int
-        By names of weights; those that would have no fewer parameters stay what they are.
+        Ranks by weight name; weights that a product would not make smaller are unchanged.
 
     Raises
     ------
     MissingDependencyError
         PyTorch is not installed.
     EncodeError
-        ``lowrank`` cannot be done as asked.
+        ``lowrank`` fails with these options.
     """
 
     def __init__(self, module: Any, **options: str | int | float | bool) -> None:
@@ -374,14 +375,14 @@ class LowRank(_Made):
 
 @cache
 def _modules() -> Any:
-    """What makes weights of other tensors: modules of PyTorch, which is imported only now."""
+    """Return parametrization modules; defined in a function because PyTorch is imported on use."""
     torch: Any = require("torch", "torch", "training")
 
     class Modules:
-        """Those that there are."""
+        """Namespace of the modules."""
 
         class Scaled(torch.nn.Module):  # type: ignore[misc]
-            """A weight times a number for each index of a dimension."""
+            """Weight times one number for each index of a dimension."""
 
             def __init__(self, scale: Any, axis: int) -> None:
                 super().__init__()
@@ -393,7 +394,7 @@ def _modules() -> Any:
                 return weight * self.scale.reshape(shape)
 
         class Product(torch.nn.Module):  # type: ignore[misc]
-            """The product of two matrices in some shape."""
+            """Product of two matrices, reshaped."""
 
             def __init__(self, rank: int, shape: tuple[int, ...]) -> None:
                 super().__init__()
@@ -403,7 +404,7 @@ def _modules() -> Any:
                 return (g @ h).reshape(self.shape)
 
             def right_inverse(self, weight: Any) -> Any:
-                matrix = weight.detach().flatten(1).cpu().double()  # which not every device has
+                matrix = weight.detach().flatten(1).cpu().double()  # not every device supports float64
                 u, s, v = torch.linalg.svd(matrix, full_matrices=False)
                 roots = s[: self.rank].sqrt()
                 return (u[:, : self.rank] * roots).to(weight), (roots[:, None] * v[: self.rank]).to(weight)
@@ -413,7 +414,7 @@ def _modules() -> Any:
 
 # ------------------------------------------------------------------------------------------------ tensors and arrays
 def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring) -> Prepared:
-    """Arrays after some steps."""
+    """Apply steps of parameter reduction to arrays."""
     model = Model(dict(arrays))
     prepared = Prepared(model, model, wiring)
     for _, after in apply(prepared, steps):
@@ -422,8 +423,8 @@ def _reduced(arrays: Mapping[str, Array], steps: Sequence[Step], wiring: Wiring)
 
 
 def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], EncoderConfig]:
-    """Weights of blocks as levels times steps, and options with which the same levels are made of these."""
-    config = with_density(config)  # which goals lead to anyway
+    """Return the weights of blocks as levels times step sizes, and options that reproduce the same levels from them."""
+    config = with_density(config)  # goals imply this density anyway
     scale = {**scale_options(config.qp_density), "exact": False}
     config = config.overridden({block.scale: scale for block in model.blocks if block.scale is not None})
     file = io.BytesIO()
@@ -448,7 +449,7 @@ def _quantized(model: Model, config: EncoderConfig) -> tuple[dict[str, Array], E
 
 
 def _least(weight: Any, level: Any, axis: int) -> Any:
-    """The scales of least squared error, shape (n,); 1 where there is none."""
+    """Return the scales of least squared error, shape (n,); 1 where there is none."""
     rows, levels = (value.transpose(0, axis).flatten(1).cpu().double() for value in (weight, level))
     squares, products = (levels * levels).sum(1), (rows * levels).sum(1)
     found = (products / squares).where((squares > 0) & (products > 0), 1.0)
@@ -456,14 +457,14 @@ def _least(weight: Any, level: Any, axis: int) -> Any:
 
 
 def _wiring_of(module: Any) -> Wiring:
-    """Which dimension of each weight is that of its outputs."""
+    """Return blocks with the output dimension of each weight."""
     torch: Any = require("torch", "torch", "training")
     layers = _layers(torch, module)
     return Wiring(blocks=tuple(Block(name, axis=_axis(torch, layer)) for name, layer in layers.items()))
 
 
 def _layers(torch: Any, module: Any, tensors: str = "*") -> dict[str, Any]:
-    """Linear and convolutional layers by the names of their weights, which no two of them share."""
+    """Return linear and convolutional layers by weight name, without shared weights."""
     kinds = tuple(
         getattr(torch.nn, kind)
         for kind in ("Linear", *(f"Conv{transposed}{n}d" for transposed in ("", "Transpose") for n in (1, 2, 3)))
@@ -477,7 +478,7 @@ def _layers(torch: Any, module: Any, tensors: str = "*") -> dict[str, Any]:
         if matches(name, tensors) and not grouped and layer.weight.is_floating_point():
             found[name] = layer
     for name, value in module.named_parameters(remove_duplicate=False):
-        if id(value) in seen:  # of which a change would be one of the other as well
+        if id(value) in seen:  # a change would affect both
             found.pop(name, None)
             found.pop(seen[id(value)], None)
         seen[id(value)] = name
@@ -493,7 +494,7 @@ def _is_matrix(value: Any) -> bool:
 
 
 def _array(value: Any) -> Array:
-    """A copy of a tensor; of bfloat16, as float32."""
+    """Return a copy of a tensor as an array; bfloat16 becomes float32."""
     value = value.detach().cpu()
     if str(value.dtype) == "torch.bfloat16":
         value = value.float()

@@ -1,1 +1,1 @@
-"""Reports on encoded models: sizes, distortion and tools of each tensor (docs/guides/reports.md)."""
+"""Reports of encodings: sizes, distortion and tools of each tensor, as JSON and HTML (docs/guides/reports.md)."""

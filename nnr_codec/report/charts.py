@@ -1,4 +1,4 @@
-"""Charts of a report as inline SVG. All text that comes from outside goes through :func:`text`."""
+"""Charts of a report as inline SVG. All external text must be passed through :func:`text`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-#: What codings are called on the page; they are classes of the style sheet as well.
+#: Names of codings on the page; the keys are classes of the style sheet.
 CODINGS = {
     "dependent": "dependent quantization",
     "uniform": "uniform quantization",
@@ -18,16 +18,16 @@ CODINGS = {
     "raw": "floats as they are",
     "overhead": "units without tensors",
 }
-#: Of the bar: what is narrower is joined with its neighbours of the same coding.
+#: Minimum share of a bar segment; narrower ones are merged with neighbours of the same coding.
 NARROW = 0.004
-#: Bits for each parameter up to which the plot goes; what takes more stands at its edge.
+#: Upper end of the plot in bits per parameter; points beyond it are placed at the edge.
 MOST_BITS = 34.0
-#: Bins of a histogram that has its whole width.
+#: Minimum number of bins for which a histogram has its full width.
 WIDE = 9
 
 
 def text(value: object) -> str:
-    """Text of a page: markup is escaped, and what is not printable is shown as an escape sequence."""
+    """Return text for a page: markup is escaped, and non-printable characters are shown as escape sequences."""
     plain = str(value)
     if not plain.isprintable():
         plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
@@ -35,13 +35,13 @@ def text(value: object) -> str:
 
 
 def count(number: float) -> str:
-    """A number with thousands apart."""
+    """Return a number with thousands separators."""
     return f"{number:,.0f}"
 
 
 # ------------------------------------------------------------------------------------------------ where the bytes are
 def bar(rows: Sequence[Row], overhead: int) -> str:
-    """All bytes in the order of the bitstream, as one bar of segments with titles."""
+    """Return a bar of all bytes in bitstream order, in segments with titles."""
     whole = sum(row["bytes"] for row in rows) + overhead
     segments, x = [], 0.0
     for coding, nbytes, title in _joined(rows, overhead, whole):
@@ -58,7 +58,7 @@ def bar(rows: Sequence[Row], overhead: int) -> str:
 
 
 def _joined(rows: Sequence[Row], overhead: int, whole: int) -> Iterable[tuple[str, int, str]]:
-    """Coding, bytes and title of each segment."""
+    """Yield coding, bytes and title of each segment."""
     yield "overhead", overhead, CODINGS["overhead"]
     group: list[Row] = []
     for row in (*(row for row in rows if row["bytes"]), None):
@@ -79,12 +79,12 @@ LEFT, RIGHT, TOP, BOTTOM = 56.0, 584.0, 46.0, 362.0
 
 
 def points(rows: Sequence[Row]) -> list[Point]:
-    """The tensors that can be plotted, with their numbers."""
+    """Return the tensors that can be plotted, with their numbers."""
     return [(k, row) for k, row in enumerate(rows) if row["parameters"] and row["bytes"] and row["exact"] is not None]
 
 
 def largest(all_points: Sequence[Point], share: float) -> list[Point]:
-    """The largest ones, as few as have this share of the parameters."""
+    """Return the smallest number of largest tensors that have this share of the parameters."""
     chosen, left = [], (1 - share) * sum(row["parameters"] for _, row in all_points)
     for point in sorted(all_points, key=lambda point: point[1]["parameters"]):
         left -= point[1]["parameters"]
@@ -94,7 +94,7 @@ def largest(all_points: Sequence[Point], share: float) -> list[Point]:
 
 
 def plot(chosen: Sequence[Point], label: str) -> str:
-    """SNR over bits for each parameter, a circle for each tensor, its area by parameters; links to the table's rows."""
+    """Return a plot of SNR over bits per parameter: circles with areas by size, linked to the rows of the table."""
     bits = [min(row["bits_per_parameter"], MOST_BITS) for _, row in chosen]
     snrs = [row["snr_db"] for _, row in chosen if row["snr_db"] is not None]
     x_start, x_step, x_end = _scale(min(bits), max(bits), 1.0)
@@ -106,7 +106,7 @@ def plot(chosen: Sequence[Point], label: str) -> str:
     def y_of(value: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * (value - y_start) / (y_end - y_start)
 
-    bottom = BOTTOM if snrs else TOP - 6  # nothing but exact tensors needs no axis of distortion
+    bottom = BOTTOM if snrs else TOP - 6  # without lossy tensors there is no distortion axis
     parts = [f'<svg class="plot" viewBox="0 0 600 {bottom + 48:g}" role="group" aria-label="{text(label)}">']
     for value in _ticks(x_start, x_step, x_end):
         parts.append(f'<path class="grid" d="M{x_of(value):.1f} {min(TOP, bottom - 4)}V{bottom}"/>')
@@ -140,7 +140,7 @@ def plot(chosen: Sequence[Point], label: str) -> str:
 
 
 def _scale(low: float, high: float, least: float) -> tuple[float, float, float]:
-    """First tick, distance and last tick of an axis, with four to ten of them; at least ``least`` long."""
+    """Return first tick, distance and last tick of an axis with four to ten ticks that spans at least ``least``."""
     rough = max(high - low, least) / 8
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
@@ -154,7 +154,7 @@ def _ticks(start: float, step: float, end: float) -> Iterable[float]:
 
 # ------------------------------------------------------------------------------------------------ histograms
 def histogram(row: Row) -> str:
-    """How often each level occurs, heights by the logarithm of the count; empty without levels."""
+    """Return the histogram of levels, with heights by the logarithm of the count; empty without levels."""
     levels = row["levels"]
     if levels is None:
         return ""

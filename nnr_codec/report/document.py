@@ -1,4 +1,4 @@
-"""A report as plain data, which docs/guides/reports.md describes; a change of what a key means is another version."""
+"""Report as plain data (docs/guides/reports.md); a changed meaning of a key requires a new version."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .reduced import number
 
 FORMAT, VERSION = "nnr-encode-report", 1
 
-#: Levels for each distinct one, from which their entropy is one to measure a code by.
+#: Minimum number of levels per distinct level for which their entropy is a meaningful lower bound.
 ENOUGH = 8
 
 Document = dict[str, Any]
 
 
 def as_json(document: Document) -> str:
-    """A line for each tensor, so that two reports can be compared by line."""
+    """Return the JSON text with one line for each tensor, so that reports can be compared by line."""
     lines = ",\n  ".join(json.dumps(row, allow_nan=False) for row in document["tensors"])
     rest = json.dumps({**document, "tensors": []}, indent=1, allow_nan=False).removesuffix("]\n}")
     return f"{rest}\n  {lines}\n ]\n}}\n" if lines else f"{rest}]\n}}\n"
 
 
 def document(report: EncodeReport) -> Document:
-    """The report; ValueError where its statistics were not asked for."""
+    """Return the report as plain data; ValueError without statistics."""
     if len(report.details) < len(report.tensors) or not report.overhead:
         raise ValueError("the report has no details: encode_file makes them with statistics=True")
     rows = [_tensor(one, report.details[name]) for name, one in report.tensors.items()]
@@ -75,7 +75,7 @@ def _totals(report: EncodeReport, rows: list[Document]) -> Document:
 
 
 def loss_facts(loss: LossSummary) -> Document:
-    """The errors of matrices and vectors."""
+    """Return the errors of matrices and vectors."""
     return {
         "matrices_snr_db": number(loss.matrices),
         "vectors_snr_db": number(loss.vectors),
@@ -86,7 +86,7 @@ def loss_facts(loss: LossSummary) -> Document:
 
 
 def is_bounded(row: Document) -> bool:
-    """Whether the entropy of a tensor's levels says how short they can be coded: not where most occur only once."""
+    """Return whether the entropy of a tensor's levels is a meaningful bound: not if most levels occur only once."""
     return row["levels"] is not None and ENOUGH * row["levels"]["distinct"] <= row["parameters"]
 
 
@@ -180,7 +180,7 @@ def _options(config: EncoderConfig) -> Document:
 
 
 def _plain(value: object) -> Any:
-    """An option's value in JSON; of arrays and objects only what they are."""
+    """Return the value of an option in JSON; arrays and objects become descriptions."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, np.ndarray):

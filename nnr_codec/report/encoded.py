@@ -1,4 +1,4 @@
-"""What :func:`nnr_codec.encode_file` did, and what a decoder makes of it."""
+"""Report of :func:`nnr_codec.encode_file`, and measurement of the decoded result."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..limits import Limits
 from ..model import Array, source_size
 from .reduced import StepReport
 
-#: The endings of files that reports are written to, and the methods of EncodeReport that make them.
+#: File extensions of reports, and the methods of EncodeReport that render them.
 ENDINGS = {".json": "to_json", ".html": "to_html"}
 
 
 @dataclass(frozen=True)
 class TensorDetails:
-    """A tensor as it was, and how far it is from what it decodes to.
+    """Source tensor, and its difference from the decoded tensor.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class TensorDetails:
     type : str
         Name of the :class:`~nnr_codec.dtypes.StoredType`.
     same_as : str
-        The tensor that it is tied to; empty for none.
+        Tensor to which it is tied; empty if there is none.
     difference : TensorDifference or None
-        None where it does not come out by itself: a factor, or a weight with its scaling.
+        None for a tensor that is not decoded separately: a factor, or a weight with its scaling.
     """
 
     shape: tuple[int, ...]
@@ -48,32 +48,32 @@ class TensorDetails:
 
 @dataclass
 class EncodeReport:
-    """What :func:`nnr_codec.encode_file` did.
+    """Result of :func:`nnr_codec.encode_file`.
 
     Parameters
     ----------
     source_bytes : int
-        Bytes of the tensors as the source stores them, before any step of ``config.reduce``; tied tensors count once
-        (docs/guides/reports.md).
+        Size of the tensors in bytes as the source stores them, before any step of ``config.reduce``; tied tensors count
+        once (docs/guides/reports.md).
     parameters : int
-        Likewise.
+        Number of parameters, counted in the same way.
     nbytes : int
-        Bytes of the bitstream.
+        Size of the bitstream in bytes.
     seconds : float
-        Wall time, reading and writing included; what a report measures beside is not.
+        Wall time in seconds, including reading and writing, but not the measurements for the report.
     tensors : dict of str to TensorReport
     source : str
-        Name of the model's file; empty where it was none.
+        Name of the model file; empty if there is none.
     config : EncoderConfig or None
-        The options.
+        Options of the encoding.
     version : str
-        Of this package.
+        Version of this package.
     details : dict of str to TensorDetails
-        Empty unless the report was asked for (``statistics=True``).
+        Details by tensor; empty without ``statistics=True``.
     overhead : dict of str to int
-        Likewise: bytes of the units that hold no tensor, by the names of Table 3.
+        Size of the units without tensors in bytes, by the names of Table 3; empty without ``statistics=True``.
     steps : list of StepReport
-        What the steps of ``config.reduce`` did.
+        Effects of the steps of ``config.reduce``.
     """
 
     source_bytes: int = 0
@@ -108,39 +108,40 @@ class EncodeReport:
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits of the bitstream, headers and topology included, for each parameter."""
+        """Bits of the bitstream, including headers and topology, per parameter."""
         return 8 * self.nbytes / self.parameters if self.parameters else float("nan")
 
     @property
     def difference(self) -> ModelDifference:
-        """How far the tensors are from what they decode to, of those that come out by themselves."""
+        """Differences between the tensors and their decoded values, for tensors that are decoded separately."""
         found = {name: one.difference for name, one in self.details.items()}
         return ModelDifference({name: one for name, one in found.items() if one is not None})
 
     @property
     def loss(self) -> LossSummary:
-        """The errors of matrices and vectors: with details, those of the decoded tensors."""
+        """Summary of the errors of matrices and vectors; with details, of the decoded tensors."""
         if self.details:
             return self.difference.loss
         return summarized({name: one.loss for name, one in self.tensors.items() if one.loss})
 
     def to_json(self) -> str:
-        """The report as JSON, which docs/guides/reports.md describes; ValueError without statistics."""
+        """Return the report as JSON (docs/guides/reports.md); ValueError without statistics."""
         from .document import as_json, document
 
         return as_json(document(self))
 
     def to_html(self) -> str:
-        """The same as a page of its own, which needs nothing else; ValueError without statistics."""
+        """Return the report as a self-contained HTML page; ValueError without statistics."""
         from .document import document
         from .page import page
 
         return page(document(self))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the report as the ending of ``path`` says, ``.json`` or ``.html``: whole or not at all.
+        """Write the report in the format of the file extension, ``.json`` or ``.html``; the file appears complete or
+        not at all.
 
-        Raises ValueError for another ending or without statistics, FileExistsError as
+        Raises ValueError for another extension or without statistics, FileExistsError as
         :func:`nnr_codec.files.output_file`.
         """
         content = self.render(path)
@@ -148,7 +149,7 @@ class EncodeReport:
             file.write(content)
 
     def render(self, path: str | os.PathLike[str]) -> bytes:
-        """The content of a file of this name; ValueError as :meth:`save`."""
+        """Return the content of a file with this name; ValueError as in :meth:`save`."""
         ending = os.path.splitext(os.fspath(path))[1].lower()
         if ending not in ENDINGS:
             raise ValueError(f"{os.fspath(path)}: the name of a report ends in {' or '.join(ENDINGS)}")
@@ -157,12 +158,12 @@ class EncodeReport:
 
 
 class Notes:
-    """Puts into a report what becomes of tensors, as the caller knows them.
+    """Writer of tensor reports into an EncodeReport, with the names of the caller's model.
 
     Parameters
     ----------
     prepared : Prepared
-        What is encoded, and what is to come out.
+        The model as encoded and as restored.
     report : EncodeReport
     """
 
@@ -172,9 +173,9 @@ class Notes:
         self._held: dict[str, TensorReport] = {}
 
     def take(self, tensor: TensorReport) -> TensorReport | None:
-        """Note a tensor; a weight that was decomposed comes after its factors, and has what they took.
+        """Add a tensor report; that of a decomposed weight follows its factors and includes their sizes.
 
-        None for what the caller does not have: a factor, or a scale of ours, whose bytes are its weight's.
+        Returns None for a tensor that the caller's model lacks: a factor, or a new scale, which counts for its weight.
         """
         weight, report = self._factors.get(tensor.name), self._report
         if weight is not None:
@@ -192,12 +193,12 @@ class Notes:
 
 
 class Witness:
-    """Decodes units as they are written, and notes in a report how far their tensors are from the model's.
+    """Decoder of units during writing that adds the differences from the source tensors to a report.
 
     Parameters
     ----------
     prepared : Prepared
-        What is encoded, and what is to come out.
+        The model as encoded and as restored.
     report : EncodeReport
     """
 
@@ -214,7 +215,7 @@ class Witness:
         self.seconds = 0.0
 
     def take(self, unit: bytes) -> None:
-        """The next unit."""
+        """Decode the next unit."""
         started = time.perf_counter()
         kind = unit[4 if unit[0] & 0x80 else 2] >> 2  # nnr_unit_type, after nnr_unit_size (6.3.2)
         if kind != NNR_NDU:
@@ -224,7 +225,7 @@ class Witness:
         self.seconds += time.perf_counter() - started
 
     def finish(self) -> None:
-        """The bitstream is complete: the report gets its details."""
+        """Complete the details of the report at the end of the bitstream."""
         started = time.perf_counter()
         for name, tensor in self._decoder.finish():
             self._compare(name, tensor)

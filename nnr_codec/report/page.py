@@ -1,4 +1,4 @@
-"""A report as one HTML page that refers to nothing outside itself; its script only sorts and filters."""
+"""Report as a self-contained HTML page; its script only sorts and filters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.resources import files
 from .charts import CODINGS, MOST_BITS, Row, bar, count, histogram, largest, plot, points, text
 from .document import Document, is_bounded
 
-#: Heading, sort order of the first click, and meaning.
+#: Heading, sort direction of the first click, and explanation of each column.
 COLUMNS = (
     ("tensor", "ascending", "Name. The tensors of a block are adjacent, and the first one has the bytes of all"),
     ("shape", "", "Shape and type in the model"),
@@ -45,7 +45,7 @@ TOTALS = {
     "Became zero": "Share of the nonzero values that decode to 0",
     "Largest error": "Largest absolute error of any value, and its tensor",
 }
-#: Share of the parameters that the first plot shows.
+#: Share of the parameters in the first plot.
 MOST = 0.99
 LEFT = ("tensor", "shape", "coding", "tools")
 NONE, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
@@ -53,7 +53,7 @@ MISSING = f'<td data-v="">{NONE}</td>'
 
 
 def page(document: Document) -> str:
-    """The page; everything that it says stands in the document."""
+    """Return the page; all its information comes from the document."""
     rows: list[Row] = document["tensors"]
     title, version = document["source"] or "Model", document["made_by"]["nnr_codec"]
     overhead = document["totals"]["overhead_bytes"]
@@ -81,7 +81,7 @@ def page(document: Document) -> str:
 
 
 def _steps(steps: Sequence[Row]) -> str:
-    """What steps of parameter reduction did, if there were any."""
+    """Return the table of reduction steps; empty if there are none."""
     if not steps:
         return ""
     head = "".join(f"<th>{title}</th>" for title in ("step", "changed", "parameters", "zeros", "SNR", "bytes then"))
@@ -99,7 +99,7 @@ def _part(name: str) -> str:
 
 
 def _facts(document: Document) -> str:
-    """The totals."""
+    """Return the totals."""
     totals = document["totals"]
     exact, tensors = totals["exact_tensors"], totals["tensors"]
     matrices, vectors = (_snr(totals[f"{kind}_snr_db"]) for kind in ("matrices", "vectors"))
@@ -127,7 +127,7 @@ def _snr(value: float | None) -> str:
 
 
 def _size(nbytes: int) -> str:
-    """Bytes with a decimal prefix."""
+    """Return a size with a decimal prefix."""
     power = min((len(str(nbytes)) - 1) // 3, 3)
     return f"{nbytes / 1000**power:.2f} {' kMG'[power]}B" if power else f"{nbytes} B"
 
@@ -137,7 +137,7 @@ def _times(totals: Row) -> str:
 
 
 def _against(totals: Row) -> tuple[str, str]:
-    """Bytes against the entropy of the levels."""
+    """Return the bytes relative to the entropy of the levels."""
     if not totals["entropy_bytes"]:
         return NONE, "no tensor to measure by"
     return (
@@ -147,7 +147,7 @@ def _against(totals: Row) -> tuple[str, str]:
 
 
 def _legend(document: Document) -> str:
-    """Bytes by coding."""
+    """Return the legend with bytes by coding."""
     sums = dict.fromkeys(CODINGS, 0)
     for row in document["tensors"]:
         if row["coding"] in sums:
@@ -164,7 +164,7 @@ def _legend(document: Document) -> str:
 
 
 def _plots(rows: Sequence[Row]) -> str:
-    """Rate and distortion of most parameters, and of all tensors where these are more."""
+    """Return plots of rate and distortion: of most parameters, and of all tensors if these are more."""
     shown = points(rows)
     if not shown:
         return ""
@@ -187,7 +187,7 @@ def _plots(rows: Sequence[Row]) -> str:
 
 
 def _controls(rows: Sequence[Row]) -> str:
-    """Filters, which the script shows."""
+    """Return the filters, which the script makes visible."""
     present = {row["coding"] for row in rows}
     options = "".join(
         f'<option value="{coding}">{name}</option>' for coding, name in CODINGS.items() if coding in present
@@ -199,7 +199,7 @@ def _controls(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row], whole: int) -> str:
-    """All tensors."""
+    """Return the table of all tensors."""
     heads = "".join(
         f'<th scope="col"{f" data-sort={way}" if way else ""}{" class=left" if name in LEFT else ""} '
         f'title="{meaning}">{name}</th>'
@@ -214,7 +214,7 @@ def _table(rows: Sequence[Row], whole: int) -> str:
 
 
 def _row(number: int, row: Row, whole: int) -> str:
-    """One tensor."""
+    """Return the table row of one tensor."""
     tools, levels = row["tools"] or {}, row["levels"]
     share = 100 * row["bytes"] / whole if whole else 0.0
     ratio = None
@@ -244,7 +244,7 @@ def _row(number: int, row: Row, whole: int) -> str:
 
 
 def _name(name: str) -> str:
-    """A name, which may be broken after its dots and the like."""
+    """Return a name with line break opportunities after dots, slashes and similar characters."""
     return re.sub("([./_:])", r"\1<wbr>", text(name))
 
 
@@ -255,7 +255,7 @@ def _step(tools: Row) -> str:
 
 
 def _coding(row: Row) -> str:
-    """How a tensor is coded, in a word."""
+    """Return the coding of a tensor in one word."""
     if row["same_as"]:
         return f"= <bdi>{text(row['same_as'])}</bdi>"
     size = (row["tools"] or {}).get("codebook_size")
@@ -264,7 +264,7 @@ def _coding(row: Row) -> str:
 
 
 def _tools(tools: Row) -> str:
-    """What else its coding uses."""
+    """Return further tools of the coding."""
     if not tools or tools["cabac_unary_length_minus1"] is None:
         return ""
     used = [f"rate {tools['rate']:g}"] if tools["rate"] else []

@@ -1,4 +1,4 @@
-"""What steps of parameter reduction did to size and error."""
+"""Effects of steps of parameter reduction on size and error."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..reduction_steps import Step
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did.
+    """Effect of one step.
 
     Parameters
     ----------
     step : str
     changed : int
-        How many tensors have other values, another shape, or are new or gone.
+        Number of tensors with other values or another shape, new or removed ones included.
     parameters : int
-        Of the model as it is coded after the step.
+        Number of parameters of the model as coded after the step.
     zeros : float
-        The share of them that are 0.
+        Share of parameters that are 0.
     snr : float
-        Signal to noise in dB of all matrices, as they will come out, relative to those before the step; infinite where
-        no value differs. What tensors lost counts as 0.
+        Signal-to-noise ratio in dB of all restored matrices relative to those before the step; infinite if no value
+        differs. Removed parts of tensors count as 0.
     nbytes : int
-        What the bitstream would take after the step, estimated; with a target, at the steps that it would have without.
+        Estimated size of the bitstream in bytes after the step; with a size target, at the step sizes without it.
     """
 
     step: str
@@ -42,7 +42,7 @@ class StepReport:
     nbytes: int
 
     def document(self) -> dict[str, Any]:
-        """The same as plain data, as reports have it (docs/guides/reports.md)."""
+        """Return the plain data for reports (docs/guides/reports.md)."""
         return {
             "step": self.step,
             "changed": self.changed,
@@ -55,12 +55,12 @@ class StepReport:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A model after steps of parameter reduction, and what each of them did.
+    """Model after steps of parameter reduction, with the effect of each step.
 
     Parameters
     ----------
     model : Model
-        As decoders restore it, but for quantization.
+        The model as decoders restore it, apart from quantization.
     steps : tuple of StepReport
     """
 
@@ -69,7 +69,7 @@ class Reduction:
 
 
 def step_report(step: Step, before: Prepared, after: Prepared, nbytes: int) -> StepReport:
-    """What became of a model by a step, after which ``nbytes`` would be coded."""
+    """Return the effect of a step on a model, whose coded size would be ``nbytes``."""
     was, now = _widened(before), _widened(after)
     found = compare_models(was, now)
     others = [name for name, one in found.tensors.items() if one.count]
@@ -87,11 +87,11 @@ def step_report(step: Step, before: Prepared, after: Prepared, nbytes: int) -> S
 
 
 def _widened(prepared: Prepared) -> Model:
-    """What comes out, tensors that lost some of their indices with 0 there."""
+    """Return the restored model with zeros for removed indices of tensors."""
     model, pruning = prepared.restored, prepared.pruning
     return replace(model, tensors=pruning.widened(model.tensors)) if pruning else model
 
 
 def number(value: float | None) -> float | None:
-    """Seven digits, which are the same on every machine; None for what is no number."""
+    """Round to seven digits, which are the same on every machine; None if not finite."""
     return float(f"{value:.7g}") if value is not None and isfinite(value) else None

@@ -1,1 +1,1 @@
-"""The record of docs/reference/side-information.md: what it holds, and how it changes tensors."""
+"""Side information: model properties that NNR cannot represent; see docs/reference/side-information.md."""

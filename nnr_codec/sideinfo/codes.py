@@ -1,4 +1,4 @@
-"""The codes of docs/reference/side-information.md as functions on arrays, in both directions."""
+"""Codes of docs/reference/side-information.md as functions on ndarrays: tensors to units and back."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.floating[Any]]
 
 _LEVELS = range(-(1 << 31), 1 << 31)
-#: Items that are worked on at once, where numpy makes arrays on the way.
+#: Number of items processed at a time, to limit temporary arrays.
 _CHUNK = 1 << 16
 
 
 def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
-    """What the units of a tensor hold.
+    """Return the arrays for the units of a tensor.
 
     Parameters
     ----------
     record : TensorRecord
-        With a code; the base of an IntegerCode is inside the type.
+        A record with a code; the base of an IntegerCode is within the range of the type.
     array : ndarray
-        Of the record's type and shape, in any byte order and strides; not empty.
+        An array of the record's type and shape, in any byte order and with any strides; not empty.
 
     Returns
     -------
     unit : ndarray
-        Of the tensor's own unit: int32 levels of the tensor's shape; for RawCode float32 words of shape (n,).
+        For the tensor's own unit: int32 levels of the tensor's shape; for RawCode float32 words of shape (n,).
     bits : ndarray of float32, shape (n,), or None
-        Of the unit ``code.bits``: at least one word. Bit patterns of any kind: not to be computed with.
+        For the unit ``code.bits``: at least one word. Arbitrary bit patterns, not for arithmetic.
 
-    Raises ValueError when the array is not what the record says.
+    Raises ValueError if the array contradicts the record.
     """
     stored, shape = record.stored, array.shape
     if stored_type(array.dtype) != stored or record.shape not in (None, shape):
@@ -82,30 +82,30 @@ def split(record: TensorRecord, array: Array) -> tuple[Array, Array | None]:
 
 
 def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Array:
-    """The tensor from what its units hold.
+    """Return a tensor made from the contents of its units.
 
     Parameters
     ----------
     record : TensorRecord
     unit : ndarray
-        Of the tensor's own unit, with as many elements as ``shape``: int32 levels; for RawCode float32 words of shape
-        (n,); without code signed integers for integers and booleans, floats for floats.
+        Contents of the tensor's own unit, with as many elements as ``shape``: int32 levels; for RawCode float32 words
+        of shape (n,); without code, signed integers for integers and booleans, floats for floats.
     bits : ndarray of float32, shape (n,), or None
-        Of the unit ``code.bits``.
+        Contents of the unit ``code.bits``.
     shape : tuple of int
-        Of the result, which the caller has charged; not empty.
+        Shape of the result, already charged by the caller; not empty.
 
     Returns
     -------
     ndarray
-        In C order; it may be ``unit`` itself, or have its memory, in which the levels are no more then.
+        The tensor in C order; it may be ``unit`` or share its memory, and then overwrites the levels.
 
     Raises
     ------
     ElementError
-        The units do not fit the record, or a value does not fit the type.
+        The units contradict the record, or a value is out of range of the type.
     MissingDependencyError
-        The type needs ``ml_dtypes``, which is not installed.
+        The type requires ``ml_dtypes``, which is not installed.
     """
     stored, size = record.stored, _size(shape)
     if record.code is None or isinstance(record.code, DeltaCode):
@@ -115,7 +115,7 @@ def join(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int
 
 
 def join_patterns(record: TensorRecord, unit: Array, bits: Array | None, shape: tuple[int, ...]) -> Patterns:
-    """The bit patterns of all items in row-major order, of a tensor that has a code; without ``ml_dtypes``.
+    """Return the bit patterns of all items of a tensor with a code, in row-major order, without ``ml_dtypes``.
 
     Parameters and errors are those of :func:`join`.
     """
@@ -166,12 +166,12 @@ def _tensor(stored: StoredType, patterns: Patterns, shape: tuple[int, ...]) -> A
 
 
 def _integers(stored: StoredType, patterns: Patterns) -> npt.NDArray[Any]:
-    """Patterns as the integers that they are; of floats as unsigned ones."""
+    """Return patterns as integers; unsigned for floats."""
     return patterns.view(f"i{stored.itemsize}") if stored.kind == "i" else patterns
 
 
 def _check_items(stored: StoredType, patterns: Patterns) -> None:
-    """Raise ElementError where items of less than 8 bits exceed their range."""
+    """Raise ElementError if items of less than 8 bits are out of range."""
     if stored.bits < 8:
         values = _integers(stored, patterns)
         least, largest = stored.range
@@ -188,12 +188,12 @@ def _bytes(bits: int) -> int:
 
 
 def _words(size: int) -> int:
-    """How many words hold so many bytes."""
+    """Return the number of 4-byte words for ``size`` bytes."""
     return max(1, (size + 3) // 4)
 
 
 def _stream(words: Array | None, size: int) -> Bytes:
-    """The bytes that words hold; ElementError when they are not ``size``, and zeros to the last word."""
+    """Return ``size`` bytes from words; ElementError if the number of words or the padding is wrong."""
     if words is None or words.dtype != np.float32 or words.ndim != 1:
         raise ElementError("the words of bits are not float32 of one dimension", rule=Requirement.SIDE_INFORMATION)
     if words.size != _words(size):
@@ -224,7 +224,7 @@ def _check_float(code: FloatCode, stored: StoredType) -> None:
 
 
 def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
-    """Which rows have low bits that are 0; one row for the whole tensor where all have them."""
+    """Return a flag for each row whose low bits are 0; one flag if all rows have them."""
     if code.rows is None:
         return np.ones(1, np.uint8)
     if not shape or len(code.rows) != _bytes(shape[0]):
@@ -238,7 +238,7 @@ def _zero_rows(code: FloatCode, shape: tuple[int, ...]) -> Bytes:
 
 
 def _sizes(code: FloatCode, stored: StoredType, items: Patterns, zero_rows: Bytes, mask: int) -> tuple[int, int]:
-    """Bytes of the upper and the lower stream; ``items`` have bits of the mask where they are kept."""
+    """Return the bytes of the upper and the lower stream; kept ``items`` have a bit in the mask."""
     if code.holes:
         kept = kernel.count_kept(items, np.zeros(1, np.uint8), mask)
         low = kernel.count_kept(items, zero_rows, mask) if code.zeros else 0
@@ -248,7 +248,7 @@ def _sizes(code: FloatCode, stored: StoredType, items: Patterns, zero_rows: Byte
 
 
 def _fields(code: FloatCode, stored: StoredType) -> dict[str, Any]:
-    """How the kernel is to take patterns apart."""
+    """Return the parameters with which the kernel splits patterns."""
     return {
         "shift": stored.mantissa - code.mantissa,
         "pivot": code.pivot,
@@ -263,7 +263,7 @@ def _split_floats(
 ) -> tuple[Levels, Array]:
     _check_float(code, stored)
     zero_rows = _zero_rows(code, shape)
-    mask = (1 << (stored.bits - (code.holes == 2))) - 1  # of two holes all bits but the sign
+    mask = (1 << (stored.bits - (code.holes == 2))) - 1  # with two holes, all bits but the sign
     upper, lower = _sizes(code, stored, patterns, zero_rows, mask)
     levels = np.empty(patterns.size, np.int32)
     stream = np.zeros(4 * _words(upper + lower), np.uint8)
@@ -281,7 +281,7 @@ def _join_floats(
     zero_rows = _zero_rows(code, shape)
     upper, lower = _sizes(code, stored, levels.view(np.uint32), zero_rows, (1 << 32) - max(code.holes, 1))
     stream = _stream(bits, upper + lower)
-    # Where rows differ in their low bits, these come last, and need the levels.
+    # If only some rows have low bits, these are joined last and need the levels.
     in_place = stored.itemsize == levels.itemsize and code.rows is None and levels.flags.writeable
     patterns = levels.view(stored.pattern) if in_place else np.empty(levels.size, stored.pattern)
     kernel.join_floats(levels, stream[:upper], patterns, **_fields(code, stored))
@@ -329,7 +329,7 @@ def _join_integers(code: IntegerCode, stored: StoredType, levels: Levels, bits: 
         least=least % (1 << 64),
         origin=code.base - least,
         low=code.low,
-        first=max(first, (_LEVELS.start, 0)),  # of 32 bits, as levels are
+        first=max(first, (_LEVELS.start, 0)),  # of 32 bits, like levels
         last=min(last, (_LEVELS.stop - 1, (1 << 64) - 1)),
     )
     return patterns
@@ -373,7 +373,7 @@ def _join_palette(code: PaletteCode, stored: StoredType, levels: Levels) -> Patt
 
 # ------------------------------------------------------------------------------------------------ grids
 def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
-    """Chunks of the items, with the scale of each item or that of all."""
+    """Yield chunks of the items, with the scale of each item or the common scale."""
     work, axis = np.dtype("<f8" if stored.name == "float64" else "<f4"), code.axis
     if stored.kind != "f" or (axis is not None and not 0 <= axis < len(shape)):
         raise ElementError(f"a grid on axis {axis} is none of {stored.name} {shape}", rule=Requirement.SIDE_INFORMATION)
@@ -390,7 +390,7 @@ def _scaled(code: GridCode, stored: StoredType, shape: tuple[int, ...]) -> Itera
 
 
 def _products(stored: StoredType, levels: Levels, scales: Floats) -> Patterns:
-    """One rounding to float32 or float64, and one to the type."""
+    """Return level times scale, rounded to float32 or float64, and then to the type."""
     with np.errstate(over="ignore"):
         products: Floats = np.multiply(levels, scales, dtype=scales.dtype, casting="same_kind")
         if stored.is_numpys:
@@ -434,7 +434,7 @@ def _cast_integers(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Arr
 
 
 def _cast_floats(unit: Array, stored: StoredType, dtype: np.dtype[Any]) -> Array:
-    """One rounding to float32 where the type is narrower, and one to the type."""
+    """Cast floats with one rounding to float32 if the type is narrower, and one to the type."""
     if unit.dtype.kind != "f":
         raise ElementError(
             f"the unit holds {unit.dtype}; {stored.name} comes from floats", rule=Requirement.SIDE_INFORMATION

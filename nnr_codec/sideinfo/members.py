@@ -1,4 +1,4 @@
-"""Strict JSON: what a hostile text may not do, and members of an object that are what they should be."""
+"""Strict JSON for untrusted input, and typed access to object members."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..rules import Requirement
 T = TypeVar("T")
 D = TypeVar("D")
 
-#: Of the longest integer that any member may have, which has 64 bits.
+#: Number of digits of the longest integer permitted, which has 64 bits.
 _MAX_DIGITS = 20
 _NAMES = {str: "a string", int: "an integer", bool: "a boolean", list: "an array", dict: "an object"}
 
 
 def load(data: bytes) -> Any:
-    """The value of a JSON text without fractions; ElementError for what is none, and for what would be costly."""
+    """Parse a JSON text without fractions; ElementError for invalid or expensive input."""
     try:
         return json.loads(data.decode(), parse_int=_integer, parse_float=_refused, parse_constant=_refused)
     except RecursionError:
@@ -40,19 +40,19 @@ def _refused(number: str) -> NoReturn:
 
 
 def shown(key: str) -> str:
-    """A key in the path of an error."""
+    """Return a key as it appears in the path of an error."""
     return f"[{json.dumps(key)}]"
 
 
 class Members:
-    """A JSON object whose members are taken one by one, with the path to it for errors; ElementError for another value.
+    """JSON object whose members are taken one by one; its path is used in errors. ElementError for another value.
 
     Parameters
     ----------
     value : object
-        From :func:`load`.
+        Value from :func:`load`.
     path : str
-        As ``tensors["w"].code``; empty for the whole text.
+        Path such as ``tensors["w"].code``; empty for the whole text.
     """
 
     def __init__(self, value: Any, path: str) -> None:
@@ -62,7 +62,7 @@ class Members:
         self.path = path
 
     def at(self, name: str) -> str:
-        """The path to a member."""
+        """Return the path of a member."""
         return f"{self.path}.{name}" if self.path else name
 
     def refuse(self, name: str, message: str) -> NoReturn:
@@ -70,24 +70,24 @@ class Members:
         raise ElementError(message, path=self.at(name), rule=Requirement.SIDE_INFORMATION)
 
     def need(self, name: str, kind: type[T]) -> T:
-        """Take a member that has to be there; ElementError unless it is of exactly this type."""
+        """Take a required member; ElementError unless it has exactly this type."""
         if name not in self.values:
             self.refuse(name, "is missing")
         value = self.values.pop(name)
-        if type(value) is not kind:  # a boolean is no integer
+        if type(value) is not kind:  # type() because a bool is an int in Python
             self.refuse(name, f"{_NAMES[kind]} is expected")
         return value
 
     def take(self, name: str, kind: type[T], default: D) -> T | D:
-        """Take a member that may be absent."""
+        """Take an optional member."""
         return self.need(name, kind) if name in self.values else default
 
     def data(self, name: str, width: int) -> bytes:
-        """Take items of ``width`` bytes, which :func:`text` has written."""
+        """Take items of ``width`` bytes, as written by :func:`text`."""
         text = self.need(name, str)
         try:
             value = base64.b64decode(text, validate=True)
-        except ValueError:  # of binascii, or for characters beyond ASCII
+        except ValueError:  # raised by binascii, or for characters beyond ASCII
             self.refuse(name, "is no base64")
         if not value or len(value) % width:
             self.refuse(name, f"{len(value):,} bytes are not one or more items of {width} bytes")
@@ -99,7 +99,7 @@ class Members:
             self.refuse(name, f"{value} is not in {low} to {high}")
 
     def close(self) -> None:
-        """Raise ElementError when there is a member that was not taken."""
+        """Raise ElementError if a member was not taken."""
         for name in self.values:
             raise ElementError(
                 "is not known here", path=self.path + shown(name[:50]), rule=Requirement.SIDE_INFORMATION
@@ -107,5 +107,5 @@ class Members:
 
 
 def text(data: bytes, width: int) -> str:
-    """Base64 of items of ``width`` bytes: the first bytes of all, then all second ones …, which deflates better."""
+    """Encode items of ``width`` bytes in base64, grouped by byte position, which deflates better."""
     return base64.b64encode(np.frombuffer(data, "u1").reshape(-1, width).T.tobytes()).decode()

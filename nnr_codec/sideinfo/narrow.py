@@ -1,4 +1,4 @@
-"""Floats that numpy does not know, from their bit patterns and back: bfloat16, and those of 8 bits."""
+"""Conversion of floats that numpy lacks, bfloat16 and 8-bit floats, from and to their bit patterns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def float32_of(stored: StoredType, patterns: Patterns) -> Floats:
-    """The values of bit patterns, all of which float32 holds."""
+    """Return the float32 values of bit patterns, which are all exact."""
     if stored.name == "bfloat16":
         return (patterns.astype(np.uint32) << 16).view(np.float32)
     values: Floats = _table(stored.name)[patterns]
@@ -24,9 +24,9 @@ def float32_of(stored: StoredType, patterns: Patterns) -> Floats:
 
 
 def patterns_of(stored: StoredType, values: Floats) -> Patterns:
-    """The bit patterns that are nearest to values, ties to even; what is not finite any more for those too large.
+    """Return the bit patterns nearest to values, ties to even; patterns of non-finite values for overflow.
 
-    The values are no NaN.
+    The values must not be NaN.
     """
     if stored.name == "bfloat16":
         words = values.view(np.uint32)
@@ -39,7 +39,7 @@ def patterns_of(stored: StoredType, values: Floats) -> Patterns:
 
 @cache
 def _boundaries(name: str) -> Floats:
-    """The largest value that is rounded to each finite pattern from +0.0 on."""
+    """Return the largest value that rounds to each finite pattern, from +0.0 on."""
     values = _table(name)[:128]
     values = values[np.isfinite(values)]
     ends: Floats = (values + np.append(values[1:], 2 * values[-1] - values[-2])) / 2
@@ -54,7 +54,8 @@ def _table(name: str) -> npt.NDArray[np.float32]:
 
 
 def _value(stored: StoredType, pattern: int) -> float:
-    """Of one pattern: ``fn`` types have no infinities, ``fnuz`` types no negative zero either, but NaN in its place."""
+    """Return the value of one pattern: ``fn`` types have no infinities, ``fnuz`` types also use NaN for negative
+    zero."""
     finite, unsigned_zero = "fn" in stored.name, stored.name.endswith("fnuz")
     bias = 11 if "b11" in stored.name else (1 << (stored.exponent - 1)) - (not unsigned_zero)
     magnitude = pattern & ((1 << (stored.bits - 1)) - 1)

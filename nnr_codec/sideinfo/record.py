@@ -1,7 +1,7 @@
-"""The side-information record: what it says, and its form in a bitstream (docs/reference/side-information.md).
+"""Side-information record: its contents, and its form in a bitstream (docs/reference/side-information.md).
 
-An NNR_TPL unit of topology_storage_format 128, which the standard leaves unspecified, carries it as deflated
-canonical JSON. Decoders that do not know it skip it, and get the tensors of the units as they are.
+An NNR_TPL unit of topology_storage_format 128, which the standard leaves unspecified, carries it as deflated canonical
+JSON. Decoders without support skip it and return the tensors of the units unchanged.
 """
 
 from __future__ import annotations
@@ -20,43 +20,42 @@ from ..limits import Budget, Limits
 from ..rules import Requirement
 from .members import Members, load, shown, text
 
-#: topology_storage_format of the record's unit; 128 and more are unspecified (Table 4).
+#: topology_storage_format of the record's unit; 128 and above are unspecified (Table 4).
 STORAGE_FORMAT = 128
-#: The last one; a record has the least that can say what it does.
+#: Latest version; a record uses the lowest version that can represent its contents.
 VERSION = 3
 
-#: What the inflated record begins with.
+#: First bytes of an inflated record.
 MAGIC = b'{"nnr_codec":'
 _VERSION = re.compile(rb"([1-9][0-9]{0,8})[,}]")
 
-#: Of a tensor without a unit among all tensors.
+#: Largest position of a tensor without a unit among all tensors.
 _MAX_INDEX = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
 class FloatCode:
-    """Floats as exponents in a unit of integers, and sign and mantissa as they are in another one.
+    """Floats split into exponents, in a unit of integers, and sign and mantissa bits in another unit.
 
     Parameters
     ----------
     bits : str
         Id of the unit with the other bits.
     pivot : int
-        What the level 0 stands for: exponent and the first bits of the mantissa, as one number. A level of d stands
-        for ``pivot - d``.
+        Exponent and first mantissa bits, as one number, for level 0. Level d stands for ``pivot - d``.
     mantissa : int
-        How many bits of the mantissa stand in the level.
+        Number of mantissa bits in the level.
     holes : int
-        1: level 0 is +0.0, which has no other bits; 2: level 1 is -0.0 as well, as pruning by a mask leaves it. A level
-        of ``holes + d`` then stands for ``pivot - d``.
+        1: level 0 is +0.0, without other bits; 2: level 1 is -0.0 too, as masked pruning produces it. Level ``holes +
+        d`` then stands for ``pivot - d``.
     unsigned : bool
-        Whether all sign bits are 0, and left out.
+        True if all sign bits are 0 and omitted.
     zeros : int
-        Low bits of the mantissa that are 0, and left out, in some rows (indices of the first dimension).
+        Number of low mantissa bits that are 0 and omitted in some rows (indices of the first dimension).
     rows : bytes or None
-        In which: one bit each, the highest first; None: in all.
+        One bit for each row, highest first, that is 1 for rows with such bits; None: all rows.
     unit : str or None
-        Id of the unit with the levels, as in all codes. None in records before version 3: the tensor's name.
+        Id of the unit with the levels, as in all codes. None in records before version 3: the name of the tensor.
     """
 
     KIND: ClassVar[str] = "float"
@@ -73,15 +72,15 @@ class FloatCode:
 
 @dataclass(frozen=True)
 class IntegerCode:
-    """Integers, or bit patterns of floats as unsigned integers: ``base + level * 2**low`` plus ``low`` bits.
+    """Integers, or float bit patterns as unsigned integers: ``base + level * 2**low`` plus ``low`` bits.
 
     Parameters
     ----------
     base : int
     low : int
-        How many bits of each integer stand in the unit ``bits``, as they are.
+        Number of low bits of each integer in the unit ``bits``.
     bits : str or None
-        Its id; None when ``low`` is 0.
+        Id of that unit; None if ``low`` is 0.
     unit : str or None
         Id of the unit with the levels.
     """
@@ -96,7 +95,7 @@ class IntegerCode:
 
 @dataclass(frozen=True)
 class RawCode:
-    """The unit of NNR_PT_RAW_FLOAT holds the items' own bytes, little-endian, and zeros to a whole number of words."""
+    """Bytes of the items, little-endian, in a unit of NNR_PT_RAW_FLOAT, zero-padded to whole words."""
 
     KIND: ClassVar[str] = "raw"
     PART: ClassVar[str] = "raw"
@@ -105,7 +104,7 @@ class RawCode:
 
 @dataclass(frozen=True)
 class DeltaCode:
-    """The unit of int32 holds differences of bit patterns, which the receiver of an update adds. Since version 3."""
+    """Differences of bit patterns in a unit of int32, for the receiver of an update to add. Since version 3."""
 
     KIND: ClassVar[str] = "delta"
     PART: ClassVar[str] = "delta"
@@ -114,7 +113,7 @@ class DeltaCode:
 
 @dataclass(frozen=True)
 class PaletteCode:
-    """Levels are indices: item ``level + offset`` of a palette.
+    """Levels that are indices: item ``level + offset`` of a palette.
 
     Parameters
     ----------
@@ -134,12 +133,12 @@ class PaletteCode:
 
 @dataclass(frozen=True)
 class GridCode:
-    """Floats on uniform grids: each level times its scale, in float32 (float64 for float64), rounded to the type.
+    """Floats on uniform grids: level times scale, in float32 (float64 for float64), rounded to the type.
 
     Parameters
     ----------
     scale : bytes
-        float32 (float64 for float64), little-endian: one, or one for each index along ``axis``.
+        Scales as float32 (float64 for float64), little-endian: one, or one for each index along ``axis``.
     axis : int or None
     unit : str or None
         Id of the unit with the levels.
@@ -154,14 +153,14 @@ class GridCode:
 
 @dataclass(frozen=True)
 class DisplacementCode:
-    """A matrix of floats by its displacement, from which :func:`nnr_codec.tensor.reduction.from_displacement` makes it.
+    """Float matrix stored as its displacement; :func:`nnr_codec.tensor.reduction.from_displacement` restores it.
 
-    Its rows are the indices of the tensor's first dimension. Since version 2.
+    The rows are the indices of the tensor's first dimension. Since version 2.
 
     Parameters
     ----------
     unit : str
-        Id of the unit with the displacement; there is none of the tensor's own name.
+        Id of the unit with the displacement; no unit has the name of the tensor.
     corner : int
         -1, 0 or 1.
     """
@@ -177,20 +176,20 @@ Code = FloatCode | IntegerCode | RawCode | DeltaCode | PaletteCode | GridCode | 
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """What is to be known of one tensor.
+    """Side information on one tensor.
 
     Parameters
     ----------
     type : str
         Name of its :class:`~nnr_codec.dtypes.StoredType`; empty for an alias.
     shape : tuple of int or None
-        None: that of its unit.
+        None: the shape of its unit.
     code : Code or None
-        How its items follow from those of its unit; None: they are cast to the type.
+        Conversion of its items from those of its unit; None: a cast to the type.
     index : int or None
-        Place in the model of a tensor without a unit: an alias or an empty one.
+        Position in the model of a tensor without a unit, that is, an alias or an empty tensor.
     same_as : str
-        The tensor that this one is tied to.
+        Tensor to which this one is tied.
     """
 
     type: str = ""
@@ -201,37 +200,37 @@ class TensorRecord:
 
     @property
     def stored(self) -> StoredType:
-        """Its type."""
+        """Stored type of the tensor."""
         return STORED_TYPES[self.type]
 
     @property
     def bits(self) -> str | None:
-        """Id of the unit with those bits of its items that are not in its own unit; None when there is none."""
+        """Id of the unit with further bits of its items; None if there is none."""
         return self.code.bits if isinstance(self.code, FloatCode | IntegerCode) else None
 
     @property
     def unit(self) -> str | None:
-        """Id of the unit with its levels, bytes, differences or displacement; None where that has the tensor's name."""
+        """Id of the unit with its levels, bytes, differences or displacement; None if it is the name of the tensor."""
         return self.code.unit if self.code else None
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Ids of its units that do not have the tensor's name."""
+        """Ids of its units other than the name of the tensor."""
         return tuple(unit for unit in (self.unit, self.bits) if unit is not None)
 
 
 @dataclass(frozen=True)
 class SideInfo:
-    """The record of a bitstream.
+    """Side-information record of a bitstream.
 
     Parameters
     ----------
     tensors : dict of str to TensorRecord
-        Tensors that are more than their units say, by name; an empty mapping where there is no record.
+        Tensors with properties beyond those of their units, by name; empty if there is no record.
     format : str
-        Of the model file that the tensors came from; empty when not known.
+        Format of the source model file; empty if unknown.
     metadata : dict of str to str
-        What that file said beside them.
+        Metadata of that file.
     """
 
     tensors: Mapping[str, TensorRecord] = field(default_factory=dict)
@@ -242,7 +241,7 @@ class SideInfo:
         return bool(self.tensors or self.metadata)
 
     def to_bytes(self) -> bytes:
-        """The record as canonical JSON, not yet deflated; EncodeError for a source that is not Unicode text."""
+        """Return the record as canonical JSON, before deflation; EncodeError for text that is not Unicode."""
         try:
             "".join([self.format, *self.metadata, *self.metadata.values()]).encode()
         except (TypeError, UnicodeEncodeError):
@@ -258,10 +257,10 @@ class SideInfo:
 
     @classmethod
     def parse(cls, data: bytes, budget: Budget) -> SideInfo | None:
-        """The record that an inflated text holds; None when it is another's.
+        """Parse the inflated text of a record; return None for other data.
 
         Raises LimitError (max_side_info_bytes, max_names, max_name_bytes, max_dims, max_codebook), UnsupportedError for
-        another version, and ElementError with the JSON path for all that :meth:`to_bytes` would not write.
+        another version, and ElementError with the JSON path for anything that :meth:`to_bytes` would not write.
         """
         if not data.startswith(MAGIC):
             return None
@@ -288,26 +287,26 @@ class SideInfo:
 
 # ------------------------------------------------------------------------------------------------------------ writing
 def _version(tensor: TensorRecord) -> int:
-    """The first version that can describe a tensor."""
+    """Return the first version that can represent a tensor."""
     if isinstance(tensor.code, DisplacementCode):
         return 2
     return 1 if tensor.unit is None else 3
 
 
 def _default_id(name: str, code: type[Code], member: str) -> str:
-    """The id of one of a tensor's units unless the record has another one."""
+    """Return the default id of a unit of a tensor."""
     if member == "unit" and code is DisplacementCode:
         return default_unit(name)
     return f"{name}#{'bits' if member == 'bits' else code.PART}"
 
 
 def default_unit(name: str) -> str:
-    """What the unit with a tensor's displacement is called unless the record says so."""
+    """Return the default id of the unit with a tensor's displacement."""
     return f"{name}_displacement"
 
 
 def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
-    """The JSON object of a tensor; what is as by default is left out."""
+    """Return the JSON object of a tensor, without default values."""
     members = _changed(tensor)
     if tensor.code is not None:
         code = {
@@ -320,13 +319,13 @@ def _written(name: str, tensor: TensorRecord) -> dict[str, Any]:
 
 
 def _changed(instance: TensorRecord | Code) -> dict[str, Any]:
-    """The fields that have not their default values."""
+    """Return the fields whose values differ from their defaults."""
     values = {item.name: (getattr(instance, item.name), item.default) for item in fields(instance)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def _width(stored: StoredType, key: str) -> int:
-    """Bytes of an item of what a code has as base64."""
+    """Return the bytes of an item in a base64 member of a code."""
     if key == "scale":
         return 8 if stored.name == "float64" else 4
     return stored.itemsize if key == "values" else 1
@@ -334,7 +333,7 @@ def _width(stored: StoredType, key: str) -> int:
 
 # ------------------------------------------------------------------------------------------------------------ reading
 class _Tensor(NamedTuple):
-    """What a code is checked against."""
+    """Properties of a tensor against which a code is checked."""
 
     name: str
     stored: StoredType
@@ -421,14 +420,14 @@ def _read_code(members: Members, tensor: _Tensor) -> Code:
 
 
 def _read_id(members: Members, tensor: _Tensor, code: type[Code], member: str) -> str:
-    """The id of one of a tensor's units."""
+    """Read the id of a unit of a tensor."""
     found = members.take(member, str, _default_id(tensor.name, code, member))
     _check_name(found, members.at(member), tensor.limits)
     return found
 
 
 def _read_unit(members: Members, tensor: _Tensor, code: type[Code]) -> str | None:
-    """The id of the unit with levels or bytes; None before version 3."""
+    """Read the id of the unit with levels or bytes; None before version 3."""
     return None if tensor.version < 3 else _read_id(members, tensor, code, "unit")
 
 
@@ -548,7 +547,7 @@ def _check_name(name: str, path: str, limits: Limits) -> None:
 
 
 def _check_together(tensors: Mapping[str, TensorRecord]) -> None:
-    """Raise ElementError where tensors contradict each other."""
+    """Raise ElementError if tensors contradict each other."""
     units: set[str] = set()
     for name, tensor in tensors.items():
         for unit in tensor.units:

@@ -1,4 +1,4 @@
-"""Clause 6 of ISO/IEC 15938-17:2024: every syntax table once, for reading, writing, counting, tracing and sampling."""
+"""Syntax tables of clause 6 of ISO/IEC 15938-17:2024, shared by reading, writing, counting, tracing and sampling."""
 
 from __future__ import annotations
 

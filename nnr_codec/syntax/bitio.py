@@ -1,7 +1,7 @@
-"""Bits in and out: the data types of ISO/IEC 15938-17:2024, 6.1.3, most significant bit first (6.1.2).
+"""Bit input and output: the data types of ISO/IEC 15938-17:2024, 6.1.3, most significant bit first (6.1.2).
 
 :class:`BitReader`, :class:`BitWriter` and :class:`BitCounter` have one method for each descriptor:
-``u i ue ie flt st bs`` with the descriptor's n (or k), and ``bits`` for a run of flags.
+``u i ue ie flt st bs`` with the descriptor's n (or k), and ``bits`` for a sequence of flags.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLT = {32: "<f", 64: "<d"}
 
 
 class NotANumber(float):
-    """A not-a-number that keeps its bits: conversion to float64 would make a signalling one quiet."""
+    """NaN that keeps its bits: conversion to float64 would make a signalling NaN quiet."""
 
     __slots__ = ("bits",)
     bits: int
@@ -37,29 +37,29 @@ class NotANumber(float):
 
 
 class BitReader(BitSource):
-    """Reads from a byte string.
+    """Bit reader for a byte string.
 
     Parameters
     ----------
     data : bytes-like
-        The bytes of one unit (or of less).
+        The bytes of one unit, or of a part of it.
     pos : int
-        The first bit to read.
+        Position of the first bit to read.
     limits : Limits
-        Bounds on Exp-Golomb codes and strings.
+        Limits on Exp-Golomb codes and strings.
     """
 
     __slots__ = ()
 
     def need(self, n: int) -> None:
-        """Raise TruncatedError unless ``n`` more bits are there."""
+        """Raise TruncatedError unless ``n`` more bits are available."""
         if n > self.end - self.pos:
             raise TruncatedError(
                 f"{n} more bits are needed, {self.end - self.pos} are left", bit=self.pos, rule=Requirement.UNIT_SIZE
             )
 
     def peek(self, n: int) -> int:
-        """The next ``n`` bits, which must be there, without moving on."""
+        """Return the next ``n`` bits, which must be available, without advancing."""
         end = self.pos + n
         word = int.from_bytes(self.data[self.pos >> 3 : (end + 7) >> 3], "big")
         return (word >> (-end & 7)) & ((1 << n) - 1)
@@ -94,7 +94,7 @@ class BitReader(BitSource):
             self.need(window - rest)
             word, rest = self.peek(window - rest), 0
         self.pos += 2 * zeros + 1 + k
-        return (word >> rest) - (1 << k)  # the one after the zeros included
+        return (word >> rest) - (1 << k)  # includes the one after the zeros
 
     def ie(self, k: int) -> int:
         """Read ie(k): 0, 1, -1, 2, -2, ... as ue(k)."""
@@ -141,7 +141,7 @@ class BitReader(BitSource):
         return bytes(self.data[start : self.end >> 3])
 
     def bits(self, count: int) -> bitarray:
-        """Read ``count`` times u(1)."""
+        """Read ``count`` flags u(1)."""
         self.need(count)
         start, end = self.pos, self.pos + count
         run = bitarray(endian="big")
@@ -151,7 +151,7 @@ class BitReader(BitSource):
 
 
 class BitWriter(BitSink):
-    """Collects bits; a value outside its descriptor's range raises ValueError."""
+    """Bit writer; a value outside the range of its descriptor raises ValueError."""
 
     __slots__ = ()
 
@@ -181,7 +181,7 @@ class BitWriter(BitSink):
         self.extend(value)
 
     def bits(self, count: int, run: bitarray) -> None:
-        """Write ``count`` times u(1)."""
+        """Write ``count`` flags u(1)."""
         if len(run) != count:
             raise ValueError(f"{len(run)} bits are given, {count} are coded")
         if count:
@@ -189,7 +189,7 @@ class BitWriter(BitSink):
 
 
 class BitCounter:
-    """The size of what a BitWriter would write."""
+    """Counter of the bits that a BitWriter would write."""
 
     __slots__ = ("pos",)
 
@@ -197,11 +197,11 @@ class BitCounter:
         self.pos = pos
 
     def state(self) -> int:
-        """For :meth:`restore`."""
+        """Return the state for :meth:`restore`."""
         return self.pos
 
     def restore(self, state: int) -> None:
-        """Forget what was counted since."""
+        """Return to an earlier state."""
         self.pos = state
 
     def u(self, n: int, value: int) -> None:
@@ -231,10 +231,10 @@ class BitCounter:
         self.pos += 8 * len(value)
 
     def bits(self, count: int, run: bitarray) -> None:
-        """Count a run of u(1)."""
+        """Count a sequence of u(1)."""
         self.pos += count
 
 
 def signed_code(value: int) -> int:
-    """The ue(k) value that stands for ``value`` in ie(k)."""
+    """Return the ue(k) value of ``value`` in ie(k)."""
     return 2 * index(value) - 1 if value > 0 else -2 * index(value)

@@ -1,8 +1,8 @@
-"""One description, many uses: descriptors, syntax structures, and the coders that walk a table with a structure.
+"""Descriptors, syntax structures, and coders that apply a syntax table to a structure.
 
-A table function of `tables` says ``t.name = u(8)``. What that does depends on the coder that ``t`` is bound to:
-a Reader takes 8 bits and stores the value, a Writer codes the stored value in 8 bits, a Writer over a BitCounter
-counts them, a Reader over a Sampler invents the value. To a type checker ``u(8)`` is the int that it stands for.
+A table function of `tables` contains statements such as ``t.name = u(8)``. The coder bound to ``t`` gives them a
+meaning: a Reader reads 8 bits and stores the value, a Writer codes the stored value in 8 bits, a Writer over a
+BitCounter counts them, and a Reader over a Sampler generates a value. For type checkers, ``u(8)`` is an int.
 Clause numbers refer to ISO/IEC 15938-17:2024.
 """
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class AbsentElementError(AttributeError):
-    """A syntax element was asked for that is not present in this structure; a mistake of the program."""
+    """A syntax element was read that is not present in the structure; a programming error."""
 
 
 # ------------------------------------------------------------------------------------------------ descriptors, 6.1.3
 class Descriptor:
-    """Stands for a value in a table function until a coder replaces it; never a value itself."""
+    """Placeholder in a table function that a coder replaces with a value."""
 
     __slots__ = ("cls", "count", "kind", "n")
 
@@ -55,7 +55,7 @@ class Descriptor:
     __index__ = __int__ = __bool__
 
 
-# The tables ask for the same few descriptors again and again.
+# The tables use the same few descriptors repeatedly.
 _descriptor = lru_cache(maxsize=1024)(Descriptor)
 
 
@@ -64,53 +64,53 @@ def u(n: int) -> int: ...
 @overload
 def u(n: int, values: type[E]) -> E: ...
 def u(n: int, values: Any = None) -> Any:
-    """u(n); with ``values`` read as a member of that enumeration where it has one."""
+    """Return the descriptor u(n); with ``values``, read as a member of that enumeration if possible."""
     return _descriptor("u", n, values)
 
 
 def i(n: int) -> int:
-    """i(n)."""
+    """Return the descriptor i(n)."""
     return cast(int, _descriptor("i", n))
 
 
 def ue(k: int) -> int:
-    """ue(k)."""
+    """Return the descriptor ue(k)."""
     return cast(int, _descriptor("ue", k))
 
 
 def ie(k: int) -> int:
-    """ie(k)."""
+    """Return the descriptor ie(k)."""
     return cast(int, _descriptor("ie", k))
 
 
 def flt(n: int) -> float:
-    """flt(n)."""
+    """Return the descriptor flt(n)."""
     return cast(float, _descriptor("flt", n))
 
 
 def st() -> str:
-    """st(v)."""
+    """Return the descriptor st(v)."""
     return cast(str, _descriptor("st"))
 
 
 def bs() -> bytes:
-    """bs(v)."""
+    """Return the descriptor bs(v)."""
     return cast(bytes, _descriptor("bs"))
 
 
 def bits(count: int) -> bitarray:
-    """A loop of ``count`` times u(1), as one bitarray."""
+    """Return the descriptor of ``count`` flags u(1), as one bitarray."""
     return cast(bitarray, Descriptor("bits", count, None, count))
 
 
 def struct(cls: type[S]) -> S:
-    """A nested syntax structure."""
+    """Return the descriptor of a nested syntax structure."""
     return cast(S, Descriptor("struct", 0, cls))
 
 
 # ------------------------------------------------------------------------------------------------ structures
 class _Absent:
-    """Default of an element that is not present: reading it is a mistake of the program."""
+    """Default of an absent element: reading it is a programming error."""
 
     name = ""
 
@@ -124,7 +124,7 @@ class _Absent:
 
 
 class _Derived:
-    """Default of an element that follows from others when it is not set."""
+    """Default of an element that is derived from others if it is not set."""
 
     def __init__(self, derive: Callable[[Any], Any]) -> None:
         self.derive = derive
@@ -134,7 +134,7 @@ class _Derived:
 
 
 class _NoEntries:
-    """Default of a list: empty; while its structure is read, a list that the table appends to."""
+    """Default of a list: empty; while its structure is read, a list to which the table appends."""
 
     name = ""
 
@@ -146,29 +146,29 @@ class _NoEntries:
             return self
         values = instance.__dict__
         if "_coder" not in values:
-            return []  # no list is shared between structures
+            return []  # never shared between structures
         entries = values[self.name] = _List(instance, self.name)
         return entries
 
 
 def absent() -> Any:
-    """Default of an element that need not be present."""
+    """Return the default of an optional element."""
     return _Absent()
 
 
 def inferred(value: T) -> T:
-    """Default of an element that is inferred to be ``value`` when it is not present."""
+    """Return the default of an element that is inferred to be ``value`` if absent."""
     return cast(T, _NoEntries()) if value == [] else value
 
 
 def derived(derive: Callable[[Any], Any]) -> Any:
-    """Default of an element that a writer need not set, such as a count."""
+    """Return the default of an element that a writer need not set, such as a count."""
     return _Derived(derive)
 
 
 @dataclass_transform(kw_only_default=True)
 class Structure:
-    """Base of all syntax structures: declares the elements; its table says which are coded, and when."""
+    """Base of all syntax structures: declares the elements; the table defines which ones are coded."""
 
     clause: ClassVar[str] = ""
     table_name: ClassVar[str] = ""
@@ -181,14 +181,14 @@ class Structure:
         cls.elements = {name: str(kind) for name, kind in vars(cls).get("__annotations__", {}).items()}
         cls.lists = tuple(name for name, kind in cls.elements.items() if kind.startswith("list["))
 
-    if not TYPE_CHECKING:  # a checker must go by the declared elements, or it would accept any name
+    if not TYPE_CHECKING:  # with these methods, type checkers would accept any name
 
         def __init__(self, **elements: Any) -> None:
             if elements.keys() <= self.elements.keys():
                 self.__dict__.update(elements)
             else:
                 for name, value in elements.items():
-                    setattr(self, name, value)  # which says what is wrong
+                    setattr(self, name, value)  # raises an error with the name
 
         def __setattr__(self, name: str, value: Any) -> None:
             if isinstance(value, Descriptor):
@@ -199,7 +199,7 @@ class Structure:
                 raise AttributeError(f"{self.table_name}() ({self.clause}) has no syntax element {name!r}")
 
     def present(self) -> dict[str, Any]:
-        """The elements that are set, in the order in which they were coded or set."""
+        """Return the elements that are set, in the order in which they were coded or set."""
         return {name: value for name, value in self.__dict__.items() if name[0] != "_"}
 
     def __contains__(self, name: str) -> bool:
@@ -216,7 +216,7 @@ class Structure:
 
 TABLES: dict[str, type[Structure]] = {}
 
-#: Counts that a reader holds against a limit before it loops over what they count, and what is added to them first.
+#: Counts that a reader checks against a limit before looping, with the offset to add first.
 LIMITED = {
     "count_topology_elements_minus2": ("max_names", 2),
     "count_tensor_dimensions": ("max_dims", 0),
@@ -227,7 +227,7 @@ LIMITED = {
 
 
 def syntax(clause: str, cls: type[S]) -> Callable[[Callable[[S, Session], None]], Callable[[S, Session], None]]:
-    """Make the decorated function the table of structure ``cls``, printed in ``clause``."""
+    """Register the decorated function as the table of structure ``cls``, printed in ``clause``."""
 
     def register(table: Callable[[S, Session], None]) -> Callable[[S, Session], None]:
         cls.clause, cls.table_name, cls.table = clause, table.__name__, staticmethod(table)
@@ -238,14 +238,14 @@ def syntax(clause: str, cls: type[S]) -> Callable[[Callable[[S, Session], None]]
 
 
 class _List(list[Any]):
-    """A list-valued element while it is coded: ``t.x[j] = u(8)`` and ``t.x.append(u(8))`` code one entry."""
+    """List-valued element during coding: ``t.x[j] = u(8)`` and ``t.x.append(u(8))`` code one entry."""
 
     __slots__ = ("cursor", "name", "owner")
 
     def __init__(self, owner: Structure, name: str, values: Iterable[Any] = ()) -> None:
         super().__init__(values)
         self.owner, self.name = owner, name
-        self.cursor = 0  # entries coded so far
+        self.cursor = 0  # number of entries coded so far
 
     def __setitem__(self, j: Any, descriptor: Any) -> None:
         self.owner._coder.item(self, j, descriptor)
@@ -265,7 +265,7 @@ class _List(list[Any]):
         return value
 
     def surplus(self) -> bool:
-        """Whether a writer left entries uncoded."""
+        """Return whether a writer left entries uncoded."""
         return any(
             v.surplus() if isinstance(v, _List) else bool(v) if isinstance(v, list) else k >= self.cursor
             for k, v in enumerate(self)
@@ -273,7 +273,7 @@ class _List(list[Any]):
 
 
 def _component(name: str, cls: type[Structure]) -> str:
-    """What a nested structure is called in paths; the header that a unit header dispatches to by its table."""
+    """Return the name of a nested structure in paths; for the header of a unit type, its table name."""
     return cls.table_name if name == "detail" else name
 
 
@@ -287,20 +287,20 @@ _WRITERS = Compiled(make_writer)
 
 # ------------------------------------------------------------------------------------------------ coders
 class Trace(Protocol):
-    """Called for each coded element: its path, descriptor, first bit, number of bits, value."""
+    """Callback for each coded element: path, descriptor, first bit, number of bits, value."""
 
     def __call__(self, path: str, descriptor: Descriptor, bit: int, size: int, value: Any) -> None:
         """See the class."""
 
 
 class Coder:
-    """Walks the table of a structure; a subclass moves the values."""
+    """Base of coders, which apply the table of a structure."""
 
     def __init__(self, ctx: Session, io: Any, trace: Trace | None = None) -> None:
         self.ctx, self.io, self.trace, self.path = ctx, io, trace, ""
 
     def table_of(self, cls: type[Structure]) -> Callable[..., None]:
-        """What is walked with a structure of that class."""
+        """Return the table function of a structure class."""
         return cls.table
 
     def _walk(self, structure: Structure) -> None:
@@ -312,14 +312,14 @@ class Coder:
 
 
 class Reader(Coder):
-    """Makes structures from bits (or from a sampler's inventions)."""
+    """Coder that builds structures from bits, or from a sampler."""
 
     io: BitReader
-    items = 0  # list entries read so far
+    items = 0  # number of list entries read so far
 
     def __init__(self, ctx: Session, io: Any, trace: Trace | None = None) -> None:
         self.ctx, self.io, self.trace, self.path = ctx, io, trace, ""
-        # Whether nothing is to be done but what every reader does.
+        # True if the compiled functions can be used.
         self._is_plain = trace is None and type(self) is Reader and type(io) is BitReader
 
     def read(self, cls: type[S], name: str = "") -> S:
@@ -329,7 +329,7 @@ class Reader(Coder):
             start = io.pos
             try:
                 function(self, structure)
-            except Exception:  # in its place and with its path, walking raises it again
+            except Exception:  # the table walk below raises it again, with its path
                 io.pos, self.items = start, items
             else:
                 return structure
@@ -371,17 +371,17 @@ class Reader(Coder):
         return value if cls is None else cls._value2member_map_.get(value, value)  # a reserved value stays an int
 
     def element(self, structure: Structure, name: str, descriptor: Descriptor) -> None:
-        """Do ``t.name = descriptor``."""
+        """Execute ``t.name = descriptor``."""
         start = self.io.pos
         values = structure.__dict__
         if name in values:
-            del values[name]  # an element printed at two places keeps the order of the bits
+            del values[name]  # an element printed at two places keeps bit order
         value = values[name] = self._value(name, descriptor)
         if self.trace:
             self._emit(self.trace, name, descriptor, start, value)
 
     def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
-        """Do ``t.name[j] = descriptor``."""
+        """Execute ``t.name[j] = descriptor``."""
         start = self.io.pos
         self.items += 1
         if self.items > self.io.limits.max_names:
@@ -391,7 +391,7 @@ class Reader(Coder):
             name, nested, _ = target.name.partition("[")
             values = target.owner.__dict__
             if not nested or sum(map(len, values[name])) == 0:
-                values[name] = values.pop(name)  # from here on, elements stand in the order of the bits
+                values[name] = values.pop(name)  # keeps the elements in bit order
         list.append(target, value)
         target.cursor = j + 1
         if self.trace:
@@ -414,18 +414,18 @@ class Reader(Coder):
 
 
 class Writer(Coder):
-    """Makes bits from structures, or counts them over a BitCounter."""
+    """Coder that writes structures as bits, or counts them over a BitCounter."""
 
     io: BitWriter | BitCounter
 
     def write(self, structure: Structure) -> None:
-        """Code one structure; WriteError when its table has no place for an element that is set, or misses one."""
+        """Code one structure; WriteError if an element is set that its table does not code, or if one is missing."""
         if self.trace is None and (function := _WRITERS[type(structure).table]):
             state: Any = self.io.state()
             path = self.path
             try:
                 function(self, structure)
-            except Exception:  # with what is wrong, walking raises it again
+            except Exception:  # the table walk below raises it again, with details
                 self.io.restore(state)
                 self.path = path
             else:
@@ -469,7 +469,7 @@ class Writer(Coder):
             self._emit(self.trace, name, descriptor, start, value)
 
     def element(self, structure: Structure, name: str, descriptor: Descriptor) -> None:
-        """Do ``t.name = descriptor``."""
+        """Execute ``t.name = descriptor``."""
         try:
             value = getattr(structure, name)
         except AttributeError:
@@ -480,7 +480,7 @@ class Writer(Coder):
         self._code(structure, name, descriptor, value)
 
     def item(self, target: _List, j: int, descriptor: Descriptor) -> None:
-        """Do ``t.name[j] = descriptor``."""
+        """Execute ``t.name[j] = descriptor``."""
         if j >= len(target):
             raise WriteError(
                 f"{target.owner.table_name}() needs {target.name}[{j}], but only {len(target)} entries are given"
@@ -498,54 +498,54 @@ class Writer(Coder):
 
 
 class Sampler:
-    """A source of bits that invents values, so that ``Reader(ctx, Sampler(draw))`` makes random valid structures.
+    """Bit source that generates values, so that ``Reader(ctx, Sampler(draw))`` builds random valid structures.
 
-    ``draw(low, high)`` returns an int of that closed range, as hypothesis or a random generator would choose it.
+    ``draw(low, high)`` returns an int in that closed range, as hypothesis or a random generator would choose it.
     """
 
     def __init__(self, draw: Callable[[int, int], int], limits: Any) -> None:
         self.draw, self.limits, self.pos = draw, limits, 0
 
     def u(self, n: int) -> int:
-        """Invent u(n); an alignment is the only value that is asked for with a fixed pattern, see Reader.alignment."""
+        """Generate u(n); the only fixed pattern is an alignment, see Reader.alignment."""
         self.pos += n
         return self.draw(0, (1 << n) - 1)
 
     def i(self, n: int) -> int:
-        """Invent i(n)."""
+        """Generate i(n)."""
         self.pos += n
         return self.draw(-(1 << (n - 1)), (1 << (n - 1)) - 1)
 
     def ue(self, k: int) -> int:
-        """Invent ue(k)."""
+        """Generate ue(k)."""
         return self.draw(0, 9)
 
     def ie(self, k: int) -> int:
-        """Invent ie(k)."""
+        """Generate ie(k)."""
         return self.draw(-9, 9)
 
     def flt(self, n: int) -> float:
-        """Invent flt(n), exactly representable."""
+        """Generate flt(n), exactly representable."""
         return self.draw(-1000, 1000) / 8
 
     def st(self, n: int) -> str:
-        """Invent st(v)."""
+        """Generate st(v)."""
         return "".join(chr(self.draw(97, 122)) for _ in range(self.draw(0, 5)))
 
     def bs(self, n: int) -> bytes:
-        """Invent bs(v)."""
+        """Generate bs(v)."""
         return bytes(self.draw(0, 255) for _ in range(self.draw(0, 9)))
 
     def bits(self, count: int) -> bitarray:
-        """Invent a run of flags."""
+        """Generate a sequence of flags."""
         return bitarray(self.draw(0, 1) for _ in range(count))
 
 
 class SampleReader(Reader):
-    """A Reader over a Sampler."""
+    """Reader over a Sampler."""
 
     def alignment(self) -> None:
-        """Nothing to invent."""
+        """Skip the alignment, which has no value to generate."""
 
 
 def byte_alignment(t: Structure) -> None:

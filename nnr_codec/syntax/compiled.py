@@ -1,9 +1,9 @@
-"""Tables as straight functions: what walking a table does for a structure without errors, in a tenth of the time.
+"""Compilation of syntax tables to straight-line functions, about ten times as fast as walking a table.
 
-A function is made of the source of its table, so that there is nothing else to keep in step. It knows of no paths and
-explains no errors: whatever is wrong, it raises something, and the coder begins again and walks the table.
+A function is generated from the source of its table, so the two cannot diverge. It tracks no paths and explains no
+errors: on any error it raises an exception, and the coder starts again by walking the table.
 
-CPU seconds with and without these functions (without: `OFTEN` too large to be reached), Python 3.11, the least of
+CPU seconds with and without these functions (without: `OFTEN` set too high to be reached), Python 3.11, minimum of
 several runs of ``benchmarks.many.tensors``:
 
 =====================================  ====  =======
@@ -17,7 +17,7 @@ decode 60,000 tensors                  3.36  5.78
 open 60,000 tensors                    2.65  5.18
 =====================================  ====  =======
 
-They are made at run time since a build has no numpy and bitarray, which the tables import.
+They are generated at run time because a build environment lacks numpy and bitarray, which the tables import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-#: Walks of a table before a function is made of it, which takes as long as a hundred walks.
+#: Number of table walks before a function is generated, which takes as long as about 100 walks.
 OFTEN = 64
 
 Limited = Mapping[str, tuple[str, int]]
@@ -39,7 +39,7 @@ Table = Callable[..., None]
 
 
 class Compiled(dict[Table, Callable[..., Any] | None]):
-    """The functions of all tables in one direction, each made when its table has been walked often; None before.
+    """Functions of all tables in one direction, each generated after its table was walked often; None before.
 
     Parameters
     ----------
@@ -58,23 +58,23 @@ class Compiled(dict[Table, Callable[..., Any] | None]):
             return None
         try:
             self[table] = self._make(table)
-        except (OSError, SyntaxError):  # the source is not there
+        except (OSError, SyntaxError):  # the source is not available
             self[table] = None
         return self[table]
 
 
 def make_reader(table: Table, limited: Limited) -> Callable[..., None]:
-    """A function of a Reader over a BitReader, and of a new structure, which it fills.
+    """Return a function that takes a Reader over a BitReader and a new structure, and fills the structure.
 
-    Raises OSError when the source of the table is not to be had.
+    Raises OSError if the source of the table is not available.
     """
     return _function(_ReaderLines(table, limited))
 
 
 def make_writer(table: Table) -> Callable[..., None]:
-    """A function of a Writer and of a structure, which is written unless it raises something.
+    """Return a function that takes a Writer and a structure, and writes the structure or raises an exception.
 
-    Raises OSError when the source of the table is not to be had.
+    Raises OSError if the source of the table is not available.
     """
     return _function(_WriterLines(table))
 
@@ -88,7 +88,7 @@ def _function(lines: _Lines) -> Callable[..., None]:
 
 
 def _inner(values: dict[str, Any], name: str, k: int) -> list[Any]:
-    """List k of a list of lists."""
+    """Return list k of a list of lists."""
     outer: list[list[Any]] = values.setdefault(name, [])
     while len(outer) <= k:
         outer.append([])
@@ -96,22 +96,22 @@ def _inner(values: dict[str, Any], name: str, k: int) -> list[Any]:
 
 
 def _check(structure: Any, coded: dict[str, Any]) -> None:
-    """ValueError unless all elements that are set were coded, but for those that say nothing else than none would."""
+    """Raise ValueError unless all elements that are set were coded or equal their defaults."""
     elements = structure.__dict__.items()
     if elements <= coded.items():
         return
     for name, value in elements:
         found = coded.get(name, coded)
-        if found is value or found == value:  # a not-a-number is itself
+        if found is value or found == value:  # NaN is identical, but not equal, to itself
             continue
         if value not in ([], getattr(type(structure), name, None)):
             raise ValueError(name)
 
 
 class _Lines(ABC):
-    """Makes the source of a function of that of a table."""
+    """Generator of the source of a function from that of a table."""
 
-    #: Names that the body may use, and what they stand for: those that it uses are set before it.
+    #: Definitions of names for the body; a function begins with those that it uses.
     HEAD: Mapping[str, str]
     TAIL: Sequence[str] = ()
 
@@ -119,7 +119,7 @@ class _Lines(ABC):
         self.table, self.names = table, dict[str, Any](table.__globals__)
 
     def function(self) -> Iterator[str]:
-        """The lines."""
+        """Yield the lines of the function."""
         lines = [*self._body(_parsed(self.table).body), *self.TAIL]
         for name, value in reversed(list(self.HEAD.items())):
             if re.search(rf"\b{name}\b", "\n".join(lines)):
@@ -168,20 +168,21 @@ class _Lines(ABC):
                 yield from self._entry(ast.unparse(target), kind, arguments)
 
     def _entries(self, loop: ast.For, only: ast.stmt) -> Iterator[str]:
-        """A loop with one statement, where that is an entry of a list that can be made in one go; else nothing."""
+        """Yield the lines of a loop whose only statement is a list entry, if it can be coded at once; otherwise
+        nothing."""
         return iter(())
 
     @abstractmethod
     def _element(self, name: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
-        """``t.name = kind(arguments)``."""
+        """Yield the lines for ``t.name = kind(arguments)``."""
 
     @abstractmethod
     def _entry(self, target: str, kind: str, arguments: list[ast.expr]) -> Iterator[str]:
-        """``target = kind(arguments)``, the target being the next of ``entries``."""
+        """Yield the lines for ``target = kind(arguments)``, where the target is the next of ``entries``."""
 
     @abstractmethod
     def _alignment(self) -> Iterator[str]:
-        """byte_alignment()."""
+        """Yield the lines for byte_alignment()."""
 
 
 _TAKEN = ("u", "i", "ue", "ie", "st")
@@ -202,7 +203,7 @@ class _ReaderLines(_Lines):
         self._limited = limited
 
     def _value(self, kind: str, arguments: list[ast.expr]) -> str:
-        """What stands for a value."""
+        """Return the expression for a value."""
         n, *values = map(ast.unparse, arguments or [ast.Constant(0)])
         match kind:
             case "u" if values:
@@ -232,7 +233,7 @@ class _ReaderLines(_Lines):
         yield f"values[{name!r}] = {value}"
 
     def _make_later(self, name: str, table: Table) -> None:
-        """Let a name be the function of a table, which is made when it is first called."""
+        """Bind a name to the function of a table, which is generated on the first call."""
 
         def function(coder: Any, t: Any) -> None:
             self.names[name] = make_reader(table, self._limited)
@@ -293,7 +294,7 @@ class _WriterLines(_Lines):
 
 
 def _parsed(function: Table) -> ast.FunctionDef:
-    """The source of a function; OSError when it is not to be had, or has become another since it was imported."""
+    """Return the parsed source of a function; OSError if it is unavailable or was changed after import."""
     module = ast.parse(inspect.getsource(function))
     codes = [one for one in compile(module, "", "exec").co_consts if isinstance(one, CodeType)]
     is_same = _essence(function.__code__) in map(_essence, codes)
@@ -304,7 +305,7 @@ def _parsed(function: Table) -> ast.FunctionDef:
 
 
 def _essence(code: CodeType) -> tuple[object, ...]:
-    """What a code does."""
+    """Return the parts of a code object that define its behaviour."""
     return code.co_code, code.co_names, code.co_consts
 
 

@@ -1,13 +1,12 @@
-"""DeepCABAC as printed: ISO/IEC 15938-17:2024, 10.2 and 10.3, one bin at a time.
+"""Plain implementation of DeepCABAC: ISO/IEC 15938-17:2024, 10.2 and 10.3, one bin at a time.
 
-This is a companion to the printed text and the oracle for faster code; it is slow. One description of the syntax
-serves both directions: a :class:`BinCoder` is told the value of each syntax element and returns it. When decoding, the
-value that is passed in is ignored.
+It documents the printed text and is the reference for the fast implementation; it is slow. One description of the
+syntax serves both directions: a :class:`BinCoder` takes the value of each syntax element and returns it. When decoding,
+the value that is passed in is ignored.
 
-Names are those of the standard. Where the printed text contradicts itself or existing bitstreams, a comment says
-"text:" and what is printed, with its entry in docs/reference/errata.md. Reconstruction (codebooks, step sizes, 7.3.6)
-is not part of clause 10 and not here; a caller checks levels against its codebook and the size of a tensor against its
-limits.
+Names are those of the standard. If the printed text contradicts itself or existing bitstreams, a comment quotes it
+after "text:", with its entry in docs/reference/errata.md. Reconstruction (codebooks, step sizes, 7.3.6) is not
+part of clause 10; callers check levels against codebooks and tensor sizes against limits.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ RLPS_TABLE = (
 
 
 class Bin(NamedTuple):
-    """One coded bin, for a trace; everything but the bin itself is as it is after the bin and its renormalization."""
+    """Coded bin for a trace; all other fields are the state after the bin and its renormalization."""
 
     element: str
     ctx_inc: int  # -1: bypass or terminate
     bin: int
     ivl_curr_range: int
-    ivl_offset: int  # decoder only, 0 in an encoder
-    p0: int  # pStateIdx0 and pStateIdx1 of the context, 0 without one
+    ivl_offset: int  # of the decoder; 0 in an encoder
+    p0: int  # pStateIdx0 and pStateIdx1 of the context; 0 without one
     p1: int
 
 
@@ -77,7 +76,7 @@ Trace = Callable[[Bin], None]
 
 
 class Context:
-    """A context variable: the two probability estimators of 10.3.4.3.2.2 and their adaptation rates."""
+    """Context variable: the two probability estimators of 10.3.4.3.2.2 and their adaptation rates."""
 
     __slots__ = ("ctx_inc", "element", "p_state_idx0", "p_state_idx1", "shift0", "shift1")
 
@@ -86,7 +85,7 @@ class Context:
         self.init(0)
 
     def init(self, set_id: int) -> None:
-        """ISO/IEC 15938-17:2024, 10.3.2.2; with set 0 also 10.3.2.3."""
+        """Initialize as in ISO/IEC 15938-17:2024, 10.3.2.2; set 0 also as in 10.3.2.3."""
         self.shift0, self.shift1, self.p_state_idx0, self.p_state_idx1 = CTX_PARAMETER_LIST[set_id]
 
     @property
@@ -95,19 +94,19 @@ class Context:
         return int(16 * self.p_state_idx0 + self.p_state_idx1 >= 0)
 
     def ivl_lps_range(self, ivl_curr_range: int) -> int:
-        """IvlLpsRange, 10.3.4.3.2.1; the shift comes before the absolute value, so that -1 >> 7 counts as 1."""
+        """Return IvlLpsRange, 10.3.4.3.2.1; the shift precedes the absolute value, so that -1 >> 7 counts as 1."""
         q_range_idx = ivl_curr_range & 0xE0
         return RLPS_TABLE[abs((16 * self.p_state_idx0 + self.p_state_idx1) >> 7) + q_range_idx]
 
     def transition(self, bin_val: int) -> None:
-        """ISO/IEC 15938-17:2024, 10.3.4.3.2.2."""
+        """Update the state as in ISO/IEC 15938-17:2024, 10.3.4.3.2.2."""
         sign = 2 * bin_val - 1
         self.p_state_idx0 += sign * (TRANSITION_TABLE[16 + (sign * self.p_state_idx0 >> 3)] >> (4 + self.shift0))
         self.p_state_idx1 += sign * (TRANSITION_TABLE[16 + (sign * self.p_state_idx1 >> 7)] >> self.shift1)
 
 
 class BinCoder(Protocol):
-    """The descriptors of 6.1.3 that go through the arithmetic engine, for either direction."""
+    """Descriptors of 6.1.3 that use the arithmetic engine, for either direction."""
 
     decoding: bool
     trace: Trace | None
@@ -115,22 +114,22 @@ class BinCoder(Protocol):
     ivl_offset: int
 
     def ae(self, context: Context, bin_val: int) -> int:
-        """A context coded bin."""
+        """Code a context-coded bin."""
 
     def bypass(self, bin_val: int, element: str) -> int:
-        """A bin of two equally likely values."""
+        """Code a bin with two equally likely values."""
 
     def at(self, bin_val: int) -> int:
-        """The bin before termination."""
+        """Code the bin before termination."""
 
     def set_ivl_curr_range_256(self) -> None:
-        """IvlCurrRange = 256, 10.2.1.4."""
+        """Set IvlCurrRange = 256, 10.2.1.4."""
 
     def nesting_zero_bits(self) -> None:
-        """The bits after the terminating bin up to the byte boundary, 10.2.1.2."""
+        """Code the bits after the terminating bin up to the byte boundary, 10.2.1.2."""
 
     def uae(self, n: int, value: int, element: str = "uae") -> int:
-        """An unsigned integer of n bypass bins, most significant first (10.3.3.2)."""
+        """Code an unsigned integer in n bypass bins, most significant first (10.3.3.2)."""
         if not self.decoding and not 0 <= value < 1 << n:
             raise EncodeError(f"{element}={value} does not fit in uae({n})")
         coded = 0
@@ -139,7 +138,7 @@ class BinCoder(Protocol):
         return coded
 
     def iae(self, n: int, value: int, element: str = "iae") -> int:
-        """A two's complement integer of n bypass bins, most significant first."""
+        """Code a two's complement integer in n bypass bins, most significant first."""
         half = 1 << (n - 1)
         if not self.decoding and not -half <= value < half:
             raise EncodeError(f"{element}={value} does not fit in iae({n})")
@@ -154,7 +153,7 @@ class BinCoder(Protocol):
 
 
 class ArithmeticDecoder(BinCoder):
-    """The arithmetic decoding engine, ISO/IEC 15938-17:2024, 10.3.2.4 and 10.3.4.3."""
+    """Arithmetic decoding engine, ISO/IEC 15938-17:2024, 10.3.2.4 and 10.3.4.3."""
 
     decoding = True
 
@@ -168,7 +167,7 @@ class ArithmeticDecoder(BinCoder):
         self._check()
 
     def read_bit(self) -> int:
-        """read_bits( 1 )."""
+        """Execute read_bits( 1 )."""
         byte, bit = self.bit_pointer >> 3, self.bit_pointer & 7
         if byte >= len(self.data):
             raise PayloadError(f"the DeepCABAC payload ends after {len(self.data)} bytes, before it is terminated")
@@ -176,12 +175,12 @@ class ArithmeticDecoder(BinCoder):
         return (self.data[byte] >> (7 - bit)) & 1
 
     def _check(self) -> None:
-        # The other places where the text forbids this cannot produce it from a valid state.
+        # Other places where the text forbids this cannot be reached from a valid state.
         if self.ivl_offset >= self.ivl_curr_range:
             raise PayloadError(f"IvlOffset is {self.ivl_offset}, not less than {self.ivl_curr_range} (10.3.4.3)")
 
     def ae(self, context: Context, bin_val: int = 0) -> int:
-        """DecodeDecision, 10.3.4.3.2."""
+        """Execute DecodeDecision, 10.3.4.3.2."""
         bin_val = context.val_mps
         ivl_lps_range = context.ivl_lps_range(self.ivl_curr_range)
         self.ivl_curr_range -= ivl_lps_range
@@ -195,13 +194,13 @@ class ArithmeticDecoder(BinCoder):
         return bin_val
 
     def _renorm(self) -> None:
-        """ISO/IEC 15938-17:2024, 10.3.4.3.3."""
+        """Renormalize as in ISO/IEC 15938-17:2024, 10.3.4.3.3."""
         while self.ivl_curr_range < 256:
             self.ivl_curr_range <<= 1
             self.ivl_offset = 2 * self.ivl_offset + self.read_bit()
 
     def bypass(self, bin_val: int = 0, element: str = "bypass") -> int:
-        """DecodeBypass, 10.3.4.3.4."""
+        """Execute DecodeBypass, 10.3.4.3.4."""
         self.ivl_offset = 2 * self.ivl_offset + self.read_bit()
         bin_val = int(self.ivl_offset >= self.ivl_curr_range)
         if bin_val:
@@ -210,7 +209,7 @@ class ArithmeticDecoder(BinCoder):
         return bin_val
 
     def at(self, bin_val: int = 0) -> int:
-        """DecodeTerminate, 10.3.4.3.5."""
+        """Execute DecodeTerminate, 10.3.4.3.5."""
         self.ivl_curr_range -= 2
         bin_val = int(self.ivl_offset >= self.ivl_curr_range)
         if not bin_val:
@@ -222,12 +221,12 @@ class ArithmeticDecoder(BinCoder):
         return bin_val
 
     def set_ivl_curr_range_256(self) -> None:
-        """IvlCurrRange = 256; a valid encoder has stayed within that part of the interval."""
+        """Set IvlCurrRange = 256; a valid encoder stayed within that part of the interval."""
         self.ivl_curr_range = 256
         self._check()
 
     def nesting_zero_bits(self) -> None:
-        """Read nesting_zero_bit up to the byte boundary; the payload has to end there."""
+        """Read nesting_zero_bit up to the byte boundary, where the payload must end."""
         while self.bit_pointer & 7:
             if self.read_bit():
                 raise PayloadError("nesting_zero_bit is 1 (10.2.1.2)")
@@ -236,13 +235,13 @@ class ArithmeticDecoder(BinCoder):
 
 
 class ArithmeticEncoder(BinCoder):
-    """The encoder that belongs to the engine: the lower end of the interval in 10 bits, carries kept outstanding."""
+    """Arithmetic encoding engine: the lower end of the interval in 10 bits, with outstanding carries."""
 
     decoding = False
 
     def __init__(self, trace: Trace | None = None) -> None:
         self.trace = trace
-        self.ivl_curr_range, self.ivl_offset = 510, 0  # the offset is the decoder's alone
+        self.ivl_curr_range, self.ivl_offset = 510, 0  # only the decoder has an offset
         self.low = 0
         self._bits = bytearray()  # one entry per bit
         self._first = True  # low has 10 bits, IvlOffset 9: the first bit is always 0 and not sent
@@ -258,7 +257,7 @@ class ArithmeticEncoder(BinCoder):
         self._outstanding = 0
 
     def _shift(self) -> None:
-        """Settle the top bit of low, or leave it outstanding while a carry can still change it, and double low."""
+        """Output the top bit of low, or count it as outstanding while a carry can still change it; double low."""
         if self.low >= 512:
             self._put(1)
             self.low -= 512
@@ -275,7 +274,7 @@ class ArithmeticEncoder(BinCoder):
             self._shift()
 
     def ae(self, context: Context, bin_val: int) -> int:
-        """The inverse of DecodeDecision, 10.3.4.3.2."""
+        """Invert DecodeDecision, 10.3.4.3.2."""
         if bin_val not in (0, 1):
             raise EncodeError(f"{context.element}={bin_val} is not a bin")
         ivl_lps_range = context.ivl_lps_range(self.ivl_curr_range)
@@ -289,7 +288,7 @@ class ArithmeticEncoder(BinCoder):
         return bin_val
 
     def bypass(self, bin_val: int, element: str = "bypass") -> int:
-        """The inverse of DecodeBypass, 10.3.4.3.4: half the interval, then doubled at once."""
+        """Invert DecodeBypass, 10.3.4.3.4: halve the interval, then double it."""
         self.low = 2 * self.low + bin_val * self.ivl_curr_range
         if self.low >= 1024:
             self._put(1)
@@ -303,7 +302,7 @@ class ArithmeticEncoder(BinCoder):
         return bin_val
 
     def at(self, bin_val: int) -> int:
-        """The inverse of DecodeTerminate, 10.3.4.3.5; a 1 flushes the engine."""
+        """Invert DecodeTerminate, 10.3.4.3.5; a 1 flushes the engine."""
         self.ivl_curr_range -= 2
         if bin_val:
             self._report("terminating_one_bit", bin_val)  # the decoder does not renormalize either
@@ -320,7 +319,7 @@ class ArithmeticEncoder(BinCoder):
         return bin_val
 
     def set_ivl_curr_range_256(self) -> None:
-        """IvlCurrRange = 256: gives away the upper part of the interval."""
+        """Set IvlCurrRange = 256, which discards the upper part of the interval."""
         self.ivl_curr_range = 256
 
     def nesting_zero_bits(self) -> None:
@@ -328,7 +327,7 @@ class ArithmeticEncoder(BinCoder):
         self._bits += bytes(-len(self._bits) % 8)
 
     def finish(self) -> bytes:
-        """The payload; :func:`terminate` comes first."""
+        """Return the payload; :func:`terminate` must be called first."""
         if not self._terminated:
             raise EncodeError("the DeepCABAC payload is not terminated")
         self.nesting_zero_bits()
@@ -340,13 +339,13 @@ class ArithmeticEncoder(BinCoder):
 
 @dataclass(frozen=True)
 class QuantTensorSyntax:
-    """What the coding of one tensor depends on outside its own payload, under the names of the standard.
+    """Parameters of the coding of one tensor from outside its payload, with the names of the standard.
 
-    ``codebook`` is (codebookSize, cbZeroOffset); ``co_loc`` and ``any_sig_before`` are coLocParam and AnySigBeforeFlag
-    of each element, row-major (10.3.4.2.2), None when there is no reference or history. ``qp_bits`` is 6 + QpDensity,
-    or 0 where the payload has no qp_value (NNR_PT_INT). ``first_edition`` selects what encoders of the first edition
-    wrote in profile 0: a 32nd shift index for abs_level_greater_x2, and IvlCurrRange = 256 before the first level of
-    a block-scanned tensor of one block row.
+    ``codebook`` is (codebookSize, cbZeroOffset). ``co_loc`` and ``any_sig_before`` are coLocParam and AnySigBeforeFlag
+    of each element, row-major (10.3.4.2.2); None without a reference or history. ``qp_bits`` is 6 + QpDensity, or 0 if
+    the payload has no qp_value (NNR_PT_INT). ``first_edition`` selects the profile-0 syntax of first-edition encoders:
+    a 32nd shift index for abs_level_greater_x2, and IvlCurrRange = 256 before the first level of a block-scanned tensor
+    of one block row.
     """
 
     dims: tuple[int, ...]
@@ -385,7 +384,7 @@ class QuantTensorSyntax:
 
     @property
     def row_flags_present(self) -> bool:
-        """Return whether elements precede the levels (10.2.1.4); the text ignores the height (errata A6)."""
+        """True if elements precede the levels (10.2.1.4); the text ignores the height (errata A6)."""
         return (
             self.general_profile_idc == 1
             and self.tensor_2d_width > 1
@@ -396,12 +395,12 @@ class QuantTensorSyntax:
 
 @dataclass
 class QuantTensor:
-    """The values of one coded tensor.
+    """Values of one coded tensor.
 
-    ``levels`` are the integers as coded, ``quant_param`` those after the expansion of dependent quantization
-    (QuantParam); both are row-major, and an encoder starts from ``levels``. ``shift_parameter_ids`` goes by syntax
-    element and index of the context; an index that is not sent is 0. The last three lists describe the entry points
-    a decoder passed; a bit offset counts from the entry point before, or the first level (6.3.3.7).
+    ``levels`` are the integers as coded; ``quant_param`` are the integers after dependent quantization is resolved
+    (QuantParam). Both are row-major, and an encoder starts from ``levels``. ``shift_parameter_ids`` is indexed by
+    syntax element and context index; indices that are not coded are 0. The last three lists describe the entry points
+    that a decoder passed; a bit offset is relative to the previous entry point, or to the first level (6.3.3.7).
     """
 
     levels: list[int] = field(default_factory=list)
@@ -416,12 +415,12 @@ class QuantTensor:
     bit_offset_list: list[int] = field(default_factory=list)
 
 
-#: The elements that 10.2.1.4 puts before the levels.
+#: Elements that 10.2.1.4 places before the levels.
 FLAGS = ("hist_dep_sig_prob_enabled_flag", "row_skip_enabled_flag", "row_skip_list")
 
 
 def index_to_xy(w: int, h: int, i: int, bs: int) -> tuple[int, int]:
-    """IndexToXY, ISO/IEC 15938-17:2024, 4.12."""
+    """Return IndexToXY, ISO/IEC 15938-17:2024, 4.12."""
     full_row_of_blocks = w * bs
     block_y, i_off = divmod(i, full_row_of_blocks)
     curr_block_h = min(bs, h - block_y * bs)
@@ -432,7 +431,7 @@ def index_to_xy(w: int, h: int, i: int, bs: int) -> tuple[int, int]:
 
 
 class _QuantTensor:
-    """The syntax structures of one tensor with the variables they share; ``given`` is what an encoder codes."""
+    """Syntax structures of one tensor with their shared variables; ``given`` is the input of an encoder."""
 
     def __init__(self, c: BinCoder, s: QuantTensorSyntax, given: QuantTensor) -> None:
         self.c, self.s, self.given, self.t = c, s, given, QuantTensor()
@@ -440,7 +439,7 @@ class _QuantTensor:
         limiting = s.codebook if s.general_profile_idc == 1 else None
         self.codebook_size, self.cb_zero_offset = limiting if limiting is not None else (0, 0)
         self.abs_level_greater_x2_ids = 32 if s.first_edition else 31
-        # 10.3.2.3, for each tensor anew and with the contexts of the flags; text: once in a unit (errata A2). The
+        # 10.3.2.3, anew for each tensor and with the contexts of the flags; text: once in a unit (errata A2). The
         # counts are those of Table 29, except for abs_level_greater_x (errata A5).
         counts = {
             "row_skip_list": 1,
@@ -452,10 +451,10 @@ class _QuantTensor:
         }
         self.contexts = {name: [Context(name, i) for i in range(count)] for name, count in counts.items()}
         self.state_id = 0
-        self.previous = 0  # the level coded before this one, in coding order: only its sign matters
+        self.previous = 0  # level coded before this one, in coding order; only its sign is used
 
     def code(self) -> QuantTensor:
-        """All of one tensor. Text: shift_parameter_ids() before the flag it depends on (errata A1)."""
+        """Code the whole tensor. Text: shift_parameter_ids() before the flag it depends on (errata A1)."""
         if self.s.qp_bits:
             self.t.qp_value = self.c.iae(self.s.qp_bits, self.given.qp_value, "qp_value")
         self.row_flags()
@@ -469,7 +468,7 @@ class _QuantTensor:
         return self.t
 
     def row_flags(self) -> None:
-        """ISO/IEC 15938-17:2024, 10.2.1.4, the elements before the levels."""
+        """Code the elements before the levels, ISO/IEC 15938-17:2024, 10.2.1.4."""
         c, t, given = self.c, self.t, self.given
         if not self.s.row_flags_present:
             return
@@ -483,7 +482,7 @@ class _QuantTensor:
                 t.row_skip_list.append(c.ae(context, 0 if c.decoding else given.row_skip_list[i]))
 
     def shift_parameter_ids(self) -> None:
-        """ISO/IEC 15938-17:2024, 10.2.1.6."""
+        """Code shift_parameter_ids(), ISO/IEC 15938-17:2024, 10.2.1.6."""
         dq, tcm = self.s.dq_flag, self.s.temporal_context_modeling_flag
         size, zero = self.codebook_size, self.cb_zero_offset
         self.t.shift_parameter_ids = {
@@ -499,13 +498,13 @@ class _QuantTensor:
             if self.t.hist_dep_sig_prob_enabled_flag:
                 for i in range(40, 48 if dq else 41):
                     self.shift_idx(i, "sig_flag")
-        if not (size > 0 and zero in (0, size - 1)):  # else the sign is known; holds for size 1 as well
+        if not (size > 0 and zero in (0, size - 1)):  # otherwise the sign is known; also for size 1
             for i in range(5 if tcm else 3):
                 self.shift_idx(i, "sign_flag")
         max_abs_val = max(zero, size - 1 - zero) if size > 0 else -1
         n = self.max_num_no_rem_minus1 + 1
         for i in range(2 * n):
-            # Text: i < (maxAbsVal - 1) * 2, which is all that is needed; encoders send one pair more (errata C4).
+            # Text: i < (maxAbsVal - 1) * 2, which is sufficient; encoders send one more pair (errata C4).
             if max_abs_val == -1 or i < 2 * max_abs_val:
                 self.shift_idx(i, "abs_level_greater_x")
         if tcm:
@@ -519,7 +518,7 @@ class _QuantTensor:
                 self.shift_idx(i, "abs_level_greater_x2")
 
     def shift_idx(self, ctx_id: int, element: str) -> None:
-        """ISO/IEC 15938-17:2024, 10.2.1.7."""
+        """Code shift_idx(), ISO/IEC 15938-17:2024, 10.2.1.7."""
         wanted = self.given.shift_parameter_ids.get(element)
         value = wanted[ctx_id] if wanted is not None else 0
         context = self.contexts["shift_idx_minus_1_present_flag"][0]
@@ -527,17 +526,18 @@ class _QuantTensor:
             self.t.shift_parameter_ids[element][ctx_id] = self.c.uae(3, value - 1, "shift_idx_minus_1") + 1
 
     def init_prob_est_param(self) -> None:
-        """ISO/IEC 15938-17:2024, 10.3.2.2; contexts whose index is not sent are not used, set 0 does not hurt."""
+        """Initialize the contexts, ISO/IEC 15938-17:2024, 10.3.2.2; unused contexts, without a coded index, get set
+        0."""
         for element, ids in self.t.shift_parameter_ids.items():
             for context, set_id in zip(self.contexts[element], ids, strict=True):
                 context.init(set_id)
         self.previous = 0
 
     def quant_tensor(self) -> None:
-        """ISO/IEC 15938-17:2024, 10.2.1.4, the levels."""
+        """Code the levels, ISO/IEC 15938-17:2024, 10.2.1.4."""
         c, s, t = self.c, self.s, self.t
         w, h = s.tensor_2d_width, s.tensor_2d_height
-        # Blocks of a tensor of one row or column are the row-major order, without entry points (errata G2).
+        # Block order equals row-major order for a tensor of one row or column, without entry points (errata G2).
         scan_order = s.scan_order if w > 1 and h > 1 else 0
         bs = 4 << scan_order
         if scan_order > 0 and (h > bs or s.first_edition):  # text: only at entry points (errata A7, K4)
@@ -548,7 +548,7 @@ class _QuantTensor:
             x, y = index_to_xy(w, h, i, bs) if scan_order > 0 else (i % w, i // w)
             idx = y * w + x
             if scan_order > 0 and i > 0 and i % (w * bs) == 0:  # GetEntryPointIdx( ) != -1, 4.12
-                # Decoding in order needs no list: nothing is flushed, and stateId runs on.
+                # Sequential decoding needs no list: nothing is flushed, and stateId continues.
                 c.set_ivl_curr_range_256()
                 if isinstance(c, ArithmeticDecoder):
                     t.cabac_offset_list.append(c.ivl_offset)
@@ -558,7 +558,7 @@ class _QuantTensor:
                         t.dq_state_list.append(self.state_id)
                 self.init_prob_est_param()
             level = 0
-            if not (t.row_skip_enabled_flag and t.row_skip_list[y]):  # skipped elements advance stateId below
+            if not (t.row_skip_enabled_flag and t.row_skip_list[y]):  # stateId advances below in any case
                 level = self.int_param(idx, 0 if c.decoding else self.given.levels[idx])
             t.levels[idx] = quant_param = level
             if s.dq_flag:
@@ -573,7 +573,7 @@ class _QuantTensor:
             t.quant_param[idx] = quant_param
 
     def int_param(self, idx: int, value: int) -> int:
-        """ISO/IEC 15938-17:2024, 10.2.1.5."""
+        """Code int_param(), ISO/IEC 15938-17:2024, 10.2.1.5."""
         c, size, zero, wanted = self.c, self.codebook_size, self.cb_zero_offset, abs(value)
         if size == 1:
             return 0
@@ -587,7 +587,7 @@ class _QuantTensor:
             sign_val = c.ae(self.contexts["sign_flag"][self.ctx_inc_sign_flag(idx)], int(value < 0))
         max_abs_val = (zero if sign_val else size - zero - 1) if size > 0 else -1
         unlimited = max_abs_val == -1
-        if not (c.decoding or unlimited or wanted <= max_abs_val):  # abs_remainder might be wide enough for it
+        if not (c.decoding or unlimited or wanted <= max_abs_val):  # abs_remainder might be wide enough
             raise EncodeError(f"level {value} is outside a codebook of {size} with its zero at {zero}")
         if unlimited or max_abs_val > 1:
             j = -1
@@ -617,57 +617,58 @@ class _QuantTensor:
         return self.previous
 
     def co_loc_param(self, idx: int) -> int:
-        """CoLocParam, 10.3.4.2.2."""
+        """Return CoLocParam, 10.3.4.2.2."""
         if not self.s.temporal_context_modeling_flag or self.s.co_loc is None:
             return 0
         return int(self.s.co_loc[idx])
 
     def neighbour(self) -> int:
-        """0, 1 or 2 after a zero, negative or positive level; text: 1 and 2 the other way round (errata A3)."""
+        """Return 0, 1 or 2 after a zero, negative or positive level; text: 1 and 2 swapped (errata A3)."""
         return 1 if self.previous < 0 else 2 if self.previous > 0 else 0
 
     def ctx_inc_sig_flag(self, idx: int) -> int:
-        """ISO/IEC 15938-17:2024, 10.3.4.2.2; stateId stays 0 without dependent quantization."""
+        """Return ctxInc, ISO/IEC 15938-17:2024, 10.3.4.2.2; stateId stays 0 without dependent quantization."""
         history = self.s.any_sig_before
         if self.t.hist_dep_sig_prob_enabled_flag and history is not None and history[idx]:
             return self.state_id + 40
         co_loc_param = self.co_loc_param(idx)
         if co_loc_param == 0:
             return self.state_id * 3 + self.neighbour()
-        return self.state_id * 2 + 24 + (abs(co_loc_param) > 1)  # text: the other way round (errata A4)
+        return self.state_id * 2 + 24 + (abs(co_loc_param) > 1)  # text: swapped (errata A4)
 
     def ctx_inc_sign_flag(self, idx: int) -> int:
-        """ISO/IEC 15938-17:2024, 10.3.4.2.3."""
+        """Return ctxInc, ISO/IEC 15938-17:2024, 10.3.4.2.3."""
         co_loc_param = self.co_loc_param(idx)
         if co_loc_param == 0:
             return self.neighbour()
         return 3 if co_loc_param < 0 else 4
 
     def ctx_inc_abs_level_greater_x(self, idx: int, j: int, sign_val: int) -> int:
-        """ISO/IEC 15938-17:2024, 10.3.4.2.4."""
+        """Return ctxInc, ISO/IEC 15938-17:2024, 10.3.4.2.4."""
         co_loc_param = self.co_loc_param(idx)
         if co_loc_param == 0:
             return 2 * j + sign_val
-        # Text: an offset of 2 * maxNumNoRemMinus1, which is the last pair of the others (errata A5).
+        # Text: an offset of 2 * maxNumNoRemMinus1, which belongs to the last pair of the others (errata A5).
         return 2 * j + 2 * (self.max_num_no_rem_minus1 + 1) + (abs(co_loc_param) < j)
 
 
 def quant_tensor(c: BinCoder, s: QuantTensorSyntax, t: QuantTensor | None = None) -> QuantTensor:
-    """Code one tensor: qp_value, its flags, the shift indices and the levels.
+    """Code one tensor: qp_value, flags, shift indices and levels.
 
     Parameters
     ----------
     c : BinCoder
-        Several tensors can follow each other in one coder (NNR_PT_BLOCK); :func:`terminate` ends the payload.
+        Coder of the payload. It may code several tensors in sequence (NNR_PT_BLOCK); :func:`terminate` ends the
+        payload.
     s : QuantTensorSyntax
-        What the syntax depends on.
+        Parameters of the syntax.
     t : QuantTensor, optional
-        The values to encode, with all levels; not looked at when decoding.
+        Values to encode, with all levels; ignored when decoding.
 
     Returns
     -------
     QuantTensor
-        What was coded, complete with ``quant_param``.
+        The coded values, including ``quant_param``.
     """
     given = QuantTensor() if c.decoding or t is None else t
     if not c.decoding:
@@ -679,7 +680,7 @@ def quant_tensor(c: BinCoder, s: QuantTensorSyntax, t: QuantTensor | None = None
 
 
 def terminate(c: BinCoder) -> None:
-    """terminate_cabac( ), ISO/IEC 15938-17:2024, 10.2.1.2."""
+    """Code terminate_cabac( ), ISO/IEC 15938-17:2024, 10.2.1.2."""
     if not c.at(1):
         raise PayloadError("terminating_one_bit is 0 (10.2.1.2)")
     c.nesting_zero_bits()

@@ -1,5 +1,6 @@
-"""The syntax as documentation, taken from its source: rows from `tables`, meanings from the ``#:`` comments beside the
-elements of `structures` and the members of `nnr_codec.constants`.
+"""Documentation of the syntax, extracted from its source.
+
+Rows come from `tables`, meanings from the ``#:`` comments of the elements of `structures` and of `nnr_codec.constants`.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from .coder import TABLES, Structure
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table.
+    """Row of a syntax table.
 
     Parameters
     ----------
     text : str
-        What stands in it: an element with its index, a condition, a loop, a table that is invoked.
+        Text of the row: an element with its index, a condition, a loop, an invoked table.
     element : str
-        The element that it codes; empty for conditions and loops.
+        Element that the row codes; empty for conditions and loops.
     descriptor : str
-        Of 6.1.3; empty for rows that code nothing themselves.
+        Descriptor of 6.1.3; empty for rows that code nothing themselves.
     within : tuple of str
-        The conditions and loops around it, outermost first.
+        Enclosing conditions and loops, outermost first.
     """
 
     text: str
@@ -42,14 +43,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of 6.3.
+    """Syntax table of 6.3.
 
     Parameters
     ----------
     name, clause : str
-        As printed, and where.
+        Name and clause as printed.
     structures : tuple of str
-        Classes of `structures` that hold its elements.
+        Classes of `structures` that declare its elements.
     rows : tuple of Row
     """
 
@@ -60,12 +61,12 @@ class Table:
 
     @property
     def note(self) -> str:
-        """What the structure's docstring says beside name and clause."""
+        """Text of the structure's docstring after name and clause."""
         documentation = CLASSES[self.structures[0]].__doc__ or ""
         return documentation.partition(f"{self.name}(), {self.clause}")[2].strip(" .;").replace("``", "")
 
 
-#: The structures by the names of their classes.
+#: Structures by class name.
 CLASSES: dict[str, type[Structure]] = {cls.__name__: cls for cls in TABLES.values()}
 
 
@@ -76,7 +77,7 @@ def _lines(module: ModuleType) -> list[str]:
 
 @lru_cache
 def comments(module: ModuleType) -> dict[str, dict[str, str]]:
-    """The ``#:`` comment of each attribute, by class."""
+    """Return the ``#:`` comment of each attribute, by class."""
     lines = _lines(module)
     found: dict[str, dict[str, str]] = {}
     for definition in ast.parse("\n".join(lines)).body:
@@ -92,14 +93,14 @@ def comments(module: ModuleType) -> dict[str, dict[str, str]]:
 
 @lru_cache
 def syntax_tables() -> dict[str, Table]:
-    """All tables in printed order, by name."""
+    """Return all tables in printed order, by name."""
     found: dict[str, Table] = {}
     clause = ""
     for definition in ast.parse("\n".join(_lines(tables))).body:
         if not isinstance(definition, ast.FunctionDef):
             continue
         name, annotation = definition.name, definition.args.args[0].annotation
-        clause = TABLES[name].clause if name in TABLES else clause  # the others belong to the one before them
+        clause = TABLES[name].clause if name in TABLES else clause  # tables without a clause belong to the previous one
         classes = tuple(node.id for node in ast.walk(annotation or definition) if isinstance(node, ast.Name))
         found[name] = Table(name, clause, classes, tuple(_rows(definition.body, ())))
     return found
@@ -148,21 +149,21 @@ def _descriptor(kind: str, arguments: Sequence[ast.expr]) -> str:
 
 
 def _plain(expression: ast.expr) -> str:
-    """An expression as written, but for ``t.x``, ``ctx.x`` and ``ctx.x(t)``: the standard prints x."""
+    """Return an expression as written, with ``t.x``, ``ctx.x`` and ``ctx.x(t)`` replaced by x, as printed in the
+    standard."""
     lines = _lines(tables)[expression.lineno - 1 : expression.end_lineno]
-    lines[-1] = lines[-1][: expression.end_col_offset]  # first, where this is the only line
+    lines[-1] = lines[-1][: expression.end_col_offset]  # first, because there may be only one line
     lines[0] = lines[0][expression.col_offset :]
     return re.sub(r"\b(?:t|ctx)\.(\w+)(?:\(t\))?", r"\1", " ".join(map(str.strip, lines)))
 
 
-# ------------------------------------------------------------------------------------------------ values
-#: The values that a meaning tells apart: ``0: rows, 1..4: blocks``.
+# Values that a meaning distinguishes: ``0: rows, 1..4: blocks``.
 _CASES = re.compile(r"(?:^|, )(\d+)(?:\.\.(\d+))?: (.*?)(?=, \d+(?:\.\.\d+)?: |$)")
 
 
 @lru_cache
 def value_tables() -> dict[str, type[IntEnum] | type[IntFlag]]:
-    """The enumerations of `nnr_codec.constants` by the numbers of their tables."""
+    """Return the enumerations of `nnr_codec.constants` by table number."""
     found: dict[int, type[IntEnum] | type[IntFlag]] = {}
     for cls in vars(constants).values():
         if isinstance(cls, type) and issubclass(cls, (IntEnum, IntFlag)) and cls.__module__ == constants.__name__:
@@ -173,21 +174,21 @@ def value_tables() -> dict[str, type[IntEnum] | type[IntFlag]]:
 
 @lru_cache
 def meaning_of(element: str) -> str:
-    """What an element stands for, in whichever structure it is; empty where nothing is said."""
+    """Return the meaning of an element in any structure; empty if it is undocumented."""
     found = (comments(structures)[name].get(element, "") for name in CLASSES)
     return next(filter(None, found), "")
 
 
 @lru_cache
 def values_of(element: str) -> type[IntEnum] | type[IntFlag] | None:
-    """The enumeration of the table to which the meaning of an element refers."""
+    """Return the enumeration of the table to which the meaning of an element refers."""
     number = re.match(r"Table (\d+)", meaning_of(element))
     return value_tables().get(number[1]) if number else None
 
 
 @lru_cache(maxsize=4096)
 def value_meaning(element: str, value: int) -> str:
-    """What an element stands for when it has this value: ``NNR_PT_INT: integers (7.3.2)``."""
+    """Return the meaning of a value of an element: ``NNR_PT_INT: integers (7.3.2)``."""
     meaning, values = meaning_of(element), values_of(element)
     if not values:
         for low, high, case in _CASES.findall(meaning):

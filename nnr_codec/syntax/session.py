@@ -1,7 +1,7 @@
-"""What earlier units leave active for later ones: the only thing that tables may look at besides their structure.
+"""State that units leave for later units; together with their structure, the only input of tables.
 
-Readers and writers call :meth:`Session.activate` after each unit alike, so that both see the same state at the same
-place (ISO/IEC 15938-17:2024, 6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4).
+Readers and writers call :meth:`Session.activate` after each unit, so that both have the same state at the same place
+(ISO/IEC 15938-17:2024, 6.2.3, 6.4.3.7, 6.4.4.3, 6.4.4.4).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """Active parameter sets, the reference list, and what the application supplies beside the bitstream.
+    """Active parameter sets, reference list, and information that the application supplies.
 
     Parameters
     ----------
     topology_dimensions : mapping of str to sequence of int
-        Dimensions of tensors whose units leave them out (``tensor_dimensions_flag`` 0), by name.
+        Dimensions of tensors whose units omit them (``tensor_dimensions_flag`` 0), by name.
     declared : callable or None
-        Gives the shape that a topology declares for another one, or None, from its name and what is active.
+        Returns the shape that a topology declares for a tensor, or None, from its name and the session.
     """
 
     topology_dimensions: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -48,20 +48,20 @@ class Session:
     lps_unification_flag: int = 0
     nnr_pre_flag: int = 0
     has_mps: bool = False
-    mps: NnrModelParameterSetUnitPayload | None = field(default=None, compare=False)  # the active parameter sets
+    mps: NnrModelParameterSetUnitPayload | None = field(default=None, compare=False)  # active parameter sets
     lps: NnrLayerParameterSetUnitPayload | None = field(default=None, compare=False)
-    topology_storage_format: int = 0  # of the unit whose payload is coded
+    topology_storage_format: int = 0  # of the unit whose payload is being coded
     reference_list: list[str] = field(default_factory=list)
     pruned_dimensions: dict[str, list[int]] = field(default_factory=dict)  # by name, see new_dimensions
     mps_quantization: tuple[int, int] | None = None
     lps_quantization: tuple[int, int] | None = None
-    lps_depth: int = 0  # aggregates around the active LPS
+    lps_depth: int = 0  # number of aggregates around the active LPS
     g_header: NnrCompressedDataUnitHeader | None = None  # the last unit carried G, so the next one carries H
     declared: Callable[[str, Session], Sequence[int] | None] | None = field(default=None, compare=False)
-    topology: TopologyUnit | None = field(default=None, compare=False)  # the last one that says something
+    topology: TopologyUnit | None = field(default=None, compare=False)  # last topology with content
 
     def snapshot(self, last: Session | None = None) -> Session:
-        """What is active now, untouched by later units: ``last``, where it is the same, or a copy."""
+        """Return the current state, unaffected by later units: ``last`` if it is equal, else a copy."""
         if last is not None and last.__dict__ == self.__dict__:
             return last
         copy = object.__new__(Session)
@@ -71,12 +71,13 @@ class Session:
     # ------------------------------------------------------------------------------------------ derived variables
     @property
     def quantization(self) -> tuple[int, int] | None:
-        """QpDensity and QuantizationParameter, of the active LPS or else of the MPS (errata F5, N17); None without."""
+        """QpDensity and QuantizationParameter of the active LPS, else of the MPS (errata F5, N17); None if
+        undefined."""
         return self.lps_quantization or self.mps_quantization
 
     def names(self, t: NnrCompressedDataUnitHeader) -> list[str]:
-        """The topology element ids of an NDU, indices looked up in the reference list."""
-        if "topology_elem_id" in t.__dict__ and not t.nnr_multiple_topology_elements_present_flag:  # as in most units
+        """Return the topology element ids of an NDU; indices are resolved with the reference list."""
+        if "topology_elem_id" in t.__dict__ and not t.nnr_multiple_topology_elements_present_flag:  # the usual case
             return [t.topology_elem_id]
         return [self._name(key, "topology_elem_id_index") for key in t.topology_elem_ids]
 
@@ -92,10 +93,10 @@ class Session:
         return self.reference_list[key]
 
     def new_dimensions(self, t: NnrPruningTopologyContainer) -> dict[str, list[int]]:
-        """What a dictionary of pruning information says by name, indices looked up in the reference list (6.4.4.5).
+        """Return the dimensions in a dictionary of pruning information, by name; indices are resolved (6.4.4.5).
 
-        Raises MissingReferenceError for an index that is not in the list, ElementError for a count or extent of 0 and
-        for an element that has got other dimensions before.
+        Raises MissingReferenceError for an index outside the reference list, and ElementError for a count or extent of
+        0 or for an element that already has other dimensions.
         """
         new: dict[str, list[int]] = {}
         keys: Sequence[str | int] = t.element_id or t.element_id_index
@@ -108,10 +109,10 @@ class Session:
         return new
 
     def tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[int]:
-        """tensor_dimensions, from the header or else from the topology as pruning left it (6.4.3.7, errata N18).
+        """Return tensor_dimensions from the header, else from the topology with pruning applied (6.4.3.7, errata N18).
 
-        A topology declares the shape that the tensor has after decoding, so the dimension that
-        first_tensor_dimension_shift moves comes first. H is about the same tensor as the G before it.
+        A topology declares the shape after decoding, so the dimension that first_tensor_dimension_shift moves comes
+        first. H belongs to the same tensor as the preceding G.
         """
         if t.tensor_dimensions_flag:
             return t.tensor_dimensions
@@ -132,11 +133,12 @@ class Session:
         return [*shape[shift : shift + 1], *shape[:shift], *shape[shift + 1 :]]
 
     def count_tensor_dimensions(self, t: NnrCompressedDataUnitHeader) -> int:
-        """count_tensor_dimensions, from the header or else from the topology."""
+        """Return count_tensor_dimensions from the header, else from the topology."""
         return len(t.tensor_dimensions if t.tensor_dimensions_flag else self.tensor_dimensions(t))
 
     def coded_dimensions(self, t: NnrCompressedDataUnitHeader) -> list[list[int]]:
-        """TensorDimensions of the weight; TensorDimensionsG and TensorDimensionsH when a block holds both (6.4.3.7)."""
+        """Return TensorDimensions of the weight; TensorDimensionsG and TensorDimensionsH for a block with both
+        (6.4.3.7)."""
         dims = self.tensor_dimensions(t)
         if not t.compressed_parameter_types & NNR_CPT_DC:
             return [dims]
@@ -154,7 +156,7 @@ class Session:
         return [h] if self.g_header else [g]
 
     def num_block_rows_minus1(self, t: NnrCompressedDataUnitHeader) -> int:
-        """NumBlockRowsMinus1, 6.4.3.7: the number of entry points (of G and H together in a block)."""
+        """Return NumBlockRowsMinus1, 6.4.3.7: the number of entry points (of G and H together in a block)."""
         scan = t.scan_order
         if scan == 0:
             return 0
@@ -169,7 +171,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------ activation
     def activate(self, header: NnrUnitHeader, payload: Structure | None, depth: int = 0) -> None:
-        """Take over what a complete unit, in ``depth`` aggregates, leaves for the units after it."""
+        """Apply the effect of a complete unit, in ``depth`` aggregates, on later units."""
         if header.nnr_unit_type == NNR_STR:
             self.__dict__.update(vars(Session(self.topology_dimensions, declared=self.declared)))
             self.general_profile_idc = header.detail.general_profile_idc  # type: ignore[attr-defined]
@@ -193,20 +195,20 @@ class Session:
         elif isinstance(payload, NnrTopologyUnitPayload):
             unit: NnrTopologyUnitHeader = header.detail  # type: ignore[assignment]
             known = TOPOLOGY_FORMATS.get(unit.topology_storage_format)
-            # One without a number does not take the place of another; zeros stand for nothing (B.4).
+            # A format without a number never replaces another one; zeros stand for no data (B.4).
             if known is not None and (known or not self.topology) and payload.topology_data.rstrip(b"\0"):
                 self.topology = unit, payload
-            if payload.topology_elem_id_list:  # the last list holds (errata N21)
+            if payload.topology_elem_id_list:  # the last list applies (errata N21)
                 self.reference_list = list(payload.topology_elem_id_list)
             if "pruning" in payload:
-                # In place: what is there never changes, and a copy for each of a million units would take hours.
+                # In place: entries never change, and a copy for each of a million units would take hours.
                 self.pruned_dimensions |= self.new_dimensions(payload.pruning)
 
     def end_aggregate(self) -> None:
-        """The end of the aggregate unit around an LPS ends its scope (6.2.3).
+        """End the scope of an LPS at the end of the aggregate unit around it (6.2.3).
 
-        The boundary of another aggregate does not: 6.3.3.8 reads the header of an aggregate by the LPS before it
-        (errata N13).
+        The boundary of another aggregate does not end it: 6.3.3.8 parses the header of an aggregate with the LPS before
+        it (errata N13).
         """
         self.lps, self.lps_quantization, self.lps_unification_flag, self.lps_depth = None, None, 0, 0
 

@@ -1,7 +1,7 @@
-"""Syntax structures: the elements of clause 6.3, what holds when one is absent, and derived variables (6.4).
+"""Syntax structures: the elements of clause 6.3, their inferred values, and derived variables (6.4).
 
-Elements carry the names of ISO/IEC 15938-17:2024, misprints included (``concatentation_axis_index``), and stand in the
-order of the bits. Comments after ``#:`` are their one-line meaning.
+Elements carry the names of ISO/IEC 15938-17:2024, including misprints (``concatentation_axis_index``), in bit order.
+``#:`` comments state their meaning in one line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NnrModelParameterSetUnitHeader(Structure):
 class NnrLayerParameterSetUnitHeader(Structure):
     """nnr_layer_parameter_set_unit_header(), 6.3.3.4."""
 
-    lps_self_contained_flag: int  #: 1: the units that refer to this set are a full or partial model
+    lps_self_contained_flag: int  #: 1: the units that refer to this set form a full or partial model
     nnr_reserved_zero_7_bits: int = inferred(0)  #: reserved
 
 
@@ -54,7 +54,7 @@ class IntegerCodebook(Structure):
 
     codebook_egk: int  #: Exp-Golomb order of the deltas
     codebook_size: int  #: number of entries, CbSize
-    codebook_centre_offset: int  #: of CbZeroOffset from the middle entry
+    codebook_centre_offset: int  #: offset of CbZeroOffset from the middle entry
     codebook_zero_value: int  #: the entry at CbZeroOffset
     codebook_delta_left: list[int] = inferred([])  #: distance to the right neighbour minus 1
     codebook_delta_right: list[int] = inferred([])  #: distance to the left neighbour minus 1
@@ -76,21 +76,21 @@ class NnrCompressedDataUnitHeader(Structure):
         lambda s: len(s.topology_elem_id_list or s.topology_elem_id_index_list) - 2
     )  #: number of ids minus 2
     topology_elem_id_list: list[str] = inferred([])  #: names of the tensors
-    topology_elem_id_index_list: list[int] = inferred([])  #: their indices in the reference list
+    topology_elem_id_index_list: list[int] = inferred([])  #: indices of the names in the reference list
     topology_elem_id: str = absent()  #: name of the tensor
-    topology_elem_id_index: int = absent()  #: its index in the reference list
-    node_id_present_flag: int = inferred(0)  #: the three ids that follow are present
+    topology_elem_id_index: int = absent()  #: index of the name in the reference list
+    node_id_present_flag: int = inferred(0)  #: device_id, parameter_id and put_node_depth are present
     device_id: int = absent()  #: context in which the unit was generated
-    parameter_id: int = absent()  #: identifies the parameter over updates
+    parameter_id: int = absent()  #: identifies the parameter across updates
     put_node_depth: int = absent()  #: position in the chain of updates
     parent_node_id_present_flag: int = inferred(0)  #: the unit is a differential update
     parent_node_id_type: int = absent()  #: Table 8
-    temporal_context_modeling_flag: int = inferred(0)  #: contexts look at the previous update
+    temporal_context_modeling_flag: int = inferred(0)  #: contexts use the levels of the previous update
     parent_device_id: int = absent()  #: device_id of the parent
-    parent_node_payload_sha256: int = absent()  #: digest of the parent's payload
-    parent_node_payload_sha512: int = absent()  #: digest of the parent's payload
+    parent_node_payload_sha256: int = absent()  #: SHA-256 digest of the parent's payload
+    parent_node_payload_sha512: int = absent()  #: SHA-512 digest of the parent's payload
     codebook_present_flag: int = inferred(0)  #: levels are indices into a codebook
-    codebook: IntegerCodebook = absent()  #: of the weight, or of G
+    codebook: IntegerCodebook = absent()  #: codebook of the weight, or of G
     dq_flag: int = inferred(0)  #: 1: dependent scalar quantization (9.2.3), 0: uniform (9.2.1)
     nnr_decompressed_data_format: int = absent()  #: Table 15
     tensor_dimensions_flag: int = inferred(0)  #: 1: the dimensions are present, 0: the topology has them
@@ -101,13 +101,13 @@ class NnrCompressedDataUnitHeader(Structure):
     count_tensor_dimensions: int = derived(lambda s: len(s.tensor_dimensions))  #: number of dimensions
     tensor_dimensions: list[int] = inferred([])  #: extents, before first_tensor_dimension_shift
     concatentation_axis_index: int = absent()  #: axis along which the tensors are concatenated
-    split_index: list[int] = inferred([])  #: where the tensors are split
+    split_index: list[int] = inferred([])  #: split positions along the axis
     number_of_shifts: list[int] = inferred([])  #: axis shifts of each tensor
     shift_index: list[list[int]] = inferred([])  #: axis to move
-    shift_value: list[list[int]] = inferred([])  #: by how many axes
-    cabac_unary_length_minus1: int = inferred(9)  #: of the unary part of a level; 9 when absent (errata I6)
-    codebook_dc: IntegerCodebook = absent()  #: of H
-    first_tensor_dimension_shift: int = inferred(0)  #: where the first dimension goes after decoding
+    shift_value: list[list[int]] = inferred([])  #: number of axes by which it moves
+    cabac_unary_length_minus1: int = inferred(9)  #: length of the unary part minus 1, inferred as 9 (errata I6)
+    codebook_dc: IntegerCodebook = absent()  #: codebook of H
+    first_tensor_dimension_shift: int = inferred(0)  #: position of the first dimension after decoding
     scan_order: int = inferred(0)  #: 0: rows, 1..4: blocks of 8, 16, 32, 64
     cabac_offset_list: list[int] = inferred([])  #: IvlOffset at the entry points
     dq_state_list: list[int] = inferred([])  #: stateId at the entry points
@@ -116,7 +116,7 @@ class NnrCompressedDataUnitHeader(Structure):
 
     @property
     def topology_elem_ids(self) -> list[str] | list[int]:
-        """The ids or indices that the unit refers to, one or several."""
+        """Ids or indices to which the unit refers, one or several."""
         if self.nnr_multiple_topology_elements_present_flag:
             return self.topology_elem_id_list or self.topology_elem_id_index_list
         return [self.topology_elem_id] if "topology_elem_id" in self else [self.topology_elem_id_index]
@@ -141,14 +141,14 @@ class NnrUnitHeader(Structure):
     """nnr_unit_header(), 6.3.3.1; ``detail`` is the header of the unit's own type."""
 
     nnr_unit_type: int  #: Table 3
-    independently_decodable_flag: int = inferred(1)  #: 0: one part of several
+    independently_decodable_flag: int = inferred(1)  #: 0: one of several parts
     partial_data_counter_present_flag: int = inferred(0)  #: partial_data_counter is present
     partial_data_counter: int = inferred(0)  #: counts down to 1, 0: complete
     detail: Structure = absent()
 
     @property
     def part(self) -> int:
-        """Parts of the tensor from this one on; 0 for a whole tensor, whose counter is ignored (errata N15)."""
+        """Number of parts from this one on; 0 for a whole tensor, whose counter is ignored (errata N15)."""
         return 0 if self.independently_decodable_flag else self.partial_data_counter
 
 
@@ -159,8 +159,8 @@ class SparsificationPerformanceMap(Structure):
     sparsification_threshold: list[float] = inferred([])  #: threshold applied to the weights
     non_zero_ratio: list[float] = inferred([])  #: share of weights that are not zero
     spm_nn_accuracy: list[float] = inferred([])  #: accuracy of the network
-    spm_count_classes: list[int] = inferred([])  #: number of classes with an accuracy of their own
-    spm_class_bitmask: list[int] = inferred([])  #: which classes these are
+    spm_count_classes: list[int] = inferred([])  #: number of classes with their own accuracy
+    spm_class_bitmask: list[int] = inferred([])  #: bit mask of these classes
     spm_nn_class_accuracy: list[list[float]] = inferred([])  #: accuracy of a class
 
 
@@ -170,8 +170,8 @@ class PruningPerformanceMap(Structure):
     ppm_count_pruning_ratios: int  #: number of ratios
     pruning_ratio: list[float] = inferred([])  #: share of pruned parameters
     ppm_nn_accuracy: list[float] = inferred([])  #: accuracy of the network
-    ppm_count_classes: list[int] = inferred([])  #: number of classes with an accuracy of their own
-    ppm_class_bitmask: list[int] = inferred([])  #: which classes these are
+    ppm_count_classes: list[int] = inferred([])  #: number of classes with their own accuracy
+    ppm_class_bitmask: list[int] = inferred([])  #: bit mask of these classes
     ppm_nn_class_accuracy: list[list[float]] = inferred([])  #: accuracy of a class
 
 
@@ -180,15 +180,15 @@ class UnificationPerformanceMap(Structure):
 
     upm_count_thresholds: int  #: number of thresholds
     count_resaped_tensor_dimension: list[int] = inferred([])  #: dimensions of the reshaped tensor (as printed)
-    reshaped_tensor_dimensions: list[list[int]] = inferred([])  #: its extents
+    reshaped_tensor_dimensions: list[list[int]] = inferred([])  #: extents of the reshaped tensor
     count_super_block_dimension: list[int] = inferred([])  #: dimensions of a super block
-    super_block_dimensions: list[list[int]] = inferred([])  #: its extents
+    super_block_dimensions: list[list[int]] = inferred([])  #: extents of a super block
     count_block_dimension: list[int] = inferred([])  #: dimensions of a block
-    block_dimensions: list[list[int]] = inferred([])  #: its extents
+    block_dimensions: list[list[int]] = inferred([])  #: extents of a block
     unification_threshold: list[float] = inferred([])  #: threshold applied to the blocks
     upm_nn_accuracy: list[float] = inferred([])  #: accuracy of the network
-    upm_count_classes: list[int] = inferred([])  #: number of classes with an accuracy of their own
-    upm_class_bitmask: list[int] = inferred([])  #: which classes these are
+    upm_count_classes: list[int] = inferred([])  #: number of classes with their own accuracy
+    upm_class_bitmask: list[int] = inferred([])  #: bit mask of these classes
     upm_nn_class_accuracy: list[list[float]] = inferred([])  #: accuracy of a class
 
 
@@ -196,10 +196,10 @@ class DecompositionPerformanceMap(Structure):
     """decomposition_performance_map(), 6.3.4.3."""
 
     dpm_count_thresholds: int  #: number of thresholds
-    mse_threshold: list[float] = inferred([])  #: mean square error allowed to the decomposition
+    mse_threshold: list[float] = inferred([])  #: permitted mean square error of the decomposition
     dpm_nn_accuracy: list[float] = inferred([])  #: accuracy of the network
     nn_reduction_ratio: list[float] = inferred([])  #: share of parameters that remain
-    dpm_count_classes: list[int] = inferred([])  #: number of classes with an accuracy of their own
+    dpm_count_classes: list[int] = inferred([])  #: number of classes with their own accuracy
     dpm_nn_class_accuracy: list[list[float]] = inferred([])  #: accuracy of a class
 
 
@@ -207,15 +207,15 @@ class NnrModelParameterSetUnitPayload(Structure):
     """nnr_model_parameter_set_unit_payload(), 6.3.4.3."""
 
     topology_carriage_flag: int = inferred(0)  #: the bitstream carries a topology unit
-    mps_sparsification_flag: int = inferred(0)  #: sparsification was applied, its map is present
-    mps_pruning_flag: int = inferred(0)  #: pruning was applied, its map is present
-    mps_unification_flag: int = inferred(0)  #: unification was applied, its map is present
+    mps_sparsification_flag: int = inferred(0)  #: sparsification was applied and its map is present
+    mps_pruning_flag: int = inferred(0)  #: pruning was applied and its map is present
+    mps_unification_flag: int = inferred(0)  #: unification was applied and its map is present
     mps_decomposition_performance_map_flag: int = inferred(0)  #: the decomposition map is present
     mps_quantization_method_flags: int = inferred(0)  #: Table 11
     mps_topology_indexed_reference_flag: int = inferred(0)  #: units refer to tensors by index
     base_model_id_present_flag: int = inferred(0)  #: base_model_id is present
     validation_set_performance_present_flag: int = inferred(0)  #: validation_set_performance is present
-    metric_type_performance_map_valid_flag: int = inferred(0)  #: performance_metric_type holds for the maps
+    metric_type_performance_map_valid_flag: int = inferred(0)  #: the maps use performance_metric_type
     mps_parent_signalling_enabled_flag: int = inferred(0)  #: units may name a parent
     nnr_pre_flag: int = inferred(0)  #: predictive residual encoding (9.2.4)
     nnr_reserved_zero_1bit: int = inferred(0)  #: reserved
@@ -236,9 +236,9 @@ class NnrLayerParameterSetUnitPayload(Structure):
     """nnr_layer_parameter_set_unit_payload(), 6.3.4.4."""
 
     nnr_reserved_zero_1_bit: int = inferred(0)  #: reserved
-    lps_sparsification_flag: int = inferred(0)  #: sparsification was applied, its map is present
-    lps_pruning_flag: int = inferred(0)  #: pruning was applied, its map is present
-    lps_unification_flag: int = inferred(0)  #: unification was applied, its map is present
+    lps_sparsification_flag: int = inferred(0)  #: sparsification was applied and its map is present
+    lps_pruning_flag: int = inferred(0)  #: pruning was applied and its map is present
+    lps_unification_flag: int = inferred(0)  #: unification was applied and its map is present
     lps_quantization_method_flags: int = inferred(0)  #: Table 12
     nnr_reserved_zero_1bit: int = inferred(0)  #: reserved
     lps_qp_density: int = absent()  #: QpDensity
@@ -252,7 +252,7 @@ class BitMask(Structure):
     """bit_mask(), 6.3.4.5; 1 means preserved (errata N1)."""
 
     count_bits: int = derived(lambda s: len(s.bit_mask_value))  #: number of bits
-    bit_mask_value: bitarray  #: one bit a row, a column or a parameter
+    bit_mask_value: bitarray  #: one bit per row, column or parameter
 
 
 class NnrPruningTopologyContainer(Structure):
@@ -265,8 +265,8 @@ class NnrPruningTopologyContainer(Structure):
     nnr_reserved_zero_3bits: int = inferred(0)  #: reserved
     prune_mask: BitMask = absent()
     count_ids: int = absent()  #: number of tensors whose dimensions change
-    element_id: list[str] = inferred([])  #: their names
-    element_id_index: list[int] = inferred([])  #: or their indices
+    element_id: list[str] = inferred([])  #: names of these tensors
+    element_id_index: list[int] = inferred([])  #: indices of these names in the reference list
     count_dims: list[int] = inferred([])  #: number of dimensions
     dim: list[list[int]] = inferred([])  #: new extents
     sparse_mask: BitMask = absent()
@@ -279,10 +279,10 @@ class NnrTopologyUnitPayload(Structure):
     count_topology_elements_minus2: int = derived(lambda s: len(s.topology_elem_id_list) - 2)  #: number of ids minus 2
     topology_elem_id_list: list[str] = inferred([])  #: the reference list
     topology_elem_id_index_list: list[int] = inferred([])  #: never used here: the list itself has no indices
-    topology_data: bytes = absent()  #: the topology, as its storage and compression formats say
+    topology_data: bytes = absent()  #: the topology, in its storage and compression format
 
 
 class NnrQuantizationUnitPayload(Structure):
     """nnr_quantization_unit_payload(), 6.3.4.6."""
 
-    quantization_data: bytes  #: the quantization information, as its storage and compression formats say
+    quantization_data: bytes  #: the quantization information, in its storage and compression format

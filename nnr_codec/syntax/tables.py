@@ -1,7 +1,7 @@
-"""The syntax tables of ISO/IEC 15938-17:2024, 6.3, in the order and the words of the standard, and nothing else.
+"""Syntax tables of ISO/IEC 15938-17:2024, 6.3, in the order and wording of the standard.
 
 A test compares them row by row with the printed text. The tables that only dispatch (nnr_unit(), nnr_unit_payload(),
-nnr_aggregate_unit_payload()) belong to the framing in `nnr_codec.bitstream`.
+nnr_aggregate_unit_payload()) are implemented by the framing in `nnr_codec.bitstream`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From quantized integers to parameters: ISO/IEC 15938-17:2024, 7.2, 7.3.2, 7.3.3 and 7.3.6."""
+"""Dequantization of integers: ISO/IEC 15938-17:2024, 7.2, 7.3.2, 7.3.3 and 7.3.6."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..rules import Requirement
 
 Levels = npt.NDArray[np.int32]
 
-#: Magnitude of the least level.
+#: Largest magnitude of a level, that of -2**31.
 _LARGEST = 1 << 31
 
-#: numpy dtype of each decompressed data format (Table 15); widths below a byte are held in int8.
+#: numpy dtype of each decompressed data format (Table 15); widths below a byte are stored in int8.
 DTYPES: dict[DecompressedDataFormat, np.dtype[Any]] = {
     f: np.dtype(f"{'f' if f.is_float else 'i'}{max(f.bit_depth // 8, 1)}") for f in DecompressedDataFormat
 }
@@ -29,23 +29,23 @@ DTYPES: dict[DecompressedDataFormat, np.dtype[Any]] = {
 
 @lru_cache
 def step_size(qp: int, qp_density: int) -> float:
-    """stepSize, 7.3.6.
+    """Return stepSize, 7.3.6.
 
     Parameters
     ----------
     qp : int
-        qp_value + QuantizationParameter, in steps of a factor of about 2**(1 / 2**qp_density).
+        qp_value + QuantizationParameter; adding 1 multiplies the step size by about 2**(1 / 2**qp_density).
     qp_density : int
         QpDensity, 0..7.
 
     Returns
     -------
     float
-        mul * 2**(shift - QpDensity), exact; infinite above and 0 below the range of float64.
+        mul * 2**(shift - QpDensity), exact; infinity above and 0 below the range of float64.
     """
     mul = (1 << qp_density) + (qp & ((1 << qp_density) - 1))
     try:
-        return ldexp(mul, int(qp >> qp_density) - qp_density)  # of numpy's integers, too
+        return ldexp(mul, int(qp >> qp_density) - qp_density)  # int() because qp may be a numpy integer
     except OverflowError:
         return float("inf")
 
@@ -53,7 +53,7 @@ def step_size(qp: int, qp_density: int) -> float:
 def codebook_values(
     codebook_zero_value: int, codebook_delta_left: Sequence[int], codebook_delta_right: Sequence[int]
 ) -> npt.NDArray[np.int32]:
-    """Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers; ElementError when one exceeds 32 bits."""
+    """Return Codebook (or CodebookDC), 6.3.3.7: strictly increasing integers; ElementError if one exceeds 32 bits."""
     left = accumulate(codebook_delta_left, lambda value, delta: value - delta - 1, initial=codebook_zero_value)
     right = accumulate(codebook_delta_right, lambda value, delta: value + delta + 1, initial=codebook_zero_value)
     values = [*reversed(list(left)), *list(right)[1:]]
@@ -63,7 +63,7 @@ def codebook_values(
 
 
 def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
-    """Codebook[QuantParam + CbZeroOffset], 7.3.6; PayloadError when an index is outside the codebook (errata E4)."""
+    """Return Codebook[QuantParam + CbZeroOffset], 7.3.6; PayloadError for an index outside the codebook (errata E4)."""
     low, high = int(levels.min()) + zero, int(levels.max()) + zero
     if low < 0 or high >= len(values):
         raise PayloadError(
@@ -78,7 +78,7 @@ def look_up(levels: Levels, values: npt.NDArray[np.int32], zero: int) -> Levels:
 def integers(
     levels: npt.NDArray[np.signedinteger[Any]], data_format: DecompressedDataFormat
 ) -> npt.NDArray[np.signedinteger[Any]]:
-    """RecParam of TENSOR_INT, 7.3.2; PayloadError when a level exceeds the format's bit depth."""
+    """Return RecParam of TENSOR_INT, 7.3.2; PayloadError if a level exceeds the bit depth of the format."""
     bound = 1 << (data_format.bit_depth - 1)
     if data_format.bit_depth < 8 * levels.itemsize and (int(levels.min()) < -bound or int(levels.max()) >= bound):
         raise PayloadError(
@@ -92,21 +92,21 @@ def integers(
 def scale(
     levels: Levels, step: float, data_format: DecompressedDataFormat, out: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[np.floating[Any]]:
-    """RecParam of TENSOR_FLOAT, 7.3.6: levels times the step, rounded to nearest where not exact (errata N6).
+    """Return RecParam of TENSOR_FLOAT, 7.3.6: levels times the step size, rounded to nearest (errata N6).
 
     Parameters
     ----------
     levels : ndarray of int32
     step : float
     data_format : DecompressedDataFormat
-        The product is made in float32 (float64 for TENSOR_FLOAT64) and cast to the format's type.
+        The product is computed in float32 (float64 for TENSOR_FLOAT64) and cast to the type of the format.
     out : ndarray, optional
-        Of the format's type: where the products go.
+        Output array of the type of the format.
 
     Raises
     ------
     ElementError
-        The step is not a finite, normal number of the format, or a value is not finite.
+        The step size is not a finite, normal number of the format, or a value is not finite.
     """
     dtype = DTYPES[data_format]
     low, high = _normal_range(dtype)
@@ -116,7 +116,7 @@ def scale(
         )
     work: type[np.floating[Any]] = np.float64 if dtype.itemsize == 8 else np.float32
     if not suits_all(step, dtype) and (largest := max(int(levels.max()), -int(levels.min()))) * step > high / 2:
-        # Rounding decides only near the largest number.
+        # Rounding matters only near the largest number.
         with np.errstate(over="ignore"):
             if not np.isfinite((work(largest) * work(step)).astype(dtype)):
                 raise ElementError(
@@ -129,7 +129,7 @@ def scale(
     if dtype == np.float32 and out.flags.c_contiguous and levels.flags.c_contiguous:
         kernel.scale(levels.reshape(-1), step, out.reshape(-1))
         return out
-    if dtype == work:  # in two steps, since numpy casts slowly while it multiplies
+    if dtype == work:  # in two steps, because numpy casts slowly while multiplying
         out[...] = levels
         levels = out
     values: npt.NDArray[np.floating[Any]] = np.multiply(levels, work(step), out=out, dtype=work, casting="same_kind")
@@ -138,20 +138,21 @@ def scale(
 
 @lru_cache
 def suits_all(step: float, dtype: np.dtype[Any]) -> bool:
-    """Whether the step is a normal number of a type of floats, and the type holds all levels times the step."""
+    """Return whether the step size is a normal number of a float type that can represent all levels times the step
+    size."""
     low, high = _normal_range(dtype)
     return low <= step <= high / 2 / _LARGEST
 
 
 @lru_cache
 def _normal_range(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The least and the largest normal number of a type."""
+    """Return the smallest and largest normal number of a type."""
     info = np.finfo(dtype)
     return float(info.tiny), float(info.max)
 
 
 def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> npt.NDArray[np.floating[Any]]:
-    """A copy of ``values`` of type ``dtype``; ElementError when a finite value does not fit."""
+    """Return a copy of ``values`` as ``dtype``; ElementError if a finite value is out of range."""
     with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
     if dtype.itemsize < values.dtype.itemsize and not np.array_equal(np.isinf(cast), np.isinf(values)):
@@ -162,7 +163,7 @@ def cast_floats(values: npt.NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> 
 def add_update(
     residual: npt.NDArray[Any], cache: npt.NDArray[Any], data_format: DecompressedDataFormat
 ) -> npt.NDArray[Any]:
-    """RecParam plus WeightUpdateCache (7.3.2, 7.3.3); BitstreamError when the format does not hold it."""
+    """Return RecParam plus WeightUpdateCache (7.3.2, 7.3.3); BitstreamError if the format cannot represent it."""
     if not data_format.is_float:
         return integers(residual.astype(np.int64) + cache, data_format)
     with np.errstate(over="ignore"):

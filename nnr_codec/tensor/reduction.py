@@ -1,4 +1,4 @@
-"""What undoes parameter reduction: low-rank products and local scaling (ISO/IEC 15938-17:2024, 7.3.5 and 8)."""
+"""Inversion of parameter reduction: low-rank products and local scaling (ISO/IEC 15938-17:2024, 7.3.5 and 8)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 Float = npt.NDArray[np.floating[Any]]
 
-#: So many numbers of a product are made at a time.
+#: Numbers of a product computed at a time, so that they fit the processor's cache.
 CACHED = 1 << 15
 
 
 def product(g: Float, h: Float, dims: Sequence[int]) -> npt.NDArray[np.float64]:
-    """TensorReshape(RecWeightG * RecWeightH, TensorDimensions), 7.3.5, in float64.
+    """Return TensorReshape(RecWeightG * RecWeightH, TensorDimensions), 7.3.5, in float64.
 
-    The terms are added in order of the rank, so that the result is the same on every machine (errata N5). Some rows
-    after others: what is added to stays in the processor's cache.
+    The terms are added in order of the rank, so that the result is the same on every machine (errata N5). The rows are
+    computed in groups, so that the sums stay in the processor's cache.
     """
     total = np.zeros((g.shape[0], h.shape[1]))
     rows, wide = max(CACHED // max(h.shape[1], 1), 1), h.astype(np.float64)
@@ -33,16 +33,16 @@ def product(g: Float, h: Float, dims: Sequence[int]) -> npt.NDArray[np.float64]:
 
 
 def local_scaling(weight: Float, scaling: Float) -> npt.NDArray[np.float64]:
-    """RecWeight with each index of its first dimension multiplied by RecLS, in float64 (8.3.9, errata J2)."""
+    """Return RecWeight with each index of its first dimension multiplied by RecLS, in float64 (8.3.9, errata J2)."""
     return weight.astype(np.float64) * scaling.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
 
 
 def displacement(weight: Float, corner: int) -> npt.NDArray[np.float64]:
-    """A matrix less itself moved down and to the right by one, in float64.
+    """Return a matrix minus a copy of itself shifted down and right by one, in float64.
 
-    The first row of what is moved is 0, its first column ``corner`` times what left the last one: W - Z W Zf^T with the
-    shift Z and the f-circulant Zf. Of a Toeplitz matrix little is left, whatever the corner; of a circulant one, where
-    the corner is 1, nothing but the first row.
+    The first row of the copy is 0, its first column ``corner`` times the shifted-out last column: W - Z W Zf^T with the
+    shift Z and the f-circulant Zf. The displacement of a Toeplitz matrix is almost zero for any corner; that of a
+    circulant matrix with corner 1 is zero except for the first row.
     """
     wide = weight.astype(np.float64)
     found = wide.copy()
@@ -52,7 +52,7 @@ def displacement(weight: Float, corner: int) -> npt.NDArray[np.float64]:
 
 
 def from_displacement(moved: Float, corner: int) -> npt.NDArray[np.float64]:
-    """The matrix of which :func:`displacement` leaves this: row after row in float64, the same on every machine."""
+    """Invert :func:`displacement`: row by row in float64, with the same result on every machine."""
     found = moved.astype(np.float64)
     for before, row in pairwise(found):
         row[1:] += before[:-1]

@@ -16,14 +16,14 @@ A = TypeVar("A", bound=np.generic)
 
 
 def dimension_shift(tensor: npt.NDArray[A], shift: int) -> npt.NDArray[A]:
-    """DimensionShift(), 4.12: the first dimension moves to position ``shift``. Returns an array in C order."""
+    """Apply DimensionShift(), 4.12: move the first dimension to position ``shift``. Returns an array in C order."""
     return np.ascontiguousarray(np.moveaxis(tensor, 0, shift)) if shift else tensor
 
 
 def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) -> list[npt.NDArray[A]]:
-    """TensorSplit(), 4.12 with errata N2: the pieces of ``tensor`` along ``axis`` between the split indices, as views.
+    """Apply TensorSplit(), 4.12 with errata N2: return the pieces of ``tensor`` along ``axis`` as views.
 
-    Raises ElementError when the axis or an index lies outside the tensor, or the indices do not increase.
+    Raises ElementError if the axis or an index is outside the tensor, or if the indices do not increase.
     """
     if axis >= tensor.ndim:
         raise ElementError(
@@ -42,7 +42,8 @@ def tensor_split(tensor: npt.NDArray[A], split_index: Sequence[int], axis: int) 
 
 
 def shift_axes(tensor: npt.NDArray[A], shift_index: Sequence[int], shift_value: Sequence[int]) -> npt.NDArray[A]:
-    """The shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A view."""
+    """Apply the shifts of topology_tensor_dimension_mapping(): each moves an axis left by AxisSwap() (errata N2). A
+    view."""
     for axis, value in zip(shift_index, shift_value, strict=True):
         if not value <= axis < tensor.ndim:
             raise ElementError(

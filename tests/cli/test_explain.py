@@ -23,10 +23,10 @@ def test_an_element(capsys: Capture) -> None:
         "  Table 8\n"
         "  u(2) in nnr_compressed_data_unit_header(), if general_profile_idc == 1, "
         "if mps_parent_signalling_enabled_flag == 1, if parent_node_id_present_flag\n"
-        "  0 ICNN_NDU_ID: device_id, parameter_id and put_node_depth name the parent\n"
-        "  1 ICNN_NDU_PL_SHA256: the SHA-256 of the parent's payload names it\n"
-        "  2 ICNN_NDU_PL_SHA512: the SHA-512 of the parent's payload names it\n"
-        "  3 ICNN_NDU_EXT: the parent is in no NNR bitstream: a tensor of the base model\n"
+        "  0 ICNN_NDU_ID: device_id, parameter_id and put_node_depth identify the parent\n"
+        "  1 ICNN_NDU_PL_SHA256: the SHA-256 of its payload identifies the parent\n"
+        "  2 ICNN_NDU_PL_SHA512: the SHA-512 of its payload identifies the parent\n"
+        "  3 ICNN_NDU_EXT: the parent is a tensor of the base model, outside any NNR bitstream\n"
     )
 
 

@@ -6,13 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 
 import click.shell_completion
 import pytest
-from nnr_cli import errors
+from nnr_cli import errors, output
 from nnr_cli.main import cli, run
+from nnr_cli.params import GroupedCommand
 
 import nnr_codec as nnr
 from nnr_codec.config import TensorOptions
@@ -215,3 +217,25 @@ def test_one_line_escapes() -> None:
     everything = "".join(map(chr, range(0x3000))) + "\ud800\udcff\ufeff\U000e0001"
     assert errors.one_line(everything).isprintable()
     assert errors.one_line("\x00\n\x1b\x9b\u202e\udcff") == r"\x00\n\x1b\x9b\u202e\udcff"
+
+
+def test_options_are_under_headings(capsys: Capture) -> None:
+    """Each option of a command with headings is under one of them, once."""
+    found = {name: one for name, one in every_command().items() if isinstance(one, GroupedCommand)}
+    assert {"encode", "decode", "update encode", "update squash"} <= found.keys()
+    for name, command in found.items():
+        named = " ".join(command.headings.values()).split()
+        assert sorted(named) == sorted(one.name or "" for one in command.params if isinstance(one, click.Option)), name
+        result = call(capsys, *name.split(), "--help")
+        assert all(f"\n{heading}:\n" in result.out for heading in command.headings)
+        assert "Common options" in next(iter(command.headings))
+
+
+def test_progress_without_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "INTERVAL", 0.01)
+    for verbose in (True, False):
+        with output.Printer(verbose=verbose).progress("encoding", 3) as advance:
+            advance("conv1.weight")
+            time.sleep(0.1)
+        lines = capsys.readouterr().err.splitlines()
+        assert set(lines[1:]) == ({"encoding: 1 of 3 done, conv1.weight"} if verbose else set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -357,7 +358,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
     nnr.encode_file("v1.npz", "whole.nnr")
     for name, code, message in (
         ("whole.nnr", 3, "nnr: error: whole.nnr: the bitstream holds a whole model, and no update of one\n"),
-        ("v1.npz", 3, "nnr: error: v1.npz is a model (npz), not a bitstream: "),
+        ("v1.npz", 3, "nnr: error: v1.npz: a model (npz), not a bitstream; "),
         ("missing.nnr", 5, "nnr: error: missing.nnr: No such file or directory\n"),
     ):
         result = call(capsys, *[name if word == "v2.nnr" else word for word in command], "out.npz")
@@ -366,7 +367,7 @@ def test_what_is_no_update(versions: Path, capsys: Capture, command: list[str]) 
         assert result.err.count("\n") == 1
     result = call(capsys, *["whole.nnr" if word == "v1.npz" else word for word in command], "out.npz")
     assert result.code == 3
-    assert result.err == "nnr: error: whole.nnr: an NNR bitstream, not a model; nnr decode makes a model of it\n"
+    assert re.fullmatch(r"nnr: error: v2.nnr is an update of .*, whole.nnr is .*; give the model.*\n", result.err)
     assert not Path("out.npz").exists()
 
 
@@ -592,3 +593,63 @@ def test_errors_of_the_page(versions: Path, capsys: Capture, command: str, given
     assert result.code == 3
     form = re.compile(r"[\w.]+\.(npz|nnr)|sha256:[0-9a-f]+\.\.\.")
     assert form.sub("X", result.err.strip()) == form.sub("X", shown[2])
+
+
+def test_bitstreams_in_the_place_of_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for k in (1, 2):
+        np.savez(f"v{k}.npz", w=weights(k))
+        nnr.encode_file(f"v{k}.npz", f"v{k}.nnr")
+        nnr.decode_file(f"v{k}.nnr", f"d{k}.npz")
+    assert call(capsys, "update", "encode", "v2.nnr", "--base", "v1.nnr", "-o", "u.nnr").code == 0
+    assert Path("u.nnr").read_bytes() == nnr.encode_update("d1.npz", "d2.npz")
+    for base in ("v1.nnr", "d1.npz"):
+        assert call(capsys, "update", "apply", base, "u.nnr", "-o", "new.npz", "-f").code == 0
+        assert nnr.compare_models(nnr.load("new.npz"), nnr.apply_update("d1.npz", Path("u.nnr").read_bytes())).same()
+    told = call(capsys, "update", "chain", "v1.nnr", "u.nnr").out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("v1.nnr").read_bytes())))
+    assert call(capsys, "update", "chain", "-", "u.nnr").out == told.replace("v1.nnr", "-", 1)
+    assert call(capsys, "update", "squash", "v1.nnr", "u.nnr", "-o", "s.nnr").code == 0
+    assert "v1.nnr: 1 tensor" in call(capsys, "bench", "v1.nnr", "--qp", -20).out
+
+
+def test_a_dry_run(versions: Path, capsys: Capture) -> None:
+    result = call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz", "--dry-run")
+    size = len(nnr.encode_update("v1.npz", "v2.npz"))
+    assert (result.code, result.err) == (0, "")
+    assert f" -> {size:,} bytes (" in result.out.splitlines()[-1]
+    before = set(os.listdir())
+    assert call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz", "--dry-run", "-o", "x.nnr").code == 0
+    assert set(os.listdir()) == before
+    for option in ("--check", "--report=x.json"):
+        result = call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz", "--dry-run", option)
+        assert (result.code, "--dry-run cannot be combined with" in result.err) == (2, True)
+    assert "Missing option '-o'" in call(capsys, "update", "encode", "v2.npz", "--base", "v1.npz").err
+
+
+def test_a_report(capsys: Capture) -> None:
+    same = weights(3)
+    np.savez("a.npz", w=weights(1), same=same)
+    np.savez("b.npz", w=weights(2), same=same)
+    result = call(
+        capsys, "update", "encode", "b.npz", "--base", "a.npz", "-o", "u.nnr", "--report=u.json", "--report=u.html"
+    )
+    assert (result.code, Path("u.html").read_text()[:9].lower()) == (0, "<!doctype")
+    found = json.loads(Path("u.json").read_text())
+    assert [one["name"] for one in found["tensors"]] == ["w"]
+    totals = found["totals"]
+    assert (totals["source_bytes"], totals["bytes"]) == (2 * same.nbytes, os.path.getsize("u.nnr"))
+    decoded = nnr.decode("u.nnr")["w"]
+    change = weights(2) - weights(1)
+    assert totals["max_error"] == pytest.approx(np.abs(decoded - change).max(), rel=1e-5)
+    assert Path("u.nnr").read_bytes() == nnr.encode_update("a.npz", "b.npz")
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.1])
+def test_a_target_ratio_refers_to_the_whole_model(capsys: Capture, ratio: float) -> None:
+    same = weights(3, (60, 60))
+    np.savez("a.npz", w=weights(1, (60, 60)), same=same)
+    np.savez("b.npz", w=weights(2, (60, 60)), same=same)
+    result = call(capsys, "update", "encode", "b.npz", "--base", "a.npz", "-o", "u.nnr", "--target-ratio", ratio)
+    assert result.code == 0
+    target = ratio * 2 * same.nbytes
+    assert 0.97 * target <= os.path.getsize("u.nnr") <= target

@@ -93,7 +93,7 @@ def test_no_row_is_left_in_the_notation_of_python() -> None:
         ("partial_data_counter", 3, "counts down to 1, 0: complete"),
         ("codebook_present_flag", 0, "1: levels are indices into a codebook"),
         ("codebook_present_flag", 1, "levels are indices into a codebook"),
-        ("nnr_unit_type", 5, "NNR_NDU: compressed data: one tensor, or several that belong together"),
+        ("nnr_unit_type", 5, "NNR_NDU: compressed data: one tensor, or a block of tensors"),
         ("nnr_unit_type", 9, "not in Table 3"),
         ("compressed_parameter_types", 0, "none"),
         (

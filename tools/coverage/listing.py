@@ -377,7 +377,7 @@ def _is_invocation(function: ast.expr) -> bool:
 
 
 def _domain(name: str, kind: str, size: str) -> tuple[str, ...]:
-    """The values of an element that are told apart."""
+    """Return the values of an element that are distinguished."""
     if kind in ("flt", "st", "bs") or (kind == "u" and size in ("256", "512")):
         return (REACHED,)
     if (kind, size) == ("u", "1") or kind == "bits":

@@ -58,7 +58,7 @@ def counts(matrix: Matrix) -> dict[str, tuple[int, int]]:
 
 _KINDS = {
     "row": "rows: elements and invocations of the syntax, rows of tables of values, steps of decoding",
-    "branch": "branches: outcomes of conditions and loops, and values of elements that are told apart",
+    "branch": "branches: outcomes of conditions and loops, and values of elements that are distinguished",
     "requirement": "requirements of `nnr verify`",
     "shall": 'sentences with a "shall" from clause 6 to Annex A',
     "sentence": "sentences of A.4",

@@ -1,4 +1,4 @@
-"""Checks of the rules of :mod:`nnr_codec.rules`."""
+"""Checks of the requirements of :mod:`nnr_codec.rules`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units and their order, aggregates, parts of tensors, reserved bits (ISO/IEC 15938-17:2024, 6.1 to 6.4.3)."""
+"""Checks of unit order, aggregates, parts of tensors, reserved bits (ISO/IEC 15938-17:2024, 6.1 to 6.4.3)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def topology_first(checked: CheckedBitstream) -> Iterator[Finding]:
 def quantization_first(checked: CheckedBitstream) -> Iterator[Finding]:
     for found in checked.late(NNR_QNT):
         header = cast(NnrQuantizationUnitHeader, cast(SeenUnit, found.seen).unit.header.detail)
-        if header.quantization_storage_format != NNR_QNT_NNEF:  # which has a rule of its own (A.4)
+        if header.quantization_storage_format != NNR_QNT_NNEF:  # NNEF has its own requirement (A.4)
             yield found
 
 
@@ -130,8 +130,8 @@ def aggregate_entry_point(checked: CheckedBitstream) -> Iterator[Finding]:
 def quant_bitdepth(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen, header in _aggregates(checked):
         for j, (depth, member) in enumerate(zip(header.quant_bitdepth, seen.members, strict=False)):
-            bits = min(member.seen.level_bits or 0, 31) if member.seen else 0  # 31 is the most that u(5) can tell
-            if 0 < depth < bits:  # no tensor has a depth of 0: it stands for none given
+            bits = min(member.seen.level_bits or 0, 31) if member.seen else 0  # 31 is the largest value of u(5)
+            if 0 < depth < bits:  # 0 means that no depth is given
                 yield Finding(f"{depth} bits are announced, {bits} are used", _element(f"quant_bitdepth[{j}]"), seen)
 
 
@@ -162,12 +162,12 @@ def lps_self_contained(checked: CheckedBitstream) -> Iterator[Finding]:
     for seen in checked.of(NNR_LPS):
         flag = cast(NnrLayerParameterSetUnitHeader, seen.unit.header.detail).lps_self_contained_flag
         own = scopes.get(id(seen.unit.structure), [])
-        if flag and own and not any(unit.refused for unit in own) and not own[0].session.g_header:  # H, without its G
+        if flag and own and not any(unit.refused for unit in own) and not own[0].session.g_header:  # H without its G
             yield from _alone(checked, seen, replace(own[0].session, topology_dimensions={}), own)
 
 
 def _alone(checked: CheckedBitstream, subject: SeenUnit, session: Session, units: list[SeenUnit]) -> Iterator[Finding]:
-    """Decode units with what ``session`` has, without earlier bitstreams."""
+    """Decode units with the given ``session``, without earlier bitstreams."""
     limits = checked.limits
     groups: list[Group] = []
     parser = BitstreamParser(UnitReader(b"", limits, session))

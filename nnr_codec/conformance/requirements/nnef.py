@@ -1,4 +1,4 @@
-"""NNEF in a bitstream: ISO/IEC 15938-17:2024, Annex A."""
+"""Checks of NNEF in a bitstream: ISO/IEC 15938-17:2024, Annex A."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _not_utf8(checked: CheckedBitstream, kind: str) -> Iterator[Finding]:
 
 
 def _about(checked: CheckedBitstream, kind: str, message: str) -> Finding:
-    """Something about a text; without a unit when the bitstream does not carry it."""
+    """Return a finding about a text; without a unit if the bitstream does not contain the text."""
     units = (
         checked.graphs if kind == "topology" else [s for s in checked.of(NNR_QNT) if _quantization(s) == NNR_QNT_NNEF]
     )
@@ -63,7 +63,7 @@ def quantization(checked: CheckedBitstream) -> Iterator[Finding]:
 
 
 def _invalid(checked: CheckedBitstream, kind: str, file: str) -> Iterator[Finding]:
-    """What chapter 6 of NNEF refuses in a text that can be read."""
+    """Yield the violations of NNEF, chapter 6, in a readable text."""
     if checked.validity and not any(_not_utf8(checked, kind)):
         for found in checked.validity.violations:
             if found.file == file:
@@ -98,14 +98,14 @@ def _quantization(seen: SeenUnit) -> int:
 
 
 def _text(checked: CheckedBitstream, seen: SeenUnit, kind: str) -> bytes:
-    """The data of a unit of another format, without zeros at its end; empty where it cannot be read."""
+    """Return the data of a unit of another format, without trailing zeros; empty if it is unreadable."""
     data: bytes = getattr(seen.unit.structure, f"{kind}_data")
     if seen.refused:
         return b""
     if getattr(seen.unit.header.detail, f"{kind}_compression_format") == NNR_DFL:
         try:
             data = zlib.decompressobj().decompress(data, checked.limits.max_topology_bytes)
-        except zlib.error:  # of a format that nobody knows
+        except zlib.error:  # the format is unknown
             return b""
     return data.rstrip(b"\0")
 
@@ -148,7 +148,7 @@ def consecutive(checked: CheckedBitstream) -> Iterator[Finding]:
         if value == NNR_TPL_REFLIST and before != NNR_TPL_NNEF and checked.graphs:
             message = "the topology unit before this reference list is not that of the NNEF topology"
             yield Finding(message, "nnr_topology_unit_header.topology_storage_format", seen)
-        before = before if value > NNR_TPL_REFLIST else value  # what decoders pass over stands between nothing
+        before = before if value > NNR_TPL_REFLIST else value  # decoders skip the other units
 
 
 # ------------------------------------------------------------------------------------------------ names
@@ -183,8 +183,8 @@ def shapes(checked: CheckedBitstream) -> Iterator[Finding]:
 
 
 def _helpers(seen: SeenUnit) -> list[str]:
-    """The names of H and of local scaling, which are no variables of the model (errata N5)."""
+    """Return the names of H and of local scaling, which are not variables of the model (errata N5)."""
     try:
         return [part.name for part in parts(seen.unit.ndu, seen.session) if part.role in ("h", "ls")]
-    except NnrError:  # the unit was refused for it
+    except NnrError:  # the unit was already rejected
         return list(seen.names)

@@ -1,4 +1,4 @@
-"""What is no violation and still worth a word: units that a decoder ignores, values without a meaning."""
+"""Notes on units that conform but deserve attention: ignored units, values without a meaning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...syntax.structures import NnrAggregateUnitHeader, NnrQuantizationUnitHead
 
 
 def notes_on(unit: Unit) -> Iterator[str]:
-    """What there is to say about a unit."""
+    """Yield the notes on a unit."""
     kind, header = unit.header.nnr_unit_type, unit.header
     if kind > NNR_AGG:
         yield f"{unit.label()} is ignored: its type {kind} is {'reserved' if kind < 32 else 'unspecified'}"

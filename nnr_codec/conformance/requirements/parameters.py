@@ -1,4 +1,5 @@
-"""Parameter sets, topology and quantization units: ISO/IEC 15938-17:2024, 6.4.3.5, 6.4.3.6, 6.4.4.3 to 6.4.4.5."""
+"""Checks of parameter sets, topology and quantization units: ISO/IEC 15938-17:2024, 6.4.3.5, 6.4.3.6, 6.4.4.3 to
+6.4.4.5."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def compression_format(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]
 
 @each_unit(Requirement.DEFLATE, NNR_TPL, NNR_QNT)
 def deflate(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
-    """Also where a decoder passes over the data, as it does over a single zero; not where nobody knows what it is."""
+    """Check deflated data of known formats, even if decoders ignore it, such as a single zero."""
     kind = "topology" if seen.unit.header.nnr_unit_type == NNR_TPL else "quantization"
     is_deflated = getattr(seen.unit.header.detail, f"{kind}_compression_format") == NNR_DFL
     if not is_deflated or not TOPOLOGY_FORMATS.get(getattr(seen.unit.header.detail, f"{kind}_storage_format")):
@@ -116,8 +117,8 @@ _NO_TOPOLOGY = (NNR_TPL_PRUN, NNR_TPL_REFLIST)
 @at_end(Requirement.TOPOLOGY_CARRIAGE)
 def topology_carriage(checked: CheckedBitstream) -> Iterator[Finding]:
     found = [seen for seen in checked.of(NNR_TPL) if _topology(seen).topology_storage_format not in _NO_TOPOLOGY]
-    # A zero says that the topology is kept apart (B.4), but others write it with flag 1; what others keep from 128 on
-    # may be one.
+    # A zero means that the topology is stored separately (B.4), but other encoders write it with flag 1; unspecified
+    # formats from 128 may contain a topology.
     may_be = bool(found)
     carried = any(
         _topology(seen).topology_storage_format < 128 and _payload(seen).topology_data.strip(b"\0") for seen in found

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class Finding(NamedTuple):
-    """One finding of a check.
+    """Finding of a check.
 
     Parameters
     ----------
     message : str
-        What is wrong, with the values.
+        Description of the violation, with the values.
     element : str
-        Path of the syntax element within its unit, as a trace has it; empty when it is no single one.
+        Path of the syntax element within its unit, as in a trace; empty if there is no single element.
     seen : SeenUnit or None
-        The unit; None for the one at hand, or for the bitstream as a whole.
+        The unit; None for the current unit, or for the whole bitstream.
     """
 
     message: str
@@ -43,21 +43,21 @@ class Finding(NamedTuple):
 
 @dataclass(eq=False)
 class SeenUnit:
-    """A unit with what was active before it.
+    """Unit with the session before it.
 
     Parameters
     ----------
     unit : Unit
     session : Session
-        A copy.
+        Copy of the session.
     names : tuple of str
         Topology element ids of a compressed data unit.
     members : list of AggregateMember
-        Of an aggregate.
+        Units of an aggregate.
     level_bits : int or None
-        Bits of the largest QuantParam of the unit in two's complement; None when there is none.
+        Bits of the largest QuantParam of the unit in two's complement; None if there is none.
     refused : bool
-        The decoder refused the unit, or not all that an aggregate holds can be found.
+        Whether the decoder rejected the unit, or units of an aggregate are missing.
     """
 
     unit: Unit
@@ -69,7 +69,7 @@ class SeenUnit:
 
 
 class AggregateMember(NamedTuple):
-    """A unit of an aggregate: its first byte in the bitstream, its nnr_unit_type, and the unit if it can be read."""
+    """Unit of an aggregate: its offset in the bitstream, its nnr_unit_type, and the unit if it is readable."""
 
     offset: int
     nnr_unit_type: int
@@ -78,7 +78,7 @@ class AggregateMember(NamedTuple):
 
 @dataclass
 class History:
-    """What earlier bitstreams left.
+    """State after earlier bitstreams.
 
     Parameters
     ----------
@@ -88,9 +88,9 @@ class History:
     digests : set of bytes
         SHA-256 and SHA-512 of the payloads of all tensors (errata N4).
     bitstreams, updates : int
-        How many bitstreams, and differential updates of tensors, there were.
+        Numbers of bitstreams, and of differential updates of tensors.
     topology : Topology or None
-        That of the last one that has any.
+        Topology of the last bitstream that has one.
     """
 
     state: UpdateState
@@ -103,23 +103,23 @@ class History:
 
 @dataclass
 class CheckedBitstream:
-    """One bitstream while it is checked.
+    """Bitstream while it is checked.
 
     Parameters
     ----------
     limits : Limits
     history : History
-        Of the bitstreams before it.
+        State after the preceding bitstreams.
     seen : dict of int to SeenUnit
-        The units so far that can be read, by number.
+        Readable units so far, by number.
     topology : Topology or None
-        The text that the bitstream carries, the one given, or else that of the bitstreams before.
+        The given topology, that of the bitstream, or that of earlier bitstreams.
     first_edition : bool
-        The reading of profile 0 (errata K4).
+        Reading of profile 0 (errata K4).
     owners : mapping of str to str
-        The tensors of units that side information gives an id of their own, by these ids.
+        Tensor names by unit id, for units whose id comes from side information.
     shapes : dict of str to tuple of int
-        Of the tensors that a topology in the bitstream declares, but for those that pruning made smaller.
+        Shapes of the tensors that a topology in the bitstream declares, except pruned ones.
     """
 
     limits: Limits
@@ -131,11 +131,11 @@ class CheckedBitstream:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def of(self, *types: int) -> list[SeenUnit]:
-        """The units of these types."""
+        """Return the units of these types."""
         return [seen for seen in self.seen.values() if seen.unit.header.nnr_unit_type in types]
 
     def late(self, kind: int) -> Iterator[Finding]:
-        """The units of a type that come after tensors."""
+        """Yield a finding for each unit of a type that follows tensors."""
         tensors = 0
         for seen in self.of(NNR_NDU, kind):
             tensors += seen.unit.header.nnr_unit_type == NNR_NDU
@@ -144,13 +144,13 @@ class CheckedBitstream:
 
     @cached_property
     def graphs(self) -> list[SeenUnit]:
-        """The units with an NNEF topology."""
+        """Units with an NNEF topology."""
         headers = ((seen, cast("NnrTopologyUnitHeader", seen.unit.header.detail)) for seen in self.of(NNR_TPL))
         return [seen for seen, header in headers if header.topology_storage_format == NNR_TPL_NNEF]
 
     @cached_property
     def texts(self) -> dict[str, bytes]:
-        """The NNEF texts, ``topology`` and ``quantization``, of those that are there."""
+        """The NNEF texts ``topology`` and ``quantization``, if present."""
         topology = self.topology
         if not topology or topology.format != "nnef":
             return {}
@@ -159,7 +159,7 @@ class CheckedBitstream:
 
     @cached_property
     def validity(self) -> ModelReport | None:
-        """What is wrong with the NNEF texts; None where there are none."""
+        """Violations in the NNEF texts; None without NNEF texts."""
         from ...formats.nnef.validate import validate_texts
 
         if not self.texts:
@@ -168,12 +168,12 @@ class CheckedBitstream:
 
     @property
     def wiring(self) -> Wiring | None:
-        """What the NNEF topology says; None where there is none that can be read."""
+        """Information of the NNEF topology; None if there is no readable one."""
         return readable_wiring(self.topology) if self.topology and self.texts else None
 
     @property
     def variables(self) -> Collection[str] | None:
-        """The labels of the NNEF topology; None where there is none that can be read."""
+        """Labels of the NNEF topology; None if there is no readable one."""
         return None if self.wiring is None else self.wiring.shapes.keys()
 
     @cached_property
@@ -181,7 +181,7 @@ class CheckedBitstream:
         return frozenset(label.casefold() for label in self.variables or ())
 
     def is_stranger(self, name: str) -> bool:
-        """Whether there is a topology to read that has no such label, in any spelling (NNEF 1.0, 4.1.3)."""
+        """Return whether a readable topology lacks this label in any spelling (NNEF 1.0, 4.1.3)."""
         return self.variables is not None and self.owners.get(name, name).casefold() not in self._folded
 
 
@@ -195,7 +195,7 @@ END_CHECKS: list[tuple[Requirement, EndCheck]] = []
 
 
 def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck]:
-    """Check every unit of these types (of all types if none is given) when its header and structures are read."""
+    """Register a check of every unit of these types (default: all), run after its header and structures are read."""
 
     def register(check: UnitCheck) -> UnitCheck:
         UNIT_CHECKS.append((rule, types, check))
@@ -205,7 +205,7 @@ def each_unit(rule: Requirement, *types: int) -> Callable[[UnitCheck], UnitCheck
 
 
 def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
-    """Check every tensor (the Rec* tensors of a unit, or of a G unit and its H unit) when it is decoded."""
+    """Register a check of every tensor (the Rec* tensors of a unit or G/H pair), run after it is decoded."""
 
     def register(check: TensorCheck) -> TensorCheck:
         TENSOR_CHECKS.append((rule, check))
@@ -215,7 +215,7 @@ def each_tensor(rule: Requirement) -> Callable[[TensorCheck], TensorCheck]:
 
 
 def at_end(rule: Requirement) -> Callable[[EndCheck], EndCheck]:
-    """Check the bitstream as a whole."""
+    """Register a check of the whole bitstream."""
 
     def register(check: EndCheck) -> EndCheck:
         END_CHECKS.append((rule, check))

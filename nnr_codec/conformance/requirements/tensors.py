@@ -1,4 +1,4 @@
-"""Tensors and their headers: ISO/IEC 15938-17:2024, 6.4.3.7, 6.4.4.3, 7.3.3, 9.2.4."""
+"""Checks of tensors and their headers: ISO/IEC 15938-17:2024, 6.4.3.7, 6.4.4.3, 7.3.3, 9.2.4."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = "nnr_compressed_data_unit_header"
 
 @each_unit(Requirement.PARENT_FLAG, NNR_NDU)
 def parent_flag(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
-    header = seen.unit.ndu  # tensors of depth 0, and without one, take the place of the base's
+    header = seen.unit.ndu  # depth 0 or no depth: replaces the tensor of the base
     if not seen.session.mps_parent_signalling_enabled_flag or header.parent_node_id_present_flag:
         return
     if header.node_id_present_flag and header.put_node_depth:
@@ -68,7 +68,7 @@ def method_used(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
         return
     flags = lps.lps_quantization_method_flags if lps else mps.mps_quantization_method_flags
     needed = QuantizationMethod.NNR_QCB if seen.unit.ndu.codebook_present_flag else QuantizationMethod.NNR_QSU
-    if flags and not flags & needed:  # without any flag there is no step, which the decoder refuses
+    if flags and not flags & needed:  # without any flag there is no step size, and the decoder rejects the unit
         message = f"{needed.name} is used, and the quantization method flags in force are {flags}"
         yield Finding(message, f"{HEADER}.codebook_present_flag")
 
@@ -84,7 +84,7 @@ def parameter_types(_: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
 
 # ------------------------------------------------------------------------------------------------ parents
 def _is_named(seen: SeenUnit) -> bool:
-    """Whether the unit is an update that names its parent otherwise than by a hash."""
+    """Return whether the unit is an update that names its parent by ids."""
     header = seen.unit.ndu
     return bool(header.parent_node_id_present_flag and header.parent_node_id_type == ICNN_NDU_ID)
 
@@ -120,8 +120,7 @@ def parent_hash(checked: CheckedBitstream, seen: SeenUnit) -> Iterator[Finding]:
             yield Finding("no tensor of the earlier bitstreams has a payload of this hash", f"{HEADER}.{name}")
 
 
-# ------------------------------------------------------------------------------------------------ values
-#: Values that are compared at a time.
+# Number of values compared at a time, to limit memory.
 CHUNK = 1 << 20
 
 
@@ -131,11 +130,11 @@ def float_exact(checked: CheckedBitstream, group: Group, recs: list[Rec]) -> Ite
         if rec.levels is None or rec.values.dtype.kind != "f":
             continue
         values = rec.values
-        if group.first.role == "weight":  # such a tensor comes shifted
+        if group.first.role == "weight":  # already shifted
             values = np.moveaxis(values, group.first.header.first_tensor_dimension_shift, 0)
         levels, zero = rec.levels.reshape(-1), part.codebook.cb_zero_offset if part.codebook else 0
         numbers, times = values.reshape(-1), 1
-        if levels.min() == levels.max():  # as a few bytes may declare millions of them
+        if levels.min() == levels.max():  # a few bytes may declare millions of equal levels
             levels, numbers, times = levels[:1], numbers[:1], levels.size
         entries = codebook_array(part.codebook, checked.limits) if part.codebook else None
 
@@ -149,10 +148,10 @@ def float_exact(checked: CheckedBitstream, group: Group, recs: list[Rec]) -> Ite
 
 
 def _inexact(integers: Callable[[int], _Floats], values: npt.NDArray[np.floating[Any]]) -> int:
-    """How many values are not the same number, of at most eight significant bits, times their integers.
+    """Return the number of values that are not their integer times one common step of at most eight significant bits.
 
-    The smallest integer tells the number: where its product is rounded, the quotient has more bits than a step has.
-    ``integers`` gives CHUNK of them from an index on.
+    The smallest integer determines the step: if its product is rounded, the quotient has more bits than a step size
+    has. ``integers`` returns CHUNK integers from an index on.
     """
     some, least, step = 0, np.inf, 0.0
     for start in range(0, values.size, CHUNK):

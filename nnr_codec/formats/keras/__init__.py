@@ -1,9 +1,9 @@
-"""Models of Keras: ``.keras`` archives, and ``.h5`` files of whole models or of weights, without TensorFlow.
+"""Keras models: ``.keras`` archives, and ``.h5`` files of whole models or of weights, without TensorFlow.
 
-Nothing of a file is executed: a Lambda layer is a part of the configuration, which is carried as it is. Files are read
-without the HDF5 library (see :mod:`.hdf5`), and written by h5py. Tensors are called as their datasets, with the state
-of an optimizer and of random generators among them. The topology is the text of ``config.json``, or of the attribute
-``model_config`` of an ``.h5`` file. Other members of an archive, attributes and empty groups are metadata.
+Nothing in a file is executed: a Lambda layer is part of the configuration, which is stored verbatim. Files are read
+without the HDF5 library (see :mod:`.hdf5`), and written by h5py. Tensors have the names of their datasets and include
+the state of optimizers and random generators. The topology is the text of ``config.json``, or of the attribute
+``model_config`` of an ``.h5`` file. Other archive members, attributes and empty groups become metadata.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOPOLOGY = "tensorflow"
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is an HDF5 file, or an archive or a folder with a model of Keras."""
+    """Return whether the source is an HDF5 file, or an archive or folder with a Keras model."""
     if isinstance(source, Path) and source.is_dir():
         return archive.is_folder(source)
     with opened_file(source) as file:
@@ -41,17 +41,17 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a model; of a path, tensors are read on access, unless they are deflated in an archive.
+    """Read a model; tensors of a path are read on access, unless they are deflated in an archive.
 
-    Attributes of types that are not read are named in one FormatWarning, or in a FormatError if ``strict``.
+    Attributes of unsupported types are listed in one FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
     FormatError
-        The file is malformed, or has structures of HDF5 or items that are not read; or ``ml_dtypes`` is needed and not
+        The file is malformed or has unsupported HDF5 structures or items; or ``ml_dtypes`` is required and not
         installed (MissingDependencyError).
     LimitError
-        It asks for more than the limits permit.
+        The file exceeds the limits.
     """
     budget = Budget(limits)
     with archive.parts(source, limits, budget) as found:
@@ -71,7 +71,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read the configuration of a model; raises as :func:`load`, and FormatError when it has none."""
+    """Read the configuration of a model; errors are those of :func:`load`, and FormatError if there is none."""
     budget = Budget(limits)
     with archive.parts(source, limits, budget) as found:
         contents = hdf5.Contents()
@@ -84,31 +84,32 @@ def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
 
 
 def owns(topology: Topology) -> bool:
-    """Whether this is JSON, as other topologies of TensorFlow are not."""
+    """Return whether the topology is JSON, unlike other topologies of TensorFlow."""
     return topology.data.lstrip()[:1] == b"{"
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Nothing: the configuration does not name the tensors."""
+    """Return an empty result, because the configuration does not name the tensors."""
     return Wiring()
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model to a path, as its ending says; raises as :func:`write`, and FileExistsError."""
+    """Write a model to a path in the format of its extension; errors are those of :func:`write`, and
+    FileExistsError."""
     plan = writing.plan(model, path.name.lower())
     with output_file(path, overwrite=overwrite) as file:
         writing.to_file(model, plan, file)
 
 
 def write(model: Model, file: BinaryIO) -> None:
-    """Write a model to a file that need not be seekable: an archive where it has its configuration, else HDF5.
+    """Write a model to a file that need not be seekable: an archive if it has its configuration, else HDF5.
 
-    What the file cannot hold is named in a FormatWarning.
+    A FormatWarning lists what the file cannot store.
 
     Raises
     ------
     FormatError
-        The file cannot hold the model, a type or a name, or metadata that belong to this format are malformed.
+        The file cannot represent the model, a type or a name, or metadata of this format is malformed.
     MissingDependencyError
         h5py is not installed.
     """

@@ -1,4 +1,4 @@
-"""``.keras`` archives and folders: the members around the weights, and where the weights are."""
+"""``.keras`` archives and folders: the location of the weights, and the other members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..zips import ZIP_ERRORS, may_hold
 CONFIG = "config.json"
 METADATA = "metadata.json"
 WEIGHTS = "model.weights.h5"
-#: The order in which Keras writes; others follow.
+#: Order in which Keras writes members; others follow.
 USUAL = (METADATA, CONFIG, WEIGHTS)
 _ASSETS = "assets/"
 
@@ -33,22 +33,22 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 @dataclass
 class KerasWeights:
-    """The weights of a model, and what is beside them.
+    """Weights of a model, and the other members.
 
     Parameters
     ----------
     file : BinaryIO
-        Where the HDF5 file is.
+        File that contains the HDF5 data.
     start, size : int
-        Its place there.
+        Offset and size of the HDF5 data in bytes.
     path : Path or None
-        Of that file, if it has one.
+        Path of that file, if it has one.
     config : bytes or None
-        The configuration, if it is beside the weights.
+        Configuration, if it is separate from the weights.
     metadata : dict of str to str
-        All other members.
+        Other members.
     left_out : list of str
-        Files of a folder that are no part of a model.
+        Files of a folder that do not belong to the model.
     """
 
     file: BinaryIO
@@ -61,12 +61,12 @@ class KerasWeights:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder has the files of a model."""
+    """Return whether a folder has the files of a model."""
     return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
 
 
 def is_archive(file: BinaryIO) -> bool:
-    """Whether a file is an archive with the members of a model."""
+    """Return whether a file is an archive with the members of a model."""
     file.seek(0)
     if file.read(2) != b"PK":
         return False
@@ -82,7 +82,7 @@ def is_archive(file: BinaryIO) -> bool:
 
 @contextmanager
 def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[KerasWeights]:
-    """The parts of an archive or a folder, or an HDF5 file alone; raises FormatError, LimitError, OSError."""
+    """Yield the parts of an archive or a folder, or a single HDF5 file; raises FormatError, LimitError, OSError."""
     with ExitStack() as stack:
         if isinstance(source, Path) and source.is_dir():
             yield _of_folder(source, limits, budget, stack)
@@ -104,7 +104,7 @@ def parts(source: Path | BinaryIO, limits: Limits, budget: Budget) -> Iterator[K
 
 
 def _of_folder(folder: Path, limits: Limits, budget: Budget, stack: ExitStack) -> KerasWeights:
-    """What Keras writes without an archive; files that are no part of that are left out."""
+    """Return the parts of a folder with Keras members; other files are listed as left out."""
     found = dict(files(folder, limits))
     if CONFIG not in found or WEIGHTS not in found:
         raise FormatError(f"a folder without {CONFIG} or {WEIGHTS}")
@@ -137,7 +137,7 @@ def _of_archive(file: BinaryIO, limits: Limits, budget: Budget, stack: ExitStack
 
 
 def _add(part: KerasWeights, name: str, size: int, file: IO[bytes], budget: Budget) -> None:
-    """Take in what is beside the weights."""
+    """Add a member other than the weights."""
     limit = "max_topology_bytes" if name == CONFIG else "max_side_info_bytes"
     budget.charge(limit, size, f"bytes beside {WEIGHTS}")
     data = file.read(size + 1)
@@ -151,7 +151,7 @@ def _add(part: KerasWeights, name: str, size: int, file: IO[bytes], budget: Budg
 
 
 def _infos(archive: zipfile.ZipFile, limits: Limits, budget: Budget) -> dict[str, zipfile.ZipInfo]:
-    """The members by name, which has been checked; folders have none."""
+    """Return the members by checked name, without folders."""
     found: dict[str, zipfile.ZipInfo] = {}
     budget.charge("max_names", len(archive.infolist()), "members of the archive")
     for info in archive.infolist():
@@ -174,7 +174,7 @@ def _infos(archive: zipfile.ZipFile, limits: Limits, budget: Budget) -> dict[str
 def _weights(
     file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits, stack: ExitStack
 ) -> KerasWeights:
-    """The weights where they are, or a copy of them if they are deflated."""
+    """Return the weights at their place, or a copy of deflated weights."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         with archive.open(info) as member:
             spool = stack.enter_context(spooled(cast(BinaryIO, member), limits, f"bytes of {WEIGHTS}"))
@@ -191,17 +191,17 @@ def _weights(
 
 
 def _ordered(names: list[str]) -> list[str]:
-    """The usual order."""
+    """Return names in the order in which Keras writes them."""
     return [*(name for name in USUAL if name in names), *sorted(name for name in names if name not in USUAL)]
 
 
 def is_beside(metadata: Mapping[str, str]) -> bool:
-    """Whether metadata has members of an archive."""
+    """Return whether metadata contains members of an archive."""
     return any(key.startswith(("keras:text:", "keras:bytes:")) for key in metadata)
 
 
 def members(metadata: Mapping[str, str], config: bytes) -> dict[str, bytes | None]:
-    """What to write into an archive, in order; None for the weights. FormatError for metadata that are malformed."""
+    """Return the members to write, in order; None for the weights. FormatError for malformed metadata."""
     beside = from_metadata(_FORMAT, metadata)
     if CONFIG in beside or WEIGHTS in beside:
         raise FormatError(f"metadata has {CONFIG} or {WEIGHTS}, which the topology and the tensors are")

@@ -1,9 +1,9 @@
-"""The attributes of HDF5 files as metadata: JSON by path, in which a text stands for itself.
+"""Attributes of HDF5 files as metadata: JSON objects by path, in which a string stands for itself.
 
-Other values are lists of a type, a shape and the values. Types are ``utf8`` and ``ascii`` for texts of variable length,
-``utf8:8`` and ``ascii:8`` for those of 8 bytes, and numpy's for numbers (``<f8``, ``|b1``), whose values are the bytes
-in hexadecimal digits. A shape is null where an attribute has no value. The values of the configuration of the model are
-null: the topology is that.
+Other values are lists of a type, a shape and the values. Types are ``utf8`` and ``ascii`` for strings of variable
+length, ``utf8:8`` and ``ascii:8`` for strings of 8 bytes, and numpy's codes for numbers (``<f8``, ``|b1``), whose
+values are hexadecimal bytes. The shape is null for an attribute without a value. The values of the model configuration
+are null, because the topology contains them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _KEY = "keras:hdf5"
 _CONFIG = "model_config"
 _TEXT = re.compile(r"(utf8|ascii)(?::([1-9][0-9]{0,4}))?")
 _NUMBER = re.compile(r"[<>|](?:b1|[iu][1248]|f[248])")
-_MAX_BYTES = 64_000  # of an attribute in the header of its object
-_MAX_ATTRIBUTES = 1000  # HDF5 looks through all of them for each
+_MAX_BYTES = 64_000  # limit of HDF5 for an attribute in an object header
+_MAX_ATTRIBUTES = 1000  # HDF5 searches all of them for each access
 _MAX_RANK = 32
 
 
 def configuration(attributes: Mapping[str, Mapping[str, Attribute]]) -> bytes | None:
-    """The text of the root's model_config, if there is one."""
+    """Return the text of model_config in the root group, if there is one."""
     found = attributes.get("", {}).get(_CONFIG)
     if found is None or not isinstance(found.values, list) or found.shape != ():
         return None
@@ -40,7 +40,7 @@ def configuration(attributes: Mapping[str, Mapping[str, Attribute]]) -> bytes | 
 
 
 def to_metadata(attributes: Mapping[str, Mapping[str, Attribute]], has_config: bool) -> dict[str, str]:
-    """The attributes of a file, and its empty groups; ``has_config`` says that the configuration is elsewhere."""
+    """Return the attributes and empty groups of a file; ``has_config``: the configuration is stored elsewhere."""
     found: dict[str, dict[str, Any]] = {}
     own = None if has_config else configuration(attributes)
     for path, values in attributes.items():
@@ -67,7 +67,7 @@ def _list(shape: tuple[int, ...] | None) -> list[int] | None:
 
 
 def from_metadata(metadata: Mapping[str, str], config: bytes | None) -> dict[str, dict[str, Attribute]]:
-    """The attributes to write; ``config`` is the topology. FormatError for metadata that are malformed."""
+    """Return the attributes to write; ``config`` is the topology. FormatError for malformed metadata."""
     if _KEY not in metadata:
         return {}
     try:
@@ -135,7 +135,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def is_text(text: Any) -> bool:
-    """Whether this is Unicode text without zero bytes."""
+    """Return whether the value is Unicode text without zero bytes."""
     return isinstance(text, str) and "\0" not in text and is_unicode(text)
 
 

@@ -1,4 +1,4 @@
-"""The items of HDF5 datasets: in one piece, in the header, or in chunks that may be deflated and shuffled."""
+"""Items of HDF5 datasets: contiguous, in the header, or in chunks that may be deflated and shuffled."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _DEFLATE = 1
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a dataset.
+    """Chunk of a dataset.
 
     Parameters
     ----------
     at : tuple of int
-        The index of its first item.
+        Index of its first item.
     start, nbytes : int
-        Where it is in the file, as it is stored.
+        Offset and stored size in the file, in bytes.
     filters : tuple of int
-        What it went through, in this order: 1 deflate, 2 shuffle.
+        Filters applied on writing, in this order: 1 deflate, 2 shuffle.
     """
 
     at: tuple[int, ...]
@@ -39,18 +39,18 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Stored(Entry):
-    """A dataset.
+    """Dataset.
 
     Parameters
     ----------
     big_endian : bool
-        Of its items.
+        Byte order of the items.
     inline : bytes or None
-        The items, where they are in the header.
+        The items, if they are in the header.
     chunk : tuple of int or None
-        The extents of its chunks, if it has some.
+        Extents of a chunk, if the dataset has chunks.
     chunks : tuple of Chunk
-        All of them.
+        All chunks.
     """
 
     big_endian: bool = False
@@ -59,7 +59,8 @@ class Stored(Entry):
     chunks: tuple[Chunk, ...] = ()
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The tensor; FormatError, which begins with ``what``, for an early end, damaged chunks or no booleans."""
+        """Read the tensor; FormatError, prefixed with ``what``, for an early end, damaged chunks or invalid
+        booleans."""
         pattern = STORED_TYPES[self.type].pattern.newbyteorder(">" if self.big_endian else "<")
         items: Array
         if self.inline is not None:
@@ -77,7 +78,7 @@ class Stored(Entry):
         return native(items, self.type, what)
 
     def _decoded(self, file: BinaryIO, chunk: Chunk, what: str) -> Array:
-        """The bytes of a chunk."""
+        """Return the decoded bytes of a chunk."""
         itemsize = STORED_TYPES[self.type].itemsize
         nbytes = int(np.prod(self.chunk or (), dtype=object)) * itemsize
         file.seek(chunk.start)

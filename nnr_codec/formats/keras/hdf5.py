@@ -1,9 +1,9 @@
-"""Reading the structure of HDF5 files: which datasets and attributes there are, and where the items are.
+"""Reader of the structure of HDF5 files: datasets, attributes, and the location of items.
 
-The HDF5 library is made for files that one trusts: of 8,000 files with a few changed bytes, its version 2.0 crashed on
-two and never came back from four. So this reads the structures itself: those of HDF5's earliest version, which h5py,
-and so Keras, write unless told otherwise. Links other than hard ones, external files, virtual datasets, and filters
-other than gzip and shuffle are refused. Nothing of the file is read twice as structure, which bounds the work.
+The HDF5 library is not safe for untrusted files: with 8,000 slightly corrupted files, version 2.0 crashed on two and
+hung on four. Therefore this module reads the structures itself, in HDF5's earliest version, which h5py and Keras write
+by default. Links other than hard links, external files, virtual datasets, and filters other than gzip and shuffle are
+rejected. No byte is parsed twice, which bounds the work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .messages import (
 )
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-#: The attribute by which Keras marks opaque items as bfloat16.
+#: Attribute by which Keras marks opaque items as bfloat16.
 BFLOAT16 = ("dtype", "bfloat16")
 
 _SUPERBLOCK = 96
@@ -58,13 +58,13 @@ _HARD = (0, 1)  # cache types of symbol table entries; 2 is a soft link
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute: texts, or the bytes of numbers.
+    """Attribute with strings or the bytes of numbers.
 
     Parameters
     ----------
     type : HdfType
     shape : tuple of int or None
-        None for an attribute that has a type and no value.
+        None for an attribute without a value.
     values : list of str, or bytes
     """
 
@@ -75,18 +75,18 @@ class Attribute:
 
 @dataclass
 class Contents:
-    """What a file has.
+    """Contents of a file.
 
     Parameters
     ----------
     tensors : dict of str to Stored
-        By path, without a slash before it, in the order of the file.
+        Datasets by path without a leading slash, in file order.
     attributes : dict of str to dict of str to Attribute
-        Of each group and dataset that has some, and of each group that has nothing at all.
+        Attributes of each group and dataset that has any, and an empty entry for each empty group.
     ties : dict of str to str
-        Datasets that are another one.
+        Datasets that are links to another one.
     left_out : list of str
-        Attributes of types that are not read.
+        Attributes of unsupported types.
     """
 
     tensors: dict[str, Stored] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class Contents:
 
 
 def read(file: BinaryIO, base: int, size: int, limits: Limits, budget: Budget) -> Contents:
-    """The contents of the file of ``size`` bytes that begins at ``base`` of another one.
+    """Return the contents of an HDF5 file of ``size`` bytes at offset ``base`` of another file.
 
-    Raises FormatError when it is malformed or has structures that are not read, LimitError.
+    Raises FormatError if it is malformed or has unsupported structures, and LimitError.
     """
     return _Reader(file, base, size, limits, budget).contents()
 
@@ -111,7 +111,7 @@ class _Reader:
         self._heaps: dict[int, dict[int, bytes]] = {}
 
     def _read(self, address: int, count: int) -> bytes:
-        """A part of a structure. A sound file has each of its bytes in one of them at most."""
+        """Read a part of a structure. In a valid file, each byte belongs to at most one structure."""
         if address > self._size or count > self._size - address:
             raise FormatError(f"a structure of {count:,} bytes at {address:,} is outside of the HDF5 file")
         self._spent += count
@@ -125,7 +125,7 @@ class _Reader:
 
     def contents(self) -> Contents:
         found = Contents()
-        paths: dict[int, str] = {}  # of the objects so far
+        paths: dict[int, str] = {}  # objects so far
         waiting = [(self._root(), "")]
         while waiting:
             address, path = waiting.pop()
@@ -140,7 +140,7 @@ class _Reader:
         return found
 
     def _root(self) -> int:
-        """The address of the root group."""
+        """Return the address of the root group."""
         fields = MessageReader(self._read(0, min(_SUPERBLOCK, self._size)), "the superblock of the HDF5 file")
         if fields.bytes(8) != SIGNATURE:
             raise FormatError("not an HDF5 file")
@@ -160,7 +160,7 @@ class _Reader:
 
     # -------------------------------------------------------------------------------------------- objects
     def _object(self, address: int, path: str, found: Contents) -> list[tuple[int, str]]:
-        """Take in a group or a dataset; what a group has: addresses and paths."""
+        """Add a group or a dataset; return addresses and paths of the members of a group."""
         what = f"{path[:80]!a} of the HDF5 file" if path else "the root of the HDF5 file"
         head = MessageReader(self._read(address, 16), what)
         if head.number(1) != 1:
@@ -186,7 +186,7 @@ class _Reader:
         if LAYOUT in parts:
             found.tensors[path] = self._dataset(parts, attributes, what)
             if found.tensors[path].type == "bfloat16":
-                del attributes[BFLOAT16[0]]  # the tensor tells
+                del attributes[BFLOAT16[0]]  # stored in the type of the tensor
         elif SYMBOL_TABLE in parts:
             children = [(target, f"{path}/{name}" if path else name) for target, name in self._links(parts, path, what)]
         else:
@@ -196,7 +196,7 @@ class _Reader:
         return children
 
     def _links(self, parts: dict[int, Message], path: str, what: str) -> list[tuple[int, str]]:
-        """The addresses and names of what a group has."""
+        """Return addresses and names of the members of a group."""
         fields = parts[SYMBOL_TABLE].fields(what)
         tree, heap = fields.number(8), fields.number(8)
         names, links = self._names(heap, what), []
@@ -224,7 +224,7 @@ class _Reader:
         return links
 
     def _names(self, address: int, what: str) -> bytes:
-        """The names of a group: its local heap."""
+        """Return the local heap of a group, which contains its names."""
         fields = MessageReader(self._read(address, 32), what)
         if fields.bytes(8) != b"HEAP\0\0\0\0":
             raise FormatError(f"{what}: damaged")
@@ -233,7 +233,7 @@ class _Reader:
         return self._read(fields.number(8), size)
 
     def _tree(self, address: int, kind: int, key: int, what: str, level: int = 255) -> Iterator[tuple[int, bytes]]:
-        """What the leaves of a B-tree point at, each with the key before it, of ``key`` bytes."""
+        """Yield the targets of the leaves of a B-tree, each with the preceding key of ``key`` bytes."""
         waiting = [(address, level, b"")]
         while waiting:
             address, level, before = waiting.pop()
@@ -252,7 +252,7 @@ class _Reader:
 
     # -------------------------------------------------------------------------------------------- datasets
     def _dataset(self, parts: dict[int, Message], attributes: dict[str, Attribute], what: str) -> Stored:
-        """A dataset as a tensor, whose items all lie in the file."""
+        """Return a dataset as a tensor, after checking that all items are within the file."""
         if DATATYPE not in parts or DATASPACE not in parts:
             raise FormatError(f"{what}: a dataset without type or shape")
         kind = datatype(parts[DATATYPE].fields(what), what)
@@ -264,7 +264,7 @@ class _Reader:
         if not stored or shape is None:
             raise FormatError(f"{what}: not numbers or booleans of a type that is read")
         elements = self._budget.tensor(shape, kind.size, what)
-        _ = STORED_TYPES[stored].dtype  # which may need ml_dtypes
+        _ = STORED_TYPES[stored].dtype  # may require ml_dtypes
         place, nbytes = layout(parts[LAYOUT].fields(what), len(shape), what), elements * kind.size
         pipeline = filters(parts[FILTERS].fields(what), what) if FILTERS in parts else ()
         if pipeline and place.chunk is None:
@@ -288,7 +288,7 @@ class _Reader:
     def _chunks(
         self, place: DatasetLayout, shape: tuple[int, ...], itemsize: int, pipeline: tuple[int, ...], what: str
     ) -> tuple[Chunk, ...]:
-        """The chunks of a dataset, each once."""
+        """Return the chunks of a dataset, each once."""
         chunk = place.chunk or ()
         nbytes = math.prod(chunk) * itemsize
         self._limits.check("max_tensor_bytes", nbytes, f"{what}: bytes of a chunk")
@@ -335,7 +335,7 @@ class _Reader:
         return texts
 
     def _in_heap(self, reference: bytes, what: str) -> bytes:
-        """What a reference to the global heap stands for."""
+        """Return the data of a reference to the global heap."""
         fields = MessageReader(reference, what)
         length, address, index = fields.number(4), fields.number(8), fields.number(4)
         self._budget.charge("max_topology_bytes", length, "texts of attributes")

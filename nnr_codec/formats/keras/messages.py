@@ -1,6 +1,6 @@
-"""What the messages of HDF5's object headers say: shapes, types, layouts, filters and attributes.
+"""Messages in the object headers of HDF5: shapes, types, layouts, filters and attributes.
 
-The names are those of the HDF5 File Format Specification, version 3.0. All numbers are little-endian.
+Names follow the HDF5 File Format Specification, version 3.0. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import FormatError
 
-#: An address where there is nothing.
+#: The undefined address.
 UNDEFINED = (1 << 64) - 1
 
 DATASPACE = 0x0001
@@ -22,9 +22,9 @@ FILTERS = 0x000B
 ATTRIBUTE = 0x000C
 CONTINUATION = 0x0010
 SYMBOL_TABLE = 0x0011
-#: NIL, fill values, comments, times, group and reference counts: nothing of them matters here.
+#: NIL, fill values, comments, times, group and reference counts: irrelevant for reading.
 IGNORED = {0x0000, 0x0004, 0x0005, 0x000A, 0x000D, 0x000E, 0x0012, 0x0016}
-#: Of files for HDF5 1.8 and later, and of groups with external links.
+#: Messages of HDF5 1.8 and later, and of groups with external links.
 LATER = {0x0002, 0x0006, 0x0015}
 
 _SHARED = 0x02
@@ -35,13 +35,13 @@ _FLOATS = {2: (10, 5, 10, 15), 4: (23, 8, 23, 127), 8: (52, 11, 52, 1023)}
 
 
 class MessageReader:
-    """Reads numbers and bytes one after another; FormatError at the end of the data."""
+    """Sequential reader of numbers and bytes; FormatError at the end of the data."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._what, self.at = data, what, 0
 
     def bytes(self, count: int) -> bytes:
-        """The next bytes."""
+        """Read bytes."""
         end = self.at + count
         if end > len(self._data):
             raise FormatError(f"{self._what}: it ends {end - len(self._data)} bytes early")
@@ -50,29 +50,29 @@ class MessageReader:
         return part
 
     def number(self, count: int) -> int:
-        """An unsigned number of so many bytes."""
+        """Read an unsigned number of ``count`` bytes."""
         return int.from_bytes(self.bytes(count), "little")
 
     def align(self, count: int = 8) -> None:
-        """Pass over bytes to a multiple."""
+        """Skip bytes up to a multiple of ``count``."""
         self.at += -self.at % count
 
     @property
     def left(self) -> int:
-        """Bytes that have not been read."""
+        """Number of bytes left."""
         return len(self._data) - self.at
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message of an object header: its type, its flags and its data."""
+    """Message of an object header: type, flags and data."""
 
     type: int
     flags: int
     data: bytes
 
     def fields(self, what: str) -> MessageReader:
-        """The data to read; FormatError where they lie somewhere else."""
+        """Return a reader of the data; FormatError for shared messages."""
         if self.flags & _SHARED:
             raise FormatError(f"{what}: shared messages (committed types) are not read")
         return MessageReader(self.data, what)
@@ -80,19 +80,19 @@ class Message:
 
 @dataclass(frozen=True)
 class HdfType:
-    """A type of HDF5's.
+    """Type of HDF5 items.
 
     Parameters
     ----------
     kind : str
-        ``number``, ``text`` (of a fixed size), ``texts`` (of variable length), ``opaque``, or ``other``.
+        ``number``, ``text`` (fixed size), ``texts`` (variable length), ``opaque``, or ``other``.
     size : int
-        Bytes of one item.
+        Size of one item in bytes.
     stored : str
-        Of numbers, the name of the StoredType.
+        Name of the StoredType of numbers.
     big_endian : bool
     utf8 : bool
-        Of texts: the character set, which otherwise is ASCII.
+        Whether strings are UTF-8 rather than ASCII.
     """
 
     kind: str
@@ -104,16 +104,16 @@ class HdfType:
 
 @dataclass(frozen=True)
 class DatasetLayout:
-    """Where the items of a dataset are.
+    """Location of the items of a dataset.
 
     Parameters
     ----------
     address, size : int
-        Of the items together, or the address of the index of chunks.
+        Address and size of contiguous items, or the address of the chunk index.
     inline : bytes or None
-        The items themselves.
+        The items, if they are in the header.
     chunk : tuple of int or None
-        The extents of a chunk.
+        Extents of a chunk.
     """
 
     address: int = UNDEFINED
@@ -124,7 +124,7 @@ class DatasetLayout:
 
 @dataclass(frozen=True)
 class RawAttribute:
-    """An attribute as it stands in the header; variable-length texts are references to a heap."""
+    """Attribute as stored in the header; variable-length strings are references to a heap."""
 
     name: str
     type: HdfType
@@ -133,7 +133,7 @@ class RawAttribute:
 
 
 def text_of(data: bytes, what: str) -> str:
-    """Bytes as Unicode text."""
+    """Decode bytes as Unicode text."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -141,7 +141,7 @@ def text_of(data: bytes, what: str) -> str:
 
 
 def dataspace(fields: MessageReader, what: str) -> tuple[int, ...] | None:
-    """The extents; None where there are no items (a null dataspace)."""
+    """Read the extents; return None for a null dataspace, which has no items."""
     version, rank, flags = fields.number(1), fields.number(1), fields.number(1)
     if version not in (1, 2) or rank > _MAX_RANK:
         raise FormatError(f"{what}: a dataspace of version {version} with {rank} dimensions")
@@ -150,12 +150,12 @@ def dataspace(fields: MessageReader, what: str) -> tuple[int, ...] | None:
         fields.bytes(4)
     shape = tuple(fields.number(8) for _ in range(rank))
     if flags & 1:
-        fields.bytes(8 * rank)  # the largest extents
+        fields.bytes(8 * rank)  # maximum extents
     return None if version == 2 and kind == 2 else shape
 
 
 def datatype(fields: MessageReader, what: str) -> HdfType:
-    """The type, of which other than numbers, booleans, texts and opaque items only the size is read."""
+    """Read the type; types other than numbers, booleans, strings and opaque items are reduced to their size."""
     head, bits, size = fields.number(1), fields.number(3), fields.number(4)
     kind, version = head & 15, head >> 4
     if version not in (1, 2, 3):
@@ -191,7 +191,7 @@ def _number(kind: int, bits: int, size: int, fields: MessageReader) -> HdfType:
 
 
 def _enumeration(count: int, size: int, version: int, fields: MessageReader, what: str) -> HdfType:
-    """Booleans, which h5py writes as an enumeration of bytes; nothing else."""
+    """Read an enumeration; only booleans, which h5py writes as an enumeration of bytes, are supported."""
     base, names = datatype(fields, what), []
     if count != 2 or base.size != 1 or size != 1:
         return HdfType("other", size)
@@ -207,7 +207,7 @@ def _enumeration(count: int, size: int, version: int, fields: MessageReader, wha
 
 
 def layout(fields: MessageReader, rank: int, what: str) -> DatasetLayout:
-    """Where the items are."""
+    """Read the location of the items."""
     version, kind = fields.number(1), fields.number(1)
     if version != 3:
         raise FormatError(f"{what}: its layout (version {version}) is one of those that are not read, as virtual ones")
@@ -226,7 +226,7 @@ def layout(fields: MessageReader, rank: int, what: str) -> DatasetLayout:
 
 
 def filters(fields: MessageReader, what: str) -> tuple[int, ...]:
-    """The filters of chunks in the order in which they were applied: 1 deflate, 2 shuffle."""
+    """Read the filters of chunks, in the order of application: 1 deflate, 2 shuffle."""
     version, count = fields.number(1), fields.number(1)
     if version not in (1, 2):
         raise FormatError(f"{what}: a filter pipeline of version {version}")
@@ -247,7 +247,7 @@ def filters(fields: MessageReader, what: str) -> tuple[int, ...]:
 
 
 def attribute(fields: MessageReader, what: str) -> RawAttribute:
-    """An attribute, whose data fit its type and shape."""
+    """Read an attribute, whose data must match its type and shape."""
     version, flags = fields.number(1), fields.number(1)
     sizes = [fields.number(2) for _ in range(3)]
     if version not in (1, 2, 3) or (version > 1 and flags):
@@ -271,8 +271,8 @@ def attribute(fields: MessageReader, what: str) -> RawAttribute:
 def messages(
     count: int, blocks: list[tuple[int, int]], read: Callable[[int, int], bytes], what: str
 ) -> Iterator[Message]:
-    """The messages of an object header of version 1, whose first block is given; the others follow from them."""
-    for start, size in blocks:  # which grows
+    """Yield the messages of an object header of version 1; continuation messages add further blocks."""
+    for start, size in blocks:  # grows during iteration
         fields = MessageReader(read(start, size), what)
         while fields.left >= 8 and count:
             count -= 1

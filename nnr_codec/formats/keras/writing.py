@@ -1,4 +1,4 @@
-"""Writing HDF5 files and ``.keras`` archives by h5py: the same bytes for the same model."""
+"""Writing of HDF5 files and ``.keras`` archives with h5py; equal models give equal bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .hdf5 import BFLOAT16, Attribute
 
 _CONFIG = "model_config"
 _IN_MEMORY = 1 << 20
-# The oldest structures, which is what the reader knows, whatever h5py's own choice will be.
+# The oldest structures, which the reader supports, whatever the default of h5py is.
 _VERSIONS = ("earliest", "v108")
-# The types that HDF5 has; bfloat16 is opaque, as Keras does it.
+# Types of HDF5; bfloat16 is stored as opaque items, as in Keras.
 _TYPES = {
     "bool",
     "bfloat16",
@@ -34,14 +34,14 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class KerasPlan:
-    """What is written.
+    """Contents of the file to write.
 
     Parameters
     ----------
     members : mapping of str to bytes or None, or None
-        Of an archive, None for the weights; None for an HDF5 file alone.
+        Archive members, with None for the weights; None for a plain HDF5 file.
     attributes : mapping
-        By path.
+        Attributes by path.
     """
 
     members: Mapping[str, bytes | None] | None
@@ -49,9 +49,9 @@ class KerasPlan:
 
 
 def plan(model: Model, name: str) -> KerasPlan:
-    """How to write a model under a name, of which the ending counts; what is lost is named in a FormatWarning.
+    """Plan the file for a model under a name with an extension; a FormatWarning lists the losses.
 
-    Raises FormatError when such a file cannot hold the model, MissingDependencyError when h5py is not installed.
+    Raises FormatError if the file cannot represent the model, MissingDependencyError if h5py is not installed.
     """
     _h5py()
     own = model.topology if model.topology and model.topology.format == "tensorflow" else None
@@ -90,7 +90,7 @@ def plan(model: Model, name: str) -> KerasPlan:
 
 
 def to_file(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
-    """Write a model to a file that can seek."""
+    """Write a model to a seekable file."""
     if plan.members is None:
         _write_hdf5(model, plan, file)
     else:
@@ -98,7 +98,7 @@ def to_file(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
 
 
 def to_stream(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
-    """Write a model to a file that need not be seekable, by way of a temporary one."""
+    """Write a model to a file that need not be seekable, through a temporary file."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
         weights = cast(BinaryIO, spool)
         _write_hdf5(model, plan, weights)
@@ -110,7 +110,7 @@ def to_stream(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
 
 
 def _is_whole(config: bytes) -> bool:
-    """Whether this is the configuration of a model as Keras 3 writes it."""
+    """Return whether the configuration is that of a model as Keras 3 writes it."""
     try:
         value = json.loads(config)
     except (ValueError, RecursionError):
@@ -119,7 +119,7 @@ def _is_whole(config: bytes) -> bool:
 
 
 def _check_paths(model: Model, found: Mapping[str, object]) -> None:
-    """Each tensor has a type and a name that HDF5 has, and no group is one."""
+    """Check that HDF5 supports the type and name of each tensor, and that no group has the name of a tensor."""
     groups: set[str] = set()
     for name in [*model, *filter(None, found)]:
         parts = name.split("/")
@@ -139,7 +139,7 @@ def _write_hdf5(model: Model, plan: KerasPlan, file: BinaryIO) -> None:
     with _h5py().File(file, "w", libver=_VERSIONS, track_order=False) as target:
         _write_attributes(target, plan.attributes.get("", {}))
         for path in sorted(set(plan.attributes) - {""} - set(model)):
-            # As bytes, or h5py makes a group of the kind that HDF5 1.8 brought.
+            # With a str, h5py would create a group in the style of HDF5 1.8.
             _write_attributes(target.require_group(path.encode()), plan.attributes[path])
         ties = {
             name: other
@@ -160,7 +160,7 @@ def _h5py() -> Any:
 
 
 def _write_tensor(target: Any, name: str, model: Model) -> Any:
-    """Write a tensor into a file or group of h5py's; its dataset."""
+    """Write a tensor into a file or group of h5py and return its dataset."""
     array = np.asarray(model.tensors[name])
     bfloat16 = array.dtype.name == "bfloat16"
     items: Any = array.view("V2") if bfloat16 else array

@@ -1,11 +1,11 @@
 """NNEF 1.0 models: ``graph.nnef``, ``graph.quant`` and one tensor file for each variable.
 
 In a :class:`~nnr_codec.model.Model` the tensors are keyed by label, in the order of the graph, and the two texts are
-kept byte for byte (ISO/IEC 15938-17:2024, Annex A); where pruning has changed a tensor, its shape in the graph follows.
-Variables whose labels are equal but for case share one tensor (NNEF 1.0, 4.1.3), keyed by the first spelling.
+kept byte for byte (ISO/IEC 15938-17:2024, Annex A); only the shapes of pruned tensors are updated in the graph.
+Variables whose labels differ only in case share one tensor (NNEF 1.0, 4.1.3), keyed by the first spelling.
 
-What the header of a tensor file says beyond that stands in the model's metadata, as ``nnef:`` and the label, where our
-own header would differ: item type and width, parameters, reserved bytes.
+Other header fields of a tensor file (item type and width, parameters, reserved bytes) are stored in the metadata, under
+``nnef:`` and the label, if they differ from the default header.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ READS = "a directory, a tar or a gzipped tar; the graph.nnef of one, or alone"
 TOPOLOGY = NAME
 NEEDS_TOPOLOGY = True
 
-#: Whose file names folders are written with.
+#: System whose file name rules apply to folders.
 SYSTEM = os.name
 
 _GZIPPED = (".tgz", ".tar.gz")
-#: The kinds of arrays that may become variables; those of integers may become booleans.
+#: Kinds of arrays permitted for variables; integers may become booleans.
 _KINDS = {"scalar": "fiu", "integer": "iu", "logical": "biu"}
 _HEADER_KEY = "nnef:"
 
 
 class NnefTensors(Mapping[str, Array]):
-    """Tensors that are read from their container at each access; headers have been checked before.
+    """Tensors that are read from their container on each access; headers were checked before.
 
-    An access raises FormatError when the file is not what it was, OSError when it cannot be read.
+    An access raises FormatError if the file has changed, OSError if it cannot be read.
 
     Parameters
     ----------
     container : Container
     files : mapping of str to str
-        The path of each tensor.
+        Path of each tensor.
     headers : mapping of str to TensorFileHeader
-        By path.
+        Headers by path.
     """
 
     def __init__(self, container: Container, files: Mapping[str, str], headers: Mapping[str, TensorFileHeader]) -> None:
@@ -82,14 +82,14 @@ class NnefTensors(Mapping[str, Array]):
             return read_data(stream, header, path)
 
     def only(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """The tensors of these names for another process, which reads them by itself where it can."""
+        """Return the named tensors for another process, which reads them itself if possible."""
         files = {name: self._files[name] for name in names}
         container = self._container.only(files.values())
         headers = {path: self._headers[path] for path in files.values()}
         return NnefTensors(container, files, headers) if container else {name: self[name] for name in names}
 
     def described(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Type and shape of a tensor, from its header where that tells."""
+        """Return the dtype and shape of a tensor, from its header if possible."""
         header = self._headers[self._files[name]]
         dtype = self[name].dtype if header.dtype.kind == "b" and not header.is_packed else header.dtype
         return dtype, header.shape
@@ -108,12 +108,12 @@ class NnefTensors(Mapping[str, Array]):
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is a directory with a ``graph.nnef``, or begins as a tar, gzipped tar or graph does."""
+    """Return whether the source is a directory with a ``graph.nnef``, or starts like a tar, gzipped tar or graph."""
     return is_container(source)
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """The texts of an NNEF model, whatever tensor files there are; raises as :func:`load`."""
+    """Read the texts of an NNEF model without its tensor files; errors are those of :func:`load`."""
     texts = open_container(source, limits).texts
     parse_graph(texts[GRAPH], limits)
     if QUANT in texts:
@@ -124,17 +124,17 @@ def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
     """Read an NNEF model; headers are checked, and tensors are read on access.
 
-    Files of the container that no variable needs (vendors' files, other versions of tensor files, other models) are
-    named in one FormatWarning, or in a FormatError if ``strict``; those in or below something whose name begins with a
-    dot are passed over. Further ones name what ``graph.quant`` lists in vain, and quantized tensors that it does not
-    list. The text of a graph where no tensor file is gives a model without tensors.
+    Files of the container that no variable needs (vendor files, other versions of tensor files, other models) are
+    listed in one FormatWarning, or in a FormatError if ``strict``; hidden files and folders are ignored. Further
+    warnings list useless entries of ``graph.quant``, and quantized tensors that it lacks. A graph text without tensor
+    files gives a model without tensors.
 
     Raises
     ------
     FormatError
-        The container, a text or a tensor file is malformed, or a tensor file does not fit its variable.
+        The container, a text or a tensor file is malformed, or a tensor file does not match its variable.
     LimitError
-        The model asks for more than the limits permit.
+        The model exceeds the limits.
     """
     container = open_container(source, limits)
     graph = parse_graph(container.texts[GRAPH], limits)
@@ -151,7 +151,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
     paths = present_paths((label for labels in groups.values() for label in labels), names)
     if container.text_only and names.isdisjoint(paths.values()):
         return Model({}, topology, format=NAME)
-    # The tensor files of every label; more than one where several spellings of it have theirs.
+    # Tensor files of every label; several spellings of a label may each have a file.
     files = {label: _present(labels, paths, names) for label, labels in groups.items()}
     variables = {variable.label: variable for variable in graph.variables}
     wanted = {path: variables[label] for label, found in files.items() for path in found}
@@ -180,12 +180,12 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write an NNEF model: a tar or gzipped tar when the name ends like one, else a directory.
+    """Write an NNEF model: a tar or gzipped tar for such a file extension, else a directory.
 
     Raises
     ------
     FormatError
-        The model has no NNEF graph, lacks a variable of it, or has one that does not fit its shape or data type.
+        The model has no NNEF graph, lacks a variable, or has one that does not match its shape or data type.
     """
     name = path.name.lower()
     archive = name.endswith((".tar", *_GZIPPED))
@@ -202,17 +202,17 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def write(model: Model, file: BinaryIO) -> None:
-    """Write an NNEF model as a plain tar to a file that need not be seekable; raises as :func:`save`."""
+    """Write an NNEF model as a plain tar to a file that need not be seekable; errors are those of :func:`save`."""
     write_tar(file, _outputs(model))
 
 
 def owns(topology: Topology) -> bool:
-    """Whether a topology of the format :data:`TOPOLOGY` is a ``graph.nnef``: what is called so is one (Annex A)."""
+    """Return True: every topology of the format :data:`TOPOLOGY` is a ``graph.nnef`` (Annex A)."""
     return True
 
 
 def wiring(topology: Topology) -> Wiring:
-    """What a ``graph.nnef`` says of its variables, by label in its first spelling; FormatError if it is malformed."""
+    """Return information on the variables of a ``graph.nnef``, by first spelling; FormatError if it is malformed."""
     read = parse_graph(topology.data, Limits())
     variables = {variable.label: variable for variable in read.variables}
     first = {label: variables[label] for label in _spellings(read.variables)}
@@ -225,9 +225,9 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed, where some variables have other shapes.
+    """Return the channels that could be removed (:mod:`.channels`); ``shapes`` replaces declared shapes.
 
-    Raises FormatError for a text that is malformed, LimitError for one that asks for too much.
+    Raises FormatError for a malformed text, LimitError beyond the limits.
     """
     graph = parse_graph(topology.data, Limits())
     if shapes:
@@ -237,7 +237,7 @@ def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple
 
 
 def _spellings(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
-    """The spellings of every label in order, under the first of them."""
+    """Return the spellings of every label in order, by the first spelling."""
     first: dict[str, str] = {}
     others: dict[str, dict[str, None]] = {}
     for variable in variables:
@@ -248,14 +248,14 @@ def _spellings(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
 
 
 def _present(labels: tuple[str, ...], paths: dict[str, str], names: frozenset[str]) -> tuple[str, ...]:
-    """The tensor files of a label: those of its spellings that are there, or the first if none is."""
+    """Return the existing tensor files for the spellings of a label, or the first path if none exists."""
     return tuple([paths[label] for label in labels if paths[label] in names]) or (paths[labels[0]],)
 
 
 def _headers(
     container: Container, wanted: dict[str, Variable], graph: Graph, budget: Budget
 ) -> dict[str, TensorFileHeader]:
-    """Check the header of every wanted tensor file."""
+    """Check the header of every required tensor file."""
     headers: dict[str, TensorFileHeader] = {}
     with closing(container.members(wanted)) as members:
         for path, stream, size in members:
@@ -285,17 +285,17 @@ def _strangers(files: Iterable[str], known: set[str]) -> list[str]:
 
 
 def _warn(message: str, names: list[str], *, depth: int = 1) -> None:
-    """Warn whoever called :func:`nnr_codec.formats.load` or ``save``, ``depth`` calls of this module away from here."""
+    """Issue a warning for the caller of :func:`nnr_codec.formats.load` or ``save``, ``depth`` calls above this one."""
     if names:
         warnings.warn(f"{message}: {listed(names)}", FormatWarning, stacklevel=3 + depth)
 
 
 def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
-    """Check a model and return its files in the order of their paths; the tensors follow as they are asked for."""
+    """Check a model and yield its files in the order of their paths; tensors are read on demand."""
     topology = model.topology
     check_topology(NAME, topology)
     assert topology is not None
-    # The text is the caller's own by now.
+    # The text has been accepted before, so limits no longer apply.
     graph, text = parse_graph(topology.data, Limits.unlimited()), topology.data
     if shapes := {name.casefold(): described(model, name)[1] for name in model.pruned if name in model.tensors}:
         text = with_shapes(text, graph, shapes)
@@ -308,7 +308,7 @@ def _outputs(model: Model, *, portable: bool = False) -> Iterator[Output]:
     paths = label_paths((label for labels in spellings.values() for label in labels), portable=portable)
     variables = {variable.label: variable for variable in graph.variables}
     sources: dict[str, tuple[str, Variable]] = {}
-    spelled = {name.casefold(): name for name in model}  # as somebody else may spell it
+    spelled = {name.casefold(): name for name in model}  # spelling in the model
     for labels in spellings.values():
         name = next((label for label in labels if label in model.tensors), spelled.get(labels[0].casefold()))
         if name is None:
@@ -347,20 +347,20 @@ def _write_directory(folder: Path, outputs: Iterator[Output]) -> None:
     for path, _, write_content in outputs:
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Where case is ignored, another spelling of the label has brought the same file.
+        # On systems that ignore case, another spelling of the label already wrote this file.
         if not os.path.lexists(target):
             with open(target, "xb") as file:
                 write_content(file)
 
 
 def _fit(array: Array, variable: Variable, graph: Graph, *, headed: bool) -> Array:
-    """The array in the shape and with a dtype that its variable asks for.
+    """Return the array with the shape and a dtype that its variable permits.
 
-    Where the header that its file had is known (``headed``), booleans may be integers of 8 bits.
+    If the header of its source file is known (``headed``), booleans may be integers of 8 bits.
     """
     what = f"tensor {variable.label!r}"
     if array.shape != variable.shape:
-        # One-dimensional biases are declared as [1, C] in NNEF: extents of 1 carry no meaning here.
+        # NNEF declares one-dimensional biases as [1, C]: extents of 1 are irrelevant here.
         if [extent for extent in array.shape if extent != 1] != [extent for extent in variable.shape if extent != 1]:
             raise FormatError(f"{what} has shape {array.shape}; {GRAPH}:{graph.line(variable)} says {variable.shape}")
         array = array.reshape(variable.shape)

@@ -1,8 +1,8 @@
-"""Whether an NNEF document means something: extensions, declarations and identifiers (NNEF 1.0.3, 3.3).
+"""Semantic check of an NNEF document: extensions, declarations and identifiers (NNEF 1.0.3, 3.3).
 
-Expressions are checked by :mod:`infer`, invocations by :mod:`invoke`. What is found goes to a
-:class:`~.rules.Findings`. Fragments are checked as they are written, not for each invocation. Shapes are not propagated
-through operations: that is the business of whoever runs the graph.
+Expressions are checked by :mod:`infer`, invocations by :mod:`invoke`. The results are added to a
+:class:`~.rules.Findings`. Fragments are checked as written, not for each invocation. Shapes are not propagated through
+operations, because that requires executing the graph.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ _FRAGMENTS, _OPERATORS = "KHR_enable_fragment_definitions", "KHR_enable_operator
 
 
 class Checker(Invoker):
-    """Checks a document."""
+    """Checker of a document."""
 
     def __init__(self, document: Document, text: Text, findings: ModelFindings) -> None:
         self.document = document
-        # The words of vendors' extensions, which may declare names.
+        # Words of vendor extensions, which may declare names.
         vendor = {word for extension in document.extensions for word in _vendor_words(extension.names)}
         super().__init__(document.fragments, text, findings, vendor)
 
     @functools.cached_property
     def graph_body(self) -> list[Assignment]:
-        """The assignments of the graph."""
+        """Assignments of the graph."""
         return [assignment_of(part, self.text.data) for part in self.document.graph.body]
 
     def run(self) -> None:
-        """Check all of the document."""
+        """Check the whole document."""
         if self.document.version != "1.0":
             self.tell("version-known", f"version {self.document.version}; there is 1.0 only", self.document)
         self.check_extensions()
@@ -110,7 +110,7 @@ class Checker(Invoker):
                 self.tell("operator-extension", f"expressions need 'extension {_OPERATORS};'{more}", found[0])
 
     def _extended(self) -> Iterator[Expression]:
-        """The outermost expressions that the flat grammar does not have."""
+        """Yield the outermost expressions outside the flat grammar."""
         for fragment in self.document.fragments:
             yield from _extended_in(fragment.body or ())
         yield from _extended_in(self.graph_body)
@@ -187,7 +187,7 @@ class Checker(Invoker):
         for assignment in self.graph_body:
             call = assignment.value
             if self.vendor and isinstance(call, Invocation) and self.signature(call) is None:
-                # As far as one can tell, it brings data from outside as well.
+                # An unknown operation may supply external data too.
                 externals |= _names(assignment.target)
             if _calls(call, "external") and isinstance(assignment.target, Identifier):
                 externals.add(assignment.target.name)
@@ -272,7 +272,7 @@ def _extended_in(body: Sequence[Assignment]) -> Iterator[Expression]:
 
 
 def _certain_calls(body: Sequence[Assignment]) -> Iterator[str]:
-    """The operations that a body invokes whatever the conditions and the lengths of arrays are."""
+    """Yield the operations that a body invokes independently of conditions and array lengths."""
     for assignment in body:
         waiting: list[Expression] = [assignment.value]
         while waiting:

@@ -1,7 +1,7 @@
-"""Evaluates the constant expressions that may stand for the shape and the label of an NNEF variable.
+"""Evaluation of constant expressions for the shape and label of an NNEF variable.
 
-Integers, strings, lists, ``+`` and ``*`` (NNEF 1.0, 3.3.3); all values stay within what a shape or a label needs, so
-that no expression costs more than its text.
+Supports integers, strings, lists, ``+`` and ``*`` (NNEF 1.0, 3.3.3). Values are limited to the size of a shape or
+label, so that no expression is more expensive than its text.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NoReturn, TypeAlias
 from .lexer import Text
 from .tree import Array, Expression, Literal, Operation, Unary
 
-#: The data types of variables: what tensor files can hold (NNEF 1.0.3, 5.2.1).
+#: Data types of variables: those of tensor files (NNEF 1.0.3, 5.2.1).
 DATA_TYPES = ("scalar", "integer", "logical")
-#: The highest rank of a tensor, and its largest extent (NNEF 1.0, 5.2).
+#: Maximum rank of a tensor, and maximum extent (NNEF 1.0, 5.2).
 MAX_RANK, MAX_EXTENT = 8, (1 << 32) - 1
 _MAX_INTEGER = 1 << 64
 _MAX_STRING = 1 << 16
@@ -22,12 +22,12 @@ Value: TypeAlias = "int | str | list[Value]"
 
 
 def evaluate(expression: Expression, text: Text) -> Value:
-    """The value of an expression of ``text``.
+    """Return the value of an expression of ``text``.
 
     Raises
     ------
     FormatError
-        It is not constant, mixes types, or is larger than any shape or label.
+        The expression is not constant, mixes types, or exceeds the size of any shape or label.
     """
     match expression:
         case Literal(value=value):

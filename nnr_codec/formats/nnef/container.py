@@ -1,11 +1,11 @@
-"""Reads NNEF containers (NNEF 1.0, 5.1): a directory, a tar, a gzipped tar or the graph's text, told apart by content.
+"""Readers of NNEF containers (NNEF 1.0, 5.1): a directory, a tar, a gzipped tar or the text of the graph.
 
-Members are read where they are, when they are asked for; nothing is extracted. Of a directory only regular files below
-it are opened, without following symbolic links. Of a tar all members must be regular files or folders with relative
-paths and different names, and everything counts against ``Limits.max_archive_bytes`` before it is read. A gzipped tar
-is inflated, and a stream copied, to a temporary file without a name; of a gzipped tar, what is no part of a model is
-limited before it is inflated. A file ``graph.nnef`` stands for its folder; a text of another name, or in a stream, for
-itself alone.
+The kind of container is detected from its content. Members are read on demand; nothing is extracted. In a directory,
+only regular files are opened, without following symbolic links. In a tar, all members must be regular files or folders
+with relative paths and different names, and all bytes are charged to ``Limits.max_archive_bytes`` before they are read.
+A gzipped tar is inflated, and a stream copied, to an unnamed temporary file; in a gzipped tar, files that do not belong
+to a model are limited before they are inflated. A file ``graph.nnef`` stands for its folder; a text with another name,
+or in a stream, stands alone.
 """
 
 from __future__ import annotations
@@ -33,55 +33,56 @@ from .tar import TarMember, read_index
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
-#: What a text begins with (NNEF 1.0, 3.2): its first word is ``version``. A byte order mark is refused later, by name.
-_TEXT = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\v\f\r\n]++|#[^\n\f]*+[\n\f])*+version\b")
+#: Start of a text (NNEF 1.0, 3.2): its first word is ``version``. A byte order mark is rejected later, by name.
+_TEXT = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\v\f\r\n]++|#[^\n\f]*+[\n\f])*+version\b(?! https:)")
 _TEXT_BEGINNING = 1 << 16
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd
-# A pipe that takes the place of a file is no reason to wait.
+# Opening a pipe that replaced a file must not block.
 _UNFOLLOWED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
-#: Bytes that are copied at a time, and stay in memory.
+#: Bytes copied at a time, and maximum size kept in memory.
 _CHUNK = 1 << 20
 
 Stream = io.BufferedIOBase
 
 
 class Container(Protocol):
-    """Where the files of a model are."""
+    """Location of the files of a model."""
 
     @property
     def text_only(self) -> bool:
-        """Whether the text may be all that there is of a model: what was given is the text."""
+        """True if the model may consist of the text only, because the source is the text."""
 
     @property
     def texts(self) -> dict[str, bytes]:
-        """The content of ``graph.nnef`` and, where present, ``graph.quant``."""
+        """Content of ``graph.nnef`` and, if present, ``graph.quant``."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of all files, with ``/`` between folders."""
+        """Paths of all files, with ``/`` as separator."""
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
-        """Yield path, open file (valid until the next one) and size in bytes, in an order of the container's own.
+        """Yield path, open file (valid until the next one) and size in bytes, in an order of the container's choice.
 
-        A path that is absent, or no regular file, raises FormatError. One such iteration may be under way at a time.
+        A missing path, or one that is not a regular file, raises FormatError. Only one such iteration may be active at
+        a time.
         """
 
     def only(self, paths: Iterable[str]) -> Container | None:
-        """These members for another process; None where it cannot read them."""
+        """Return these members for another process; None if it cannot read them."""
 
 
 def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
-    """The container at a path or in a seekable file.
+    """Open the container at a path or in a seekable file.
 
     Raises
     ------
     FormatError
-        It is no container, is damaged, holds what the module forbids, or has no ``graph.nnef``.
+        The source is not a container, is damaged, has forbidden members, or has no ``graph.nnef``.
     LimitError
-        It is larger than the limits permit.
+        The container exceeds the limits.
     OSError
-        It cannot be read.
+        The source cannot be read.
     """
     container: Container
     if isinstance(source, Path) and source.is_dir():
@@ -100,14 +101,14 @@ def open_container(source: Path | BinaryIO, limits: Limits) -> Container:
 
 
 def is_container(source: Path | BinaryIO) -> bool:
-    """Whether a path or seekable file looks like an NNEF container."""
+    """Return whether a path or seekable file looks like an NNEF container."""
     if isinstance(source, Path) and source.is_dir():
         return (source / GRAPH).is_file()
     return _is_tar(source) or _is_text(source)
 
 
 def _is_tar(source: Path | BinaryIO) -> bool:
-    """Whether this begins as a tar does, gzipped or not."""
+    """Return whether the source starts like a tar, gzipped or not."""
     try:
         with _stream(source) as (stream, _):
             block = stream.read(tarfile.BLOCKSIZE)
@@ -118,7 +119,7 @@ def _is_tar(source: Path | BinaryIO) -> bool:
 
 
 def _is_text(source: Path | BinaryIO) -> bool:
-    """Whether this begins as the text of a graph does."""
+    """Return whether the source starts like the text of a graph."""
     with opened_file(source) as file:
         return _TEXT.match(file.read(_TEXT_BEGINNING)) is not None
 
@@ -142,7 +143,7 @@ class _Text:
 
 
 class Directory:
-    """A folder with these ``texts``, where they are present; ``text_only`` as :class:`Container` has it."""
+    """Folder with these ``texts``, if present; ``text_only`` as in :class:`Container`."""
 
     def __init__(
         self, root: Path, limits: Limits, *, text_only: bool = False, texts: tuple[str, ...] = (GRAPH, QUANT)
@@ -185,7 +186,7 @@ class Directory:
 
 
 class _Files:
-    """Files of a folder, which are known again by size and time of change."""
+    """Files of a folder, identified by size and modification time."""
 
     text_only = False
 
@@ -202,7 +203,7 @@ class _Files:
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
         for path in paths:
-            os.stat(self.root / path)  # where it is missing, that tells the whole path
+            os.stat(self.root / path)  # raises an error with the whole path if it is missing
             with _open_below(self.root, path) as stream:
                 if state(stream)[-2:] != self.states[path]:
                     raise FormatError(f"{self.root / path} has changed since the model was opened")
@@ -220,8 +221,8 @@ def _open_folder(root: Path) -> int:
 def _open_below(root: Path | int, path: str) -> io.BufferedReader:
     """Open a regular file below a directory, given by path or descriptor, without following links on the way.
 
-    Where the system opens files relative to an open folder, nobody can put a link in the way meanwhile. A file at the
-    top needs no open folder.
+    If the system supports opening relative to a folder, links cannot be inserted meanwhile. A file at the top level
+    needs no open folder.
     """
     components = path.split("/")
     at, folder = "", None
@@ -251,7 +252,7 @@ def _open_below(root: Path | int, path: str) -> io.BufferedReader:
         return io.BufferedReader(io.FileIO(at, "rb", opener=opener))
     except (FileNotFoundError, NotADirectoryError):
         if not isinstance(root, int):
-            os.stat(os.path.join(root, ""))  # where the folder is missing, that tells its path
+            os.stat(os.path.join(root, ""))  # raises an error with the folder's path if it is missing
         raise FormatError(f"{path} is missing") from None
     finally:
         if folder is not None and folder != root:
@@ -284,7 +285,7 @@ class _Tar:
             if path not in self.index:
                 raise FormatError(f"{path} is missing")
             wanted.append((path, self.index[path]))
-        # Forward, as disks like it.
+        # In file order, for sequential access.
         wanted.sort(key=lambda item: item[1].offset)
         with opened_file(self.source) as file:
             if self._state(file)[-len(self.state) :] != self.state:
@@ -294,7 +295,7 @@ class _Tar:
                 yield path, cast(Stream, file), member.size
 
     def only(self, paths: Iterable[str]) -> Container | None:
-        """See Container; the archive is known again by size and time of change."""
+        """See Container; the archive is identified by size and modification time."""
         if not isinstance(self.source, Path):
             return None
         part = object.__new__(_Tar)
@@ -304,12 +305,12 @@ class _Tar:
         return part
 
     def _state(self, file: BinaryIO) -> tuple[int, ...]:
-        """Of a file that others can get at."""
+        """Return the state of a file that other processes can access."""
         return state(file) if isinstance(self.source, Path) else ()
 
 
 class _Copied(io.RawIOBase):
-    """A stream that is read once, forward, and is copied to a file meanwhile."""
+    """Stream that is read once, forward, and copied to a file at the same time."""
 
     def __init__(self, stream: Stream, copy: BinaryIO) -> None:
         self._stream, self._copy, self._at = stream, copy, 0
@@ -339,7 +340,7 @@ class _Copied(io.RawIOBase):
 
 @contextlib.contextmanager
 def _stream(source: Path | BinaryIO) -> Iterator[tuple[Stream, int | None]]:
-    """The bytes of a tar from their start, and the size of the gzip stream; None where they are stored plainly."""
+    """Yield the bytes of a tar from their start, and the size of the gzip stream; None if it is not compressed."""
     with opened_file(source) as file:
         magic = file.read(len(_GZIP_MAGIC))
         size = file.seek(0, os.SEEK_END)
@@ -353,7 +354,7 @@ def _stream(source: Path | BinaryIO) -> Iterator[tuple[Stream, int | None]]:
 
 @contextlib.contextmanager
 def _gzip_errors() -> Iterator[None]:
-    """Turn what reading a damaged gzip stream raises into FormatError."""
+    """Convert errors of reading a damaged gzip stream to FormatError."""
     try:
         yield
     except _GZIP_ERRORS as error:

@@ -1,7 +1,7 @@
-"""What the codec needs to know of an NNEF document: its variables (NNEF 1.0, 4.1.3).
+"""Variables of an NNEF document (NNEF 1.0, 4.1.3).
 
-Variables are found in the body of the graph, nested in expressions too; their arguments may be literals, lists, ``+``
-and ``*``. Whatever is wrong is a FormatError with file, line and column.
+Variables are found in the body of the graph, also nested in expressions; their arguments may be literals, lists, ``+``
+and ``*``. Any fault is a FormatError with file, line and column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARAMETERS = ("shape", "label")
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """An NNEF document, its variables in the order of the text, and the text."""
+    """NNEF document, its variables in the order of the text, and the text."""
 
     document: Document
     variables: tuple[Variable, ...]
@@ -38,18 +38,18 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
     Parameters
     ----------
     data : bytes
-        The document, UTF-8.
+        The document in UTF-8.
     limits : Limits, optional
         ``max_topology_bytes``, ``max_names`` and ``max_name_bytes`` apply.
     source : str
-        What errors call it.
+        Name of the document in errors.
 
     Raises
     ------
     FormatError
-        The document is malformed, or a variable is not constant or breaks a rule of NNEF 1.0, 4.1.3.
+        The document is malformed, or a variable is not constant or violates NNEF 1.0, 4.1.3.
     LimitError
-        It is larger than the limits permit.
+        The document exceeds the limits.
     """
     limits = limits or Limits()
     document = parse(data, limits, source)
@@ -71,11 +71,11 @@ def parse_graph(data: bytes, limits: Limits | None = None, source: str = "graph.
 
 
 def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """The document with other shapes for the variables of some labels (case does not matter); all else stays.
+    """Return the document with other shapes for the variables of some labels (case is ignored); the rest is unchanged.
 
-    Of a shape that is a list of numbers, the numbers that differ are replaced; any other expression is replaced by a
-    list. Where a shape has fewer extents than the variable, as biases do that are declared as [1, C], they take the
-    places of those that are not 1; a shape that cannot be placed is left out.
+    In a shape that is a list of numbers, only the numbers that differ are replaced; any other expression is replaced by
+    a list. If a shape has fewer extents than the variable, like a bias declared as [1, C], they replace the extents
+    other than 1; a shape that cannot be matched is ignored.
     """
     pieces, at = [], 0
     for variable in graph.variables:
@@ -101,16 +101,16 @@ def _edits(extents: Expression, old: tuple[int, ...], new: list[int]) -> list[tu
 
 
 def _variables(body: Sequence[Assignment | Variable]) -> Iterator[tuple[str, Invocation | Variable]]:
-    """The invocations of ``variable`` in order, each with the identifier that it is assigned to, if any."""
+    """Yield the invocations of ``variable`` in order, each with the identifier to which it is assigned, if any."""
     for assignment in body:
         if isinstance(assignment, Variable):
             yield assignment.identifier, assignment
             continue
-        # Part of a larger expression, as in `variable(...) + x`, it has no identifier.
+        # In a larger expression, as in `variable(...) + x`, it has no identifier.
         target = assignment.target.name if isinstance(assignment.target, Identifier) else ""
         value = assignment.value
         if isinstance(value, Invocation) and value.operation.name == "variable":
-            # Callers refuse arguments that are not constant, so there is no other variable in them.
+            # Callers reject arguments that are not constant, so they cannot contain a variable.
             yield target, value
             continue
         for node in walk(value):
@@ -160,7 +160,7 @@ def _label(expression: Expression, text: Text, limits: Limits) -> str:
 
 
 def _check_size(label: str, text: Text, limits: Limits) -> None:
-    if len(label) > limits.max_name_bytes:  # asked for each label, without the message
+    if len(label) > limits.max_name_bytes:  # inline check, because it runs for every label
         limits.check("max_name_bytes", len(label), f"bytes of a label in {text.source}")
 
 
@@ -177,7 +177,7 @@ def _shape(expression: Expression, text: Text) -> tuple[int, ...]:
 
 
 def _check_shared(variables: Sequence[Variable], text: Text) -> None:
-    """Labels that are equal but for case share data and must agree (NNEF 1.0, 4.1.3)."""
+    """Check that variables whose labels differ only in case, and so share data, agree (NNEF 1.0, 4.1.3)."""
     first: dict[str, Variable] = {}
     for variable in variables:
         other = first.setdefault(variable.label.casefold(), variable)

@@ -1,6 +1,6 @@
-"""The types of expressions in an NNEF document (NNEF 1.0.3, 3.3.1 and 3.3.3).
+"""Type inference for expressions of an NNEF document (NNEF 1.0.3, 3.3.1 and 3.3.3).
 
-An expression that is wrong has a type that fits everywhere, so that one mistake is told once.
+A faulty expression has a type that matches everything, so that one mistake is reported once.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 class Inference(ABC):
-    """Finds types; ``scope`` has those of identifiers, and ``vendor`` the names that need no type.
+    """Type inference; ``scope`` has the types of identifiers, and ``vendor`` the names that need no type.
 
-    Recursion is as deep as the tree, so that no method stands between two expressions needlessly.
+    Recursion is as deep as the tree, so the methods add as few calls per level as possible.
     """
 
     def __init__(self, text: Text, findings: ModelFindings, vendor: set[str]) -> None:
@@ -61,10 +61,10 @@ class Inference(ABC):
 
     @abstractmethod
     def invocation(self, call: Invocation) -> Type:
-        """The type of an invocation."""
+        """Return the type of an invocation."""
 
     def infer(self, expression: Expression) -> Type:
-        """The type of an expression."""
+        """Return the type of an expression."""
         match expression:
             case Literal(value=value):
                 return literal_type(value)
@@ -200,7 +200,7 @@ class Inference(ABC):
 
 
 def literal_type(value: bool | float | str) -> str:
-    """The type of a literal (3.3.1)."""
+    """Return the type of a literal (3.3.1)."""
     if isinstance(value, bool):
         return "logical"
     return "string" if isinstance(value, str) else "integer" if isinstance(value, int) else "scalar"

@@ -1,4 +1,4 @@
-"""Invocations of operations and fragments (NNEF 1.0.3, 3.3.2), and what operations of the standard ask for (4)."""
+"""Invocations of operations and fragments (NNEF 1.0.3, 3.3.2), and requirements of standard operations (4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .types import GENERIC, SHAPE, Type, candidates, castable, declared, is_attr
 
 @dataclass(frozen=True)
 class Declared:
-    """A variable as far as it could be read: ``shape`` and ``label`` are None where they are wrong."""
+    """Variable as far as it is readable: ``shape`` and ``label`` are None if they are invalid."""
 
     identifier: str
     dtype: str
@@ -32,7 +32,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Signature:
-    """What an invocation is matched with."""
+    """Declaration against which an invocation is checked."""
 
     fragment: Fragment
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Signature:
     result: Type
 
     def without(self, name: str) -> Signature:
-        """What is left without a parameter."""
+        """Return a copy without one parameter."""
         names = tuple(other for other in self.names if other != name)
         return replace(
             self, names=names, types={other: self.types[other] for other in names}, required=self.required - {name}
@@ -62,12 +62,12 @@ def _signature(fragment: Fragment) -> Signature:
 
 @functools.cache
 def standard() -> Mapping[str, Signature]:
-    """The operations of the standard by name."""
+    """Return the operations of the standard by name."""
     return {name: _signature(fragment) for name, fragment in operations().items()}
 
 
 class Invoker(Inference):
-    """Matches invocations with declarations; ``variables`` are those that it met in the body of the graph."""
+    """Matcher of invocations and declarations; ``variables`` are those found in the body of the graph."""
 
     def __init__(self, fragments: Iterable[Fragment], text: Text, findings: ModelFindings, vendor: set[str]) -> None:
         super().__init__(text, findings, vendor)
@@ -76,14 +76,14 @@ class Invoker(Inference):
         self.begin(graph=False, generic=False)
 
     def begin(self, *, graph: bool, generic: bool) -> None:
-        """A body comes: of the graph, or of a fragment."""
+        """Start a body: of the graph, or of a fragment."""
         self.in_graph, self.generic = graph, generic
         self.scope, self.unknown = {}, set()
         self.stored: set[str] = set()
         self.updated: set[str] = set()
 
     def invocation(self, call: Invocation, identifier: str | None = None) -> Type:
-        """The type of an invocation; ``identifier`` is not None for the right side of an assignment."""
+        """Return the type of an invocation; ``identifier`` is not None on the right side of an assignment."""
         name = call.operation.name
         signature = self.signature(call)
         given: dict[str, tuple[Argument, Type]] = {}
@@ -115,11 +115,11 @@ class Invoker(Inference):
         return substitute(signature.result, generic)
 
     def signature(self, call: Invocation) -> Signature | None:
-        """What an invocation is matched with; None where its operation is not known."""
+        """Return the signature for an invocation; None if its operation is unknown."""
         return self.own.get(call.operation.name) or standard().get(call.operation.name)
 
     def parameter(self, signature: Signature, argument: Argument, position: int, *, named: bool) -> str:
-        """The name of the parameter that an argument is for; empty where there is none."""
+        """Return the name of the parameter for an argument; empty if there is none."""
         operation = signature.fragment.name.name
         if argument.name is None:
             if named:
@@ -153,7 +153,7 @@ class Invoker(Inference):
     def check_types(
         self, call: Invocation, signature: Signature, given: Mapping[str, tuple[Argument, Type]]
     ) -> str | None:
-        """Check the types of arguments; what the generic type stands for, None where that is not known."""
+        """Check the types of arguments; return the type for ``?``, or None if it is unknown."""
         generic = self.deduce(call, signature, given)
         for name, (argument, type_) in given.items():
             wanted = substitute(signature.types[name], generic)
@@ -291,7 +291,7 @@ class Invoker(Inference):
 
 
 def _integers(value: Expression) -> list[int]:
-    """The integer literals of a literal or an array."""
+    """Return the integer literals of a literal or an array."""
     found = []
     for item in value.items if isinstance(value, Array) else (value,):
         sign, operand = (-1, item.operand) if isinstance(item, Unary) and item.operator == "-" else (1, item)

@@ -1,24 +1,24 @@
-"""The one rule by which labels of NNEF variables become paths, for reading and for writing.
+"""Mapping of labels of NNEF variables to paths, for reading and writing.
 
-The *plain* path of a label is the label with one leading ``/`` removed and ``.dat`` appended (NNEF 1.0, 5.1). Not every
-system can hold it: Windows keeps names such as ``aux`` and ``con.x`` for devices, drops a dot at the end of a folder's
-name, and takes ``\\`` for a separator. The *portable* path has such characters as ``%`` and two hexadecimal digits, as
-URIs do: ``%61ux/w.dat``, ``a%2E/w.dat``, ``a%5Cw.dat``. Since ``%`` is legal in no label, every path tells its label,
-but for that leading ``/``.
+The *plain* path of a label is the label with one leading ``/`` removed and ``.dat`` appended (NNEF 1.0, 5.1). Some
+systems cannot represent it: Windows reserves names such as ``aux`` and ``con.x`` for devices, drops a dot at the end of
+a folder name, and treats ``\\`` as a separator. The *portable* path has such characters as ``%`` and two hexadecimal
+digits, as in URIs: ``%61ux/w.dat``, ``a%2E/w.dat``, ``a%5Cw.dat``. Since no label contains ``%``, every path determines
+its label, except for the leading ``/``.
 
-Both are read, the plain one where both are there, because that is the file which every other reader takes. Written are
-plain paths, which tract, Khronos' tools and 5.1 ask for, in archives everywhere, since there they are names in a list
-and nothing is unpacked here, and in folders but on Windows. Labels such as ``aux/filter`` are real, and a model that
-another reader cannot find its tensors in would be no model.
+Both are read; the plain one takes precedence, because other readers use it. Plain paths are written to archives, where
+nothing is unpacked, and to folders except on Windows: tract, the tools of Khronos and 5.1 require them. Labels such as
+``aux/filter`` exist in practice, and other readers could not find the tensors under portable paths.
+
+The following labels are rejected:
 
 Refused are labels
 
-* with other characters than NNEF permits, ``[A-Za-z0-9_-./\\]`` (NNEF 1.0, 4.1.3), which leaves no control character,
-  colon, blank or non-ASCII letter;
-* with a component that is empty or all dots, where ``\\`` separates components as ``/`` does, or one that is longer
-  than 255 bytes in the portable path;
-* whose path meets that of another label, of ``graph.nnef`` or of ``graph.quant`` on some system, as a file or as a
-  folder of the other, unless the labels are equal but for case and so share their data (4.1.3).
+* labels with characters that NNEF does not permit; permitted are ``[A-Za-z0-9_-./\\]`` (NNEF 1.0, 4.1.3);
+* labels with a component that is empty or consists of dots, where ``\\`` separates components like ``/``, or with a
+  component longer than 255 bytes in the portable path;
+* labels whose path collides on some system with that of another label, of ``graph.nnef`` or of ``graph.quant``, as a
+  file or a folder, unless the labels differ only in case and so share their data (4.1.3).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from itertools import pairwise
 
 from ...errors import FormatError
 
-#: The names of the two texts in a container (NNEF 1.0, 5.1).
+#: Names of the two texts in a container (NNEF 1.0, 5.1).
 GRAPH, QUANT = "graph.nnef", "graph.quant"
 
 _SUFFIX = ".dat"
 _LEGAL = re.compile(r"[A-Za-z0-9_\-./\\]+")
-# The first character of a device's name, the last dot of a component, and what may be taken for a separator.
+# The first character of a device name, the last dot of a component, and a possible separator.
 _UNPORTABLE = re.compile(
     r"(?<![^/])(?=(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?![^./]))[a-z] | \.(?![^/]) | \\", re.IGNORECASE | re.VERBOSE
 )
@@ -45,36 +45,36 @@ _LONGEST = 255
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file, or a folder that it is in, has a name that begins with a dot: no part of a model but by label."""
+    """Return whether a file or one of its folders has a name that starts with a dot."""
     return path.startswith(".") or "/." in path
 
 
 def is_legal(label: str) -> bool:
-    """Whether a label is not empty and has only the characters of NNEF 1.0, 4.1.3."""
+    """Return whether a label is not empty and has only the characters of NNEF 1.0, 4.1.3."""
     return _LEGAL.fullmatch(label) is not None
 
 
 def label_path(label: str) -> str:
-    """The plain path of a label's tensor file, relative to the model, with ``/`` between folders.
+    """Return the plain path of a label's tensor file, relative to the model, with ``/`` as separator.
 
     Raises
     ------
     FormatError
-        The label is not legal or not safe as a path; see the rule above.
+        The label is not legal or not safe as a path; see the module docstring.
     """
     if not is_legal(label):
         raise FormatError(f"label {label[:80]!r} is empty or has characters that NNEF does not permit (4.1.3)")
     path = label.removeprefix("/") + _SUFFIX
     if nameless := _NAMELESS.search(label.removeprefix("/")):
         raise FormatError(f"label {label[:80]!r} has a component {nameless[1][:80]!r} and cannot be the name of a file")
-    # Characters become three at most.
+    # A character becomes at most three.
     if 3 * len(path) > _LONGEST and any(len(component) > _LONGEST for component in _portable(path).split("/")):
         raise FormatError(f"label {label[:80]!r}… has a component that is too long for the name of a file")
     return path
 
 
 def portable_path(label: str) -> str:
-    """The path that every system can hold; raises as :func:`label_path`."""
+    """Return the path that is valid on every system; errors are those of :func:`label_path`."""
     return _portable(label_path(label))
 
 
@@ -83,7 +83,7 @@ def _portable(path: str) -> str:
 
 
 def path_label(path: str) -> str:
-    """The label of a tensor file by its plain or portable path; FormatError where it is that of none."""
+    """Return the label of a tensor file from its plain or portable path; FormatError if there is none."""
     label = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path.removesuffix(_SUFFIX))
     if path not in (label_path(label), portable_path(label)):
         raise FormatError(f"{path!a} is not the path of a tensor file")
@@ -91,14 +91,15 @@ def path_label(path: str) -> str:
 
 
 def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, str]:
-    """The path of every label, plain or portable; FormatError also when two of them meet (see the rule above)."""
+    """Return the path of every label, plain or portable; FormatError if two of them collide (see the module
+    docstring)."""
     plain = {label: label_path(label) for label in labels}
     owners = {GRAPH: GRAPH, QUANT: QUANT}
     for label, path in plain.items():
         other = owners.setdefault(_fold(path), label)
         if other.casefold() != label.casefold():
             raise FormatError(f"label {label!r} and {other!r} have the same file")
-    # With the separator below all other characters, what is below a file comes right after it.
+    # With the separator before all other characters, paths below a file sort directly after it.
     for file, path in pairwise(sorted(owners, key=lambda path: path.replace("/", "\0"))):
         if path.startswith(f"{file}/"):
             raise FormatError(f"label {owners[path]!r} needs a folder where {owners[file]!r} has its file")
@@ -106,12 +107,12 @@ def label_paths(labels: Iterable[str], *, portable: bool = False) -> dict[str, s
 
 
 def present_paths(labels: Iterable[str], files: Collection[str]) -> dict[str, str]:
-    """The path of every label among files: the plain one, or the portable one where only that is there."""
+    """Return the path of every label among files: the plain one, or the portable one if only that exists."""
     return {label: present_path(path, files) for label, path in label_paths(labels).items()}
 
 
 def present_path(plain: str, files: Collection[str]) -> str:
-    """A plain path, or the portable one where only that is among files."""
+    """Return a plain path, or the portable one if only that is among files."""
     if plain in files:
         return plain
     portable = _portable(plain)
@@ -119,5 +120,5 @@ def present_path(plain: str, files: Collection[str]) -> str:
 
 
 def _fold(path: str) -> str:
-    """What a path is on systems that ignore case, separate by a backslash and drop the last dots of a folder."""
+    """Return the path as seen by systems that ignore case, treat a backslash as separator and drop trailing dots."""
     return _LAST_DOTS.sub("", path.replace("\\", "/").casefold())

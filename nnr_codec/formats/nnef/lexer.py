@@ -10,14 +10,14 @@ from ...errors import FormatError
 
 #: Names of primitive types (NNEF 1.0, 3.3.1).
 PRIMITIVES = frozenset({"integer", "scalar", "logical", "string"})
-#: Functions with one argument that are keywords (NNEF 1.0, 3.2.3).
+#: Keywords that are functions with one argument (NNEF 1.0, 3.2.3).
 BUILTINS = frozenset({"shape_of", "length_of", "range_of"}) | PRIMITIVES
-#: What no identifier is called (NNEF 1.0, 3.1).
+#: Names that cannot be identifiers (NNEF 1.0, 3.1).
 KEYWORDS = BUILTINS | {
     *("version", "extension", "graph", "fragment", "tensor"),
     *("for", "in", "yield", "if", "else", "true", "false"),
 }
-#: How many tokens a document may have: 2,000,000 values of constants, or half a gigabyte of syntax tree.
+#: Maximum number of tokens of a document: 2,000,000 constants, or half a gigabyte of syntax tree.
 MAX_TOKENS = 4_000_000
 
 _TOKEN = re.compile(
@@ -35,13 +35,13 @@ _TOKEN = re.compile(
 
 
 class VersionError(FormatError):
-    """A document of a version of NNEF that is not supported."""
+    """A document has an unsupported version of NNEF."""
 
 
 def check_text(data: bytes, source: str) -> None:
-    """Raise FormatError unless ``data`` can travel as a null-terminated UTF-8 string (ISO/IEC 15938-17:2024, A.4).
+    """Raise FormatError unless ``data`` can be stored as a null-terminated UTF-8 string (ISO/IEC 15938-17:2024, A.4).
 
-    A byte order mark is refused too: no reader of NNEF takes it for a blank (NNEF 1.0, 3.1).
+    A byte order mark is rejected too, because NNEF readers do not treat it as white space (NNEF 1.0, 3.1).
     """
     if data.startswith(codecs.BOM_UTF8):
         raise FormatError("a byte order mark comes before the text; save it as UTF-8 without one", where=source)
@@ -54,16 +54,16 @@ def check_text(data: bytes, source: str) -> None:
 
 
 class Text:
-    """A document in UTF-8, and the places of byte offsets in it.
+    """Document in UTF-8, with the positions of byte offsets.
 
     Parameters
     ----------
     data : bytes
-        The document.
+        Bytes of the document.
     source : str
-        What errors call it.
+        Name of the document in errors.
     clause : str
-        Of NNEF 1.0: what errors refer to unless they say otherwise.
+        Default clause of NNEF 1.0 in errors.
     """
 
     def __init__(self, data: bytes, source: str, clause: str = "3.2") -> None:
@@ -71,13 +71,13 @@ class Text:
         self._last = (0, 1, 1)
 
     def fail(self, message: str, offset: int, clause: str = "", kind: type[FormatError] = FormatError) -> NoReturn:
-        """Raise FormatError, or a kind of it, with the place of a byte offset."""
+        """Raise FormatError, or a subclass, with the position of a byte offset."""
         error = kind(message, where=self.source, clause=clause or self.clause)
         error.line, error.column = self.place(offset)
         raise error
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column, in characters, of a byte offset, both from 1; cheap near the last one that was asked for."""
+        """Return line and column, in characters from 1, of a byte offset; cheap near the previous one."""
         at, line, column = self._last
         sign, low, high = (1, at, offset) if at <= offset else (-1, offset, at)
         if lines := self.data.count(b"\n", low, high):
@@ -93,7 +93,7 @@ class Text:
 
 
 class Token(NamedTuple):
-    """A lexical entity: ``name``, ``number``, ``string``, ``sign`` or ``end``, with its offsets in bytes."""
+    """Lexical entity: ``name``, ``number``, ``string``, ``sign`` or ``end``, with its offsets in bytes."""
 
     kind: str
     text: str
@@ -102,7 +102,7 @@ class Token(NamedTuple):
 
 
 class Lexer(Text):
-    """The current token of a document, which must be UTF-8. The syntax is ASCII, so it works on bytes.
+    """Lexer of a document, which must be UTF-8. The syntax is ASCII, so it works on bytes.
 
     The first token is the one at or after the byte offset ``start``.
     """
@@ -111,22 +111,24 @@ class Lexer(Text):
         super().__init__(data, source, clause)
         self.last_end = 0
         self._tokens = 0
-        # The last token that was looked at before its turn, and the end of the one before it.
+        # The last token read ahead, and the end of the token before it.
         self._ahead: Token | None = None
         self._ahead_of = 0
         self.token = self.lex(start)
 
     def lex(self, position: int) -> Token:
-        """The first token at or after a byte position."""
+        """Return the first token at or after a byte position."""
         match = _TOKEN.match(self.data, position)
-        # `bad` matches where nothing else does.
+        # `bad` matches if no other group does.
         kind = match.lastgroup if match else None
         if match is None or kind is None or kind == "bad":
             start = match.end() if match else position
             character = self.data[start : start + 4].decode("utf-8", "ignore")[:1]
             what = "an unterminated string" if character in "'\"" else f"unexpected character {character!a}"
             self.fail(what, start, "3.1")
-        return tuple.__new__(Token, (kind, match[kind].decode(), match.start(kind), match.end()))  # in half the time
+        return tuple.__new__(
+            Token, (kind, match[kind].decode(), match.start(kind), match.end())
+        )  # twice as fast as Token()
 
     def advance(self) -> Token:
         """Move to the next token and return the one that was current."""
@@ -140,21 +142,21 @@ class Lexer(Text):
         return token
 
     def tokens_left(self) -> int:
-        """Return how many tokens may follow."""
+        """Return the number of tokens that may follow."""
         return MAX_TOKENS - self._tokens
 
     def skip(self, end: int, count: int) -> None:
-        """Move past ``count`` tokens, at most :meth:`tokens_left`, the last of which ends at ``end``."""
+        """Skip ``count`` tokens, at most :meth:`tokens_left`, the last of which ends at ``end``."""
         self._tokens += count
         self.last_end = end
         self.token = self.lex(end)
 
     def at(self, text: str) -> bool:
-        """Whether the current token is this sign or word."""
+        """Return whether the current token is this sign or word."""
         return self.token.text == text and self.token.kind in ("sign", "name")
 
     def followed_by(self, *texts: str) -> bool:
-        """Whether the next tokens but the current one are these, in order."""
+        """Return whether the tokens after the current one are these, in order."""
         token = self.ahead()
         for text in texts[:-1]:
             if token.text != text:
@@ -163,7 +165,7 @@ class Lexer(Text):
         return token.text == texts[-1]
 
     def ahead(self) -> Token:
-        """The token after the current one."""
+        """Return the token after the current one."""
         if not self._ahead or self._ahead_of != self.token.end:
             self._ahead, self._ahead_of = self.lex(self.token.end), self.token.end
         return self._ahead
@@ -181,9 +183,9 @@ class Lexer(Text):
         return self.advance()
 
     def found(self) -> str:
-        """The current token for a message."""
+        """Return the current token for a message."""
         return "the end of the document" if self.token.kind == "end" else f"{self.token.text[:40]!a}"
 
     def refuse(self, message: str, clause: str = "") -> NoReturn:
-        """Raise FormatError with the place of the current token."""
+        """Raise FormatError with the position of the current token."""
         self.fail(message, self.token.start, clause)

@@ -1,7 +1,7 @@
-"""The operations of NNEF 1.0.3, chapter 4: their parameters, results and the values that they permit.
+"""Operations of NNEF 1.0.3, chapter 4: their parameters, results and permitted values.
 
-Declarations are in the language itself (3.2.2), several names with one declaration on a line. What 1.0.4 and 1.0.5 add
-is here as well, since documents of all 1.0.x say ``version 1.0``.
+Declarations are in the language itself (3.2.2), several names with one declaration on a line. Additions of 1.0.4 and
+1.0.5 are included, because documents of all 1.0.x versions state ``version 1.0``.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ _SHORT = {
     "OUTPUT": "(output: tensor<scalar>)",
 }
 
-#: Operations that stand in the body of the graph only (3.3.2).
+#: Operations permitted only in the body of the graph (3.3.2).
 GRAPH_ONLY = frozenset({"external", "variable", "update"})
 
 _BORDERS = ("constant", "replicate", "reflect", "reflect-even")
 _WINDOWED = ("box", "debox", "argmax_pool", "max_pool_with_index", "max_pool", "avg_pool", "rms_pool")
 _METHODS = ("symmetric", "asymmetric")
-#: The strings that parameters of operations permit, with their clause.
+#: Permitted strings of parameters, with their clause.
 MODES: Mapping[tuple[str, str], tuple[tuple[str, ...], str]] = {
     **{(name, "border"): (_BORDERS, "4.3.1") for name in ("conv", "deconv", "separable_conv", "separable_deconv")},
     **{(name, "border"): (("ignore", *_BORDERS), "4.3.2") for name in _WINDOWED},
@@ -128,7 +128,7 @@ MODES: Mapping[tuple[str, str], tuple[tuple[str, ...], str]] = {
     ("avg_roi_align", "resize_method"): (_METHODS, "4.6.2"),
     ("max_roi_align", "resize_method"): (_METHODS, "4.6.2"),
 }
-#: The least value of integers, or of each in an array, by the parameter's name, with its clause; not for ``reshape``.
+#: Minimum of integers, or of each integer in an array, by parameter name, with its clause; not for ``reshape``.
 LEAST: Mapping[str, tuple[int, str]] = {
     **dict.fromkeys(("size", "stride", "dilation"), (1, "4.3")),
     "shape": (1, "4.1"),
@@ -145,13 +145,13 @@ LEAST: Mapping[str, tuple[int, str]] = {
 
 @functools.cache
 def operations() -> Mapping[str, Fragment]:
-    """The declarations of all operations by name: the 104 of NNEF 1.0.3, then later ones."""
+    """Return the declarations of all operations by name: the 104 of NNEF 1.0.3, then later ones."""
     return {**_parsed(_DECLARATIONS), **later_operations()}
 
 
 @functools.cache
 def later_operations() -> Mapping[str, Fragment]:
-    """The declarations of the operations of NNEF 1.0.4 and 1.0.5 that 1.0.3 does not have."""
+    """Return the declarations of the operations that NNEF 1.0.4 and 1.0.5 added."""
     return _parsed(_DECLARATIONS_SINCE_1_0_4)
 
 

@@ -1,9 +1,9 @@
-"""The grammar of NNEF documents (NNEF 1.0, 3.2), flat and compositional, from text to a tree in linear time.
+"""Parser of NNEF documents (NNEF 1.0, 3.2), flat and compositional, in linear time.
 
-What is taken besides the grammar: the text of an extension is anything up to the semicolon, fragments may be declared
-without a body, parameters, arguments and assignments may be none (all of which documents in use have); ``and`` and
-``or`` as well as ``&&`` and ``||``, as 3.2.3 and 3.3.3 differ; and a tuple without brackets at the right of an
-assignment (3.3.3). Which extensions a construction needs is no matter of the grammar.
+It accepts some constructs beyond the grammar. Documents in use have extension texts with anything up to the semicolon,
+fragments without a body, and empty lists of parameters, arguments and assignments. ``and`` and ``or`` are accepted like
+``&&`` and ``||``, because 3.2.3 and 3.3.3 differ, as is a tuple without brackets on the right side of an assignment
+(3.3.3). Required extensions are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from .tree import (
     walk,
 )
 
-#: How deep brackets may be nested, and how high the tree of an expression may be.
+#: Maximum nesting of brackets, and maximum height of the tree of an expression.
 MAX_NESTING = 200
 
-#: Binary operators and their precedence (NNEF 1.0, 3.3.3); all of them go from left to right.
+#: Binary operators and their precedence (NNEF 1.0, 3.3.3); all are left-associative.
 _PRECEDENCE = {
     **dict.fromkeys(("in",), 1),
     **dict.fromkeys(("&&", "||"), 2),
@@ -69,7 +69,7 @@ _CHARACTERS = r"[A-Za-z0-9_\-./]{1,4096}+"
 _SHAPE = rf"shape {_BLANKS} = {_BLANKS} ( {_NUMBERS} ) {_BLANKS}"
 _LABEL = rf"""label {_BLANKS} = {_BLANKS} ( '{_CHARACTERS}' | "{_CHARACTERS}" ) {_BLANKS}"""
 # A subset of the grammar: an assignment like `w = variable<scalar>(shape = [4, 3], label = 'w');`, in tokens of the
-# lexer, without comments, escapes, long names and long numbers, and with a label that is legal.
+# lexer, without comments, escapes, long names and long numbers, and with a legal label.
 _VARIABLE = re.compile(
     rf"""
     {_BLANKS} ([A-Za-z_][A-Za-z0-9_]{{0,255}}+) {_BLANKS} = {_BLANKS}
@@ -81,7 +81,7 @@ _VARIABLE = re.compile(
 _NUMBER = re.compile(rb"[0-9]+")
 _ESCAPE = re.compile(r"\\(['\"\\])")
 _MAX_DIGITS = 4000
-# Names are told in messages, which may be many.
+# Names appear in messages, of which there may be many.
 _MAX_NAME = 4096
 
 _Item = TypeVar("_Item")
@@ -94,24 +94,24 @@ def parse(data: bytes, limits: Limits | None = None, source: str = "graph.nnef")
     Parameters
     ----------
     data : bytes
-        The document, UTF-8.
+        The document in UTF-8.
     limits : Limits, optional
         ``max_topology_bytes`` applies.
     source : str
-        What errors call it.
+        Name of the document in errors.
 
     Raises
     ------
     FormatError
-        The document does not follow the grammar, with line, column and clause.
+        The document violates the grammar; the error has line, column and clause.
     LimitError
-        It is larger than the limits permit.
+        The document exceeds the limits.
     """
     return _parser(data, limits, source).document()
 
 
 def parse_fragments(data: bytes, limits: Limits | None = None, source: str = "stdlib.nnef") -> tuple[Fragment, ...]:
-    """Parse a text of fragments alone, as of a library of operations; raises as :func:`parse`."""
+    """Parse a text of fragments only, such as a library of operations; errors are those of :func:`parse`."""
     parser = _parser(data, limits, source)
     fragments = parser.fragments()
     parser.end()
@@ -119,7 +119,7 @@ def parse_fragments(data: bytes, limits: Limits | None = None, source: str = "st
 
 
 def parse_quantization(data: bytes, limits: Limits | None = None, source: str = "graph.quant") -> tuple[Entry, ...]:
-    """Parse a quantization file, whose entries may be on any lines; raises as :func:`parse`."""
+    """Parse a quantization file, with any line structure; errors are those of :func:`parse`."""
     parser = _parser(data, limits, source)
     parser.clause = "5.3"
     entries = []
@@ -129,13 +129,13 @@ def parse_quantization(data: bytes, limits: Limits | None = None, source: str = 
 
 
 def invocation_at(data: bytes, start: int) -> Invocation:
-    """Return the invocation at an offset of a document that has been parsed."""
+    """Return the invocation at an offset of a parsed document."""
     parser = _Parser(data, "", start=start)
     return parser.invocation(parser.identifier())
 
 
 def assignment_of(node: Assignment | Variable, data: bytes) -> Assignment:
-    """Return the assignment of a variable as the grammar has it, or any other one as it is."""
+    """Return the assignment node of a compact variable, or any other assignment unchanged."""
     if isinstance(node, Assignment):
         return node
     target = Identifier(node.start, node.start + len(node.identifier), node.identifier)
@@ -149,7 +149,7 @@ def _parser(data: bytes, limits: Limits | None, source: str) -> _Parser:
 
 
 class _Parser(Lexer):
-    # How many brackets and branches are open, and how high the tree is that was parsed last.
+    # Number of open brackets and branches, and height of the last parsed tree.
     depth = height = 0
 
     def document(self) -> Document:
@@ -288,9 +288,9 @@ class _Parser(Lexer):
         return Assignment(start, self.last_end, target, value)
 
     def variables(self, body: list[Assignment | Variable]) -> bool:
-        """Append the assignments from here on that match ``_VARIABLE``, and move past them; False if there is none.
+        """Append the following assignments that match ``_VARIABLE`` and skip them; return False if there is none.
 
-        One match replaces about 20 tokens. What is wrong with a variable is left to the grammar.
+        One match replaces about 20 tokens. Faulty variables are left to the grammar.
         """
         shapes: dict[bytes, tuple[int, ...]] = {}
         end, count, left = self.token.start, 0, self.tokens_left()
@@ -314,7 +314,7 @@ class _Parser(Lexer):
         return count > 0
 
     def bare(self, operand: Callable[[], _Operand]) -> _Operand | Tuple:
-        """An operand, or several with commas between them: a tuple without brackets."""
+        """Parse an operand, or several separated by commas: a tuple without brackets."""
         start = self.token.start
         first = operand()
         if not self.at(","):
@@ -343,10 +343,10 @@ class _Parser(Lexer):
             self.fail(f"a name of more than {_MAX_NAME} characters", token.start, "3.1")
         return Identifier(token.start, token.end, token.text)
 
-    # One level of brackets costs three calls, of the thousand that Python permits: expression, operand, and one more.
+    # One level of brackets costs three of the thousand calls that Python permits: expression, operand, and one more.
 
     def expression(self, branches: bool = True) -> Expression:
-        """An expression; without ``branches`` an ``if`` after it is not its own."""
+        """Parse an expression; without ``branches``, a following ``if`` does not belong to it."""
         begin = self.token.start
         chains: list[_Chain] = []
         precedence = -1
@@ -378,7 +378,7 @@ class _Parser(Lexer):
         return Conditional(begin, self.last_end, value, condition, otherwise)
 
     def closed(self, chain: _Chain, last: Expression) -> tuple[int, Operation]:
-        """Where a chain of operators starts, and all of it with its last operand."""
+        """Return the start of a chain of operators, and the chain with its last operand."""
         chain.add(last, self.height)
         self.rise(chain.height + 1)
         return chain.start, Operation(chain.start, self.last_end, tuple(chain.operators), tuple(chain.operands))
@@ -480,7 +480,7 @@ class _Parser(Lexer):
         return Builtin(token.start, self.last_end, token.text, argument)
 
     def generic_call(self) -> bool:
-        """Whether ``<type>(`` comes now, which no comparison is."""
+        """Return whether ``<type>(`` follows, which is never a comparison."""
         return self.at("<") and self.ahead().text in _TYPE_NAMES and self.followed_by(self.ahead().text, ">", "(")
 
     def invocation(self, operation: Identifier) -> Invocation:
@@ -507,7 +507,7 @@ class _Parser(Lexer):
         return Invocation(operation.start, self.last_end, operation, generic, tuple(arguments))
 
     def several(self, opening: str, closing: str, item: Callable[[], _Item], least: int = 0) -> tuple[_Item, ...]:
-        """Items with commas between them, in brackets."""
+        """Parse items separated by commas, in brackets."""
         start = self.expect(opening).start
         self.enter()
         items, height = [], 0
@@ -524,7 +524,7 @@ class _Parser(Lexer):
         return tuple(items)
 
     def comma(self, closing: str) -> bool:
-        """Whether another item comes, and moves to it; else the brackets end here."""
+        """Return whether another item follows, and move to it; otherwise the brackets end here."""
         if self.at(","):
             self.advance()
             return True
@@ -549,7 +549,7 @@ class _Parser(Lexer):
 
 @dataclass(slots=True)
 class _Chain:
-    """Operands joined by operators of one precedence, until the last of them is known."""
+    """Operands joined by operators of one precedence, until the last operand is known."""
 
     precedence: int
     start: int

@@ -1,8 +1,7 @@
-"""Reads ``graph.quant`` (NNEF 1.0.3, 5.3 and 7): how tensors of the graph are quantized.
+"""Reader of ``graph.quant`` (NNEF 1.0.3, 5.3 and 7), the quantization of tensors of the graph.
 
-The text travels as it is; here it is read as far as it can be wrong. Entries may be on any lines, with comments as in a
-graph, which is how Khronos' parser takes them, too. Whether operations are known and their arguments fit is a matter of
-:mod:`validate`.
+The text is stored unchanged; this module checks its syntax. Entries may have any line structure and comments as in a
+graph, as in the parser of Khronos. Operations and their arguments are checked by :mod:`validate`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from .tree import Document, Entry, Identifier, Variable, walk
 
 @dataclass(frozen=True)
 class Quantization:
-    """The entries of a ``graph.quant`` in their order, and its text."""
+    """Entries of a ``graph.quant`` in order, and its text."""
 
     entries: tuple[Entry, ...]
     text: Text
 
     @property
     def tensors(self) -> frozenset[str]:
-        """The identifiers of the tensors that are listed."""
+        """Identifiers of the listed tensors."""
         return frozenset(entry.tensor for entry in self.entries)
 
 
@@ -36,24 +35,24 @@ def read_quantization(data: bytes, limits: Limits | None = None, source: str = Q
     Parameters
     ----------
     data : bytes
-        The text, UTF-8.
+        The text in UTF-8.
     limits : Limits, optional
         ``max_topology_bytes`` applies.
     source : str
-        What errors call it.
+        Name of the file in errors.
 
     Raises
     ------
     FormatError
-        It is malformed, with file, line and column.
+        The file is malformed; the error has file, line and column.
     LimitError
-        It is larger than the limits permit.
+        The file exceeds the limits.
     """
     return Quantization(parse_quantization(data, limits, source), Text(data, source, "5.3"))
 
 
 def doubtful(quantization: Quantization, identifiers: Iterable[str]) -> Iterator[tuple[str, str, Entry]]:
-    """Entries that a graph with these identifiers has no use for: the rule that they break, a message, the entry."""
+    """Yield the entries that are useless for a graph with these identifiers: violated rule, message, entry."""
     known, seen = frozenset(identifiers), set()
     for entry in quantization.entries:
         if entry.tensor in seen:
@@ -64,7 +63,7 @@ def doubtful(quantization: Quantization, identifiers: Iterable[str]) -> Iterator
 
 
 def identifiers_of(document: Document) -> frozenset[str]:
-    """What the body of a graph assigns (NNEF 1.0, 3.3.4)."""
+    """Return the identifiers that the body of a graph assigns (NNEF 1.0, 3.3.4)."""
     found: set[str] = set()
     for part in document.graph.body:
         if isinstance(part, Variable):

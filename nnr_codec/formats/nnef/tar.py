@@ -1,7 +1,7 @@
-"""The tar archives of NNEF containers: an index of what may be read, and reproducible writing.
+"""Tar archives of NNEF containers: an index for reading, and reproducible writing.
 
-``tarfile`` decodes and encodes single headers; the walk is our own, because its walk holds extended headers of any
-size in memory and calls itself for each of them.
+``tarfile`` decodes and encodes single headers; this module iterates over the archive itself, because ``tarfile`` keeps
+extended headers of any size in memory and recurses for each of them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _BLOCK = tarfile.BLOCKSIZE
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _MAX_EXTENDED = 1 << 20
 _CHUNK = 1 << 20
-# Bytes of the fields of a header (POSIX 1003.1-2008, ustar).
+# Byte ranges of header fields (POSIX 1003.1-2008, ustar).
 _NAME, _SIZE, _CHECKSUM = slice(0, 100), slice(124, 136), slice(148, 156)
 _OCTAL = re.compile(rb"([0-7]+)[ \0]*")
-#: How many times its compressed bytes a file that is no tensor may have: texts deflate to about a tenth.
+#: Maximum ratio of inflated to compressed bytes for files that are not tensors: texts deflate to about a tenth.
 _RATIO = 32
 
 
 class TarMember(NamedTuple):
-    """Where the bytes of a file are in the (decompressed) archive."""
+    """Location of the bytes of a file in the (decompressed) archive."""
 
     offset: int
     size: int
 
 
 class Output(NamedTuple):
-    """A file to be written: its path, its size in bytes, and what writes its content."""
+    """File to be written: path, size in bytes, and a function that writes its content."""
 
     path: str
     size: int
@@ -52,34 +52,34 @@ def read_index(
     Parameters
     ----------
     stream : file
-        The archive, decompressed.
+        The decompressed archive.
     limits : Limits
         ``max_archive_bytes``, ``max_names`` and ``max_name_bytes`` apply, and ``max_topology_bytes`` to each text.
     texts : tuple of str
-        Names of files whose content is wanted.
+        Names of files whose content is returned.
     compressed : int, optional
-        Bytes of the compressed archive. The stream is then read to its end, and all that is neither such a text nor a
-        tensor file may inflate to 32 times as much, or to ``max_topology_bytes``. Zeros deflate to a thousandth, and
-        tensors may be zeros; no other file of a model is as large.
+        Size of the compressed archive in bytes. The stream is then read to its end, and files that are neither such a
+        text nor a tensor file may inflate to at most 32 times as much, or to ``max_topology_bytes``. Tensor files are
+        exempt, because zeros deflate to a thousandth; no other file of a model is as large.
 
     Returns
     -------
     index : dict of str to TarMember
-        Every file by its path, without a leading ``./``.
+        Every file by path, without a leading ``./``.
     contents : dict of str to bytes
-        The texts that are there.
+        Contents of the existing texts.
 
     Raises
     ------
     FormatError
-        The archive is damaged or has a link, a device, a sparse file, an absolute path, a ``..`` or two files of the
+        The archive is damaged or has a link, a device, a sparse file, an absolute path, a ``..`` or two files with the
         same name.
     LimitError
-        It asks for more than the limits permit.
+        The archive exceeds the limits.
     """
     index: dict[str, TarMember] = {}
     contents: dict[str, bytes] = {}
-    others = 0  # bytes that are no part of a model
+    others = 0  # bytes that do not belong to a model
 
     def skip(size: int) -> None:
         nonlocal others
@@ -107,7 +107,7 @@ def read_index(
 
 
 def _is_tensor(stream: io.BufferedIOBase, size: int) -> bool:
-    """Return True if the member at the stream position is a tensor file. Reads no byte after the member."""
+    """Return whether the member at the stream position is a tensor file. Reads no byte after the member."""
     if size < HEADER_SIZE:
         return False
     try:
@@ -118,14 +118,14 @@ def _is_tensor(stream: io.BufferedIOBase, size: int) -> bool:
 
 
 def _walk(stream: io.BufferedIOBase, limits: Limits) -> Iterator[tuple[str, TarMember]]:
-    """Yield every file with the stream at its content, of which the caller may read as much as it likes."""
+    """Yield every file with the stream at its content, of which the caller may read any part."""
     budget = Budget(limits)
     offset = 0
     extended: dict[str, str] = {}
     decode = _Decoder()
     while (block := stream.read(_BLOCK)) and any(block):
         header = decode(block)
-        # The announced size is superseded by that of an extended header (POSIX 1003.1-2008, pax).
+        # An extended header supersedes the size (POSIX 1003.1-2008, pax).
         size = _size(extended.get("size"), header.size)
         padded = -(-size // _BLOCK) * _BLOCK
         budget.charge("max_archive_bytes", _BLOCK + padded, "bytes of the archive")
@@ -157,9 +157,9 @@ class _Header(NamedTuple):
 
 
 class _Decoder:
-    """Decodes headers by ``tarfile``; of a file, only what differs from the header before.
+    """Decoder of headers with ``tarfile`` that reuses the fields equal to those of the previous header.
 
-    In most archives this is the name, the size and the checksum, and saves four fifths of the time.
+    In most archives only name, size and checksum differ, which saves four fifths of the time.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class _Decoder:
         except tarfile.HeaderError as error:
             raise FormatError(f"not a tar archive, or a damaged one: {error}") from error
         if found.type == tarfile.REGTYPE:
-            # The bytes of the checksum itself count as blanks.
+            # The bytes of the checksum count as blanks.
             self._rest, self._sum, self._prefix = rest, sum(rest) + 8 * ord(" "), found.name.removesuffix(name)
         return _Header(found.name, found.size, found.type)
 
@@ -191,7 +191,7 @@ def _read(stream: io.BufferedIOBase, size: int) -> bytes:
 
 
 def _extension(kind: bytes, data: bytes) -> dict[str, str]:
-    """What an extended header says of the member after it, as the records of a pax header."""
+    """Return the fields of an extended header for the next member, as in a pax header."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return {"path": data.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     fields = dict(_records(data))
@@ -205,7 +205,7 @@ def _extension(kind: bytes, data: bytes) -> dict[str, str]:
 
 
 def _records(data: bytes) -> Iterator[tuple[str, str]]:
-    """The records ``length key=value`` of a pax header."""
+    """Yield the records ``length key=value`` of a pax header."""
     position = 0
     while position < len(data):
         digits, blank, _ = data[position : position + 9].partition(b" ")
@@ -229,7 +229,7 @@ def _size(given: str | None, size: int) -> int:
 
 
 def _path(name: str, limits: Limits) -> str:
-    """The path of a member without ``.`` components; empty for the folder of the archive itself."""
+    """Return the path of a member without ``.`` components; empty for the folder of the archive itself."""
     limits.check("max_name_bytes", len(name), "bytes of a name in the archive")
     components = name.split("/")
     if name.startswith("/") or ".." in components or "\0" in name:
@@ -238,7 +238,7 @@ def _path(name: str, limits: Limits) -> str:
 
 
 def write_tar(file: BinaryIO, members: Iterable[Output]) -> None:
-    """Write a tar that depends on nothing but its members: of no owner and no time. The file need not be seekable."""
+    """Write a tar that depends only on its members, without owners and times. The file need not be seekable."""
     total = 0
     for path, size, write in members:
         info = tarfile.TarInfo(path)
@@ -254,6 +254,6 @@ def write_tar(file: BinaryIO, members: Iterable[Output]) -> None:
 
 @contextlib.contextmanager
 def gzipped(file: BinaryIO) -> Iterator[BinaryIO]:
-    """A file whose content arrives in ``file`` compressed, without name and time."""
+    """Yield a file whose content is written to ``file`` in compressed form, without name and time."""
     with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as stream:
         yield cast(BinaryIO, stream)

@@ -1,12 +1,12 @@
-"""Reads and writes NNEF tensor files: 128 bytes of header, then the items in row-major order, all little-endian.
+"""Reader and writer of NNEF tensor files: a header of 128 bytes, then the items in row-major order, little-endian.
 
-The layout is that of NNEF 1.0.3, 5.2, with the item types 0 to 5 as NNEF 1.0.4 corrected them. In files of 1.0 to 1.0.2
-the item type is a quantization code: integers are signed where the first parameter is not 0, and the unsigned integers
-of the codes 0x10 and 0x11 stand for numbers that further parameters tell. All of them are read as the integers that
-they are; what else a header says is kept in :attr:`TensorFileHeader.fields`.
+The layout follows NNEF 1.0.3, 5.2, with the item types 0 to 5 as corrected in NNEF 1.0.4. In files of 1.0 to 1.0.2 the
+item type is a quantization code: integers are signed if the first parameter is not 0, and the unsigned integers of
+codes 0x10 and 0x11 stand for numbers defined by further parameters. All are read as integers; other header fields are
+kept in :attr:`TensorFileHeader.fields`.
 
-Items of other widths than numpy's are a stream of bits, the highest of each item first, as all implementations have it
-for booleans; in memory they take the next wider integer.
+Items of widths that numpy lacks are a bit stream, most significant bit first, as all implementations do for booleans;
+in memory they take the next wider integer type.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ...limits import Budget
 from ...model import Array
 from .. import fill, lacks_type
 
-#: Bytes before the items.
+#: Size of the header in bytes.
 HEADER_SIZE = 128
 
-# magic, major, minor, data length, rank; then as many extents, which are followed by
+# magic, major, minor, data length, rank; followed by the extents
 _START = struct.Struct("<2s2B2I")
-# unused extents; bits per item, item type, vendor, first parameter, other parameters and reserved bytes.
+# unused extents; bits per item, item type, vendor, first parameter, other parameters and reserved bytes
 _ITEMS = struct.Struct("<I2HI72s")
 _MAGIC = b"\x4e\xef"
 _MAX_RANK = 8
 _MAX_LENGTH = (1 << 32) - 1
-# Items that are read or written at once; a multiple of 8, so that parts of packed items are whole bytes.
+# Items read or written at a time; a multiple of 8, so that parts of packed items are whole bytes.
 _PART = 1 << 15
-# Headers kept in memory, each less than a kilobyte.
+# Number of headers in memory, each smaller than a kilobyte.
 _MAX_CACHED = 1024
 
 
@@ -64,32 +64,32 @@ _ITEM_TYPES = {
 }
 _UNSIGNED = 0x01
 _QUANTIZED = (0x02, 0x03)
-# What NNEF 1.0.3 prints for item types that it means as binary numbers, and nothing else has.
+# Item types as NNEF 1.0.3 prints them, although it means binary numbers; no other type has these values.
 _MISPRINTS = {0x0100: 0x04, 0x0101: 0x05}
 _VENDORS = {0x5452: "tract"}
-# The item type that is written, by the kind of the dtype and the data type of the graph.
+# The item type to write, by kind of the dtype and data type of the graph.
 _WRITTEN = {(_ITEM_TYPES[code].kind, _ITEM_TYPES[code].data_type): code for code in range(0x06)}
 
-#: The data type that arrays of a kind have where no graph says another one.
+#: Default data type by kind of array.
 DATA_TYPES = {"f": "scalar", "i": "integer", "u": "integer", "b": "logical"}
 
 
 @dataclass(frozen=True)
 class TensorFileHeader:
-    """What a tensor file says of its items.
+    """Header of a tensor file.
 
     Parameters
     ----------
     shape : tuple of int
         At most eight extents, each at least 1.
     dtype : numpy dtype
-        Of the array, in the machine's byte order; booleans of 8 bits that are neither 0 nor 1 are uint8 instead.
+        Dtype of the array, in native byte order; booleans of 8 bits that are neither 0 nor 1 are uint8 instead.
     bits : int
-        Per item in the file.
+        Bits per item in the file.
     item_type : int
         0 to 5, or 0x10 or 0x11 of NNEF before 1.0.3.
     fields : bytes
-        The header from behind the extents of the shape on, without the zero bytes at its end.
+        The header after the extents of the shape, without trailing zero bytes.
     """
 
     shape: tuple[int, ...]
@@ -100,57 +100,57 @@ class TensorFileHeader:
 
     @functools.cached_property
     def data_type(self) -> str:
-        """The data type of a graph that this fits: ``scalar``, ``integer`` or ``logical`` (NNEF 1.0.3, 5.2.1)."""
+        """Matching data type of a graph: ``scalar``, ``integer`` or ``logical`` (NNEF 1.0.3, 5.2.1)."""
         return _ITEM_TYPES[self.item_type].data_type
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the items are integers that stand for numbers in a way that only ``graph.quant`` can tell."""
+        """True if the items are integers for numbers that only ``graph.quant`` defines."""
         return self.item_type in _QUANTIZED
 
     @functools.cached_property
     def is_written(self) -> bool:
-        """Whether an array of this shape and dtype is written with just this header unless another one is asked for."""
+        """True if this is the default header for an array of this shape and dtype."""
         return self.fields == _written(self.shape, self.dtype, self.data_type).fields
 
     @functools.cached_property
     def is_packed(self) -> bool:
-        """Whether the items are narrower than those of the array."""
+        """True if the items are narrower than those of the array."""
         return self.bits < 8 * self.dtype.itemsize
 
     @functools.cached_property
     def stored(self) -> np.dtype[np.generic]:
-        """The dtype of the items, or of the integers that they are packed from, in the machine's byte order."""
+        """Dtype of the items, or of the integers before packing, in native byte order."""
         return np.dtype(np.uint8) if self.dtype.kind == "b" else self.dtype
 
     @functools.cached_property
     def read(self) -> np.dtype[np.generic]:
-        """The dtype that items are read as: little-endian, or the machine's own where they are packed."""
+        """Dtype for reading items: little-endian, or native if they are packed."""
         return self.stored.newbyteorder("=" if self.is_packed else "<")
 
     @functools.cached_property
     def length(self) -> int:
-        """Bytes of the items."""
+        """Size of the items in bytes."""
         return (math.prod(self.shape) * self.bits + 7) // 8
 
     def holds(self, dtype: np.dtype[np.generic]) -> bool:
-        """Whether arrays of this dtype, in any byte order, come from files with this header."""
+        """Return whether arrays of this dtype, in any byte order, come from files with this header."""
         return dtype.newbyteorder("=") == self.dtype or (dtype == self.stored and not self.is_packed)
 
     def to_bytes(self) -> bytes:
-        """The 128 bytes."""
+        """Return the 128 bytes of the header."""
         start = _START.pack(_MAGIC, 1, 0, self.length, len(self.shape))
         extents = struct.pack(f"<{len(self.shape)}I", *self.shape)
         return (start + extents + self.fields).ljust(HEADER_SIZE, b"\0")
 
 
 def read_header(file: BufferedIOBase, size: int, name: str) -> TensorFileHeader:
-    """Read and check the header of a tensor file of ``size`` bytes; the file is then at its items.
+    """Read and check the header of a tensor file of ``size`` bytes; the file is then positioned at its items.
 
     Raises
     ------
     FormatError
-        The header is malformed, does not fit the size, or has an item type that is not read here.
+        The header is malformed, contradicts the size, or has an unsupported item type.
     """
     raw = file.read(HEADER_SIZE)
     if len(raw) < HEADER_SIZE:
@@ -170,7 +170,7 @@ def read_header(file: BufferedIOBase, size: int, name: str) -> TensorFileHeader:
 
 @functools.lru_cache(_MAX_CACHED)
 def _parsed(raw: bytes) -> TensorFileHeader:
-    """The header of 128 bytes; tensors of the same shape and item type share it. FormatError without a name."""
+    """Parse 128 bytes; tensors of the same shape and item type share the header. FormatError without a name."""
     magic, major, minor, length, rank = _START.unpack_from(raw)
     if magic != _MAGIC:
         raise FormatError(f"not an NNEF tensor file, it begins with {magic.hex(' ')} instead of 4e ef")
@@ -188,9 +188,9 @@ def _parsed(raw: bytes) -> TensorFileHeader:
 
 
 def _header(shape: tuple[int, ...], fields: bytes) -> TensorFileHeader:
-    """The header of a shape that goes on with these bytes, zero bytes at whose end may be missing.
+    """Return the header of a shape followed by these bytes, of which trailing zeros may be missing.
 
-    FormatError, without a name, for an item type that is not read here.
+    Raises FormatError, without a name, for an unsupported item type.
     """
     unused = 4 * (_MAX_RANK - len(shape))
     bits, item_type, vendor, parameter, _ = _ITEMS.unpack_from(fields.ljust(HEADER_SIZE, b"\0"), unused)
@@ -212,9 +212,9 @@ def _header(shape: tuple[int, ...], fields: bytes) -> TensorFileHeader:
 
 
 def read_data(file: BufferedIOBase, header: TensorFileHeader, name: str) -> Array:
-    """Read the items that follow a header into a new array.
+    """Read the items after a header into a new array.
 
-    FormatError when the file ends early, or has bits other than 0 after the last item.
+    Raises FormatError if the file ends early, or has nonzero bits after the last item.
     """
     array: npt.NDArray[Any] = np.empty(header.shape, header.read)
     if header.is_packed:
@@ -228,7 +228,7 @@ def read_data(file: BufferedIOBase, header: TensorFileHeader, name: str) -> Arra
 
 
 def _unpack(file: BufferedIOBase, part: Array, bits: int, name: str) -> None:
-    """Fill a part of an array of integers from items of fewer bits, which begin with a byte."""
+    """Fill a part of an integer array from packed items that start at a byte boundary."""
     packed = np.empty((part.size * bits + 7) // 8, np.uint8)
     fill(file, packed, name)
     stream = np.unpackbits(packed)
@@ -237,7 +237,7 @@ def _unpack(file: BufferedIOBase, part: Array, bits: int, name: str) -> None:
     width = 8 * part.dtype.itemsize
     wide = np.zeros((part.size, width), np.uint8)
     wide[:, :bits] = stream[: part.size * bits].reshape(-1, bits)
-    # From the top of the integer down, so that signs are extended.
+    # Shift from the top of the integer, so that signs are extended.
     integers: npt.NDArray[Any] = np.packbits(wide).view(part.dtype.newbyteorder(">"))
     part[...] = integers >> (width - bits)
 
@@ -248,9 +248,9 @@ def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> A
     Raises
     ------
     FormatError
-        It is malformed or has an item type that is not read here; the message begins with ``name``.
+        The file is malformed or has an unsupported item type; the message is prefixed with ``name``.
     LimitError
-        The array would exceed the budget.
+        The array exceeds the budget.
     """
     header = read_header(file, size, name)
     budget.tensor(header.shape, header.dtype.itemsize, name)
@@ -258,25 +258,25 @@ def read_tensor(file: BufferedIOBase, size: int, name: str, budget: Budget) -> A
 
 
 def header_of(array: Array, data_type: str | None, name: str, fields: str | None = None) -> TensorFileHeader:
-    """The header that an array is written with for a variable of a data type.
+    """Return the header for writing an array as a variable of a data type.
 
     Parameters
     ----------
     array : ndarray
-        Of any byte order.
+        Array in any byte order.
     data_type : str or None
-        ``scalar``, where integers are quantized values, ``integer`` or ``logical``, which is written with 1 bit each;
-        None where no graph tells: that of ``fields``, or else :data:`DATA_TYPES`.
+        ``scalar``, for which integers are quantized values, ``integer``, or ``logical``, which is written with 1 bit
+        each; None if there is no graph: that of ``fields``, or else :data:`DATA_TYPES`.
     name : str
-        What errors call the file.
+        Name of the file in errors.
     fields : str, optional
-        :attr:`TensorFileHeader.fields` of the file that the array came from, as hexadecimal digits. They are kept where
-        arrays of this dtype come from such files; otherwise the tensor has been converted since.
+        :attr:`TensorFileHeader.fields` of the source file in hexadecimal. They are used if arrays of this dtype come
+        from such files; otherwise the tensor was converted.
 
     Raises
     ------
     FormatError
-        A tensor file cannot hold the array; the data type does not fit; ``fields`` are no part of a header.
+        A tensor file cannot represent the array, the data type does not match, or ``fields`` are invalid.
     """
     if array.ndim > _MAX_RANK or array.size == 0:
         raise FormatError(f"shape {array.shape}; NNEF has at most {_MAX_RANK} extents, each at least 1", where=name)
@@ -298,7 +298,7 @@ def header_of(array: Array, data_type: str | None, name: str, fields: str | None
 
 
 def _digits(fields: str, rank: int) -> bytes:
-    """The bytes of hexadecimal digits; FormatError, without a name, where no header has them."""
+    """Return the bytes of hexadecimal digits; FormatError, without a name, if they do not fit into a header."""
     with contextlib.suppress(ValueError):
         decoded = bytes.fromhex(fields)
         if len(decoded) <= HEADER_SIZE - _START.size - 4 * rank:
@@ -307,7 +307,7 @@ def _digits(fields: str, rank: int) -> bytes:
 
 
 def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str) -> TensorFileHeader:
-    """The header of our own choice; its data type differs where no item type of the dtype has that one."""
+    """Return the default header; its data type differs if no item type of the dtype has the requested one."""
     bits = 1 if dtype.kind == "b" else 8 * dtype.itemsize
     item_type = _WRITTEN.get((dtype.kind, data_type))
     if item_type is None:
@@ -317,22 +317,22 @@ def _written(shape: tuple[int, ...], dtype: np.dtype[np.generic], data_type: str
 
 
 def write_tensor(file: BinaryIO, array: Array, header: TensorFileHeader, name: str) -> int:
-    """Write an array as a tensor file with a header of :func:`header_of`; returns the number of bytes.
+    """Write an array as a tensor file with a header of :func:`header_of`; return the number of bytes.
 
-    FormatError where an integer does not fit the bits of its item; part of the file is written by then.
+    Raises FormatError if an integer exceeds the bits of its item; part of the file is written by then.
     """
     file.write(header.to_bytes())
     for part in _parts(array):
         if header.is_packed:
             file.write(_pack(part.astype(header.stored, copy=False), header, name))
         else:
-            # Only parts of an array that is not contiguous or little-endian are copied.
+            # Copies only parts, and only of an array that is not contiguous or little-endian.
             file.write(part.astype(header.stored.newbyteorder("<"), copy=False).view(np.uint8).data)
     return HEADER_SIZE + header.length
 
 
 def _pack(part: npt.NDArray[Any], header: TensorFileHeader, name: str) -> memoryview:
-    """The items of a part of an array of integers, the first of which begins a byte."""
+    """Return the packed items of a part of an integer array, starting at a byte boundary."""
     width, signed = 8 * part.dtype.itemsize, int(part.dtype.kind == "i")
     least, most = -(signed << (header.bits - 1)), (1 << (header.bits - signed)) - 1
     if part.min() < least or part.max() > most:
@@ -342,7 +342,7 @@ def _pack(part: npt.NDArray[Any], header: TensorFileHeader, name: str) -> memory
 
 
 def _parts(array: Array) -> Iterator[Array]:
-    """One-dimensional parts in row-major order, views where the array is contiguous."""
+    """Yield one-dimensional parts in row-major order, as views if the array is contiguous."""
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     for start in range(0, array.size, _PART):
         yield flat[start : start + _PART]

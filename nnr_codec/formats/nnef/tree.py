@@ -1,8 +1,8 @@
-"""The syntax tree of an NNEF document (NNEF 1.0, 3.2).
+"""Syntax tree of an NNEF document (NNEF 1.0, 3.2).
 
-Every node has the offsets, in bytes, of its first byte and of the byte after its last; :func:`lexer.place` makes line
-and column of them. Nodes are equal when they are the same node. No branch is deeper than :data:`parser.MAX_NESTING`,
-however long the text is: chains of operators of the same precedence are one :class:`Operation`.
+Every node has the byte offsets of its start and of its end (exclusive); :func:`lexer.place` converts them to line and
+column. Nodes are compared by identity. No branch is deeper than :data:`parser.MAX_NESTING` for any length of text,
+because a chain of operators of the same precedence is one :class:`Operation`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A part of the text, from ``start`` to before ``end``."""
+    """Part of the text, from ``start`` to before ``end``."""
 
     start: int
     end: int
@@ -22,14 +22,14 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Identifier(Node):
-    """An identifier, which is never a keyword."""
+    """Identifier, which is never a keyword."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class Literal(Node):
-    """A number without sign (int or float as it is written), a string with its escapes resolved, or a logical."""
+    """Number without sign (int or float as written), string with escapes resolved, or logical."""
 
     value: bool | int | float | str
 
@@ -50,7 +50,7 @@ class Tuple(Node):
 
 @dataclass(slots=True, eq=False)
 class Unary(Node):
-    """``+``, ``-`` or ``!`` before an operand; a negative number is one."""
+    """``+``, ``-`` or ``!`` before an operand; also used for negative numbers."""
 
     operator: str
     operand: Expression
@@ -87,7 +87,7 @@ class Comprehension(Node):
 
 @dataclass(slots=True, eq=False)
 class Subscript(Node):
-    """``value[first]``, or ``value[first:last]`` where ``is_range``, with either left out at will."""
+    """``value[first]``, or ``value[first:last]`` if ``is_range``; both bounds are optional."""
 
     value: Expression
     first: Expression | None
@@ -97,7 +97,7 @@ class Subscript(Node):
 
 @dataclass(slots=True, eq=False)
 class Builtin(Node):
-    """``shape_of``, ``length_of``, ``range_of`` or the name of a primitive type, with its one argument."""
+    """``shape_of``, ``length_of``, ``range_of`` or the name of a primitive type, with its argument."""
 
     function: str
     argument: Expression
@@ -105,7 +105,7 @@ class Builtin(Node):
 
 @dataclass(slots=True, eq=False)
 class Argument(Node):
-    """An argument; ``name`` is None for a positional one."""
+    """Argument; ``name`` is None for a positional one."""
 
     name: Identifier | None
     value: Expression
@@ -113,7 +113,7 @@ class Argument(Node):
 
 @dataclass(slots=True, eq=False)
 class Invocation(Node):
-    """``operation<generic>(arguments)``; ``generic`` is a type name or ``"?"``, or empty where there is none."""
+    """``operation<generic>(arguments)``; ``generic`` is a type name, ``"?"``, or empty."""
 
     operation: Identifier
     generic: str
@@ -133,13 +133,13 @@ Expression: TypeAlias = (
     | Builtin
     | Invocation
 )
-#: The left side of an assignment: identifiers, and arrays and tuples of them.
+#: Left side of an assignment: identifiers, and arrays and tuples of them.
 Target: TypeAlias = Identifier | Array | Tuple
 
 
 @dataclass(slots=True, eq=False)
 class Primitive(Node):
-    """``integer``, ``scalar``, ``logical``, ``string`` or ``?``; and ``tensor`` alone, as the grammar has it."""
+    """``integer``, ``scalar``, ``logical``, ``string`` or ``?``; and ``tensor`` alone, as in the grammar."""
 
     name: str
 
@@ -178,25 +178,25 @@ class Assignment(Node):
 
 @dataclass(slots=True, eq=False)
 class Variable(Node):
-    """A ``variable`` of a graph (NNEF 1.0, 4.1.3).
+    """``variable`` of a graph (NNEF 1.0, 4.1.3).
 
-    In the body of a graph, one node takes the place of an :class:`Assignment` whose 12 nodes are of the usual form,
-    because a model has one for each tensor; :func:`parser.assignment_of` returns these.
+    In the body of a graph, one such node replaces an :class:`Assignment` with 12 nodes of the usual form, because a
+    model has one for each tensor; :func:`parser.assignment_of` returns the full nodes.
 
     Parameters
     ----------
     start, end : int
-        The range of the assignment, or of the invocation of a variable in a larger expression.
+        Range of the assignment, or of the invocation of a variable in a larger expression.
     call : int
-        The start of the invocation.
+        Start of the invocation.
     identifier : str
-        The tensor it is assigned to; empty for one that stands inside an expression.
+        Tensor to which it is assigned; empty inside an expression.
     dtype : str
         ``"scalar"``, ``"integer"`` or ``"logical"``.
     shape : tuple of int
         At most eight extents, each at least 1.
     label : str
-        The label, with escapes resolved.
+        Label with escapes resolved.
     """
 
     call: int
@@ -208,7 +208,7 @@ class Variable(Node):
 
 @dataclass(slots=True, eq=False)
 class Parameter(Node):
-    """A parameter or a result of a fragment; only parameters have defaults, which are made of literals."""
+    """Parameter or result of a fragment; only parameters have defaults, which consist of literals."""
 
     name: Identifier
     type: Type
@@ -217,9 +217,9 @@ class Parameter(Node):
 
 @dataclass(slots=True, eq=False)
 class Fragment(Node):
-    """A fragment; ``body`` is None for one that is only declared.
+    """Fragment; ``body`` is None if it is only declared.
 
-    ``generic`` tells ``<?>``, and ``generic_default`` is the type name of ``<? = type>`` or empty.
+    ``generic`` is True for ``<?>``, and ``generic_default`` is the type name of ``<? = type>`` or empty.
     """
 
     name: Identifier
@@ -232,7 +232,7 @@ class Fragment(Node):
 
 @dataclass(slots=True, eq=False)
 class GraphDefinition(Node):
-    """The graph."""
+    """Graph definition."""
 
     name: Identifier
     parameters: tuple[Identifier, ...]
@@ -242,19 +242,19 @@ class GraphDefinition(Node):
 
 @dataclass(slots=True, eq=False)
 class Extension(Node):
-    """``extension text;``: names with blanks or commas between them, or whatever a vendor has put there."""
+    """``extension text;``: names separated by blanks or commas, or any text of a vendor."""
 
     text: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The words of the text; for Khronos' extensions, their names."""
+        """Words of the text; for Khronos extensions, their names."""
         return tuple(self.text.replace(",", " ").split())
 
 
 @dataclass(slots=True, eq=False)
 class Document(Node):
-    """All of it; ``version`` is as it is written."""
+    """Complete document; ``version`` is as written."""
 
     version: str
     extensions: tuple[Extension, ...]
@@ -271,7 +271,7 @@ class Entry(Node):
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """The expressions that an expression is directly made of, in the order of the text."""
+    """Return the direct subexpressions of an expression, in the order of the text."""
     match expression:
         case Array(items=items) | Tuple(items=items) | Operation(operands=items):
             return items
@@ -290,7 +290,7 @@ def children(expression: Expression) -> tuple[Expression, ...]:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """An expression and all that is in it, each before what it is made of, in the order of the text."""
+    """Yield an expression and all its subexpressions, parents first, in the order of the text."""
     waiting = [expression]
     while waiting:
         node = waiting.pop()

@@ -1,8 +1,8 @@
-"""The types of NNEF (NNEF 1.0, 3.3.1): what may be cast to what, and what a generic type stands for.
+"""Types of NNEF (NNEF 1.0, 3.3.1): casts, and the deduction of generic types.
 
-A type is the name of a primitive type, a tensor, an array or a tuple. None is a type that is not known, which fits
-everywhere, so that one mistake is told once. The same holds of ``?`` in the body of a generic fragment, which is not
-checked for every type it may stand for.
+A type is the name of a primitive type, a tensor, an array or a tuple. None is an unknown type, which matches
+everything, so that one mistake is reported once. The same applies to ``?`` in the body of a generic fragment, which is
+not checked for every possible type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import tree
 
 @dataclass(frozen=True, slots=True)
 class TensorOf:
-    """``tensor<item>``; ``item`` is empty for ``tensor<>``, None where it is not known."""
+    """``tensor<item>``; ``item`` is empty for ``tensor<>``, None if unknown."""
 
     item: str | None
 
@@ -37,17 +37,17 @@ class TupleOf:
 
 Type: TypeAlias = str | TensorOf | ArrayOf | TupleOf | None
 
-#: The type of ``[]``, which can be cast to every array.
+#: Type of ``[]``, which can be cast to every array.
 EMPTY = ArrayOf("")
 GENERIC = "?"
 SHAPE = ArrayOf("integer")
 
-# Of how many types a type may be made; no text needs more, and comparing types costs no more than this.
+# Maximum number of parts of a type, which limits the cost of comparisons; no text needs more.
 _LARGEST = 64
 
 
 def declared(node: tree.Type) -> Type:
-    """The type that a declaration says."""
+    """Return the type in a declaration."""
     match node:
         case tree.Primitive(name=name):
             return TensorOf("") if name == "tensor" else name
@@ -60,12 +60,12 @@ def declared(node: tree.Type) -> Type:
 
 
 def array_of(item: Type) -> Type:
-    """An array; not known where its type would be too large."""
+    """Return an array type; unknown if it would be too large."""
     return ArrayOf(item) if _size(item) < _LARGEST else None
 
 
 def tuple_of(items: list[Type]) -> Type:
-    """A tuple; not known where its type would be too large."""
+    """Return a tuple type; unknown if it would be too large."""
     if len(items) >= _LARGEST or sum(map(_size, items)) >= _LARGEST:
         return None
     return TupleOf(tuple(items))
@@ -81,7 +81,7 @@ def _size(type_: Type) -> int:
 
 
 def parts(type_: Type) -> Iterable[Type]:
-    """The primitive and tensor types that a type is made of."""
+    """Yield the primitive and tensor types in a type."""
     match type_:
         case ArrayOf(item=item):
             yield from parts(item)
@@ -93,17 +93,17 @@ def parts(type_: Type) -> Iterable[Type]:
 
 
 def is_attribute(type_: Type) -> bool:
-    """Whether no tensor is in a type."""
+    """Return whether a type contains no tensor."""
     return not any(isinstance(part, TensorOf) for part in parts(type_))
 
 
 def is_generic(type_: Type) -> bool:
-    """Whether ``?`` is in a type."""
+    """Return whether a type contains ``?``."""
     return any(part in (GENERIC, TensorOf(GENERIC)) for part in parts(type_))
 
 
 def substitute(type_: Type, generic: str | None) -> Type:
-    """A type with what ``?`` stands for in its place."""
+    """Replace ``?`` in a type."""
     match type_:
         case TensorOf(item=item):
             return TensorOf(generic) if item == GENERIC else type_
@@ -115,7 +115,7 @@ def substitute(type_: Type, generic: str | None) -> Type:
 
 
 def castable(source: Type, target: Type) -> bool:
-    """Whether a value of one type may stand where another one is asked for (3.3.1, type casting)."""
+    """Return whether a value of one type may be used for another one (3.3.1, type casting)."""
     if source is target or source is None or target is None or GENERIC in (source, target):
         return True
     match source, target:
@@ -131,14 +131,14 @@ def castable(source: Type, target: Type) -> bool:
 
 
 def common(one: Type, other: Type) -> tuple[Type, bool]:
-    """The common type of two, and whether there is one (3.3.1)."""
+    """Return the common type of two types, and whether there is one (3.3.1)."""
     if castable(one, other):
         return other, True
     return (one, True) if castable(other, one) else (None, False)
 
 
 def candidates(parameter: Type, argument: Type) -> set[str | None]:
-    """What ``?`` of a parameter would have to be for an argument; None where that is not known."""
+    """Return the possible types for ``?`` in a parameter, given an argument; None if unknown."""
     match parameter, argument:
         case TensorOf(item=item), _ if item == GENERIC:
             return {
@@ -157,7 +157,7 @@ def candidates(parameter: Type, argument: Type) -> set[str | None]:
 
 
 def spelled(type_: Type) -> str:
-    """A type as the language writes it."""
+    """Return a type in NNEF notation."""
     match type_:
         case TensorOf(item=item):
             return f"tensor<{'?' if item is None else item}>"

@@ -1,7 +1,7 @@
-"""Everything that is wrong with an NNEF model: its texts, its labels, its tensor files (NNEF 1.0.3, chapter 6).
+"""Validation of an NNEF model: its texts, labels and tensor files (NNEF 1.0.3, chapter 6).
 
-The rules are in :mod:`rules`, what a document means is in :mod:`check`; here the files of a model are walked. What a
-syntax error hides is not looked for.
+The rules are in :mod:`rules`, the semantic checks in :mod:`check`; this module iterates over the files of a model.
+Faults hidden by a syntax error are not reported.
 """
 
 from __future__ import annotations
@@ -35,48 +35,48 @@ def validate(source: Path | BinaryIO, limits: Limits | None = None) -> ModelRepo
     Parameters
     ----------
     source : Path or seekable binary file
-        A directory, a tar, a gzipped tar, or the text of a graph; of a text alone no tensor files are asked for.
+        A directory, a tar, a gzipped tar, or the text of a graph; for a text alone, tensor files are not required.
     limits : Limits, optional
-        What the model may cost.
+        Resource limits for the model.
 
     Returns
     -------
     ModelReport
-        All that was found, at most :data:`rules.MOST` of each rule. Shapes are not propagated through operations.
+        All findings, at most :data:`rules.MOST` per rule. Shapes are not propagated through operations.
 
     Raises
     ------
     FormatError
         The container is malformed.
     LimitError
-        The model asks for more than the limits permit.
+        The model exceeds the limits.
     OSError
-        It cannot be read.
+        The model cannot be read.
     """
     limits = limits or Limits()
     return _Validator(open_container(source, limits), limits).run()
 
 
 def validate_texts(graph: bytes, quantization: bytes | None = None, limits: Limits | None = None) -> ModelReport:
-    """Check the texts of a model without its tensor files; what is told and raised is that of :func:`validate`."""
+    """Check the texts of a model without its tensor files; results and errors are those of :func:`validate`."""
     texts = {GRAPH: graph} if quantization is None else {GRAPH: graph, QUANT: quantization}
     return _Validator(_Texts(texts), limits or Limits()).run()
 
 
 @dataclass(frozen=True)
 class _Texts:
-    """A container of texts alone."""
+    """Container with texts only."""
 
     texts: dict[str, bytes]
     files: tuple[str, ...] = ()
     text_only: bool = True
 
     def members(self, paths: Iterable[str]) -> Generator[tuple[str, Stream, int]]:
-        """Nothing."""
+        """Yield nothing."""
         yield from ()
 
     def only(self, paths: Iterable[str]) -> None:
-        """Nothing."""
+        """Return None."""
 
 
 class _Validator:
@@ -84,10 +84,10 @@ class _Validator:
         self.container, self.limits = container, limits
         self.findings = ModelFindings()
         self.names = frozenset(container.files)
-        self.groups: dict[str, list[Declared]] = {}  # variables by label, case ignored
+        self.groups: dict[str, list[Declared]] = {}  # variables by label in folded case
 
     def run(self) -> ModelReport:
-        """Check everything."""
+        """Check the whole model."""
         document, checker = self.graph()
         quantization = self.quantization(document)
         wanted = {GRAPH, QUANT}
@@ -105,7 +105,7 @@ class _Validator:
             self.findings.add(rule, message, file, line, column, clause)
 
     def refused(self, error: FormatError, rule: str, file: str) -> None:
-        """Add what a reader of a text refuses."""
+        """Add the error of a reader of a text."""
         if not error.line:
             rule = "text"
         elif isinstance(error, VersionError):
@@ -142,7 +142,7 @@ class _Validator:
     # Variables and their files
 
     def labels(self, checker: Checker) -> None:
-        """Check labels, and sort variables by them."""
+        """Check labels and group variables by them."""
         fine: list[str] = []
         for variable in checker.variables:
             if variable.label is None:
@@ -165,7 +165,7 @@ class _Validator:
             self.tell("label-path", str(error), GRAPH)
 
     def data(self, checker: Checker, listed: frozenset[str]) -> set[str]:
-        """Check the tensor files; returns their paths."""
+        """Check the tensor files; return their paths."""
         groups: list[dict[str, Declared]] = []
         for variables in self.groups.values():
             groups.append({})
@@ -191,14 +191,14 @@ class _Validator:
         return wanted
 
     def path(self, label: str) -> str:
-        """Where the tensor file of a label is, or ought to be; empty where it can be nowhere."""
+        """Return the actual or expected path of a label's tensor file; empty if there can be none."""
         try:
             return present_path(label_path(label), self.names)
         except FormatError:
             return ""
 
     def file(self, path: str, variable: Declared, budget: Budget) -> TensorFileHeader | None:
-        """Check a tensor file; its header where that can be read."""
+        """Check a tensor file; return its header if that is readable."""
         try:
             with contextlib.closing(self.container.members([path])) as members:
                 _, stream, size = next(members)
@@ -216,14 +216,14 @@ class _Validator:
         return header
 
     def digest(self, path: str, header: TensorFileHeader) -> bytes:
-        """What is equal where the type and the items of two files are."""
+        """Return a digest of the type and items of a tensor file."""
         with contextlib.closing(self.container.members([path])) as members:
             _, stream, size = next(members)
             read_header(stream, size, path)
             return hashlib.sha256(header.dtype.str.encode() + read_data(stream, header, path).tobytes()).digest()
 
     def strangers(self, wanted: set[str]) -> None:
-        """Tell of files that no variable needs; those in or below something whose name begins with a dot are none."""
+        """Report files that no variable needs; hidden files and folders are ignored."""
         for path in self.container.files:
             if path in wanted or is_hidden(path):
                 continue
@@ -238,9 +238,9 @@ class _Validator:
 
 
 class _QuantizationChecker(Checker):
-    """Checks operations in ``graph.quant``: the tensor that they quantize is no argument, all others are named.
+    """Checker of operations in ``graph.quant``: the quantized tensor is not an argument, and all arguments are named.
 
-    Tensors may be given as arrays of numbers, as for channels (NNEF 1.0.5, 5.3).
+    Tensors may be given as arrays of numbers, for example per channel (NNEF 1.0.5, 5.3).
     """
 
     def signature(self, call: Invocation) -> Signature | None:
@@ -266,7 +266,7 @@ class _QuantizationChecker(Checker):
 
 
 def _item(parameter: Type, given: Type) -> Type:
-    """The type of the numbers where an array of them stands for a tensor."""
+    """Return the type of the numbers if an array of them stands for a tensor."""
     while isinstance(parameter, TensorOf) and isinstance(given, ArrayOf):
         given = given.item
     return given

@@ -1,8 +1,8 @@
-"""ONNX models: a serialized ModelProto, its data in it or in files beside it (ISO/IEC 15938-17:2024, Annex B).
+"""ONNX models: a serialized ModelProto, with its data inside or in other files (ISO/IEC 15938-17:2024, Annex B).
 
-The topology is the ModelProto byte for byte, but for the data of its tensors, which are taken out (errata N9);
-:mod:`.graph` tells of which. No package is needed for that: protocol buffers are read here, so that decoders come to
-the same tensors on every machine, and models may be larger than the memory, and than 2 GiB.
+The topology is the ModelProto byte for byte, without the data of those tensors that become model tensors (errata N9);
+see :mod:`.graph`. Protocol buffers are parsed here, without packages, so that decoders find the same tensors on every
+machine, and models may exceed the memory and 2 GiB.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ READS = "a .onnx file, with external data"
 TOPOLOGY = "onnx"
 NEEDS_TOPOLOGY = True
 
-#: What the name of the file of data ends in.
+#: Suffix of the name of the data file.
 DATA_SUFFIX = ".data"
 
-# Fields of a ModelProto that may stand before its graph, with their wire types, and that of the graph.
+# Fields of a ModelProto that may precede its graph, with their wire types, and the fields of the graph.
 _HEAD = {1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 8: LENGTH, 14: LENGTH}
 _IR_VERSION, _GRAPH = 1, 7
 _OF_GRAPH = (1, 2, 5, 10, 11, 12, 13, 14, 15, 16)
 _MAX_VERSION = 1000
-# A file with more fields before its graph is none of these.
+# Maximum number of fields before the graph.
 _MAX_HEAD = 4096
-#: The kinds of arrays that may become tensors of each kind.
+#: Kinds of arrays permitted for each kind of tensor.
 _KINDS = {"f": "f", "i": "iu", "u": "iu", "b": "biu"}
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this begins with a version, and then has a graph, as a ModelProto does."""
+    """Return whether the source starts like a ModelProto, with a version followed by a graph."""
     if isinstance(source, Path) and not source.is_file():
         return False
     with opened_file(source) as file:
@@ -73,7 +73,7 @@ def _begins_well(source: Source) -> bool:
         number, wire = key >> 3, key & 7
         value, at = source.varint(at, source.size)
         if number == _GRAPH and wire == LENGTH:
-            # The rest may not have arrived; what there is tells.
+            # The rest may not have arrived yet; the beginning decides.
             key, _ = source.varint(at, source.size)
             return value > 0 and key >> 3 in _OF_GRAPH and key & 7 == LENGTH
         if _HEAD.get(number) != wire:
@@ -83,17 +83,17 @@ def _begins_well(source: Source) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a model; of a path its tensors are read on access. All is kept (``strict``).
+    """Read a model; tensors of a path are read on access. Everything is kept, so ``strict`` has no effect.
 
-    One whose data have all been taken out gives a model without tensors.
+    A model whose data are all removed gives a model without tensors.
 
     Raises
     ------
     FormatError
-        It is malformed, data do not fit the shape and type of their tensor, or files of them are not there, or not
-        below the model's folder; or ``ml_dtypes`` is needed and not installed (MissingDependencyError).
+        The file is malformed, data do not match the shape and type of their tensor, or data files are missing or
+        outside the model's folder; or ``ml_dtypes`` is required and not installed (MissingDependencyError).
     LimitError
-        It asks for more than the limits permit.
+        The file exceeds the limits.
     """
     with opened_file(source) as file:
         parsed = Source(file, limits)
@@ -112,7 +112,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """What is left of a model without data, whether they are there or not; raises as :func:`load`."""
+    """Read a model without its data, which may be missing; errors are those of :func:`load`."""
     with opened_file(source) as file:
         parsed = Source(file, limits)
         return _topology(parsed, read_graph(parsed, limits).layout, limits)
@@ -125,7 +125,7 @@ def _topology(source: Source, layout: Layout, limits: Limits) -> Topology:
 
 
 def _entry(slot: Slot, budget: Budget, file: int = 0) -> Entry:
-    """Where a tensor is; FormatError unless it has data of a type that there is, LimitError."""
+    """Return the location of a tensor; FormatError if it has no data or an unsupported type, LimitError."""
     what, items = f"tensor {slot.name[:80]!a}", slot.items
     if slot.place is None:
         raise FormatError(f"{what} has no data")
@@ -146,7 +146,7 @@ def _read(file: BinaryIO, slot: Slot, entry: Entry) -> Array:
 
 
 def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> LazyTensors:
-    """The tensors of a path, after a look at all files that their data are in."""
+    """Return the tensors of a path, after checking all files with their data."""
     files = [(Path(os.path.realpath(path)), state(file))]
     sizes, numbers, entries = [os.fstat(file.fileno()).st_size], {"": 0}, {}
     for slot in slots:
@@ -170,12 +170,12 @@ def _lazy(path: Path, file: BinaryIO, slots: list[Slot], budget: Budget) -> Lazy
 
 # ------------------------------------------------------------------------------------------------ writing
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model, with data beside it where its source had such or 2 GiB are not enough: all in one file.
+    """Write a model; data go to a second file if the source had external data or 2 GiB are exceeded.
 
     Raises
     ------
     FormatError
-        The model has no ONNX graph, or lacks a tensor of it, or has one that does not fit its shape or type.
+        The model has no ONNX graph, lacks one of its tensors, or has one that does not match its shape or type.
     """
     location = neighbour(path.name) + DATA_SUFFIX
     found = plan(model, location)
@@ -188,18 +188,19 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def write(model: Model, file: BinaryIO) -> None:
-    """Write a model with all its data to a file that need not be seekable; raises as :func:`save`."""
+    """Write a model with all its data to a file that need not be seekable; errors are those of :func:`save`."""
     write_plan(plan(model, None), model, file, None)
 
 
 # ------------------------------------------------------------------------------------------------ topologies
 def owns(topology: Topology) -> bool:
-    """Whether a topology is one of this format, which has a number."""
+    """Return whether a topology has this format, which has a number."""
     return topology.format == NAME
 
 
 def wiring(topology: Topology) -> Wiring:
-    """What a model without data says of its tensors; FormatError or LimitError if it is malformed."""
+    """Return the information of a model without data about its tensors; FormatError or LimitError if it is
+    malformed."""
     graph = read_graph(Source(without_zero(topology.data), Limits()), Limits())
     slots = graph.layout.slots
     return Wiring(
@@ -210,9 +211,9 @@ def wiring(topology: Topology) -> Wiring:
 
 
 def channels(topology: Topology, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Channels, ...]:
-    """Which channels of the network could be removed, where some tensors have other shapes.
+    """Return the channels that could be removed (:mod:`.channels`); ``shapes`` replaces declared shapes.
 
-    Raises FormatError or LimitError for a model that is malformed.
+    Raises FormatError or LimitError for a malformed model.
     """
     data = without_zero(topology.data)
     graph = read_graph(Source(data, Limits()), Limits(), whole=True)

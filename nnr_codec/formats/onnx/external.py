@@ -1,4 +1,4 @@
-"""Where files of an ONNX model's data may be: in the model's folder or below it, wherever the program runs."""
+"""Locations of an ONNX model's data files: in the model's folder or below it, on every system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 1024
 
 
 def find(model: Path, location: str) -> Path:
-    """The file of a location; FormatError unless it names a regular file beside the model, or in a folder below."""
+    """Return the file of a location; FormatError unless it is a regular file in the model's folder or below it."""
     what = f"external data {location[:80]!a}"
     parts = location.split("/")
     if len(location) > _LONGEST or any(part in ("", ".", "..") for part in parts):

@@ -1,7 +1,7 @@
-"""What of a serialized ModelProto is replaced when its tensors are taken out, or put in: ranges of its bytes.
+"""Byte ranges of a serialized ModelProto that are replaced when its tensors are removed or inserted.
 
-All else is copied, known or unknown, so that a model comes back as it was. The lengths of the messages around what is
-replaced are written again, in as few bytes as they have.
+All other bytes, including unknown fields, are copied, so that a model is restored exactly. The lengths of enclosing
+messages are rewritten in the minimum number of bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 from ..protobuf import LENGTH, message, varint
 from .tensor import Items
 
-# Fields of a TensorProto.
+# Field numbers of TensorProto.
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 
 
 class Place(NamedTuple):
-    """Where the items of a tensor are: in this file (``location`` is empty), or in another one beside it."""
+    """Location of the items of a tensor: in this file (``location`` is empty), or in another file beside it."""
 
     location: str
     start: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Length(NamedTuple):
-    """The length of a message: ``start`` and ``stop`` of itself, and ``end`` of the message."""
+    """Length field of a message: its range ``start`` to ``stop``, and ``end`` of the message."""
 
     start: int
     stop: int
@@ -36,23 +36,23 @@ class Length(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A tensor whose items are taken out: the field that holds them, or the first that tells where they are.
+    """Tensor whose items are removed: the field with its items, or the first field with their location.
 
     Parameters
     ----------
     start, stop : int
-        The range of that field.
+        Byte range of that field.
     name : str
-        Of the tensor in the model.
+        Name of the tensor in the model.
     items : Items
     place : Place or None
-        Where they are; None where they have been taken out.
+        Location of the items; None if they were removed.
     external : bool
-        They are not in the model's own file.
+        True if the items are in another file.
     located : bool
-        There is a :class:`Location`.
+        True if there is a :class:`Location`.
     dims : tuple of (int, int)
-        The ranges of the fields that say the shape.
+        Byte ranges of the fields with the shape.
     """
 
     start: int
@@ -67,7 +67,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class Location:
-    """The field data_location of the tensor of a slot."""
+    """Field data_location of the tensor of a slot."""
 
     start: int
     stop: int
@@ -76,7 +76,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Other:
-    """A range that is replaced by ``data``."""
+    """Range that is replaced by ``data``."""
 
     start: int
     stop: int
@@ -87,7 +87,7 @@ Patch = Length | Slot | Location | Other
 
 
 class Part(NamedTuple):
-    """What stands in place of a patch: ``head``, and then ``nbytes`` of items."""
+    """Replacement of a patch: ``head``, followed by ``nbytes`` of items."""
 
     head: bytes
     nbytes: int = 0
@@ -95,25 +95,25 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The bytes of a model, ``size`` in all, and what is replaced of them, in order."""
+    """Bytes of a model, ``size`` in total, and the patches in order."""
 
     size: int
     patches: list[Patch] = field(default_factory=list)
 
     @property
     def slots(self) -> list[Slot]:
-        """The tensors that are taken out, in order."""
+        """Removed tensors, in order."""
         return [patch for patch in self.patches if isinstance(patch, Slot)]
 
     def emptied(self) -> list[Part]:
-        """What stands in place of the patches when all items are taken out; lengths are still to be composed."""
+        """Return the replacements for a model without items; lengths are computed by :meth:`composed`."""
         return [_emptied(patch) for patch in self.patches]
 
     def composed(self, parts: Sequence[Part]) -> tuple[list[Part], int]:
-        """The same parts with the lengths that they make, and the size of all."""
+        """Return the parts with updated length fields, and the total size."""
         found, patches = list(parts), self.patches
         starts = [patch.start for patch in patches]
-        growth = [0] * (len(patches) + 1)  # of all from there on
+        growth = [0] * (len(patches) + 1)  # growth from each patch to the end
         for place in range(len(patches) - 1, -1, -1):
             patch = patches[place]
             if isinstance(patch, Length):
@@ -124,7 +124,7 @@ class Layout:
         return found, self.size + growth[0]
 
     def joined(self, read: Callable[[int, int], bytes], parts: Sequence[Part]) -> Iterator[tuple[bytes, Patch | None]]:
-        """The bytes, of which ``read`` gives ranges, in order; after each, items of a patch may follow."""
+        """Yield the bytes in order, read with ``read``; each range may be followed by items of a patch."""
         at = 0
         for patch, part in zip(self.patches, parts, strict=True):
             yield read(at, patch.start) + part.head, patch
@@ -134,7 +134,7 @@ class Layout:
 
 @cache
 def _empty(number: int) -> Part:
-    """A field without items."""
+    """Return a field without items."""
     return Part(message(number, b""))
 
 
@@ -150,19 +150,19 @@ def _emptied(patch: Patch) -> Part:
 
 
 def located(slot: Slot, external: bool) -> Part:
-    """What the field data_location becomes."""
-    # What was not said of an external tensor, that its data are here, need not be said.
+    """Return the replacement of the field data_location."""
+    # For an external tensor, the default value, which means the model's own file, can be omitted.
     there = external or not slot.external
     return Part(varint(_DATA_LOCATION << 3) + varint(int(external)) if there else b"")
 
 
 def inside(slot: Slot, nbytes: int) -> Part:
-    """A slot with so many bytes of items in the model's own file."""
+    """Return a slot with ``nbytes`` of items in the model's own file."""
     return Part(varint(slot.items.field << 3 | LENGTH) + varint(nbytes), nbytes)
 
 
 def outside(slot: Slot, location: str, offset: int, nbytes: int) -> Part:
-    """A slot with its items in another file."""
+    """Return a slot with its items in another file."""
     told = (("location", location), ("offset", str(offset)), ("length", str(nbytes)))
     texts = (message(1, key.encode()) + message(2, text.encode()) for key, text in told)
     head = b"".join(message(_EXTERNAL_DATA, text) for text in texts)

@@ -1,4 +1,4 @@
-"""One TensorProto: what it says of its items, and where they are."""
+"""Parser of a TensorProto: properties and location of its items."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ..protobuf import LENGTH, LONGEST, VARINT, Field, Source, signed, unpacked
 from .layout import Location, Other, Patch, Place, Slot
 from .tensor import DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, TYPES, UINT64_DATA, Items, items_of
 
-#: So many items, at most, stay where they are if they say structure.
+#: Maximum number of items of a tensor that stays in the topology as structure.
 SMALL = 16
 
 _DIMS, _DATA_TYPE, _SEGMENT, _STRING_DATA, _NAME, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 3, 6, 8, 13, 14
-# To the shape in a ValueInfoProto: TypeProto, TypeProto.Tensor, TensorShapeProto; of that a Dimension and its value.
+# Path to the shape in a ValueInfoProto: TypeProto, TypeProto.Tensor, TensorShapeProto; then Dimension and its value.
 _TO_SHAPE, _DIM, _DIM_VALUE = (2, 1, 2), 1, 1
-# Types of the items of constants that graphs are followed by.
+# Item types of constants whose values graph analysis needs.
 _READ = ("int32", "int64", "float32")
 _DATA = (FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, DOUBLE_DATA, UINT64_DATA)
 _EXTERNAL = 1
-_MAX_FIELDS = 64  # of those that tell one thing
+_MAX_FIELDS = 64  # maximum number of fields with the same meaning
 _MAX_SIZE = (1 << 63) - 1
 _MAX_DIGITS = 19
 
 
 @dataclass(slots=True)
 class Tensor:
-    """The fields of a TensorProto, in the order of the file.
+    """Fields of a TensorProto, in file order.
 
     Parameters
     ----------
     name : str
     type : int
-        data_type.
+        The field data_type.
     shape : tuple of int
     dims, data, entries, locations : tuple of Field
-        Those that say the shape, hold the items, tell of another file, and say whether there is one.
+        Fields with the shape, the items, the external location, and the flag for external data.
     is_external : bool
     is_strange : bool
-        There is a segment, or there are strings.
+        True if the tensor has a segment or strings.
     """
 
     name: str = ""
@@ -60,7 +60,7 @@ class Tensor:
 
 
 def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
-    """Read a TensorProto but for its items; FormatError, LimitError."""
+    """Read a TensorProto without its items; FormatError, LimitError."""
     tensor = Tensor()
     for part in source.fields(found.body, found.end):
         if part.number == _DIMS:
@@ -82,7 +82,7 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
         elif part.number in (_SEGMENT, _STRING_DATA):
             tensor.is_strange = True
         elif part.number in _DATA:
-            # Of more than one it matters only that there are more.
+            # Two are enough to know that there is more than one.
             tensor.data = (*tensor.data[:1], part)
     return tensor
 
@@ -90,10 +90,10 @@ def read_tensor(source: Source, found: Field, limits: Limits) -> Tensor:
 def patches_of(
     source: Source, tensor: Tensor, name: str, claim: Callable[[str], str], *, constant: bool
 ) -> list[Patch]:
-    """What is replaced where the items of a tensor are taken out; nothing where they stay.
+    """Return the patches that remove the items of a tensor; empty if they stay.
 
-    ``claim`` gives the name that the tensor has in the model, once. Raises FormatError where shape, type and number of
-    bytes do not go together.
+    ``claim`` returns the unique name of the tensor in the model. Raises FormatError if shape, type and number of bytes
+    do not match.
     """
     what = f"tensor {name[:80]!a}"
     if tensor.type not in TYPES or tensor.is_strange:
@@ -126,23 +126,23 @@ def patches_of(
 
 
 def check_inside(tensor: Tensor, what: str) -> None:
-    """FormatError where the items of a tensor that stays are in another file, which nothing carries."""
+    """Raise FormatError if the items of a tensor that stays are in another file, which cannot be stored."""
     is_lost = tensor.is_external
     if is_lost:
         raise FormatError(f"{what}: its data are in another file, and cannot be carried")
 
 
 class Constant(NamedTuple):
-    """A tensor of few items that stays where it is: its shape, and its items where they are of :data:`_READ`."""
+    """Small tensor that stays in the topology: its shape, and its items if their type is in :data:`_READ`."""
 
     shape: tuple[int, ...]
     values: tuple[float, ...] = ()
 
 
 def constant_of(source: Source, tensor: Tensor) -> Constant | None:
-    """What a tensor holds of which :func:`patches_of` replaces nothing; None where it is large, or no array.
+    """Return the value of a tensor that :func:`patches_of` leaves in place; None if it is large, or not an array.
 
-    Raises FormatError where there are not as many items as its shape says.
+    Raises FormatError if the number of items does not match the shape.
     """
     if tensor.type not in TYPES or tensor.is_strange or tensor.is_external:
         return None
@@ -159,7 +159,7 @@ def constant_of(source: Source, tensor: Tensor) -> Constant | None:
 
 
 def extents_of(source: Source, found: Field, limits: Limits) -> tuple[int, ...]:
-    """The shape that a ValueInfoProto declares, 0 for what it does not say; empty where it declares none."""
+    """Return the shape in a ValueInfoProto, with 0 for unknown extents; empty if it declares none."""
     path = path_to_shape(source, found)
     extents: list[int] = []
     for dim in source.fields(path[-1].body, path[-1].end) if path else ():
@@ -173,7 +173,7 @@ def extents_of(source: Source, found: Field, limits: Limits) -> tuple[int, ...]:
 
 
 def path_to_shape(source: Source, found: Field) -> list[Field]:
-    """TypeProto, TypeProto.Tensor and TensorShapeProto of a ValueInfoProto; nothing where they are not there once."""
+    """Return TypeProto, TypeProto.Tensor and TensorShapeProto of a ValueInfoProto; empty unless each occurs once."""
     path: list[Field] = []
     for place in _TO_SHAPE:
         inner: Field | None = None
@@ -189,21 +189,21 @@ def path_to_shape(source: Source, found: Field) -> list[Field]:
 
 
 def _inside(tensor: Tensor) -> tuple[Field, ...]:
-    """The field that holds the items; none where they are not as serializers of protocol buffers write them."""
+    """Return the field with the items; empty if they are not in the usual form of protocol buffers."""
     known = (RAW_DATA, TYPES[tensor.type].field)
     is_plain = len(tensor.data) == 1 and tensor.data[0].wire == LENGTH and tensor.data[0].number in known
     return tensor.data if is_plain else ()
 
 
 def _stays(items: Items, constant: bool) -> bool:
-    """Whether a tensor with items in the model says structure rather than weights."""
+    """Return whether a tensor in the model is structure rather than weights."""
     if constant or items.stored.kind != "f":
         return prod(items.shape) <= SMALL
     return not items.shape
 
 
 def _external(tensor: Tensor, what: str) -> tuple[Field, ...]:
-    """The fields that tell of another file."""
+    """Return the fields with the location in another file."""
     if tensor.data:
         raise FormatError(f"{what}: its data are in the model and in another file")
     if not tensor.entries:
@@ -212,7 +212,7 @@ def _external(tensor: Tensor, what: str) -> tuple[Field, ...]:
 
 
 def _place(source: Source, tensor: Tensor, items: Items, what: str) -> Place | None:
-    """Where the items are in which file; None where that has been taken out."""
+    """Return file and location of the items; None if they were removed."""
     if all(entry.body == entry.end for entry in tensor.entries):
         return None
     told = dict(_entry(source, entry) for entry in tensor.entries)
@@ -224,7 +224,7 @@ def _place(source: Source, tensor: Tensor, items: Items, what: str) -> Place | N
 
 
 def _entry(source: Source, found: Field) -> tuple[str, str]:
-    """Key and value of a StringStringEntryProto."""
+    """Return key and value of a StringStringEntryProto."""
     if found.wire != LENGTH:
         raise FormatError(f"field {found.number} at byte {found.start} is no message")
     texts = {1: "", 2: ""}
@@ -241,14 +241,14 @@ def _decimal(text: str, what: str) -> int:
 
 
 def number(found: Field) -> int:
-    """The value of a field that is one integer."""
+    """Return the value of an integer field."""
     if found.wire != VARINT:
         raise FormatError(f"field {found.number} at byte {found.start} is no integer")
     return signed(found.value)
 
 
 def integers(source: Source, found: Field, most: int) -> list[int]:
-    """The values, of which there are at most so many, of a field of integers, packed or not."""
+    """Return the values of an integer field, packed or not, with at most ``most`` values."""
     if found.wire == VARINT:
         return [found.value]
     if found.wire != LENGTH:
@@ -262,7 +262,7 @@ def integers(source: Source, found: Field, most: int) -> list[int]:
 
 
 def once(seen: dict[int, Field], found: Field) -> None:
-    """Take in a field that a message has once; FormatError where it is there again, or is no message or text."""
+    """Register a field that must be unique in a message; FormatError if it is repeated, or not a message or string."""
     if found.number in seen:
         raise FormatError(f"field {found.number} at byte {found.start} is there twice")
     if found.wire != LENGTH:

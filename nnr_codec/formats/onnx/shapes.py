@@ -1,7 +1,7 @@
-"""Gives tensors of a serialized ModelProto other shapes, and edits what else says them.
+"""Changes of tensor shapes in a serialized ModelProto, with all dependent declarations.
 
-That are the inputs of the graph that are called as such tensors, and the attribute ``group`` of convolutions with
-filters for each channel alone. What the graph says of the values between its operations is removed.
+These are graph inputs with the names of such tensors, and the attribute ``group`` of depthwise convolutions.
+Declarations of intermediate values are removed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .graph import Graph, Node
 from .layout import Layout, Length, Other, Patch
 from .proto import path_to_shape
 
-# Of ModelProto, GraphProto, NodeProto and AttributeProto,
+# Field numbers of ModelProto, GraphProto, NodeProto and AttributeProto,
 _GRAPH, _NODE, _INPUT, _INFO, _ATTRIBUTE, _ATTRIBUTE_NAME, _INT = 7, 1, 11, 13, 5, 1, 3
 # of ValueInfoProto, TypeProto.Tensor, TensorShapeProto and Dimension; of TensorProto.
 _VALUE_NAME, _SHAPE, _DIM, _DIM_VALUE, _DIMS = 1, 2, 1, 1, 1
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Shape]) -> bytes:
-    """A model without items, that was read as a whole, in which the tensors of these names have other shapes."""
+    """Return a model without items in which the named tensors have other shapes; the graph must be read completely."""
     source = Source(data, Limits.unlimited())
     changes: set[Patch] = {patch for patch in graph.layout.patches if isinstance(patch, Length)}
     for slot in graph.layout.slots:
@@ -47,7 +47,7 @@ def with_shapes(data: bytes, graph: Graph, shapes: Mapping[str, Shape]) -> bytes
 
 
 def _grouped(source: Source, found: Field, node: Node, values: Mapping[str, tuple[Shape, Shape]]) -> Iterator[Patch]:
-    """What changes in a convolution with filters for each channel alone, of which there are others now."""
+    """Yield the changes of a depthwise convolution whose number of filters has changed."""
     before, after = values.get(node.inputs[1], ((), ())) if len(node.inputs) > 1 else ((), ())
     groups = node.attributes.get("group", 1)
     if node.operation not in ("Conv", "ConvTranspose") or not isinstance(groups, int) or groups < 2:
@@ -69,7 +69,7 @@ def _grouped(source: Source, found: Field, node: Node, values: Mapping[str, tupl
 
 
 def _declared(source: Source, found: Field, values: Mapping[str, tuple[Shape, Shape]]) -> Iterator[Patch]:
-    """What changes in an input that is called as a tensor."""
+    """Yield the changes of an input with the name of a tensor."""
     names = [source.text(part) for part in source.fields(found.body, found.end) if part.number == _VALUE_NAME]
     path = path_to_shape(source, found)
     if path and names and names[-1] in values:

@@ -1,4 +1,4 @@
-"""Items of ONNX tensors: their types, and how they stand in raw data and in the fields of their kind (TensorProto)."""
+"""Items of ONNX tensors: their types, and their form in raw data and in typed fields (TensorProto)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...model import Array
 from .. import fill, lazy
 from ..protobuf import LONGEST, lengths, packed, unpacked
 
-#: The fields of a TensorProto that hold items.
+#: Fields of a TensorProto with items.
 FLOAT_DATA, INT32_DATA, INT64_DATA, RAW_DATA, DOUBLE_DATA, UINT64_DATA = 4, 5, 7, 9, 10, 11
 
-# Items, or bytes of varints, that are converted at a time.
+# Number of items, or bytes of varints, converted at a time.
 _CHUNK = 1 << 18
 
 
 class ItemType(NamedTuple):
-    """What arrays of a type are, by name, and the field beside ``raw_data`` that may hold its items."""
+    """Array type of an item type, and the field other than ``raw_data`` that may contain its items."""
 
     name: str
     field: int
@@ -34,8 +34,8 @@ def _types(*names: str, field: int = INT32_DATA) -> list[ItemType]:
     return [ItemType(name, field) for name in names]
 
 
-#: Types by number (TensorProto.DataType). FLOAT4E2M1 and FLOAT8E8M0 are carried as their bit patterns; strings,
-#: complex numbers and floats of 6 bits are not carried as tensors.
+#: Types by number (TensorProto.DataType). FLOAT4E2M1 and FLOAT8E8M0 are stored as bit patterns; strings, complex
+#: numbers and 6-bit floats do not become tensors.
 TYPES = dict(
     zip(
         (1, 11, 6, 7, 12, 13, 2, 3, 4, 5, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26),
@@ -55,15 +55,15 @@ TYPES = dict(
 
 
 class Items(NamedTuple):
-    """How the items of a tensor stand in a file.
+    """Form of the items of a tensor in a file.
 
     Parameters
     ----------
     type : str
-        The name of a :class:`~nnr_codec.dtypes.StoredType`.
+        Name of a :class:`~nnr_codec.dtypes.StoredType`.
     shape : tuple of int
     field : int
-        The field that they are the value of; :data:`RAW_DATA` also for those in other files.
+        Field that contains them; :data:`RAW_DATA` also for items in other files.
     """
 
     type: str
@@ -72,17 +72,17 @@ class Items(NamedTuple):
 
     @property
     def stored(self) -> StoredType:
-        """The type of the array."""
+        """Type of the array."""
         return STORED_TYPES[self.type]
 
     @property
     def per_value(self) -> int:
-        """How many items share a byte of raw data, or a varint."""
+        """Number of items per byte of raw data, or per varint."""
         return 8 // self.stored.bits if self.stored.bits in (2, 4) else 1
 
     @property
     def raw_size(self) -> int:
-        """Bytes of the raw data."""
+        """Size of the raw data in bytes."""
         return -(-prod(self.shape) // self.per_value) * self.stored.itemsize
 
     @property
@@ -92,11 +92,11 @@ class Items(NamedTuple):
 
     @property
     def is_varints(self) -> bool:
-        """Whether their size depends on their values."""
+        """True if the size depends on the values."""
         return self.field not in (RAW_DATA, FLOAT_DATA, DOUBLE_DATA)
 
     def check_size(self, nbytes: int, what: str) -> None:
-        """FormatError where so many bytes cannot be these items."""
+        """Raise FormatError if ``nbytes`` cannot be the size of these items."""
         least = most = self.raw_size
         if self.is_varints:
             least = -(-prod(self.shape) // self.per_value)
@@ -106,7 +106,7 @@ class Items(NamedTuple):
             raise FormatError(f"{what}: {nbytes:,} bytes; {self.stored.name} of shape {self.shape} has {wanted}")
 
     def read(self, file: BinaryIO, nbytes: int, what: str) -> Array:
-        """The array of the next ``nbytes`` of a file; FormatError, which begins with ``what``, where they are none."""
+        """Read an array of ``nbytes`` from a file; FormatError, prefixed with ``what``, if the data is invalid."""
         if self.is_varints:
             return self._of_patterns(self._of_varints(file, nbytes, what), what)
         if self.per_value > 1:
@@ -118,7 +118,7 @@ class Items(NamedTuple):
         return self._of_patterns(items.astype(self.stored.pattern, copy=False), what)
 
     def _of_patterns(self, items: npt.NDArray[np.unsignedinteger], what: str) -> Array:
-        """The array of bit patterns; those of less than 8 bits without sign."""
+        """Return the array of bit patterns, which are unsigned for items of less than 8 bits."""
         stored = self.stored
         if stored.kind == "b" and np.any(items > 1):
             raise FormatError(f"{what}: a byte is neither 0 nor 1, as booleans are")
@@ -131,7 +131,7 @@ class Items(NamedTuple):
         return items.astype(stored.dtype)
 
     def _of_varints(self, file: BinaryIO, nbytes: int, what: str) -> npt.NDArray[np.unsignedinteger]:
-        """The bit patterns of varints."""
+        """Return the bit patterns of varints."""
         stored, per_value = self.stored, self.per_value
         count = -(-prod(self.shape) // per_value)
         found, at, rest = np.empty(count, stored.pattern), 0, np.empty(0, np.uint8)
@@ -151,20 +151,20 @@ class Items(NamedTuple):
         return _separate(found, stored.bits)[: prod(self.shape)] if per_value > 1 else found
 
     def _narrow(self, values: npt.NDArray[np.uint64], what: str) -> npt.NDArray[np.unsignedinteger]:
-        """The bit patterns that varints stand for; FormatError where they have more bits."""
+        """Return the bit patterns for varints; FormatError for values that are too large."""
         narrow = values.astype(self.stored.pattern)
         if not np.array_equal(self._wide(narrow), values):
             raise FormatError(f"{what}: a value that {self.stored.name} does not hold")
         return narrow
 
     def _wide(self, patterns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint64]:
-        """What bit patterns are as varints: negative integers have 64 bits, all other patterns their own."""
+        """Return bit patterns as varint values: negative integers have 64 bits, all other patterns are unchanged."""
         if self.stored.kind == "i" and self.stored.bits >= 8:
             return patterns.view(f"i{patterns.itemsize}").astype(np.int64).view(np.uint64)
         return patterns.astype(np.uint64)
 
     def size_of(self, array: Array) -> int:
-        """Bytes of an array as these items."""
+        """Return the size of an array in this form, in bytes."""
         if not self.is_varints:
             return self.raw_size
         patterns = self._patterns(array)
@@ -181,7 +181,7 @@ class Items(NamedTuple):
             file.write(packed(self._wide(patterns[at : at + _CHUNK])).data)
 
     def _patterns(self, array: Array) -> npt.NDArray[np.unsignedinteger]:
-        """The bit patterns, of less than 8 bits several in a byte."""
+        """Return the bit patterns; several items of less than 8 bits share a byte."""
         patterns = bit_patterns(array)
         return _join(patterns, self.stored.bits) if self.per_value > 1 else patterns
 
@@ -191,13 +191,13 @@ items_of = lru_cache(1024)(Items)
 
 
 def _separate(data: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.unsignedinteger]:
-    """The items of bytes, the lowest bits first, in a byte each."""
+    """Unpack the items of bytes, lowest bits first, to one byte each."""
     parts = [data >> np.uint8(shift) & np.uint8((1 << bits) - 1) for shift in range(0, 8, bits)]
     return np.stack(parts, axis=1).reshape(-1)
 
 
 def _join(items: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.unsignedinteger]:
-    """Several items in a byte; the bits of the last one that no item has are 0."""
+    """Pack several items into each byte; unused bits of the last one are 0."""
     per_byte = 8 // bits
     padded = np.zeros(-(-len(items) // per_byte) * per_byte, np.uint8)
     padded[: len(items)] = items & np.uint8((1 << bits) - 1)
@@ -209,7 +209,7 @@ def _join(items: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.u
 
 @dataclass(frozen=True, slots=True)
 class Entry(lazy.Entry):
-    """Where the items of a tensor are.
+    """Location of the items of a tensor.
 
     Parameters
     ----------
@@ -220,6 +220,6 @@ class Entry(lazy.Entry):
     field: int = RAW_DATA
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The tensor; FormatError, which begins with ``what``, where the file has not the items of one."""
+        """Read the tensor; FormatError, prefixed with ``what``, if the items are invalid."""
         file.seek(self.start)
         return Items(self.type, self.shape, self.field).read(file, self.nbytes, what)

@@ -1,4 +1,4 @@
-"""Puts tensors into a serialized ModelProto whose items were taken out."""
+"""Insertion of tensors into a serialized ModelProto whose items were removed."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from .graph import Graph, read_graph
 from .layout import Layout, Location, Part, Slot, inside, located, outside
 from .shapes import with_shapes
 
-#: No serialized message is larger.
+#: Maximum size of a serialized message in bytes.
 LARGEST = (1 << 31) - 1
-#: Fewer bytes do not go to another file where the source's did not.
+#: Minimum size in bytes of a tensor that is moved to another file although the source had it inside.
 SMALLEST = 1024
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a file will be.
+    """Layout of a file to write.
 
     Parameters
     ----------
     data : bytes
         The model without items.
     layout : Layout
-        Of that.
+        Layout of ``data``.
     parts : list of Part
-        What stands in place of its patches.
+        Replacements of the patches.
     outside : frozenset of str
-        The tensors that go to another file.
+        Names of the tensors that go to another file.
     sizes : mapping of str to int
-        Bytes of those that do not.
+        Sizes of the other tensors in bytes.
     """
 
     data: bytes
@@ -51,13 +51,13 @@ class Plan:
 
 
 def plan(model: Model, location: str | None) -> Plan:
-    """What is written of a model, with data in the file ``location`` where its source had, or there are too many.
+    """Plan the file of a model; data go to the file ``location`` if they were external or are too large.
 
-    Without a location all stand in the model's own file. Tensors are asked for whose size depends on their values, and
-    all of them by :func:`write_plan`.
+    Without a location, all data go to the model's own file. Tensors are read only if their size depends on their
+    values; :func:`write_plan` reads all of them.
 
-    Warns (FormatWarning) of metadata and ties, which are left out. Raises FormatError for a model that has no graph,
-    whose tensors are not those of its graph, or that is too large.
+    Issues a FormatWarning for metadata and ties, which are lost. Raises FormatError if the model has no graph, does not
+    match its graph, or is too large.
     """
     check_topology("onnx", model.topology)
     warn_of_loss(model, "an ONNX model", "topology")
@@ -85,14 +85,14 @@ def plan(model: Model, location: str | None) -> Plan:
 
 
 def _read(data: bytes, *, whole: bool = False) -> Graph:
-    """A model without items; LimitError where it grows."""
-    # The bytes are the caller's own by now; what they make may still be many times as much.
+    """Parse a model without items; LimitError if it expands too much."""
+    # The bytes were accepted before, but the parsed model may be many times as large.
     limits = replace(Limits.unlimited(), max_topology_bytes=max(len(data), Limits().max_topology_bytes))
     return read_graph(Source(data, limits), limits, whole=whole)
 
 
 def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None) -> None:
-    """Write a model, and in the order of the graph the data that go to another file."""
+    """Write a model, and the external data in graph order."""
     for data, patch in found.layout.joined(lambda start, end: found.data[start:end], found.parts):
         file.write(data)
         if isinstance(patch, Slot):
@@ -108,7 +108,7 @@ def write_plan(found: Plan, model: Model, file: BinaryIO, other: BinaryIO | None
 def _parts(
     layout: Layout, sizes: Mapping[str, int], chosen: frozenset[str], location: str | None
 ) -> tuple[list[Part], int]:
-    """What stands in place of the patches, and the size of the file."""
+    """Return the replacements of the patches, and the size of the file."""
     parts, offset = layout.emptied(), 0
     for place, patch in enumerate(layout.patches):
         if isinstance(patch, Location):
@@ -124,7 +124,7 @@ def _parts(
 
 # ------------------------------------------------------------------------------------------------ tensors
 def _check(model: Model, slots: Sequence[Slot]) -> None:
-    """Raise FormatError unless the model has the tensors of its graph, as far as can be told without reading them."""
+    """Raise FormatError unless the model has the tensors of its graph, as far as known without reading them."""
     for slot in slots:
         if slot.name not in model.tensors:
             raise FormatError(f"the model has no tensor {slot.name[:80]!a}, which its graph has")
@@ -137,9 +137,9 @@ def _check(model: Model, slots: Sequence[Slot]) -> None:
 
 
 def _check_fit(dtype: np.dtype[Any], shape: tuple[int, ...], slot: Slot) -> None:
-    """Raise FormatError unless a tensor may stand in a slot; of integers their values decide."""
+    """Raise FormatError unless a tensor matches a slot; integers are also checked by value later."""
     what, wanted = f"tensor {slot.name[:80]!a}", slot.items.stored
-    # Extents of 1 carry no meaning to decoders that know no scalars.
+    # Extents of 1 are ignored, because decoders may not know scalars.
     if [extent for extent in shape if extent != 1] != [extent for extent in slot.items.shape if extent != 1]:
         raise FormatError(f"{what} has shape {shape}; the graph says {slot.items.shape}")
     stored = stored_type(dtype)
@@ -151,7 +151,7 @@ def _check_fit(dtype: np.dtype[Any], shape: tuple[int, ...], slot: Slot) -> None
 
 
 def _fitted(array: Array, slot: Slot) -> Array:
-    """An array in the shape and type that the graph says; FormatError where that cannot be."""
+    """Return an array in the shape and type of the graph; FormatError if that is impossible."""
     _check_fit(array.dtype, array.shape, slot)
     wanted, array = slot.items.stored, array.reshape(slot.items.shape)
     if array.dtype == wanted.dtype:

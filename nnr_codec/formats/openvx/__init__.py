@@ -1,9 +1,9 @@
-"""Folders for the OpenVX neural network extension 1.2.1: a file for each tensor, their dimensions, a client in C.
+"""Folders for the OpenVX neural network extension 1.2.1: one file per tensor, their dimensions, and a client in C.
 
-Written only, and from any model whose floats are Q7.8, fixed-point numbers of 16 bits with 8 for the fraction, which
-``fixed_point`` of the encoder makes them. The memory layout of the extension is that of row-major arrays, its order of
-dimensions the reverse. ``tensors.json`` says what vxCreateTensor has to be told; ``client.h`` and ``client.c`` create
-and load the tensors, and build the layers of an NNEF graph with the functions of the extension.
+Write-only, for any model whose floats are Q7.8, 16-bit fixed-point numbers with 8 fraction bits, as produced by the
+option ``fixed_point``. The memory layout of the extension is row-major, with dimensions in reverse order.
+``tensors.json`` has the arguments of vxCreateTensor; ``client.h`` and ``client.c`` create and load the tensors, and
+build the layers of an NNEF graph with the functions of the extension.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ SUFFIXES = (".openvx",)
 DESCRIPTION = "OpenVX neural network extension 1.2.1: tensors, and a client in C"
 READS = ""
 
-#: The file by which a folder is known as one of these.
+#: File that identifies such a folder.
 MARKER = "tensors.json"
-#: How many names a warning tells, and how many characters of each.
+#: Maximum number of names in a warning, and of characters of each.
 LISTED, LONGEST = 8, 200
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a folder; without an NNEF graph, or with operations that have no layer, a FormatWarning says so.
+    """Write a folder; a FormatWarning reports a missing NNEF graph, or operations without a layer.
 
-    Batch normalizations that add an offset and nothing else become biases, and their tensors are left out.
+    Batch normalizations that only add an offset become biases, and their tensors are omitted.
 
-    Raises FormatError, which names the tensor, for floats that are not exactly Q7.8, and for other types but int8 and
-    uint8; for tensors without elements; and for a graph that is malformed.
+    Raises FormatError, naming the tensor, for floats that are not exactly Q7.8, for types other than int8 and uint8,
+    and for empty tensors; also for a malformed graph.
     """
     network = _network(model)
     tensors = describe(model, network)
@@ -59,7 +59,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def _network(model: Model) -> Network:
-    """The layers of a model's graph; none where it has none."""
+    """Return the layers of a model's graph; empty without a graph."""
     topology = model.topology
     if topology is None or topology.format != "nnef":
         _warn("there is no NNEF graph: the client creates and loads the tensors, and builds no layers")
@@ -78,7 +78,7 @@ def _network(model: Model) -> Network:
 
 
 def _warn(message: str) -> None:
-    """Warn whoever called :func:`nnr_codec.formats.save`."""
+    """Issue a warning for the caller of :func:`nnr_codec.formats.save`."""
     warnings.warn(message, FormatWarning, stacklevel=5)
 
 
@@ -89,7 +89,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _description(tensors: list[VxTensor], network: Network) -> dict[str, Any]:
-    """The content of ``tensors.json``."""
+    """Return the content of ``tensors.json``."""
     signals = network.signals
     return {
         "extension": "OpenVX neural network extension 1.2.1",

@@ -1,4 +1,4 @@
-"""Arguments of operations of NNEF, and what comes of them: windows, shapes, numbers."""
+"""Arguments of NNEF operations, and the windows, shapes and numbers computed from them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from math import prod
 
 from ...topology.graph import Value
 
-#: vx_nn_rounding_type_e.
+#: Values of vx_nn_rounding_type_e.
 FLOOR, CEILING = "VX_NN_DS_SIZE_ROUNDING_FLOOR", "VX_NN_DS_SIZE_ROUNDING_CEILING"
-#: The largest number that float32 holds, and the least one above 0 of full precision.
+#: Largest float32 number, and smallest positive normal float32 number.
 LARGEST, LEAST = 2.0**128 - 2.0**104, 2.0**-126
 
-#: The largest stride and the like.
+#: Maximum of strides, dilations and paddings.
 MOST = 1 << 32
 
 Shape = tuple[int, ...]
 
 
 class NoLayerError(Exception):
-    """The extension has no function for an operation with these arguments; its result may have a shape all the same."""
+    """The extension has no function for an operation with these arguments; the shape of its result may be known."""
 
     def __init__(self, shape: Shape | None = None) -> None:
         super().__init__()
@@ -29,21 +29,22 @@ class NoLayerError(Exception):
 
 @dataclass(frozen=True)
 class Window:
-    """What a window does along one dimension.
+    """Window of an operation along one dimension.
 
     Parameters
     ----------
     output : int
-        The extent of the result.
+        Extent of the result.
     before : int
-        Padding that leads to it on both sides.
+        Padding on both sides that gives this extent.
     is_padded : bool
-        Whether a window reaches beyond the input.
+        True if a window extends beyond the input.
     dilation : int
     roundings : frozenset of str
-        By which of them the extension comes to the output, and from it to the stride (vxConvolutionLayer).
+        Rounding modes with which the extension computes the output, and the stride from the output
+        (vxConvolutionLayer).
     is_trivial : bool
-        It changes nothing.
+        True if the window changes nothing.
     """
 
     output: int
@@ -56,16 +57,16 @@ class Window:
 
 @dataclass(frozen=True)
 class Spread:
-    """What a deconvolution does along one dimension.
+    """Deconvolution along one dimension.
 
     Parameters
     ----------
     output : int
-        The extent of the result.
+        Extent of the result.
     padding, more : int
-        What is cut off on each side, and how much less on the last one (a_x or a_y of the extension).
+        Number of items removed on each side, and the reduction of that on the last side (a_x or a_y of the extension).
     is_possible : bool
-        Whether the extension comes to the same result.
+        True if the extension computes the same result.
     """
 
     output: int
@@ -75,12 +76,12 @@ class Spread:
 
 
 def windows(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Window]:
-    """The windows of an operation; NoLayerError where its arguments are not known, or there is no output."""
+    """Return the windows of an operation; NoLayerError for unknown arguments or an empty output."""
     stride, dilation, pads = _steps(value, len(extents), kernel)
     found = []
     for k in range(len(extents)):
         reach = (kernel[k] - 1) * dilation[k] + 1
-        if pads is None:  # as much as makes the output the input by the stride (NNEF 1.0, 4.3.1)
+        if pads is None:  # padding for output = input / stride (NNEF 1.0, 4.3.1)
             output = -(-extents[k] // stride[k])
             total = max((output - 1) * stride[k] + reach - extents[k], 0)
             before, after = total // 2, total - total // 2
@@ -97,7 +98,7 @@ def windows(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Window]
 
 
 def spreads(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Spread]:
-    """What a deconvolution does; NoLayerError where its arguments are not known, or there is no output."""
+    """Return the spreads of a deconvolution; NoLayerError for unknown arguments or an empty output."""
     stride, dilation, pads = _steps(value, len(extents), kernel)
     found = []
     for k in range(len(extents)):
@@ -113,7 +114,7 @@ def spreads(value: Value, extents: Shape, kernel: Sequence[int]) -> list[Spread]
 
 
 def _steps(value: Value, rank: int, kernel: Sequence[int]) -> tuple[list[int], list[int], list[tuple[int, int]] | None]:
-    """Stride, dilation and padding of so many dimensions; of the latter None where it is left open."""
+    """Return stride, dilation and padding of ``rank`` dimensions; None for automatic padding."""
     stride, dilation = (integers(value, name, []) or [1] * rank for name in ("stride", "dilation"))
     pads = padding(value)
     if {len(stride), len(dilation), len(kernel)} != {rank} or len(pads or stride) != rank:
@@ -126,7 +127,7 @@ def _steps(value: Value, rank: int, kernel: Sequence[int]) -> tuple[list[int], l
 
 
 def _roundings(span: int, stride: int, output: int) -> frozenset[str]:
-    """The roundings by which ``span / stride + 1`` is the output, and the stride the least one for which it is."""
+    """Return the roundings for which ``span / stride + 1`` is the output, with the smallest such stride."""
     found = set()
     if span >= 0:
         if span // stride + 1 == output and (output == 1 or span // output + 1 == stride):
@@ -137,7 +138,7 @@ def _roundings(span: int, stride: int, output: int) -> frozenset[str]:
 
 
 def reshaped(value: Value, shape: Shape) -> Shape:
-    """The shape after ``copy``, ``reshape``, ``squeeze`` or ``unsqueeze``; NoLayerError where it is not known."""
+    """Return the shape after ``copy``, ``reshape``, ``squeeze`` or ``unsqueeze``; NoLayerError if unknown."""
     extents = list(shape)
     if value.operation == "reshape":
         extents = _reshape(value, shape)
@@ -157,7 +158,7 @@ def reshaped(value: Value, shape: Shape) -> Shape:
 
 
 def _reshape(value: Value, shape: Shape) -> list[int]:
-    """The extents that a reshape of all axes asks for: 0 is what it was, and one of -1 what is left."""
+    """Return the extents of a reshape of all axes: 0 keeps an extent, and -1 takes the rest."""
     wanted = integers(value, "shape")
     all_axes = integers(value, "axis_start", [0]) == [0] and integers(value, "axis_count", [-1]) == [-1]
     if not all_axes or wanted.count(-1) > 1 or any(not extent for extent in wanted[len(shape) :]):
@@ -168,7 +169,7 @@ def _reshape(value: Value, shape: Shape) -> list[int]:
 
 
 def integers(value: Value, name: str, default: Sequence[int] | None = None) -> list[int]:
-    """An argument that is an array of integers, or one; NoLayerError where it is not known, or not given."""
+    """Return an argument that is an integer or an array of integers; NoLayerError if it is unknown or missing."""
     given = value.inputs.get(name)
     if given is None and default is not None:
         return list(default)
@@ -180,7 +181,7 @@ def integers(value: Value, name: str, default: Sequence[int] | None = None) -> l
 
 
 def padding(value: Value) -> list[tuple[int, int]] | None:
-    """The pairs of a padding; None where it is left open. NoLayerError for others."""
+    """Return the padding pairs; None for automatic padding, NoLayerError for other values."""
     given = value.inputs.get("padding")
     if given is None or given.items == []:
         return None
@@ -193,7 +194,7 @@ def padding(value: Value) -> list[tuple[int, int]] | None:
 
 
 def number(value: Value | None) -> float | None:
-    """A number within the range of float32; None for anything else."""
+    """Return a number in the range of float32; None for anything else."""
     constant = value.constant if value else None
     if isinstance(constant, bool) or not isinstance(constant, int | float) or not abs(constant) <= LARGEST:
         return None
@@ -201,7 +202,7 @@ def number(value: Value | None) -> float | None:
 
 
 def string(value: Value, name: str, default: str) -> str:
-    """An argument that is a string; NoLayerError where it is not known."""
+    """Return a string argument; NoLayerError if it is unknown."""
     given = value.inputs.get(name)
     if given is None:
         return default
@@ -211,7 +212,7 @@ def string(value: Value, name: str, default: str) -> str:
 
 
 def flag(value: Value, name: str) -> bool:
-    """A logical argument that is false unless it is given; NoLayerError where it is not known."""
+    """Return a logical argument with default False; NoLayerError if it is unknown."""
     given = value.inputs.get(name)
     if given is None:
         return False

@@ -1,10 +1,10 @@
-"""From an NNEF graph to layers of the extension (2.1.4 of its text, version 1.2.1).
+"""Conversion of an NNEF graph to layers of the extension (2.1.4 of its text, version 1.2.1).
 
-What a layer cannot do stays with whoever uses the client, as an operation between tensors that the client leaves open:
-groups, borders other than zeros, more padding before than the outputs agree with, strides that the extents of input and
-output do not tell (the extension has no argument for them), and operations that it does not know. A bias that is added
-by itself is one of the layer. So is the offset of a batch normalization that is folded into nothing but that: mean 0,
-variance 1 - epsilon, scale 1 and no bias before it.
+Operations that a layer cannot perform are left to the user of the client, as operations between tensors that the client
+leaves open. These are groups, borders other than zeros, padding that does not agree with the outputs, strides that do
+not follow from the extents of input and output (the extension has no argument for them), and unknown operations. A
+separately added bias becomes the bias of the layer. So does the offset of a batch normalization that only adds it after
+folding: mean 0, variance 1 - epsilon, scale 1 and no bias before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .arguments import (
 from .network import Layer, Network, Parameters
 from .signals import NORMALIZING, Wire, Wires
 
-#: Activations (vx_nn_activation_function_e) by operation; of all, a and b have to be positive.
+#: Activations (vx_nn_activation_function_e) by operation; a and b must be positive for all of them.
 ACTIVATIONS = {
     "relu": "VX_NN_ACTIVATION_RELU",
     "sigmoid": "VX_NN_ACTIVATION_LOGISTIC",
@@ -44,14 +44,14 @@ ACTIVATIONS = {
     "sqr": "VX_NN_ACTIVATION_SQUARE",
     "sqrt": "VX_NN_ACTIVATION_SQRT",
 }
-#: Sizes that vxNormalizationLayer takes.
+#: Sizes that vxNormalizationLayer supports.
 NORMALIZED = (3, 5, 7)
-#: Channels of a batch normalization whose values are looked at.
+#: Maximum number of channels of a batch normalization whose values are read.
 LONGEST = 1 << 16
 
 
 def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
-    """The tensors whose values say whether a batch normalization is folded."""
+    """Return the tensors whose values determine whether a batch normalization is folded."""
     found: dict[str, None] = {}
     for value in flow(graph).values:
         if value.operation == "batch_normalization":
@@ -65,12 +65,12 @@ def vectors_of(graph: Graph, parameters: Parameters) -> list[str]:
 
 
 def build(graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> Network:
-    """The layers of a graph; ``vectors`` has the values of :func:`vectors_of`."""
+    """Return the layers of a graph; ``vectors`` has the values of :func:`vectors_of`."""
     return _Builder(graph, parameters, vectors).network
 
 
 class _Builder(Wires):
-    """Goes through a graph, from what its results are computed from."""
+    """Traversal of a graph in the order of computation."""
 
     def __init__(self, graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
         super().__init__(graph, parameters, vectors)
@@ -105,7 +105,7 @@ class _Builder(Wires):
         self.network.folded -= self.roles.keys()
 
     def take(self, value: Value) -> Wire | None:
-        """What an operation gives; None where that is not known."""
+        """Return the result of an operation; None if it is unknown."""
         try:
             if value.operation not in self.layers:
                 raise NoLayerError(self.shape_of(value))
@@ -116,7 +116,7 @@ class _Builder(Wires):
                 return None  # arithmetic of constants
             self.network.left[value.text] += 1
             if value.operation == "batch_normalization" and (names := self.idle(value)):
-                self.network.folded.update(names)  # it adds its offset, whatever comes before it
+                self.network.folded.update(names)  # it adds its offset in any case
             for wire in taken:
                 if wire:
                     self.network.outputs[wire.signal] = None
@@ -146,7 +146,8 @@ class _Builder(Wires):
         return self.weighted(Layer("convolution", source.signal, 0, name, arguments=arguments), value, result)
 
     def deconvolution(self, value: Value) -> Wire:
-        """The filter is correlated with the input between whose items zeros are; that of NNEF is convolved with it."""
+        """Add a deconvolution; the extension correlates the zero-interleaved input with the filter, NNEF convolves
+        it."""
         source, name, shape = self.wire(value, "input"), *self.filter(value, "filter")
         if len(source.shape) != 4 or len(shape) != 4 or integers(value, "output_shape", []):
             raise NoLayerError
@@ -167,7 +168,7 @@ class _Builder(Wires):
         source, name, shape = self.wire(value, names[0]), *self.filter(value, names[1])
         if len(source.shape) != 2 or len(shape) != 2:
             raise NoLayerError
-        in_rows = not is_matmul or flag(value, "transposeB")  # of one output each, as the extension has them
+        in_rows = not is_matmul or flag(value, "transposeB")  # one row per output, as in the extension
         result = (source.shape[0], shape[0] if in_rows else shape[1])
         dims = self.network.signals[source.signal].dims
         flat = dims == (source.shape[1], source.shape[0])
@@ -186,8 +187,8 @@ class _Builder(Wires):
         is_max, border = value.operation == "max_pool", string(value, "border", "constant")
         *others, y, x = along
         rounding = next((each for each in (FLOOR, CEILING) if each in x.roundings & y.roundings), None)
-        # The extension pads with zeros; what its windows do beyond these, it does not say. A maximum that is not
-        # negative does not depend on either.
+        # The extension pads with zeros and does not define windows beyond the padding. A maximum of nonnegative values
+        # depends on neither.
         padded = x.is_padded or y.is_padded
         alike = rounding == FLOOR and (border == "constant" or not padded)
         safe = rounding is not None and is_max and source.signal in self.not_negative
@@ -205,7 +206,7 @@ class _Builder(Wires):
         return self.pooled(value, source, (batch, channels, 1, 1), "VX_NN_POOLING_AVG", width, height, 0, 0, FLOOR)
 
     def pooled(self, value: Value, source: Wire, shape: Shape, *arguments: int | str) -> Wire:
-        """A layer of pooling."""
+        """Add a pooling layer."""
         wire = self.layer("pooling", source, value, shape, *arguments)
         if source.signal in self.not_negative:
             self.not_negative.add(wire.signal)
@@ -243,14 +244,14 @@ class _Builder(Wires):
         return self.elementwise("normalization", source, value, "VX_NN_NORMALIZATION_ACROSS_MAPS", size[1], alpha, beta)
 
     def elementwise(self, kind: str, source: Wire, value: Value, *arguments: int | float | str) -> Wire:
-        """A layer whose result has the dimensions of its input, whatever its shape is in the graph."""
+        """Add a layer whose result has the dimensions of its input, whatever its shape in the graph."""
         wire = self.layer(kind, source, value, source.shape, *arguments)
         signals = self.network.signals
         signals[wire.signal] = replace(signals[wire.signal], dims=signals[source.signal].dims)
         return wire
 
     def joined(self, value: Value) -> Wire:
-        """Signals that become parts of one: those that layers give, once each (1.3 of the text)."""
+        """Join signals that become parts of one signal: each the output of a layer, and used once (1.3 of the text)."""
         shape, given = self.shape_of(value), value.inputs.get("values")
         wires = [self.wires.get(id(item)) for item in (given.items or [] if given else [])]
         if shape is None or len(shape) != 4 or integers(value, "axis") != [1]:
@@ -270,13 +271,13 @@ class _Builder(Wires):
         return whole
 
     def reshaped(self, value: Value) -> Wire:
-        """The same signal in another shape."""
+        """Return the same signal in another shape."""
         source = self.wire(value, "x" if value.operation == "copy" else "input")
         return replace(source, shape=reshaped(value, source.shape))
 
 
 def _ordered(results: list[Value]) -> Iterator[Value]:
-    """All values that results are computed from, each after those that it is computed from."""
+    """Yield all values needed for the results, each after its inputs."""
     seen, waiting = set[int](), [(value, False) for value in reversed(results)]
     while waiting:
         value, done = waiting.pop()

@@ -1,7 +1,7 @@
-"""A client in C99: tables of tensors and signals, what creates and loads them, and a call for each layer.
+"""Generator of a client in C99: tables of tensors and signals, functions to create and load them, a call per layer.
 
-Names come from strangers: they stand in string literals only, with everything escaped that is no letter, digit or the
-like. Identifiers are ours, and told apart by numbers.
+Names are untrusted: they occur only in string literals, with all special characters escaped. Identifiers are generated
+and numbered.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ static vx_status added(vx_node node, const char *what, vx_size signal)
 }
 """
 
-#: What adds a layer of each kind to the graph.
+#: Functions that add a layer of each kind to the graph.
 _LAYERS = {
     "convolution": """\
 
@@ -386,7 +386,7 @@ int main(int argc, char **argv)
 
 
 def header_source(tensors: Sequence[VxTensor], network: Network) -> str:
-    """The text of ``client.h``."""
+    """Return the text of ``client.h``."""
     return _HEADER % {
         "tensors": len(tensors),
         "signals": len(network.signals),
@@ -398,7 +398,7 @@ def header_source(tensors: Sequence[VxTensor], network: Network) -> str:
 
 
 def client_source(tensors: Sequence[VxTensor], network: Network) -> str:
-    """The text of ``client.c``: of a network that is not complete without a main function."""
+    """Return the text of ``client.c``, without a main function if the network is incomplete."""
     real = {*network.inputs, *network.outputs, *network.views, *[whole for whole, _ in network.views.values()]}
     signals = [
         _entry(tensor, k not in real, *network.views.get(k, (-1, 0))) for k, tensor in enumerate(network.signals)
@@ -435,7 +435,7 @@ def _entry(tensor: VxTensor, is_virtual: bool = False, whole: int = -1, first: i
 
 
 def _call(layer: Layer, places: dict[str, int]) -> str:
-    """The call that adds a layer."""
+    """Return the call that adds a layer."""
     arguments = ["graph", "signals", str(layer.input)]
     if layer.weight is not None:
         bias = "NULL" if layer.bias is None else f"tensors[{places[layer.bias]}]"
@@ -445,7 +445,7 @@ def _call(layer: Layer, places: dict[str, int]) -> str:
 
 
 def literal(value: int | float | str) -> str:
-    """A number, of floats as float32 in C, or a macro."""
+    """Return a C literal: a number, with floats as float32, or a macro."""
     if isinstance(value, float):
         (single,) = struct.unpack("<f", struct.pack("<f", value))
         return f"{single!r}f"
@@ -453,6 +453,6 @@ def literal(value: int | float | str) -> str:
 
 
 def string(text: str) -> str:
-    """A string literal of UTF-8, with what has a meaning in C in octal."""
+    """Return a string literal in UTF-8, with special characters in octal."""
     data = text.encode("utf-8", "surrogatepass")
     return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in data) + '"'

@@ -1,4 +1,4 @@
-"""Layers of the extension, and what goes between them."""
+"""Layers of the extension, and the signals between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tensors import Q78, VxTensor, type_of
 
 @dataclass(frozen=True)
 class Layer:
-    """A call of a function of the extension.
+    """Call of a function of the extension.
 
     Parameters
     ----------
@@ -21,11 +21,11 @@ class Layer:
         ``"convolution"``, ``"deconvolution"``, ``"fully_connected"``, ``"pooling"``, ``"activation"``, ``"softmax"`` or
         ``"normalization"``.
     input, output : int
-        Signals.
+        Signals of the layer.
     weight, bias : str or None
-        Tensors.
+        Tensors of the layer.
     arguments : tuple of int, float or str
-        Further ones, in order; strings are macros.
+        Further arguments, in order; strings are macros.
     """
 
     kind: str
@@ -38,27 +38,27 @@ class Layer:
 
 @dataclass
 class Network:
-    """The layers of a graph.
+    """Layers of a graph.
 
     Parameters
     ----------
     signals : list of VxTensor
-        What goes from layer to layer.
+        Signals between layers.
     layers : list of Layer
-        In the order of computation.
+        Layers in the order of computation.
     inputs : list of int
     outputs : dict of int to None
-        Signals that come from elsewhere, and those that go there: of the graph, and of what is left.
+        External input and output signals: of the graph, and of operations that are not layers.
     views : dict of int to (int, int)
-        Signals that are parts of others along their third dimension, of which they begin at an index.
+        Signals that are parts of others along the third dimension, with the start index.
     left : Counter of str
-        Operations that are no layers.
+        Operations that are not layers.
     folded : set of str
-        Tensors that nothing needs any more.
+        Tensors that are no longer needed.
     turned : set of str
-        Tensors of which the first two dimensions change places, and the others are reversed.
+        Tensors whose first two dimensions are exchanged, and whose other dimensions are reversed.
     dims : dict of str to tuple of int
-        Of tensors for which layers ask for others than their own.
+        Dimensions of tensors that layers need in another shape.
     """
 
     signals: list[VxTensor] = field(default_factory=list)
@@ -73,29 +73,29 @@ class Network:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the layers are all of the graph."""
+        """True if all operations of the graph are layers."""
         return bool(self.layers) and not self.left
 
 
 class Parameters:
-    """The tensors of a model as the variables of a graph."""
+    """Tensors of a model as the variables of a graph."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._names = {name.casefold(): name for name in model}
 
     def name(self, label: str) -> str | None:
-        """The name of the tensor; None where there is none."""
+        """Return the name of the tensor with this label; None if there is none."""
         return label if label in self._model.tensors else self._names.get(label.casefold())
 
     def shape(self, name: str) -> Shape:
-        """Its shape."""
+        """Return the shape of a tensor."""
         return described(self._model, name)[1]
 
     def is_fixed(self, name: str) -> bool:
-        """Whether it has floats, which will be numbers of Q7.8."""
+        """Return whether a tensor has floats, which become Q7.8."""
         return type_of(described(self._model, name)[0]) is Q78
 
     def values(self, name: str) -> Array:
-        """Its values."""
+        """Return the values of a tensor."""
         return self._model.tensors[name]

@@ -1,4 +1,4 @@
-"""Signals and tensors of a graph while its layers are found."""
+"""Signals and tensors of a graph during the search for layers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .arguments import NoLayerError, Shape, integers, number, padding
 from .network import Layer, Network, Parameters
 from .tensors import Q78, VxTensor
 
-#: Operations whose results have the largest of the shapes of their inputs.
+#: Operations whose results have the largest shape of their inputs.
 ALIKE = ("+", "-", "*", "/", "add", "sub", "mul", "div", "pow", "min", "max", "batch_normalization", "prelu")
-#: What a batch normalization has beside its input.
+#: Inputs of a batch normalization other than its data.
 NORMALIZING = ("mean", "variance", "offset", "scale")
-#: Items of a signal at most.
+#: Maximum number of items of a signal.
 LARGEST_SIGNAL = 1 << 40
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A tensor of the graph, as a signal that may have more dimensions.
+    """Tensor of the graph, represented by a signal that may have more dimensions.
 
     Parameters
     ----------
     signal : int
     shape : tuple of int
-        In the graph.
+        Shape in the graph.
     """
 
     signal: int
@@ -38,14 +38,14 @@ class Wire:
 
 
 class Wires:
-    """What is known of a graph: the signals that its values are, and the tensors that layers take.
+    """State of the search: the signals of values, and the tensors that layers use.
 
     Parameters
     ----------
     graph : Graph
     parameters : Parameters
     vectors : mapping of str to ndarray
-        The values of those tensors that say whether a batch normalization is folded.
+        Values of the tensors that determine whether a batch normalization is folded.
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, vectors: Mapping[str, Array]) -> None:
@@ -55,18 +55,18 @@ class Wires:
         self.names = {id(value): name for name, value in reversed([*self.flow.names.items()])}
         self.wires: dict[int, Wire | None] = {}  # by the identity of values
         self.not_negative: set[int] = set()
-        self.made: set[int] = set()  # signals that layers give, and that are no parts of others
-        self.roles: dict[str, Shape] = {}  # of tensors, their shapes for layers
+        self.made: set[int] = set()  # outputs of layers that are not parts of others
+        self.roles: dict[str, Shape] = {}  # shapes of tensors in layers
 
     def tensors_in(self, value: Value) -> Iterator[Wire | None]:
-        """The tensors that an operation takes; None for those of which no shape is known."""
+        """Yield the tensors that an operation uses; None for tensors of unknown shape."""
         for used in value.inputs.values():
             for item in used.items or [used]:
                 if id(item) in self.wires:
                     yield self.wires[id(item)]
 
     def shape_of(self, value: Value) -> Shape | None:
-        """The shape of what is no layer, where it is known."""
+        """Return the shape of an operation that is not a layer, if it is known."""
         wires = list(self.tensors_in(value))
         shapes = [wire.shape for wire in wires if wire]
         if not shapes or len(shapes) < len(wires):
@@ -87,7 +87,7 @@ class Wires:
 
     # ---------------------------------------------------------------------------------------------- signals
     def signal(self, value: Value, shape: Shape) -> Wire:
-        """A new signal."""
+        """Add a signal."""
         if not shape or min(shape) < 1 or prod(shape) > LARGEST_SIGNAL:
             raise NoLayerError
         name = self.names.get(id(value), value.text)
@@ -95,42 +95,42 @@ class Wires:
         return Wire(len(self.network.signals) - 1, shape)
 
     def open(self, value: Value, shape: Shape) -> Wire:
-        """A new signal that comes from elsewhere; NoLayerError for a shape that there is not."""
+        """Add an external input signal; NoLayerError for an invalid shape."""
         wire = self.signal(value, shape)
         self.network.inputs.append(wire.signal)
         return wire
 
     def wire(self, value: Value, name: str) -> Wire:
-        """The signal that is an argument."""
+        """Return the signal of an argument."""
         wire = self.wires.get(id(value.inputs.get(name)))
         if wire is None:
             raise NoLayerError
         return wire
 
     def layer(self, kind: str, source: Wire, value: Value, shape: Shape, *arguments: int | float | str) -> Wire:
-        """A layer without tensors."""
+        """Add a layer without tensors."""
         wire = self.signal(value, shape)
         self.add(Layer(kind, source.signal, wire.signal, arguments=arguments))
         return wire
 
     def add(self, layer: Layer) -> None:
-        """One more layer."""
+        """Append a layer."""
         self.network.layers.append(layer)
         self.made.add(layer.output)
 
     # ---------------------------------------------------------------------------------------------- tensors
     def named(self, value: Value | None) -> str | None:
-        """The tensor that a value is."""
+        """Return the tensor of a value."""
         return self.parameters.name(value.tensor.name) if value and value.tensor else None
 
     def private(self, value: Value | None) -> str | None:
-        """The tensor that a value is, if it is used here only."""
+        """Return the tensor of a value, if this is its only use."""
         if value is None or value.tensor is None or len(value.users) != 1:
             return None
         return self.named(value) if value.tensor.is_private else None
 
     def tensor(self, name: str | None, shape: Shape) -> str:
-        """A tensor as a layer takes it, in this shape; of vectors, extents of 1 do not count."""
+        """Return a tensor for a layer in this shape; extents of 1 are ignored for vectors."""
         if name is None or not self.parameters.is_fixed(name) or name in self.network.turned:
             raise NoLayerError
         found = self.parameters.shape(name)
@@ -140,13 +140,13 @@ class Wires:
         return name
 
     def use(self, name: str, shape: Shape) -> str:
-        """The same tensor, now that there is a layer for it."""
+        """Record that a layer uses a tensor in this shape."""
         self.roles[name] = shape
         self.network.dims[name] = tuple(reversed(shape))
         return name
 
     def tail(self, core: Value, channels: int) -> tuple[str | None, list[Value]]:
-        """The bias of a layer, and the operations after it that are nothing but that."""
+        """Return the bias of a layer, and the following operations that only add it."""
         given = core.inputs.get("bias")
         bias = None if given is None or number(given) == 0 else self.tensor(self.named(given), (channels,))
         output, chain = core, list[Value]()
@@ -164,7 +164,7 @@ class Wires:
         return bias, chain
 
     def added(self, value: Value | None, channels: int) -> str | None:
-        """The tensor that is added to each channel; None where it is none."""
+        """Return the tensor that is added to each channel; None if there is none."""
         try:
             name = self.tensor(self.named(value), (channels,))
         except NoLayerError:
@@ -173,7 +173,7 @@ class Wires:
         return name if len(shape) > 1 and shape[1] == channels else None
 
     def offset(self, call: Value, bias: str | None, core: Value, channels: int) -> str | None:
-        """The offset of a batch normalization that does nothing else; None for others."""
+        """Return the offset of a batch normalization that only adds it; None for others."""
         idle, before = self.idle(call), [bias] if bias is not None else []
         if not idle or (before and self.private(core.inputs.get("bias")) != bias):
             return None
@@ -187,7 +187,7 @@ class Wires:
         return offset
 
     def idle(self, call: Value) -> list[str]:
-        """The mean, variance and scale of a batch normalization that does nothing but add; none of others."""
+        """Return mean, variance and scale of a batch normalization that only adds an offset; empty for others."""
         names = [self.private(call.inputs.get(role)) for role in ("mean", "variance", "scale")]
         mean, variance, scale = (self.vectors.get(name) if name else None for name in names)
         epsilon = number(call.inputs.get("epsilon"))
@@ -197,14 +197,15 @@ class Wires:
         return [name for name in names if name] if idle else []
 
     def filter(self, value: Value, argument: str) -> tuple[str, Shape]:
-        """The tensor that a filter is, and its shape."""
+        """Return the tensor of a filter, and its shape."""
         name = self.named(value.inputs.get(argument))
         if name is None:
             raise NoLayerError
         return name, self.parameters.shape(name)
 
     def weighted(self, layer: Layer, core: Value, shape: Shape, turned: bool = False) -> Wire:
-        """A layer with a weight, which may have to be turned, its bias, and what is nothing but that."""
+        """Add a layer with a weight, which may have to be turned, its bias, and the operations that only add the
+        bias."""
         name = layer.weight or ""
         known = self.parameters.shape(name)
         try:

@@ -1,7 +1,7 @@
-"""Tensors as the extension takes them: types, order of dimensions, files.
+"""Tensors in the form of the extension: types, order of dimensions, files.
 
-Files are named by the place of their tensor in the model, and by those characters of its name that every system takes:
-``03-fc1_weight.q78``. So they differ wherever case does not count, are no devices, and lead nowhere else.
+File names consist of the position of the tensor in the model and the portable characters of its name:
+``03-fc1_weight.q78``. They are therefore unique without regard to case, are not device names, and stay in the folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .. import described
 if TYPE_CHECKING:
     from .network import Network
 
-#: Of Q7.8: bits of the fraction, which vxCreateTensor calls fixed_point_position; the least and the greatest level.
+#: Q7.8: fraction bits, named fixed_point_position in vxCreateTensor; minimum and maximum level.
 POSITION, LEAST, MOST = 8, -(1 << 15), (1 << 15) - 1
-#: Characters of a tensor's name in that of its file; items that are converted together.
+#: Maximum number of characters of a tensor name in a file name; number of items converted at a time.
 NAME_LENGTH, CHUNK = 48, 1 << 18
 
 _OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
@@ -32,18 +32,18 @@ _OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class VxType:
-    """A type of the extension (1.6).
+    """Type of the extension (1.6).
 
     Parameters
     ----------
     name : str
-        The macro.
+        Name of the macro.
     position : int
-        fixed_point_position.
+        Value of fixed_point_position.
     bytes : int
-        Of an item.
+        Size of an item in bytes.
     suffix : str
-        Of files.
+        File extension.
     """
 
     name: str
@@ -58,19 +58,19 @@ _INTEGERS = {"int8": VxType("VX_TYPE_INT8", 0, 1, ".s8"), "uint8": VxType("VX_TY
 
 @dataclass(frozen=True)
 class VxTensor:
-    """What vxCreateTensor has to know.
+    """Arguments of vxCreateTensor.
 
     Parameters
     ----------
     name : str
-        In the model.
+        Name in the model.
     type : VxType
     dims : tuple of int
-        In the order of OpenVX, the one that changes fastest first.
+        Dimensions in the order of OpenVX, the fastest one first.
     file : str
-        Its name in the folder; empty for what no file holds.
+        File name in the folder; empty for a tensor without a file.
     turned : bool
-        Whether the file has the first two dimensions of the array exchanged, and the others reversed.
+        True if the file has the first two dimensions of the array exchanged, and the others reversed.
     """
 
     name: str
@@ -81,11 +81,11 @@ class VxTensor:
 
     @property
     def nbytes(self) -> int:
-        """Of all items."""
+        """Size of all items in bytes."""
         return int(np.prod(self.dims, dtype=object)) * self.type.bytes
 
     def created(self) -> dict[str, Any]:
-        """The arguments of vxCreateTensor by name."""
+        """Return the arguments of vxCreateTensor by name."""
         return {
             "data_type": self.type.name,
             "fixed_point_position": self.type.position,
@@ -95,7 +95,7 @@ class VxTensor:
 
 
 def type_of(dtype: np.dtype[Any]) -> VxType | None:
-    """The type that tensors of a dtype have, floats only if their values permit; None where there is none."""
+    """Return the type for a dtype, for floats subject to their values; None if there is none."""
     stored = stored_type(dtype)
     if stored is None:
         return None
@@ -103,7 +103,7 @@ def type_of(dtype: np.dtype[Any]) -> VxType | None:
 
 
 def describe(model: Model, network: Network) -> list[VxTensor]:
-    """The tensors of a model as its layers ask for them; FormatError for one that cannot be written."""
+    """Return the tensors of a model as its layers need them; FormatError for a tensor that cannot be written."""
     names = [name for name in model if name not in network.folded]
     digits, found = len(str(max(len(names) - 1, 0))), []
     for place, name in enumerate(names):
@@ -126,7 +126,7 @@ def describe(model: Model, network: Network) -> list[VxTensor]:
 
 
 def write_tensor(file: BinaryIO, array: Array, tensor: VxTensor) -> None:
-    """Write the items, little-endian; FormatError for a float that is no number of Q7.8."""
+    """Write the items, little-endian; FormatError for a float that is not exactly Q7.8."""
     if tensor.turned:
         array = np.ascontiguousarray(array.swapaxes(0, 1)[:, :, ::-1, ::-1])
     for part in _parts(array):
@@ -152,7 +152,7 @@ def _levels(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float64]:
 
 
 def _parts(array: Array) -> Iterator[npt.NDArray[Any]]:
-    """One-dimensional parts in row-major order."""
+    """Yield one-dimensional parts in row-major order."""
     flat = array.reshape(-1)
     for start in range(0, array.size, CHUNK):
         yield flat[start : start + CHUNK]

@@ -1,8 +1,8 @@
-"""PyTorch files: zip archives that ``torch.save`` writes, and the format from before PyTorch 1.6.
+"""PyTorch files: zip archives of ``torch.save``, and the format before PyTorch 1.6.
 
-Reading needs no PyTorch: :mod:`.pickles` interprets the pickle, which says where the tensors lie, and their items are
-read at each access. Containers other than a dict of tensors by name, numbers, texts and versions of modules are stored
-in the topology, a text of :mod:`.tree`. Writing calls ``torch.save``.
+Reading does not need PyTorch: :mod:`.pickles` interprets the pickle, which contains the locations of tensors; their
+items are read on access. Other structures than a dict of tensors by name, such as nested containers, numbers, strings
+and module versions, are stored in the topology, a text of :mod:`.tree`. Writing calls ``torch.save``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPOLOGY = "pytorch"
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is a zip archive as ``torch.save`` writes it, or a file of its old format."""
+    """Return whether the source is a zip archive of ``torch.save``, or a file of its old format."""
     if isinstance(source, Path) and not source.is_file():
         return False
     with opened_file(source) as file:
@@ -48,19 +48,19 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a file; of a path, tensors are read on access.
+    """Read a file; tensors of a path are read on access.
 
-    Tensors that are the same view of the same memory are tied. Others that share memory, and members of the archive
-    that are not read, are named in a FormatWarning, or in a FormatError if ``strict``.
+    Tensors that are the same view of the same memory are tied. Other tensors that share memory, and members of the
+    archive that are not read, are listed in a FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
     FormatError
-        The file is malformed, holds what is not carried, or asks for anything to be run.
+        The file is malformed, has unsupported contents, or requires code execution.
     LimitError
-        It asks for more than the limits permit.
+        The file exceeds the limits.
     MissingDependencyError
-        ``ml_dtypes`` is needed.
+        ``ml_dtypes`` is required and not installed.
     """
     with opened_file(source) as file:
         found, big, unread = _found(file, limits)
@@ -85,29 +85,30 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """The description of a file, whatever is in it; raises as :func:`load`."""
+    """Read the description of a file with any content; errors are those of :func:`load`."""
     with opened_file(source) as file:
         found, _, _ = _found(file, limits)
     return _topology(found, limits)
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a model to a path; warns and raises as :func:`write`, and FileExistsError."""
+    """Write a model to a path; warnings and errors are those of :func:`write`, and FileExistsError."""
     torch = _torch()
     with output_file(path, overwrite=overwrite) as file:
         write_model(torch, model, file, scratch=path.parent)
 
 
 def write(model: Model, file: BinaryIO) -> None:
-    """Write a model as ``torch.save`` does to a file that need not be seekable: the same bytes for the same model.
+    """Write a model with ``torch.save`` to a file that need not be seekable; equal models give equal bytes.
 
-    One with a description of a PyTorch file gets its content again, tied tensors as one; of others the tensors are
-    written as a dict, and the topology is lost. So are metadata; a FormatWarning tells of both.
+    A model with the description of a PyTorch file gets its structure back, with tied tensors as one object. The tensors
+    of other models are written as a dict without the topology. Metadata are lost in any case; a FormatWarning reports
+    both losses.
 
     Raises
     ------
     FormatError
-        PyTorch has no such type, or a tensor of the description is missing.
+        PyTorch lacks a dtype, or a tensor of the description is missing.
     MissingDependencyError
         PyTorch is not installed.
     """
@@ -115,12 +116,12 @@ def write(model: Model, file: BinaryIO) -> None:
 
 
 def owns(topology: Topology) -> bool:
-    """Whether a topology is a description as we write it."""
+    """Return whether a topology is a description of this module."""
     return topology.data.startswith(description.START)
 
 
 def wiring(topology: Topology) -> Wiring:
-    """What a description says of its tensors, without PyTorch; FormatError if it is malformed."""
+    """Return the information of a description about its tensors, without PyTorch; FormatError if it is malformed."""
     return description.parse(topology.data).wiring
 
 
@@ -131,12 +132,12 @@ def _torch() -> Any:
 def _topology(found: Found, limits: Limits) -> Topology:
     data = description.to_bytes(found.tree)
     limits.check("max_topology_bytes", len(data), "bytes of the description")
-    description.parse(data)  # what is not read again is not to be encoded
+    description.parse(data)  # must be readable before it is encoded
     return Topology(TOPOLOGY, data)
 
 
 def _check_type(name: str, stored: StoredType) -> None:
-    """Raise where numpy needs ml_dtypes for a type."""
+    """Raise an error if a type requires ml_dtypes, which is not installed."""
     try:
         _ = stored.dtype
     except MissingDependencyError as error:

@@ -1,4 +1,4 @@
-"""The files of ``torch.save``: zip archives, those of the old format, and where the items of tensors lie in them."""
+"""Files of ``torch.save``: zip archives, the old format, and the location of tensor items in them."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from ...errors import FormatError, NnrError
 from ...limits import Budget, Limits
 from ...model import Array
 from .. import fill
+from ..diagnosis import AGAIN
 from ..lazy import Entry, native
 from ..zips import ZIP_ERRORS, directory_size, may_hold
 from .items import TYPES
 from .pickles import Container, Leaf, TensorRef, read_pickle
 from .structure import View
 
-#: How files begin that PyTorch wrote before 1.6: the pickle of a number that it calls magic.
+#: Start of files written before PyTorch 1.6: the pickle of a magic number.
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 _PICKLE = "data.pkl"
 _KEY = re.compile(r"data/([0-9]{1,20})")
-# What torch.save writes, or has written; what begins with a dot is about the archive.
+# Members that torch.save writes or wrote; names with a leading dot are metadata of the archive.
 _WRITTEN = re.compile(r"data\.pkl|version|byteorder|\..*", re.DOTALL)
 _LOCAL = struct.Struct("<4s22xHH")
 
 
 @dataclass(frozen=True, slots=True)
 class StridedEntry(Entry):
-    """Where the items of a tensor are, in any order.
+    """Location of the items of a tensor, in any order.
 
     Parameters
     ----------
     stride : tuple of int
-        In items; empty for those in row-major order.
+        Stride in items; empty for row-major order.
     big : bool
-        The first byte of an item is its highest.
+        True for big-endian items.
     """
 
     stride: tuple[int, ...] = ()
     big: bool = False
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The tensor; raises as that of any entry."""
+        """Read the tensor; errors are those of any entry."""
         stored = STORED_TYPES[self.type]
         pattern = stored.pattern.newbyteorder(">" if self.big else "<")
         items = np.empty(self.nbytes // stored.itemsize if self.stride else self.shape, pattern)
@@ -62,14 +63,14 @@ class StridedEntry(Entry):
 
 
 def entry_of(view: View, *, big: bool) -> StridedEntry:
-    """Where the items of a view of a file are."""
+    """Return the location of the items of a view."""
     stride = () if view.is_contiguous else view.stride
     start = cast(int, view.storage) + view.start
     return StridedEntry(view.stored.name, view.shape, start, view.stop - view.start, stride=stride, big=big)
 
 
 def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> View | Leaf:
-    """The view of a tensor, for :func:`.structure.walk`; ``place`` finds a storage by its key."""
+    """Return the view of a tensor, for :func:`.structure.walk`; ``place`` locates a storage by its key."""
     if type(value) is Leaf:
         return value
     if type(value) is not TensorRef:
@@ -97,14 +98,14 @@ def view_of(place: Callable[[str], tuple[int, int]], value: Any, what: str) -> V
 
 # ------------------------------------------------------------------------------------------------ the old format
 def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple[int, int]]]:
-    """The content of a file from before PyTorch 1.6, and of each storage the first byte and how many there are.
+    """Read a file from before PyTorch 1.6; return its content, and offset and size of each storage in bytes.
 
     Raises
     ------
     FormatError
-        It is damaged, or its pickles ask for what :func:`.pickles.read_pickle` does not read.
+        The file is damaged, or its pickles have contents that :func:`.pickles.read_pickle` rejects.
     LimitError
-        It asks for more than the limits permit.
+        The file exceeds the limits.
     """
     size = file.seek(0, os.SEEK_END)
     limits.check("max_archive_bytes", size, "bytes of the file")
@@ -126,7 +127,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
         places[key] = at + 8, nbytes
         at += 8 + nbytes
         if at > size:
-            raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file")
+            raise FormatError(f"storage {key[:40]!a} ends beyond the end of the file", hint=AGAIN)
     if missing := content.storages.keys() - places.keys():
         raise FormatError(f"the file has no storage {min(missing)[:40]!a}")
     return content.value, places
@@ -135,7 +136,7 @@ def read_legacy(file: BinaryIO, limits: Limits) -> tuple[object, dict[str, tuple
 # ------------------------------------------------------------------------------------------------ archives
 @dataclass(frozen=True)
 class Archive:
-    """An archive whose members have been checked.
+    """Archive whose members were checked.
 
     Parameters
     ----------
@@ -143,13 +144,13 @@ class Archive:
     size : int
     pickle : bytes
     big : bool
-        Items have their highest byte first.
+        True for big-endian items.
     storages : mapping of str to (int, int, bool)
-        Where the header of each is, its bytes, and whether they are in the file as they are.
+        Offset of the local header, size in bytes, and whether it is uncompressed, for each storage.
     others : tuple of str
         Members that ``torch.save`` does not write.
     places : dict
-        The storages that were asked for, with what :meth:`place` returned.
+        Requested storages, with the results of :meth:`place`.
     """
 
     file: BinaryIO
@@ -161,7 +162,7 @@ class Archive:
     places: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def place(self, key: str) -> tuple[int, int]:
-        """The first byte of a storage, and how many there are; FormatError unless they are in the file as they are."""
+        """Return offset and size of a storage in bytes; FormatError if it is compressed or encrypted."""
         if key in self.places:
             return self.places[key]
         if key not in self.storages:
@@ -182,7 +183,7 @@ class Archive:
 
 
 def is_archive(file: BinaryIO) -> bool:
-    """Whether this is a zip archive with a pickle where PyTorch looks for it; of files of any size and content."""
+    """Return whether the source is a zip archive with a pickle at PyTorch's place; safe for any file."""
     size = file.seek(0, os.SEEK_END)
     try:
         _check_directory(file, size, Limits())
@@ -192,7 +193,7 @@ def is_archive(file: BinaryIO) -> bool:
         local = file.read(_LOCAL.size)
         name = file.read(_LOCAL.unpack(local)[1])
         if local.startswith(b"PK\3\4") and name.partition(b"/")[2] == _PICKLE.encode():
-            return True  # as torch.save writes it: zipfile takes long where there are many tensors
+            return True  # the layout of torch.save; zipfile is slow with many tensors
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
             return bool(names) and f"{names[0].partition('/')[0]}/{_PICKLE}" in names
@@ -206,9 +207,9 @@ def open_archive(file: BinaryIO, limits: Limits) -> Archive:
     Raises
     ------
     FormatError
-        It is damaged, has members of one name, or no pickle.
+        The archive is damaged, repeats a member, or has no pickle.
     LimitError
-        It asks for more than the limits permit.
+        The archive exceeds the limits.
     """
     size = file.seek(0, os.SEEK_END)
     limits.check("max_archive_bytes", size, "bytes of the file")
@@ -255,7 +256,7 @@ def _member(
         raise FormatError(f"{name} is compressed in a way that PyTorch does not read")
     limits.check("max_topology_bytes", members[name].file_size, f"bytes of {name}")
     with archive.open(members[name]) as member:
-        # What it says of its size need not be so.
+        # The size in the archive is not trusted.
         data = member.read(most + 1)
     if len(data) > most:
         raise FormatError(f"{name} has more than {most:,} bytes")
@@ -263,6 +264,6 @@ def _member(
 
 
 def _check_directory(file: BinaryIO, size: int, limits: Limits) -> None:
-    """Check the size of the archive's directory, which is read whole, and takes some ten times as much."""
+    """Check the size of the archive's directory, because parsing it takes about ten times its size in memory."""
     length = directory_size(file, size)
     limits.check("max_topology_bytes", length, "bytes of the archive's directory")

@@ -1,7 +1,8 @@
-"""Which layers of a PyTorch module belong together: a batch normalization to what makes its inputs.
+"""Blocks of a PyTorch module: a batch normalization and the layer that produces its inputs.
 
-It does where its inputs are the outputs of one convolution or linear layer, which nothing else uses, both layers are
-called once, as PyTorch made them (no subclass, hook or parametrization), and no tensor of them is used elsewhere.
+They form a block if the inputs of the normalization are the outputs of one convolution or linear layer with no other
+use. Both layers must be called once and be original PyTorch layers (no subclass, hook or parametrization), and no
+tensor of them may be used elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from ...model import Block
 
-#: The dimension of the weight that outputs belong to, by the types of layers.
+#: Output dimension of the weight, by type of layer.
 _AXES = {
     "Linear": 0,
     "Conv1d": 0,
@@ -26,8 +27,8 @@ _AXES = {
     "ConvTranspose2d": 1,
     "ConvTranspose3d": 1,
 }
-#: The normalizations of each, and how many dimensions the inputs of these have to have: BatchNorm1d alone takes those
-#: of several numbers, and always normalizes the second.
+#: Normalization type for each layer type, and the number of dimensions that its inputs must have: only BatchNorm1d
+#: accepts several, and always normalizes the second dimension.
 _NORMS = {
     "Linear": ("BatchNorm1d", 2),
     "Conv1d": ("BatchNorm1d", 3),
@@ -37,7 +38,7 @@ _NORMS = {
     "Conv3d": ("BatchNorm3d", None),
     "ConvTranspose3d": ("BatchNorm3d", None),
 }
-# Layers and methods that leave the number of dimensions as it is.
+# Layers and methods that keep the number of dimensions.
 _ELEMENTWISE = (
     "Linear",
     "BatchNorm1d",
@@ -52,18 +53,18 @@ _ELEMENTWISE = (
     "Identity",
 )
 _METHODS = ("relu", "tanh", "sigmoid")
-# Arguments that may be None: a module is traced with and without each.
+# Maximum number of optional arguments: a module is traced with and without each of them.
 _MAX_OPTIONAL = 4
 
 Shapes = Mapping[str, tuple[int, ...]]
-#: How many dimensions the outputs of layers have, where they were seen.
+#: Number of dimensions of the outputs of layers, if observed.
 Ranks = Mapping[str, int]
 
 
 def find_blocks(torch: Any, module: Any, inputs: tuple[Any, ...], shapes: Shapes) -> list[Block]:
-    """The blocks of a module, of tensors whose shapes are given, in the order of its layers.
+    """Return the blocks of a module, for tensors with the given shapes, in layer order.
 
-    ``inputs`` are those of a call, or none.
+    ``inputs`` are example inputs of a call, or empty.
     """
     layers = _Layers(torch, module)
     with _evaluating(module):
@@ -98,7 +99,7 @@ def find_blocks(torch: Any, module: Any, inputs: tuple[Any, ...], shapes: Shapes
 
 
 class _Layers:
-    """The layers of a module that are as PyTorch made them, and there once, by name."""
+    """Unmodified layers of a module that occur once, by name."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         times = Counter(id(layer) for _, layer in module.named_modules(remove_duplicate=False))
@@ -119,18 +120,18 @@ class _Layers:
         self.chains = {name: layer for name, layer in plain.items() if type(layer) is torch.nn.Sequential}
 
     def output(self, name: str) -> int:
-        """How many channels a layer makes."""
+        """Return the number of output channels of a layer."""
         layer = self.cores[name]
         return int(layer.out_features if type(layer).__name__ == "Linear" else layer.out_channels)
 
     def fit(self, core: str, norm: str, rank: int | None) -> bool:
-        """Whether the one may be normalized by the other, if its outputs have that many dimensions, or None knows."""
+        """Return whether a normalization can follow a layer whose outputs have ``rank`` dimensions (None: unknown)."""
         wanted, needs = _NORMS[type(self.cores[core]).__name__]
         return type(self.norms[norm]).__name__ == wanted and needs in (None, rank)
 
 
 def _changed(layer: Any) -> bool:
-    """Whether something runs before or after a layer, or in its place."""
+    """Return whether a layer has hooks or a replaced forward()."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
     return "forward" in vars(layer) or any(getattr(layer, each, None) for each in hooks)
 
@@ -151,18 +152,18 @@ def _evaluating(module: Any) -> Iterator[None]:
 
 
 def _joins(torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...]) -> dict[str, str]:
-    """The normalizations by the layers that they belong to."""
+    """Return the normalizations by the layers to which they belong."""
     ranks = _ranks(torch, layers, module, inputs) if inputs else {}
     try:
         graphs = list(_graphs(module))
-    except Exception:  # of whatever a module does
+    except Exception:  # modules may raise anything
         return dict(_adjacent(torch, module, layers, inputs, ranks))
     tensors = {id(value): name for name, value in _tensors(module)}
     return dict(set.intersection(*(set(_traced(module, layers, graph, tensors, ranks)) for graph in graphs)))
 
 
 def _ranks(torch: Any, layers: _Layers, module: Any, inputs: tuple[Any, ...]) -> Ranks:
-    """What a call shows of the outputs of layers that are always alike."""
+    """Return the number of output dimensions observed in a call, for layers where it is constant."""
     seen: dict[str, set[int]] = {name: set() for name in layers.cores}
     handles = [
         layer.register_forward_hook(lambda _, args, output, name=name: seen[name].add(getattr(output, "ndim", -1)))
@@ -178,7 +179,7 @@ def _ranks(torch: Any, layers: _Layers, module: Any, inputs: tuple[Any, ...]) ->
 
 
 def _graphs(module: Any) -> Iterator[Any]:
-    """Traces of a module; one would not show what becomes of arguments that may be None, as it compares its own."""
+    """Yield traces of a module with and without optional arguments, because one trace follows only one branch."""
     fx: Any = importlib.import_module("torch.fx")
     arguments = inspect.signature(module.forward).parameters
     optional = [name for name, argument in arguments.items() if argument.default is None]
@@ -186,7 +187,7 @@ def _graphs(module: Any) -> Iterator[Any]:
         raise ValueError("too many calls to be traced")
     for absent in product((False, True), repeat=len(optional)):
         tracer = fx.Tracer()
-        tracer.proxy_buffer_attributes = True  # else what is made of statistics would seem to be a constant
+        tracer.proxy_buffer_attributes = True  # otherwise values computed from statistics would be constants
         yield tracer.trace(module, {name: None for name, is_so in zip(optional, absent, strict=True) if is_so} or None)
 
 
@@ -200,7 +201,7 @@ def _traced(
     module: Any, layers: _Layers, graph: Any, tensors: Mapping[int, str], ranks: Ranks
 ) -> Iterator[tuple[str, str]]:
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    # Tensors that are used without their layer, whatever they are called there.
+    # Tensors used outside their layer, under any name.
     loose = {tensors.get(id(_attribute(module, node.target)), "") for node in graph.nodes if node.op == "get_attr"}
     for node in graph.nodes:
         if node.op != "call_module" or node.target not in layers.norms or node.kwargs or len(node.args) != 1:
@@ -221,7 +222,7 @@ def _attribute(module: Any, target: str) -> Any:
 
 
 def _rank(module: Any, node: Any) -> int | None:
-    """The number of dimensions of a value; None where it is not known."""
+    """Return the number of dimensions of a value; None if it is unknown."""
     while True:
         if _flattens(module, node):
             return 2
@@ -237,7 +238,7 @@ def _rank(module: Any, node: Any) -> int | None:
 
 
 def _flattens(module: Any, node: Any) -> bool:
-    """Whether a value is one vector for each sample."""
+    """Return whether a value is one vector per sample."""
     if node.op == "call_module":
         layer = module.get_submodule(node.target)
         return type(layer).__name__ == "Flatten" and (layer.start_dim, layer.end_dim) == (1, -1)
@@ -251,7 +252,7 @@ def _flattens(module: Any, node: Any) -> bool:
 def _adjacent(
     torch: Any, module: Any, layers: _Layers, inputs: tuple[Any, ...], ranks: Ranks
 ) -> Iterator[tuple[str, str]]:
-    """The joins of layers that follow each other, in those sequences that are known to be called whole."""
+    """Yield the pairs of consecutive layers in sequences that are known to be called as a whole."""
     names = {id(layer): name for name, layer in module.named_modules()}
     chains = _watched(torch, module, layers, inputs) if inputs else _certain(module, layers, names)
     for chain in chains:
@@ -262,15 +263,15 @@ def _adjacent(
 
 
 def _certain(module: Any, layers: _Layers, names: Mapping[int, str]) -> list[str]:
-    """The sequences that a module is, and that these are made of: their forward() is known."""
+    """Return the Sequential modules that form the module itself, because their forward() is known."""
     found = [""] if "" in layers.chains else []
-    for name in found:  # grows
+    for name in found:  # grows during iteration
         found += [child for child in (names[id(each)] for each in layers.chains[name]) if child in layers.chains]
     return found
 
 
 def _watched(torch: Any, module: Any, layers: _Layers, inputs: Sequence[Any]) -> list[str]:
-    """The sequences none of whose layers is called but by them."""
+    """Return the sequences whose layers are never called from outside."""
     inside: Counter[str] = Counter()
     whole = dict.fromkeys(layers.chains, False)
     broken: set[str] = set()

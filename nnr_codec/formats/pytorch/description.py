@@ -1,7 +1,8 @@
-"""The description of what a PyTorch file holds besides items of tensors, as a text of JSON: the topology of our own.
+"""Description of the contents of a PyTorch file other than tensor items, as JSON text: a topology format of this
+project.
 
-Our copy of ISO/IEC 15938-17 lacks its Annex C (errata I14); docs/reference/formats.md describes this text. It is
-ASCII, has no zero byte, and is written in one way only. Reading needs no PyTorch.
+Annex C of ISO/IEC 15938-17 is missing in our copy (errata I14); docs/reference/formats.md describes this text. It is
+ASCII without zero bytes, in one canonical form. Reading does not need PyTorch.
 """
 
 from __future__ import annotations
@@ -17,42 +18,42 @@ from ...errors import FormatError
 from ...model import Block, Wiring
 from ..safetensors.header import parse_object
 
-#: What the first key of the text says, and the version of the rest.
+#: First key of the text, and version of the format.
 KEY, VERSION = "nnr_codec.pytorch", 1
-#: How the text begins.
+#: Start of the text.
 START = f'{{"{KEY}":'.encode()
 
-#: Containers in containers.
+#: Maximum nesting depth of containers.
 MAX_DEPTH = 100
-# Brackets and commas, none of which a value is without.
+# Maximum number of brackets and commas, and so of values.
 _MAX_MARKS = 4_000_000
 MAX_NAMES = 1 << 26
 _MAX_DIMS = 32
 _MAX_SIZE = (1 << 63) - 1
-#: Larger integers are written as hexadecimal digits, since other readers of JSON have floats.
+#: Larger integers are written in hexadecimal, because other JSON readers use floats.
 _EXACT = 1 << 53
-#: Bits of an integer; PyTorch reads no more.
+#: Maximum bits of an integer, the limit of PyTorch.
 _MAX_BITS = 255 * 8
 
-#: Containers of pairs.
+#: Containers of key-value pairs.
 PAIRS = ("dict", "OrderedDict", "Counter")
-#: Tensors, and whether they require gradients if nothing is said.
+#: Kinds of tensors, and their default for requires_grad.
 TENSORS = {"tensor": False, "parameter": True}
 _LEAVES = ("int", "float", "complex", "size", "dtype", "device")
 
-#: What a text of JSON is made of.
+#: Any JSON value.
 Node = Any
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor stands.
+    """Position of a tensor.
 
     Parameters
     ----------
     name : str
-        Of the tensor.
+        Name of the tensor.
     shape : tuple of int
     """
 
@@ -62,12 +63,12 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class Description:
-    """A text that was read.
+    """Parsed description.
 
     Parameters
     ----------
     tree : node
-        As it is in JSON, checked.
+        Checked JSON value.
     places : mapping of str to TensorPlace
         All tensors by name, in order.
     blocks : tuple of Block
@@ -79,12 +80,12 @@ class Description:
 
     @property
     def wiring(self) -> Wiring:
-        """What it says of tensors."""
+        """Information about the tensors."""
         return Wiring({name: place.shape for name, place in self.places.items()}, self.blocks)
 
 
 def to_bytes(tree: Node, blocks: Sequence[Block] = ()) -> bytes:
-    """The text of a tree and the blocks of its tensors."""
+    """Return the text for a tree and the blocks of its tensors."""
     fields: dict[str, Any] = {KEY: VERSION, "tree": tree}
     if blocks:
         fields["blocks"] = [_fields(block) for block in blocks]
@@ -92,7 +93,7 @@ def to_bytes(tree: Node, blocks: Sequence[Block] = ()) -> bytes:
 
 
 def parse(data: bytes) -> Description:
-    """Read a text; FormatError if it is malformed."""
+    """Parse a text; FormatError if it is malformed."""
     if sum(data.count(mark) for mark in b"[{,") > _MAX_MARKS:
         raise FormatError(f"the description has more than {_MAX_MARKS:,} values")
     if not data.isascii():
@@ -119,22 +120,22 @@ def parse(data: bytes) -> Description:
 
 # ------------------------------------------------------------------------------------------------ values
 def whole(value: int) -> Node:
-    """The node of an integer."""
+    """Return the node of an integer."""
     return value if -_EXACT <= value <= _EXACT else {"int": hex(value)}
 
 
 def real(value: float) -> Node:
-    """The node of a float: Python's shortest text where it is a number, else its bits."""
+    """Return the node of a float: Python's shortest text for finite numbers, else its bits."""
     return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
 
 
 def integer_of(text: str) -> int:
-    """The integer of a node that has its digits."""
+    """Return the integer for the digits of a node."""
     return int(text, 16)
 
 
 def float_of(value: Node) -> float:
-    """The float of a node of one, or of that of its bits."""
+    """Return the float of a node with a number or bits."""
     if isinstance(value, dict):
         (found,) = struct.unpack(">d", bytes.fromhex(value["float"]))
         return float(found)
@@ -142,29 +143,29 @@ def float_of(value: Node) -> float:
 
 
 def kind_of(node: Node) -> tuple[str, Any]:
-    """What an object of JSON is, and the value of that key."""
+    """Return the kind of a JSON object, which is its first key, and the value of that key."""
     kind = next(iter(node))
     return kind, node[kind]
 
 
 def name_of(path: Sequence[str]) -> str:
-    """The name that a tensor has unless it says otherwise."""
+    """Return the default name of a tensor."""
     return ".".join(path) or "tensor"
 
 
 def text(node: Node) -> str:
-    """The text of a node."""
+    """Return the text of a node."""
     return _ENCODER.encode(node)
 
 
 def part(key: Node) -> str:
-    """The part of a name that a key is: a text as it is, all else as in JSON."""
+    """Return the part of a name for a key: a string unchanged, other keys as JSON."""
     return key if isinstance(key, str) else text(key)
 
 
 # ------------------------------------------------------------------------------------------------ checks
 def _places(node: Node, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the tensors in a node, which is checked."""
+    """Check a node, and yield names and shapes of its tensors."""
     if depth > MAX_DEPTH:
         raise FormatError(f"the description is nested deeper than {MAX_DEPTH}")
     if isinstance(node, list):
@@ -201,7 +202,7 @@ def _tensor(kind: str, node: Node, path: tuple[str, ...]) -> tuple[str, tuple[in
 
 
 def are_sizes(value: object) -> bool:
-    """Whether these are extents of a shape."""
+    """Return whether the value is a list of extents."""
     if not isinstance(value, list) or len(value) > _MAX_DIMS:
         return False
     return all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value)
@@ -212,14 +213,14 @@ def _are_keys(nodes: list[Node], depth: int) -> bool:
 
 
 def _is_key(node: Node, depth: int) -> bool:
-    """Whether a key of a dict, or an item of a set, can be that."""
+    """Return whether a node can be a dict key or an item of a set."""
     if isinstance(node, dict) and node.keys() == {"tuple"} and isinstance(node["tuple"], list):
         return depth < MAX_DEPTH and _are_keys(node["tuple"], depth + 1)
     return not isinstance(node, list | dict) or (_is_leaf(node) and kind_of(node)[0] in ("int", "float", "dtype"))
 
 
 def _is_leaf(node: Node) -> bool:
-    """Whether an object of JSON is one of a value without parts."""
+    """Return whether a JSON object stands for a value without parts."""
     if len(node) != 1:
         return False
     kind, value = kind_of(node)
@@ -251,14 +252,14 @@ _NAMES = ("weight", "bias", "beta", "gamma", "mean", "var")
 
 
 def _fields(block: Block) -> dict[str, Any]:
-    """The object of a block."""
+    """Return the JSON object of a block."""
     found = asdict(block)
     named = {name: found[name] for name in _NAMES if found[name] is not None}
     return named | {"axis": block.axis} | ({} if block.epsilon is None else {"epsilon": float(block.epsilon)})
 
 
 def _blocks(value: object, places: Mapping[str, TensorPlace]) -> tuple[Block, ...]:
-    """The blocks of a description, whose tensors there are, in one block each, and of shapes that belong together."""
+    """Check and return the blocks of a description: tensors exist, are in one block each, and have matching shapes."""
     if not isinstance(value, list):
         raise FormatError("the blocks of the description are no list")
     taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""Items of tensors, between numpy and PyTorch."""
+"""Conversion of tensor items between numpy and PyTorch."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from ...dtypes import STORED_TYPES, StoredType, bit_patterns
 from ...model import Array
 from ..lazy import native
 
-#: The types that PyTorch has tensors of, by the names of both.
+#: Types that PyTorch supports, under the same names.
 TYPES = frozenset(
     name
     for name, stored in STORED_TYPES.items()
     if (stored.bits >= 8 or stored.kind == "b")
-    and name not in ("float8_e4m3", "float8_e3m4", "float8_e4m3b11fnuz")  # ml_dtypes' alone
+    and name not in ("float8_e4m3", "float8_e3m4", "float8_e4m3b11fnuz")  # only in ml_dtypes
 )
 
 
 def patterns_of(tensor: Any, stored: StoredType) -> Array:
-    """The bit patterns of a contiguous tensor of the main memory, which are in the same memory."""
+    """Return the bit patterns of a contiguous CPU tensor, sharing its memory."""
     torch = importlib.import_module("torch")
     found: Array = tensor.detach().view(getattr(torch, f"uint{8 * stored.itemsize}")).numpy()
     return found
 
 
 def array_of(tensor: Any, stored: StoredType, name: str) -> Array:
-    """A tensor of any device as an array, of the same memory where that is possible.
+    """Return a tensor of any device as an array, sharing its memory if possible.
 
-    Raises FormatError, which names it, where a boolean is neither 0 nor 1.
+    Raises FormatError with its name if a boolean is neither 0 nor 1.
     """
     dense = tensor.detach().cpu().contiguous()
     return native(patterns_of(dense, stored), stored.name, f"tensor {name[:80]!a}")
 
 
 def filled(tensor: Any, array: Array) -> Any:
-    """A contiguous tensor of the main memory with the items of an array of the same type and size."""
+    """Copy the items of an array into a contiguous CPU tensor of the same type and size, and return it."""
     target = patterns_of(tensor, STORED_TYPES[array.dtype.name])
     target.reshape(-1)[...] = bit_patterns(array)
     return tensor

@@ -1,4 +1,4 @@
-"""Modules of PyTorch as models, and the tensors of models into modules.
+"""Conversion of PyTorch modules to models, and loading of model tensors into modules.
 
 >>> model = from_module(network, example_inputs)                                        # doctest: +SKIP
 >>> data = nnr_codec.encode(model, fold_batchnorm=True)                                 # doctest: +SKIP
@@ -26,31 +26,31 @@ from .structure import Found, View, walk
 
 
 def from_module(module: Any, example_inputs: Any = None) -> Model:
-    """The state of a module, with what belongs together in its layers.
+    """Return the state of a module, with the blocks of its layers.
 
-    Tensors of the main memory are not copied: the model changes with the module. The topology tells of the blocks:
-    weights and biases of convolutions, transposed convolutions and linear layers, and the batch normalization of their
-    outputs, where nothing else uses these, whichever arguments that may be None are. That is known where ``torch.fx``
-    can trace the module; where it cannot, of layers that follow each other in a ``Sequential``, if the module is made
-    of them, or ``example_inputs`` show that they are called as such. Of a ``BatchNorm1d`` it is only known where it is
-    certain that its inputs are matrices, which it is with ``example_inputs``.
+    Tensors in main memory are not copied: the model changes with the module. The topology describes the blocks: weights
+    and biases of convolutions, transposed convolutions and linear layers, with the batch normalization of their outputs
+    if these have no other use, for all combinations of optional arguments. Blocks are found if ``torch.fx`` can trace
+    the module. Otherwise only consecutive layers of a ``Sequential`` are used, if the module consists of such sequences
+    or ``example_inputs`` show that they are called as a whole. For ``BatchNorm1d``, ``example_inputs`` are needed to
+    prove that its inputs are matrices.
 
     Parameters
     ----------
     module : torch.nn.Module
-        It is evaluated (``eval()``) while it is looked at, and left as it was.
+        The module; switched to ``eval()`` during the analysis and then restored.
     example_inputs : Tensor or tuple of Tensor, optional
-        With which the module is called.
+        Inputs for a call of the module.
 
     Returns
     -------
     Model
-        Its tensors by the names of ``state_dict()``, tied ones as such.
+        Tensors by the names of ``state_dict()``; shared tensors are tied.
 
     Raises
     ------
     FormatError
-        The state has something that is not carried, as a quantized tensor or one of the device meta.
+        The state has unsupported contents, such as a quantized tensor or a tensor on the meta device.
     MissingDependencyError
         PyTorch is not installed.
     """
@@ -112,7 +112,7 @@ def _arrays(found: Found) -> dict[str, Array]:
 
 
 def _read(torch: Any, value: Any, what: str) -> View | Leaf | None:
-    """The tensor, torch.Size, torch.dtype or torch.device for :func:`.structure.walk`."""
+    """Return the view or leaf of a tensor, torch.Size, torch.dtype or torch.device for :func:`.structure.walk`."""
     if type(value) is torch.Size:
         return Leaf("size", list(value))
     if type(value) is torch.dtype:
@@ -146,7 +146,7 @@ def _read(torch: Any, value: Any, what: str) -> View | Leaf | None:
 
 
 def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool = True) -> None:
-    """Copy tensors into the parameters and buffers of a module, which keep their types and devices, and stay tied.
+    """Copy tensors into the parameters and buffers of a module, which keep their types, devices and ties.
 
     Parameters
     ----------
@@ -154,12 +154,12 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
     model : Model or mapping of str to ndarray
         Tensors by the names of ``state_dict()``.
     strict : bool
-        Whether all have to be there, and no others.
+        Require all tensors of the module and no others.
 
     Raises
     ------
     FormatError
-        Names, shapes or kinds of type are not those of the module, which is as it was then.
+        Names, shapes or kinds of types do not match the module, which is then unchanged.
     MissingDependencyError
         PyTorch is not installed.
     """
@@ -177,7 +177,7 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
         raise FormatError(f"these are not the tensors of the module; {'; '.join(what)}")
     names = [name for name in state if name in model.tensors]
     announce(model, names)
-    # All are looked at before one is copied; what is decoded on access is so once.
+    # All are checked before one is copied; each lazy tensor is decoded once.
     with torch.no_grad():
         new = {name: _fitting(torch, name, np.asarray(model.tensors[name]), state[name]) for name in names}
         for name, tensor in new.items():
@@ -185,7 +185,7 @@ def load_state(module: Any, model: Model | Mapping[str, Array], *, strict: bool 
 
 
 def _fitting(torch: Any, name: str, array: Array, target: Any) -> Any:
-    """An array as a tensor of the type and shape of another one; FormatError where it cannot be."""
+    """Return an array as a tensor with the type and shape of another one; FormatError if that is impossible."""
     what, shape = f"tensor {name[:80]!a}", tuple(target.shape)
     if array.dtype.name not in TYPES:
         raise lacks_type(what, array.dtype, "pytorch")

@@ -1,10 +1,10 @@
-"""Interpreter of the pickles in PyTorch files. It calls and imports nothing, and makes values of its own only.
+"""Interpreter of the pickles in PyTorch files. It calls and imports nothing, and creates only its own value types.
 
-It follows the opcodes that ``torch.save`` writes (protocol 2). A name becomes a constant, and a call of one becomes a
-:class:`Container`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time proportional to bytes
-of the pickle or to items that are charged to a limit: an object that occurs several times is one object here, and keys
-are not hashed. A container that was used again does not change any more. Hence no container holds itself, and values
-can be counted at the end.
+It supports the opcodes that ``torch.save`` writes (protocol 2). A global name becomes a constant, and a call of one
+becomes a :class:`Container`, :class:`Leaf` or :class:`TensorRef`. Each opcode takes constant time, or time proportional
+to bytes of the pickle or to items that are charged to a limit: repeated objects are shared, and keys are not hashed. A
+container cannot change after it was referenced again. Therefore no container contains itself, and values can be counted
+at the end.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 
 from ...errors import FormatError, NnrError
 from ...limits import Budget
+from ..diagnosis import AGAIN
 from .description import MAX_DEPTH, PAIRS
 
-#: Open marks at most: two for each container, its own and that of a tuple in it, and those of a tensor.
+#: Maximum number of open marks: two for each container, its own and that of a nested tuple, and those of a tensor.
 _MAX_MARKS = 2 * MAX_DEPTH + 8
-#: PyTorch has no tensors of more dimensions.
+#: Maximum number of dimensions in PyTorch.
 _MAX_DIMS = 64
 _MAX_SIZE = (1 << 63) - 1
-#: How many times the values of a container count where it stands again.
+#: Weight of the values of a container for each further reference to it.
 _AGAIN = 10
 _DEVICE = re.compile(r"[a-z]{1,20}(:(0|[1-9][0-9]?|1[01][0-9]|12[0-7]))?")
 _DTYPE = re.compile(
@@ -38,35 +39,35 @@ _UINT2, _UINT4, _INT4, _DOUBLE = (struct.Struct(code).unpack_from for code in ("
 
 # ------------------------------------------------------------------------------------------------ values
 class Container(list[Any]):
-    """A container: the items of a list or set, or the keys and values of a dict, OrderedDict or Counter in turn.
+    """Container: the items of a list or set, or alternating keys and values of a dict, OrderedDict or Counter.
 
-    A key may be there more than once: the last one counts.
+    A key may be repeated: its last value counts.
     """
 
-    #: The name of its type.
+    #: Name of the container type.
     kind = "list"
     #: The attribute ``_metadata`` of an OrderedDict, if it has one.
     metadata: tuple[Any, ...] = ()
-    #: It stands in several places, and may not change.
+    #: True if it was referenced again and may not change.
     is_used = False
 
     @classmethod
     def of(cls, kind: str, items: Iterable[Any] = ()) -> Container:
-        """A container of a kind."""
+        """Return a container of a kind."""
         found = cls(items)
         found.kind = kind
         return found
 
 
 class Leaf(NamedTuple):
-    """A torch.Size, torch.dtype or torch.device: the kind and value of its node (:mod:`.tree`)."""
+    """A torch.Size, torch.dtype or torch.device: kind and value of its node (:mod:`.tree`)."""
 
     kind: str
     value: Any
 
 
 class Storage(NamedTuple):
-    """A storage that the pickle refers to: its key, the type and bytes of its items, and how many it says there are."""
+    """Reference to a storage: key, item type, item size in bytes, and declared number of items."""
 
     key: str
     type: str
@@ -75,9 +76,9 @@ class Storage(NamedTuple):
 
 
 class TensorRef(NamedTuple):
-    """A tensor or parameter: ``type`` is that of its items, ``offset`` and ``stride`` are in items.
+    """Reference to a tensor or parameter: ``type`` is its item type; ``offset`` and ``stride`` are in items.
 
-    ``key`` and ``nbytes`` are those of its storage.
+    ``key`` and ``nbytes`` belong to its storage.
     """
 
     key: str
@@ -91,7 +92,7 @@ class TensorRef(NamedTuple):
 
 
 class Pickle(NamedTuple):
-    """A pickle that was read: its value, the first byte after it, and type and bytes of the items of each storage."""
+    """Parsed pickle: its value, the end offset, and item type and item size of each storage."""
 
     value: Any
     end: int
@@ -132,7 +133,7 @@ def _tensor(
     *,
     dtype: str | None = None,
 ) -> TensorRef:
-    """``_rebuild_tensor`` and ``_rebuild_tensor_v2``."""
+    """Emulate ``_rebuild_tensor`` and ``_rebuild_tensor_v2``."""
     if type(storage) is not Storage or type(offset) is not int or not -_MAX_SIZE <= offset <= _MAX_SIZE:
         raise _damaged("a tensor has no storage or offset")
     _check_state(gradients, hooks)
@@ -167,14 +168,14 @@ def _check_state(gradients: Any, hooks: Any) -> None:
 
 
 def _ordered(pairs: Any = ()) -> Container:
-    """An OrderedDict of nothing, of a dict, or of pairs as Python 2 writes them."""
+    """Return an OrderedDict: empty, from a dict, or from pairs as Python 2 writes them."""
     if type(pairs) is Container and pairs.kind in PAIRS:
         return Container.of("OrderedDict", pairs)
     return Container.of("OrderedDict", [part for pair in _plain(pairs) for part in _plain(pair, 2)])
 
 
 def _counter(pairs: Any = None) -> Container:
-    """A Counter of nothing, or of a dict."""
+    """Return a Counter: empty, or from a dict."""
     if pairs is not None and not (type(pairs) is Container and pairs.kind in PAIRS):
         raise _damaged("a Counter is made of no dict")
     return Container.of("Counter", pairs or ())
@@ -185,7 +186,7 @@ def _set(items: Any = ()) -> Container:
 
 
 def _plain(items: Any, length: int | None = None) -> Any:
-    """Check that this is a list or tuple, of a length."""
+    """Check that the value is a list or tuple, of a given length."""
     if not (type(items) is tuple or (type(items) is Container and items.kind == "list")):
         raise _damaged("a container is made of neither list nor tuple")
     if length is not None and len(items) != length:
@@ -225,7 +226,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "torch._utils\n_rebuild_tensor_v3": _tensor_v3,
     "torch._utils\n_rebuild_parameter": _parameter,
 }
-# Their names are bytes in pickles, as nothing else is.
+# Storage types are represented by bytes, unlike all other values.
 _STORAGES = {
     "BoolStorage": ("bool", 1),
     "ByteStorage": ("uint8", 1),
@@ -244,7 +245,7 @@ _STORAGES = {
 
 
 def _constant(name: str, before: list[Any]) -> _Function | bytes | Leaf:
-    """Return what stands for a name; ``before`` is what the pickle has put on the stack before it."""
+    """Return the stand-in for a global name; ``before`` is the stack before it."""
     module, _, short = name.partition("\n")
     if name in _FUNCTIONS:
         return _Function(_FUNCTIONS[name])
@@ -254,29 +255,40 @@ def _constant(name: str, before: list[Any]) -> _Function | bytes | Leaf:
         return Leaf("dtype", match[1])
     shown = ascii(f"{module}.{short}"[:100])[1:-1]
     after = f", after {before[-1][:80]!a}" if before and type(before[-1]) is str else ""
-    raise FormatError(
-        f"the pickle calls a disallowed function: {shown}{after}; only tensors, parameters, plain containers and plain "
-        "values are read"
-    )
+    raise FormatError(f"the pickle calls a disallowed function: {shown}{after}", hint=_instead(module, short))
+
+
+def _instead(module: str, short: str) -> str:
+    """Return what to save instead of an object of this class, or made by this function."""
+    weights = "torch.save(module.state_dict(), 'weights.pt')"
+    if module.startswith("__torch__"):
+        return f"this is TorchScript: save its weights, with module = torch.jit.load(FILE), by {weights}"
+    if short.startswith(("qint", "quint")) or short == "_rebuild_qtensor" or "quantized" in module:
+        return "PyTorch has quantized this model: give the model from before, which is quantized on encoding"
+    if module.startswith("torch.nn."):
+        return f"this is a pickled module: save its weights by {weights}"
+    if short[:1].isupper():
+        return f"only tensors in plain containers are read: save the weights of a module by {weights}"
+    return "only tensors, parameters, plain containers and plain values are read"
 
 
 # ------------------------------------------------------------------------------------------------ opcodes
 def read_pickle(data: bytes, start: int, budget: Budget) -> Pickle:
-    """Read the pickle that begins at a byte of ``data``.
+    """Read the pickle that begins at an offset of ``data``.
 
     Parameters
     ----------
     data : bytes
     start : int
     budget : Budget
-        Charged with objects of the pickle, as ``max_names``.
+        Charged with the objects of the pickle, as ``max_names``.
 
     Raises
     ------
     FormatError
-        The pickle is damaged, or asks for anything but containers, plain values and tensors.
+        The pickle is damaged, or contains anything but containers, plain values and tensors.
     LimitError
-        It makes more objects than the limits permit, or ``data`` ends in it and is as long as they permit.
+        The pickle has more objects than the limits permit, or ``data`` is as long as they permit and ends before it.
     """
     try:
         return _run(data, start, budget)
@@ -284,17 +296,17 @@ def read_pickle(data: bytes, start: int, budget: Budget) -> Pickle:
         raise
     except (EOFError, struct.error):
         budget.limits.check("max_topology_bytes", len(data) + 1, "bytes of the pickles")
-        raise _damaged("it ends early") from None
+        raise FormatError("the pickle is damaged: it ends early", hint=AGAIN) from None
     except (LookupError, ValueError, TypeError) as error:
         raise _damaged(f"{type(error).__name__} {str(error)[:100]}") from None
 
 
 def _run(data: bytes, at: int, budget: Budget) -> Pickle:
     stack: list[Any] = []
-    below: list[list[Any]] = []  # what marks separate from the present stack
+    below: list[list[Any]] = []  # stacks below the open marks
     memo: dict[int, Any] = {}
     storages: dict[str, tuple[str, int]] = {}
-    put = -1  # the last key of the memo
+    put = -1  # last key of the memo
     most = left = budget.limits.max_names - budget.spent.get("max_names", 0)
     last = len(data) - 1
     while left >= 0:
@@ -303,7 +315,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
         opcode = data[at]
         at += 1
         match opcode:
-            # In the order of how often they occur.
+            # In the order of their frequency.
             case 0x72:  # LONG_BINPUT
                 put = _UINT4(data, at)[0]
                 memo[put] = stack[-1]
@@ -313,7 +325,7 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                 at += 1 if opcode == 0x68 else 4
                 if type(known) is Container:
                     known.is_used = True
-                elif type(known) is TensorRef:  # of which each place has a name
+                elif type(known) is TensorRef:  # each occurrence has its own name
                     left -= _AGAIN - 1
                 stack.append(known)
                 left -= 1
@@ -343,9 +355,9 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
                     raise _damaged("the arguments of a call are no tuple")
                 value = function.make(*arguments)
                 stack.append(value)
-                if type(value) is Container:  # which are copied
+                if type(value) is Container:  # contents are copied
                     left -= len(value)
-                if memo.get(put) is arguments:  # which nothing refers to again: a third of all objects
+                if memo.get(put) is arguments:  # no longer referenced: a third of all objects
                     del memo[put]
             case 0x85:  # TUPLE1
                 stack[-1] = (stack[-1],)
@@ -445,9 +457,9 @@ def _run(data: bytes, at: int, budget: Budget) -> Pickle:
 
 
 def _count(container: Any, budget: Budget, counts: dict[int, int], depth: int) -> int:
-    """Return how many values are described for a container; charge those of a container that was counted before.
+    """Count the described values of a container; charge a container that was counted before.
 
-    ``counts`` has the numbers of such containers, by their identity.
+    ``counts`` has the results by identity of the container.
     """
     if depth > MAX_DEPTH + 1:
         raise FormatError(f"containers are nested deeper than {MAX_DEPTH}")
@@ -472,7 +484,7 @@ def _bytes(data: bytes, first: int, end: int) -> bytes:
 
 
 def _open(container: Any, kinds: tuple[str, ...]) -> Container:
-    """Check that this is a container that may still change."""
+    """Check that the value is a container that may still change."""
     if type(container) is not Container or container.kind not in kinds:
         raise _damaged("items are put into what is no container of such items")
     if container.is_used:
@@ -484,14 +496,14 @@ def _build(target: Any, state: Any) -> None:
     """Set the attributes of an OrderedDict."""
     target = _open(target, ("OrderedDict",))
     parts = iter(_open(state, ("dict",)))
-    for key, value in zip(parts, parts, strict=True):  # one that was used again would be looked through again
+    for key, value in zip(parts, parts, strict=True):  # _open() rejects a reused dict, which would cost time again
         if type(key) is not str or key != "_metadata":
             raise FormatError("an OrderedDict has attributes beside its keys, which are not carried")
         target.metadata = (value,)
 
 
 def _storage(kind: Any, type_: Any, key: Any, location: Any, size: Any, view: Any = None) -> Storage:
-    """The storage of a persistent identifier; ``view`` is in files of the old format only."""
+    """Return the storage of a persistent identifier; ``view`` occurs only in files of the old format."""
     if kind != "storage" or type(type_) is not bytes or type(key) is not str or type(location) is not str:
         raise _damaged("a persistent identifier is not that of a storage")
     if type(size) is not int or not 0 <= size <= _MAX_SIZE or view is not None:

@@ -1,4 +1,4 @@
-"""Writing PyTorch files."""
+"""Writing of PyTorch files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import description
 from .items import TYPES, filled, patterns_of
 from .structure import build, is_name
 
-#: More bytes of tensors than this wait in a temporary file until they are written.
+#: Maximum bytes of tensors held in memory until they are written; above it, a temporary file is used.
 IN_MEMORY = 256 << 20
 _ALIGNMENT = 64
 
@@ -39,7 +39,7 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
     with _memory(torch, sum(_size(*shapes[name]) for name in shapes), scratch) as empty:
         announce(model, list(shapes))
         tensors: dict[str, Any] = {}
-        first: dict[str, str] = {}  # by the tensor that they are tied to
+        first: dict[str, str] = {}  # by the target of the tie
         for name, (dtype, shape) in shapes.items():
             array = np.asarray(model.tensors[name])
             if array.dtype != dtype or array.size != math.prod(shape):
@@ -51,7 +51,7 @@ def write_model(torch: Any, model: Model, file: BinaryIO, *, scratch: Path | Non
 
 
 def _description(model: Model) -> description.Description | None:
-    """The description that a model has; what is lost is warned of."""
+    """Return the description of a model, and warn of losses."""
     topology = model.topology
     if topology is None or topology.format != "pytorch" or not topology.data.startswith(description.START):
         warn_of_loss(model, "a PyTorch file", "ties")
@@ -61,14 +61,14 @@ def _description(model: Model) -> description.Description | None:
 
 
 def _checked(name: str) -> str:
-    """The name of a tensor, as a key; FormatError for one that would not come back."""
+    """Return the name of a tensor as a key; FormatError for a name that could not be read again."""
     if not is_name(name):
         raise FormatError(f"tensor {name[:80]!a}: that is no name in a PyTorch file")
     return name
 
 
 def _shape(model: Model, name: str, place: description.TensorPlace | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of a tensor in the file: the shape that is described, if only extents of 1 make the difference."""
+    """Return dtype and shape of a tensor in the file: the described shape, if it differs only in extents of 1."""
     dtype, shape = described(model, name)
     if dtype.name not in TYPES:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, "pytorch")
@@ -84,7 +84,7 @@ def _size(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 
 def _tied(other: Any, array: Array, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor that is there already is the same as this one is to be."""
+    """Return whether an existing tensor equals the new one."""
     stored = STORED_TYPES[array.dtype.name]
     if other is None or str(other.dtype) != f"torch.{stored.name}" or tuple(other.shape) != shape:
         return False
@@ -93,7 +93,7 @@ def _tied(other: Any, array: Array, shape: tuple[int, ...]) -> bool:
 
 @contextlib.contextmanager
 def _memory(torch: Any, total: int, scratch: Path | None) -> Iterator[Any]:
-    """Yield what makes tensors of a type and shape, together of at most ``total`` bytes rounded up each."""
+    """Yield an allocator of tensors by dtype and shape, for at most ``total`` bytes with alignment."""
     if total <= IN_MEMORY:
         yield lambda dtype, shape: torch.empty(shape, dtype=getattr(torch, dtype.name))
         return

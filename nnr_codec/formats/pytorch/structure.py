@@ -1,4 +1,4 @@
-"""What a PyTorch file holds, to and from the nodes of its description."""
+"""Conversion of the contents of a PyTorch file to and from the nodes of its description."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from . import description
 from .description import Node
 from .pickles import Container, Leaf
 
-#: A character in two halves, which are separate in a str of Python, and one character in JSON.
+#: A surrogate pair: two characters in a str of Python, but one character in JSON.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _KINDS = {kind: kind.__name__ for kind in (list, tuple, set, dict, OrderedDict, Counter)}
 
 
 class View(NamedTuple):
-    """Where the items of a tensor lie, in the storage that it shares with others.
+    """Location of the items of a tensor in a storage, which may be shared.
 
     Parameters
     ----------
     storage : hashable
-        What tells storages apart; of a file, its first byte.
+        Identity of the storage; for a file, its offset.
     stored : StoredType
     shape, stride : tuple of int
-        In items.
+        Shape, and stride in items.
     start, stop : int
-        The first byte of the storage that is used, and the one after the last.
+        Range of the used bytes of the storage.
     requires_grad, is_parameter : bool
-        Of the tensor.
+        Properties of the tensor.
     """
 
     storage: Hashable
@@ -60,14 +60,14 @@ class View(NamedTuple):
         size: int,
         what: str,
     ) -> View:
-        """The view of a tensor, whose first item is at ``offset``, of a storage of ``size`` bytes."""
+        """Return the view of a tensor, with its first item at ``offset``, in a storage of ``size`` bytes."""
         last = offset
         for extent, step in zip(shape, stride, strict=True):
             last += (extent - 1) * step
         start, stop = offset * stored.itemsize, (last + 1) * stored.itemsize
         if 0 in shape:
             start = stop = 0
-        # The step of an extent of 1 may be any number. It says nothing, and would let the hashes of strides collide.
+        # The stride of an extent of 1 is arbitrary. Keeping it would permit hash collisions of strides.
         stride = tuple([step if extent > 1 else 0 for extent, step in zip(shape, stride, strict=True)])
         if min((offset, *stride)) < 0 or stop > size:
             raise FormatError(f"{what} has items outside of its storage")
@@ -75,7 +75,7 @@ class View(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the items lie in the order of the shape, without gaps."""
+        """True if the items are in row-major order, without gaps."""
         step = 1
         for extent, given in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if extent != 1 and given != step:
@@ -86,19 +86,19 @@ class View(NamedTuple):
 
 @dataclass
 class Found:
-    """What a walk through a file's content finds.
+    """Result of a walk through a file's content.
 
     Parameters
     ----------
     tree : node
-        Its description.
+        Description of the content.
     tensors : dict of str to TensorRef
-        By the names that they get.
+        Tensors by the names that they get.
     views : dict of str to View
     aliases : dict of str to str
-        Tensors that are views alike of one storage, with the first of them.
+        Tensors that are equal views of one storage, with the first of them.
     apart : list of str
-        Those that share memory with another one, but are not alike.
+        Tensors that share memory with another one, but are different views.
     """
 
     tree: Node = None
@@ -109,7 +109,7 @@ class Found:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a dict of tensors and nothing else, which needs no description."""
+        """True if the content is a plain dict of tensors, which needs no description."""
         if not isinstance(self.tree, dict) or self.tree.keys() != {"dict"}:
             return False
         return all(
@@ -118,8 +118,8 @@ class Found:
         )
 
 
-#: Gives the :class:`View` of a tensor, the :class:`Leaf` of another value without parts, or None for all else. The
-#: second argument says where the value stands, for the message of a FormatError.
+#: Function that returns the :class:`View` of a tensor, the :class:`Leaf` of another value without parts, or None. The
+#: second argument is the position of the value for error messages.
 Reader = Callable[[Any, str], View | Leaf | None]
 
 
@@ -129,16 +129,16 @@ def walk(value: object, budget: Budget, read: Reader) -> Found:
     Parameters
     ----------
     value : object
-        Containers are Python's, or those of :mod:`.pickles`.
+        Value with containers of Python or of :mod:`.pickles`.
     budget : Budget
         Charged with names, and with the bytes of tensors.
     read : callable
 
     Raises
     ------
-    FormatError
+    The value is nested too deeply or contains itself, or has unsupported values or tensors.
         It is nested too deep or holds itself, or has a value or tensor of a kind that is not carried.
-    LimitError
+    The value exceeds the limits.
         It asks for more than the limits permit.
     """
     walker = _Walker(budget, read)
@@ -152,7 +152,7 @@ class _Walker:
     def __init__(self, budget: Budget, read: Reader) -> None:
         self.budget, self.read = budget, read
         self.tensors: list[tuple[str, Node, Any, View]] = []
-        self.characters = 0  # of the names of tensors
+        self.characters = 0  # total length of tensor names
 
     def node(self, value: Any, path: tuple[str, ...], depth: int) -> Node:
         self.budget.charge("max_names", 1, "values of the file")
@@ -163,7 +163,7 @@ class _Walker:
             return self.leaf(value, path)
         if kind in description.PAIRS:
             return self.mapping(value, kind, path, depth)
-        if kind == "set":  # the order of which is no property of it
+        if kind == "set":  # its order is irrelevant
             nodes = [(self.key(item, path, 0), item) for item in value]
             return {
                 "set": sorted({_identity(item): node for node, item in reversed(nodes)}.values(), key=description.text)
@@ -231,7 +231,7 @@ class _Walker:
         return self.tensor(value, found, path, what)
 
     def charged(self, node: Node) -> Node:
-        """Charge what may be long in the description."""
+        """Charge values that may be long in the description."""
         if type(node) is not int:
             self.budget.charge("max_topology_bytes", len(description.text(node)), "bytes of values in the description")
         return node
@@ -240,7 +240,7 @@ class _Walker:
         limits = self.budget.limits
         limits.check("max_name_bytes", sum(map(len, path)) + len(path), "characters of the name of a tensor")
         elements = self.budget.tensor(view.shape, view.stored.itemsize, what)
-        if not view.is_contiguous:  # all bytes between its first and its last item are read
+        if not view.is_contiguous:  # all bytes from its first to its last item are read
             span = view.stop - view.start
             limits.check("max_tensor_bytes", span, f"{what}: bytes from the first to the last item")
             more = max(span - elements * view.stored.itemsize, 0)
@@ -260,7 +260,7 @@ class _Walker:
         return node
 
     def name(self, found: Found) -> None:
-        """Give each tensor a name of its own: that of its place, or one that its node says."""
+        """Assign a unique name to each tensor: the one of its position, or one stored in its node."""
         taken = {name for name, _, _, _ in self.tensors}
         numbers: Counter[str] = Counter()
         for name, node, value, view in self.tensors:
@@ -276,7 +276,7 @@ class _Walker:
 
 
 def _identity(key: Any) -> str:
-    """A text that two keys have in common if they are equal for Python, which would have to hash them."""
+    """Return a text that is equal for equal Python keys, which must not be hashed."""
     if type(key) is tuple:
         return f"({','.join(map(_identity, key))})"
     if key != key:
@@ -287,7 +287,7 @@ def _identity(key: Any) -> str:
 
 
 def _find_ties(found: Found) -> None:
-    """Which tensors are one, and which overlap otherwise."""
+    """Find tied tensors, and tensors that overlap in other ways."""
     known: dict[object, str] = {}
     storages: dict[Hashable, list[tuple[int, int, str]]] = {}
     for name, view in found.views.items():
@@ -308,15 +308,15 @@ def _find_ties(found: Found) -> None:
 
 
 def build(torch: Any, node: Node, tensors: Mapping[str, Any], path: tuple[str, ...] = ()) -> Any:
-    """The content of a file; FormatError where PyTorch does not know a type or device.
+    """Build the content of a file; FormatError if PyTorch lacks a type or device.
 
     Parameters
     ----------
     torch : module
     node : node
-        Of a description that was checked.
+        Checked node of a description.
     tensors : mapping of str to TensorRef
-        All that it names.
+        All tensors of the description.
     """
     if isinstance(node, list):
         return [build(torch, item, tensors, (*path, str(k))) for k, item in enumerate(node)]
@@ -350,12 +350,12 @@ def _built(torch: Any, kind: str, node: Node, tensor: Any) -> Any:
         raise FormatError("the description has integers that require gradients")
     if kind == "parameter":
         return torch.nn.Parameter(tensor, requires_grad=gradients)
-    # Of a tied tensor, another place may be one without gradients.
+    # Another occurrence of a tied tensor may have no gradients.
     return tensor.detach().requires_grad_(gradients)
 
 
 def _value(torch: Any, kind: str, value: Any) -> Any:
-    """A value that JSON has no kind for."""
+    """Return a value that JSON cannot represent."""
     if kind == "int":
         return description.integer_of(value)
     if kind == "float":
@@ -365,7 +365,7 @@ def _value(torch: Any, kind: str, value: Any) -> Any:
     if kind == "size":
         return torch.Size(value)
     try:
-        # Not by getattr, which imports parts of PyTorch that somebody names.
+        # Not getattr, which would import parts of PyTorch by untrusted names.
         found = torch.device(value) if kind == "device" else vars(torch).get(value)
     except RuntimeError:
         found = None
@@ -383,5 +383,5 @@ def _type(value: object) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a bitstream has tensors of that name: not empty, without zeros and halves of surrogate pairs."""
+    """Return whether a bitstream can have tensors of that name: not empty, without zeros and lone surrogates."""
     return bool(text) and "\0" not in text and is_text(text)

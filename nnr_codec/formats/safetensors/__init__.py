@@ -1,9 +1,9 @@
 """Safetensors: one file of tensors and metadata, or several (shards) with an index; see :mod:`.header`, :mod:`.shards`.
 
-Nothing is executed, and tensors are read where they are. What is written is laid out as the format's own library does:
-by item type, the wider ones first, then by name, so that each tensor is aligned; the header is padded with blanks to a
-multiple of 8 bytes. The format has no tied tensors: one that has several names is written once for each. Of a model the
-tensors and the metadata are kept.
+Nothing is executed, and tensors are read on access. Files are written in the layout of the official library: sorted by
+item type, wider types first, then by name, so that each tensor is aligned; the header is padded with blanks to a
+multiple of 8 bytes. The format has no ties: a tensor with several names is written once for each. The tensors and the
+metadata of a model are stored.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ...limits import Budget, Limits
 from ...model import Array, Model
 from .. import FormatWarning, announce, described, listed, opened_file, state, warn_of_loss
 from ..companion_files import neighbour
+from ..diagnosis import leave_out, shard_of
 from ..lazy import Entry, LazyTensors, native
 from . import shards
 from .header import CODES, PEEK, Described, describe, in_order, is_file, is_index, make_header, read_header
@@ -41,7 +42,8 @@ _Files = list[tuple[Path, tuple[int, ...]]]
 
 # ------------------------------------------------------------------------------------------------ reading
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this begins as a safetensors file does, or is the index of several, or a folder with one of these."""
+    """Return whether the source starts like a safetensors file, is an index of shards, or a folder with one of
+    these."""
     if isinstance(source, Path) and not source.is_file():
         return source.is_dir() and bool(shards.of_folder(source))
     with opened_file(source) as file:
@@ -52,28 +54,27 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a file, an index of shards, or a folder that has one of these; of a path, tensors are read on access.
+    """Read a file, an index of shards, or a folder with one of these; tensors of a path are read on access.
 
-    Tensors are in the order of the header, those of shards in the order of their names. All is kept of files. What else
-    a folder has is named in a FormatWarning, or in a FormatError if ``strict``, and so are entries of the index other
-    than texts and numbers, and tensors that it does not know.
+    Tensors are in the order of the header, shards in the order of their names. Nothing in a file is skipped. Other
+    files of a folder, index entries other than strings and numbers, and tensors missing in the index are listed in a
+    FormatWarning, or in a FormatError if ``strict``.
 
     Raises
     ------
     FormatError
-        A header is malformed, has an item type that is not read here, or tensors overlap, leave holes or lie outside
-        of the file; or ``ml_dtypes`` is needed and not installed (MissingDependencyError). An index and its shards
-        disagree, one of them is not there, or is no plain file beside it.
+        A header is malformed, has an unsupported item type, or tensors overlap, leave gaps or exceed the file; or
+        ``ml_dtypes`` is required and not installed (MissingDependencyError). An index and its shards disagree, or a
+        shard is missing or not a regular file beside it.
     LimitError
-        It asks for more than the limits permit.
+        The file exceeds the limits.
     """
     if isinstance(source, Path):
         files, entries, metadata, strangers = _opened(source, limits)
         if strangers:
-            message = f"these are left out: {listed(strangers)}"
-            if strict:
-                raise FormatError(message)
-            warnings.warn(message, FormatWarning, stacklevel=3)
+            leave_out(f"these are left out: {listed(strangers)}", strict)
+        if index := shard_of(source):
+            leave_out(f"this is one shard of a model; to read all of them, give {index.name!a}", strict)
         return Model(LazyTensors(files, entries), metadata=metadata, format=NAME)
     source.seek(0)
     if is_index(source.read(PEEK)):
@@ -84,13 +85,13 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def mapped(path: str | os.PathLike[str], *, limits: Limits | None = None) -> Model:
-    """The model of a file, an index or a folder, whose tensors are read-only views of the mapped files.
+    """Return the model of a file, an index or a folder, with tensors as read-only views of memory-mapped files.
 
-    Nothing is copied (but on machines that are not little-endian), and pages are read when they are touched. They
-    count as memory of the process, and when somebody cuts a file short meanwhile, the system ends the process: this is
-    for files of one's own. What :func:`load` gives is for all others, and is what the codec reads.
+    Nothing is copied (on little-endian machines), and pages are read on access. They count as memory of the process,
+    and the system kills the process if a file is truncated meanwhile. Use it only for your own files; :func:`load` is
+    safe for all files and is used by the codec.
 
-    Raises what :func:`load` raises.
+    Raises the errors of :func:`load`.
     """
     files, entries, metadata, _ = _opened(Path(path), limits or Limits())
     maps = []
@@ -110,7 +111,7 @@ def _view(name: str, entry: Entry, data: mmap.mmap) -> Array:
 
 
 def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dict[str, str], list[str]]:
-    """Files, tensors, metadata, and what is left out."""
+    """Return files, tensors, metadata, and the items that are left out."""
     folder = source if source.is_dir() else None
     if folder:
         found = shards.of_folder(folder)
@@ -142,22 +143,22 @@ def _opened(source: Path, limits: Limits) -> tuple[_Files, dict[str, Entry], dic
 
 
 def _others(folder: Path | None, names: set[str]) -> list[str]:
-    """What a folder has besides these."""
+    """Return the other entries of a folder."""
     return sorted(path.name for path in folder.iterdir() if path.name not in names) if folder else []
 
 
 # ------------------------------------------------------------------------------------------------ writing
 def has_type(dtype: np.dtype[Any]) -> bool:
-    """Whether the format has a type for such items."""
+    """Return whether the format supports a dtype."""
     return dtype.name in CODES
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
     """Write the tensors and metadata of a model to a path, one tensor at a time.
 
-    The ending decides: a file ``.safetensors``, or an index ``.safetensors.index.json`` and the shards beside it. What
-    ends otherwise is a folder with both, where the model came from shards or there is a folder, else a file. The shards
-    are those that the model came from, or else of at most 5 GB. Warns and raises as :func:`write`, and FileExistsError.
+    The extension selects a file ``.safetensors``, or an index ``.safetensors.index.json`` with shards beside it. Any
+    other name is a folder with both, if the model came from shards or the folder exists, else a file. Shards are those
+    of the source, or else of at most 5 GB. Warnings and errors are those of :func:`write`, and FileExistsError.
     """
     _warn_of_loss(model)
     name = path.name.lower()
@@ -185,12 +186,12 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 def write(model: Model, file: BinaryIO) -> None:
     """Write the tensors and metadata of a model to a file that need not be seekable, one tensor at a time.
 
-    A model with a topology or ties loses them, with a FormatWarning.
+    Topology and ties are lost, with a FormatWarning.
 
     Raises
     ------
     FormatError
-        The format has no such item type, a name is no text, or the metadata are not texts.
+        The format lacks an item type, a name is not Unicode text, or the metadata are not strings.
     """
     _warn_of_loss(model)
     _write(model, file)

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: its size (8 bytes), JSON, and behind it the items of all tensors."""
+"""Header of a safetensors file: its size (8 bytes), JSON, followed by the items of all tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ...dtypes import STORED_TYPES
 from ...errors import FormatError, MissingDependencyError
 from ...limits import Budget
 from .. import is_text, lacks_type
+from ..diagnosis import AGAIN, check_pointer
 from ..lazy import Entry
 
-#: Item types by the format's names, in the order in which tensors lie in a file.
+#: Item types by the format's names, in the order of tensors in a file.
 TYPES = {
     "U64": "uint64",
     "I64": "int64",
@@ -40,38 +41,40 @@ TYPES = {
 CODES = {name: code for code, name in TYPES.items()}
 _ORDER = {code: place for place, code in enumerate(TYPES)}
 
-#: The largest header that the library reads.
+#: Maximum header size of the official library in bytes.
 MAX_HEADER = 100_000_000
-#: How much of a file tells what it is.
+#: Bytes of a file that are sufficient to detect the format.
 PEEK = 4096
 
 _METADATA = "__metadata__"
 _FIELDS = {"dtype", "shape", "data_offsets"}
-_SIZE = 8  # bytes of the header's size, and the alignment of the items
+_SIZE = 8  # size of the length field in bytes, and alignment of the items
 _MAX_SIZE = (1 << 63) - 1
-# What the JSON file beside the parts of a model has.
+# Key in the index of shards.
 _INDEX = b'"weight_map"'
 
 
 def is_index(head: bytes) -> bool:
-    """Whether a file that begins so is the index of several."""
-    # The size of a header has zero bytes, JSON none.
+    """Return whether a file with this beginning is an index of shards."""
+    # The length field has zero bytes, JSON does not.
     return b"\0" not in head[:_SIZE] and head.lstrip()[:1] == b"{" and _INDEX in head
 
 
 def is_file(head: bytes, size: int) -> bool:
-    """Whether a file of this size that begins so has a header."""
+    """Return whether a file of this size and beginning has a header."""
     return head[_SIZE : _SIZE + 1] == b"{" and 2 <= int.from_bytes(head[:_SIZE], "little") <= size - _SIZE
 
 
 # ------------------------------------------------------------------------------------------------ reading
 def read_header(file: BinaryIO, budget: Budget, number: int = 0) -> tuple[dict[str, str], dict[str, Entry]]:
-    """Metadata and tensors of a file, all of which fit the file and the limits; ``number`` is that of the file."""
+    """Read metadata and tensors of a file, checked against the file and the limits; ``number`` is the index of the
+    file."""
     limits, size = budget.limits, file.seek(0, os.SEEK_END)
     budget.charge("max_archive_bytes", size, "bytes of the file")
     file.seek(0)
     length = int.from_bytes(file.read(_SIZE), "little")
     if size < _SIZE or length > size - _SIZE:
+        check_pointer(file)
         raise FormatError(f"the file has {size:,} bytes; {_SIZE} and a header of {length:,} do not fit")
     limits.check("max_topology_bytes", length, "bytes of the header")
     if length > MAX_HEADER:
@@ -85,7 +88,7 @@ def read_header(file: BinaryIO, budget: Budget, number: int = 0) -> tuple[dict[s
 
 
 def parse_object(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object, in which no key is there twice; errors begin with ``what``."""
+    """Parse a JSON object without repeated keys; errors are prefixed with ``what``."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -103,13 +106,13 @@ def parse_object(data: bytes, what: str) -> dict[str, Any]:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
     except FormatError:
         raise
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+    except (ValueError, RecursionError) as error:  # also for numbers with thousands of digits
         raise FormatError(f"{what} is no JSON: {str(error)[:80]}") from None
     return dict(value)
 
 
 def check_name(name: str, budget: Budget) -> None:
-    """Raise FormatError for what is no text, LimitError for what is too long."""
+    """Raise FormatError for a name that is not Unicode text, LimitError for one that is too long."""
     if not is_text(name):
         raise FormatError(f"the name {name[:80]!a} is not Unicode text")
     budget.limits.check("max_name_bytes", len(name.encode("utf-8")), f"bytes of the name {name[:80]!a}")
@@ -127,7 +130,7 @@ def _metadata(value: object, budget: Budget) -> dict[str, str]:
 
 
 def _entry(name: str, value: object, start: int, number: int, budget: Budget) -> Entry:
-    """What the header says of a tensor, checked on its own; ``start`` is where items begin."""
+    """Return the entry of a tensor, checked separately; ``start`` is the offset of the items."""
     check_name(name, budget)
     what = f"tensor {name[:80]!a}"
     if not isinstance(value, dict) or value.keys() != _FIELDS:
@@ -157,7 +160,7 @@ def _are_sizes(value: object) -> bool:
 
 
 def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
-    """The items of all tensors lie one after another and fill the file."""
+    """Check that the items of all tensors are contiguous and fill the file."""
     at = start
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
         if entry.start != at:
@@ -165,16 +168,17 @@ def _check_places(entries: Mapping[str, Entry], start: int, size: int) -> None:
             raise FormatError(f"tensor {name[:80]!a}: its bytes, from {entry.start - start} on, {what}", tensor=name)
         at += entry.nbytes
     if at != size:
-        raise FormatError(f"the file has {size:,} bytes; header and tensors need {at:,}")
+        raise FormatError(
+            f"the file has {size:,} bytes; header and tensors need {at:,}", hint=AGAIN if at > size else ""
+        )
 
 
-# ------------------------------------------------------------------------------------------------ writing
-#: The format's name of a type, and the shape.
+# Type name of the format, and shape.
 Described = tuple[str, tuple[int, ...]]
 
 
 def describe(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Described:
-    """What a header says of a tensor; FormatError for a type or a name that the format does not have."""
+    """Return the header entry of a tensor; FormatError for an unsupported dtype or name."""
     if dtype.name not in CODES:
         raise lacks_type(f"tensor {name[:80]!a}", dtype, "safetensors")
     if name == _METADATA or not is_text(name):
@@ -183,18 +187,19 @@ def describe(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Describ
 
 
 def size_of(tensor: Described) -> int:
-    """Bytes of a tensor's items."""
+    """Return the size of a tensor's items in bytes."""
     code, shape = tensor
     return math.prod(shape) * STORED_TYPES[TYPES[code]].itemsize
 
 
 def in_order(tensors: Mapping[str, Described]) -> dict[str, Described]:
-    """Tensors in the order in which the library writes them."""
+    """Return tensors in the order in which the official library writes them."""
     return {name: tensors[name] for name in sorted(tensors, key=lambda name: (_ORDER[tensors[name][0]], name))}
 
 
 def make_header(metadata: Mapping[str, str], tensors: Mapping[str, Described]) -> bytes:
-    """Size and header for tensors in this order; FormatError where it would be too large, or metadata are no text."""
+    """Return length field and header for tensors in this order; FormatError if it is too large, or for invalid
+    metadata."""
     for key, text in metadata.items():
         if not (isinstance(key, str) and isinstance(text, str) and is_text(key + text)):
             raise FormatError(f"metadata {str(key)[:80]!a}: safetensors keeps Unicode text only")

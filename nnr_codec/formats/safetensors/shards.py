@@ -1,21 +1,21 @@
-"""Models in several safetensors files, the *shards*, and the index that says which tensor is in which of them.
+"""Models in several safetensors files, the *shards*, with an index that maps tensors to shards.
 
-The index is JSON: ``weight_map``, from names to plain file names, and ``metadata`` with the ``total_size`` of all
-tensors. It is written as the transformers library does, sorted and indented by two blanks. What a model needs to get
-its shards back stands in its metadata (:data:`KEY`), as JSON:
+The index is JSON: ``weight_map``, from tensor names to plain file names, and ``metadata`` with the ``total_size`` of
+all tensors. It is written like the transformers library does, sorted and indented by two blanks. The information for
+restoring the shards of a model is stored in its metadata (:data:`KEY`) as JSON:
 
 ``runs``
-    of the tensors sorted by name, how many are in which shard: ``[count, shard, count, shard, …]``;
+    numbers of consecutive tensors, sorted by name, with their shard: ``[count, shard, count, shard, …]``;
 ``stem``, ``names``
-    what the name of the index began with, if that is not ``model``, and the names of the shards, if they are not
+    prefix of the index name, if it is not ``model``, and names of the shards, if they are not
     ``<stem>-00001-of-00003.safetensors``;
 ``index``
-    the metadata of the index, if it has more than the right ``total_size``, which is null then;
+    metadata of the index, if it has more than the correct ``total_size``, which is then null;
 ``metadata``
-    those of each shard, if they differ; what all have is that of the model.
+    metadata of each shard, if they differ; common metadata are those of the model.
 
-Beside an index that is written, names follow its own: ``<stem>-…`` and ``<stem>.…`` get the new stem, others are made
-anew. In a folder of their own they are what they were, as far as every system can have such names; of ASCII, that is.
+Shards beside a new index follow its name: ``<stem>-…`` and ``<stem>.…`` get the new stem, other names are replaced. In
+a separate folder they keep their names, if these are portable, that is, ASCII.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from ..companion_files import is_device, located
 from ..lazy import Entry
 from .header import Described, in_order, parse_object, size_of
 
-#: How indices are called, and shards.
+#: File name suffixes of indices and shards.
 INDEX, SUFFIX = ".safetensors.index.json", ".safetensors"
-#: In the metadata of a model that has shards.
+#: Metadata key of a model with shards.
 KEY = "safetensors:shards"
-#: What the index of a folder begins with.
+#: Prefix of the index in a folder.
 STEM = "model"
-#: Bytes of a shard of a model that had none, unless one tensor has more; as the libraries have it.
+#: Maximum size of a new shard in bytes, unless a single tensor is larger; the default of the libraries.
 LARGEST = 5_000_000_000
 
 _TOTAL = "total_size"
@@ -58,14 +58,14 @@ _USUAL: _Scalars = {_TOTAL: None}
 # ------------------------------------------------------------------------------------------------ reading
 @dataclass(frozen=True)
 class Index:
-    """What an index says.
+    """Contents of an index.
 
     Parameters
     ----------
     path : Path
     weight_map : dict of str to str
     metadata : dict or None
-        None where there is none.
+        None if there is none.
     strangers : list of str
         Entries that are left out.
     """
@@ -77,15 +77,20 @@ class Index:
 
     @property
     def names(self) -> list[str]:
-        """The files, in order."""
+        """File names, in order."""
         return sorted(set(self.weight_map.values()))
 
     def locate(self, name: str) -> Path:
-        """The file of a shard."""
-        return located(self.path, name, f"the shard {name[:80]!a}")
+        """Return the path of a shard."""
+        try:
+            return located(self.path, name, f"the shard {name[:80]!a}")
+        except FormatError as error:
+            error.hint = "this is the index of a model; its shards must be beside it"
+            raise
 
     def check(self, name: str, entries: Mapping[str, Entry]) -> list[str]:
-        """Tensors of a shard that the index does not know; FormatError for those that it says are elsewhere."""
+        """Return the tensors of a shard that the index lacks; FormatError for tensors that the index assigns
+        elsewhere."""
         for tensor in entries:
             if (place := self.weight_map.get(tensor, name)) != name:
                 raise FormatError(
@@ -95,14 +100,14 @@ class Index:
 
 
 def of_folder(folder: Path) -> list[Path]:
-    """The indices of a folder; where it has none, its file of tensors, unless there are several."""
+    """Return the indices of a folder; without an index, its only file of tensors."""
     paths = sorted(folder.iterdir())
     files = [path for path in paths if path.name.endswith(SUFFIX)]
     return [path for path in paths if path.name.endswith(INDEX)] or (files if len(files) == 1 else [])
 
 
 def read_index(path: Path, budget: Budget) -> Index:
-    """An index, checked but for what the shards have; FormatError, LimitError."""
+    """Read an index and check it without the shards; FormatError, LimitError."""
     budget.limits.check("max_topology_bytes", path.stat().st_size, "bytes of the index")
     data = path.read_bytes()
     fields = parse_object(data.strip(), "the index")
@@ -110,6 +115,11 @@ def read_index(path: Path, budget: Budget) -> Index:
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise FormatError("weight_map of the index is not an object of strings")
     for name in set(weight_map.values()):
+        if name.endswith(".bin"):
+            raise FormatError(
+                "an index of PyTorch files (.bin), which are not read together",
+                hint="save the model as safetensors, or encode each .bin (nnr encode FILE... -o FOLDER/)",
+            )
         if not name or name in (".", "..") or re.search(r"[\x00-\x1f/\\:]", name) or not is_text(name):
             raise FormatError(f"the index names a shard {name[:80]!a}, which is no plain file name")
     if not (metadata is None or isinstance(metadata, dict)):
@@ -121,7 +131,7 @@ def read_index(path: Path, budget: Budget) -> Index:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Errors in a shard begin with its name."""
+    """Prefix errors with the name of a shard."""
     try:
         yield
     except FormatError as error:
@@ -136,7 +146,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def describe(index: Index, entries: Mapping[str, Entry], metadata: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The metadata of a model in shards."""
+    """Return the metadata of a model in shards."""
     stem, names = index.path.name.partition(f"{SUFFIX}.index")[0], index.names
     if not _are_portable([stem + SUFFIX]):
         stem = STEM
@@ -165,7 +175,7 @@ def _usual(stem: str, count: int) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------ writing
 def tells_more(metadata: Mapping[str, str]) -> bool:
-    """Whether there are metadata of an index, or of single shards, that one file does not keep."""
+    """Return whether metadata of an index or of single shards would be lost in one file."""
     try:
         record = _Record.parse(str(metadata[KEY])) if KEY in metadata else _Record()
     except FormatError:
@@ -175,18 +185,18 @@ def tells_more(metadata: Mapping[str, str]) -> bool:
 
 @dataclass
 class ShardPlan:
-    """Which files are to be written.
+    """Files to write.
 
     Parameters
     ----------
     index : str
-        The name of the index.
+        Name of the index.
     shards : dict of str to dict of str to (str, tuple of int)
-        The tensors of each file by its name, in order.
+        Tensors of each file by its name, in order.
     metadata : list of dict of str to str
-        Of each file.
+        Metadata of each file.
     total : dict
-        The metadata of the index; None for an index that has none.
+        Metadata of the index; None if it has none.
     """
 
     index: str
@@ -195,17 +205,16 @@ class ShardPlan:
     total: _Scalars | None = field(default_factory=dict)
 
     def text(self) -> bytes:
-        """The index."""
+        """Return the text of the index."""
         places = {tensor: name for name, tensors in self.shards.items() for tensor in tensors}
         fields = {"weight_map": places} if self.total is None else {"metadata": self.total, "weight_map": places}
         return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
 
 
 def plan(tensors: Mapping[str, Described], metadata: Mapping[str, str], stem: str | None) -> ShardPlan:
-    """The files for these tensors: the shards that the metadata tell of, or else of at most :data:`LARGEST` bytes.
+    """Plan the files for tensors: the shards in the metadata, or else shards of at most :data:`LARGEST` bytes.
 
-    Without a stem, they are for a folder of their own. Raises FormatError where the metadata are not what
-    :func:`describe` gives.
+    Without a stem, they go to a separate folder. Raises FormatError for metadata not written by :func:`describe`.
     """
     plain = {key: text for key, text in metadata.items() if key != KEY}
     record = _Record.parse(str(metadata[KEY])) if KEY in metadata else _Record()
@@ -231,7 +240,7 @@ def plan(tensors: Mapping[str, Described], metadata: Mapping[str, str], stem: st
 
 
 def _cut(tensors: Mapping[str, Described]) -> dict[str, int]:
-    """The shard of each tensor, in the order of the model."""
+    """Assign a shard to each tensor, in model order."""
     shards, shard, filled = {}, 0, 0
     for name, tensor in tensors.items():
         size = size_of(tensor)
@@ -243,7 +252,7 @@ def _cut(tensors: Mapping[str, Described]) -> dict[str, int]:
 
 @dataclass
 class _Record:
-    """What :data:`KEY` says."""
+    """Contents of the metadata :data:`KEY`."""
 
     runs: list[int] = field(default_factory=list)
     stem: str = STEM
@@ -253,7 +262,7 @@ class _Record:
 
     @classmethod
     def parse(cls, text: str) -> _Record:
-        """Checked as what a stranger may have written."""
+        """Parse and check untrusted text."""
         what = f"metadata {KEY!r}"
         fields = parse_object(text.encode("utf-8", "replace"), what)
         if unknown := fields.keys() - cls.__dataclass_fields__.keys():
@@ -278,7 +287,7 @@ class _Record:
         return record
 
     def places(self, names: Sequence[str]) -> dict[str, int]:
-        """The shard of each tensor; empty where they are not the ones that are described."""
+        """Return the shard of each tensor; empty if the record does not match the tensors."""
         counts, shards = self.runs[::2], self.runs[1::2]
         if sum(counts) != len(names) or set(shards) != set(range(len(set(shards)))):
             return {}
@@ -286,7 +295,7 @@ class _Record:
         return dict(zip(names, each, strict=True))
 
     def names_beside(self, stem: str) -> list[str]:
-        """The names of the shards where the index has this stem; empty where they have not the old one."""
+        """Return the names of the shards with a new stem; empty if they do not have the old one."""
         rests = [
             name.removeprefix(self.stem) for name in self.names if name.startswith((f"{self.stem}-", f"{self.stem}."))
         ]
@@ -294,7 +303,7 @@ class _Record:
 
 
 def _are_portable(names: Iterable[str]) -> bool:
-    """Whether all are plain names of safetensors files, and differ, on every system."""
+    """Return whether all names are plain, unique file names of safetensors files on every system."""
     names = list(names)
     return len({name.lower() for name in names}) == len(names) and all(
         _PORTABLE.fullmatch(name) and not is_device(name) and name.endswith(SUFFIX) and len(name) <= _LONGEST

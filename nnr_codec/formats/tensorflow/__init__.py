@@ -1,8 +1,8 @@
-"""Models of TensorFlow: SavedModel folders, and checkpoints.
+"""TensorFlow models: SavedModel folders, and checkpoints.
 
-They are read and written without TensorFlow, so that no graph is ever loaded. Tensors are called as in the checkpoint.
-The topology is ``saved_model.pb``; tensors of strings, among them the graph of objects, and all other files of a folder
-are metadata. Tensors with equal items are tied.
+They are read and written without TensorFlow, so no graph is ever loaded. Tensors have their names in the checkpoint.
+The topology is ``saved_model.pb``; string tensors, including the object graph, and all other files of a folder are
+metadata. Tensors with equal items are tied.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TOPOLOGY = "tensorflow"
 
 _GRAPH = "saved_model.pb"
 _CHECKPOINT = "variables/variables"
-#: The first byte of a SavedModel: the field saved_model_schema_version.
+#: First byte of a SavedModel: the field saved_model_schema_version.
 _SCHEMA = b"\x08"
-# A tie takes about as many bytes as this in a bitstream.
+# Minimum size of a tied tensor in bytes; a tie takes about as many bytes in a bitstream.
 _TIED = 256
 
 
 def recognise(source: Path | BinaryIO) -> bool:
-    """Whether this is a folder with a saved_model.pb, or the table of a checkpoint that has data beside it."""
+    """Return whether the source is a folder with a saved_model.pb, or the table of a checkpoint."""
     if not isinstance(source, Path):
         return False
     if source.is_dir():
@@ -45,15 +45,15 @@ def recognise(source: Path | BinaryIO) -> bool:
 
 
 def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Model:
-    """Read a model, its tensors on access. All is kept (strict).
+    """Read a model; tensors are read on access. Everything is kept, so ``strict`` has no effect.
 
     Raises
     ------
     FormatError
-        Something is malformed, or of a type that is not read; or ``ml_dtypes`` is needed and not installed
+        A file is malformed or has an unsupported type; or ``ml_dtypes`` is required and not installed
         (MissingDependencyError).
     LimitError
-        It asks for more than the limits permit.
+        The files exceed the limits.
     """
     if not isinstance(source, Path):
         raise FormatError("models of TensorFlow have several files; a stream has one")
@@ -72,7 +72,7 @@ def load(source: Path | BinaryIO, limits: Limits, *, strict: bool = False) -> Mo
 
 
 def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
-    """Read the graph of a SavedModel; raises as :func:`load`, and FormatError for a checkpoint."""
+    """Read the graph of a SavedModel; errors are those of :func:`load`, and FormatError for a checkpoint."""
     if not isinstance(source, Path) or not source.is_dir():
         raise FormatError(f"no folder with a {_GRAPH}")
     with opened(source / _GRAPH) as file:
@@ -85,26 +85,26 @@ def load_topology(source: Path | BinaryIO, limits: Limits) -> Topology:
 
 
 def owns(topology: Topology) -> bool:
-    """Whether this begins as a SavedModel, and not as JSON of Keras."""
+    """Return whether the topology starts like a SavedModel, unlike JSON of Keras."""
     return topology.data[:1] == _SCHEMA
 
 
 def wiring(topology: Topology) -> Wiring:
-    """Nothing: the decoder needs none of it."""
+    """Return an empty result, because the decoder needs no information."""
     return Wiring()
 
 
 def save(model: Model, path: Path, *, overwrite: bool) -> None:
-    """Write a SavedModel folder, or a checkpoint where the path ends in ``.index``.
+    """Write a SavedModel folder, or a checkpoint if the path ends in ``.index``.
 
-    What the files cannot hold is named in a FormatWarning.
+    A FormatWarning lists what the files cannot store.
 
     Raises
     ------
     FormatError
         The model has no graph of a SavedModel, a type or a name cannot be written, or metadata are malformed.
     FileExistsError
-        Something is there and ``overwrite`` is false.
+        The path exists and ``overwrite`` is false.
     """
     as_checkpoint = path.name.lower().endswith(bundle.SUFFIX)
     graph = model.topology if model.topology and model.topology.format == TOPOLOGY and owns(model.topology) else None
@@ -131,7 +131,7 @@ def save(model: Model, path: Path, *, overwrite: bool) -> None:
 
 
 def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, dict[str, str]]:
-    """The table of the variables, if there are some, and the other files of a SavedModel."""
+    """Return the table of the variables, if there is one, and the other files of a SavedModel."""
     index, metadata, has_data = None, {}, False
     data = bundle.data_file(folder / _CHECKPOINT, 0, 0).name.partition("-")[0]
     for name, path in files(folder, limits):
@@ -151,7 +151,7 @@ def _beside(folder: Path, limits: Limits, budget: Budget) -> tuple[Path | None, 
 
 
 def _ties(found: bundle.Checkpoint) -> dict[str, str]:
-    """Tensors that have the items of one before them: Keras exports each variable under two names."""
+    """Find tensors with the items of an earlier one, because Keras exports each variable under two names."""
     ties, first = {}, dict[tuple[object, ...], str]()
     for name, entry in found.entries.items():
         if entry.nbytes < _TIED:

@@ -1,7 +1,7 @@
-"""Reading checkpoints of TensorFlow without it: a table of entries (``.index``), and data files beside it.
+"""Reader of TensorFlow checkpoints without TensorFlow: a table of entries (``.index``), and data files beside it.
 
-The table has blocks of sorted keys, which are the names of the tensors, each with a BundleEntryProto: type, shape, and
-where the items are. All checksums are compared, those of tensors when they are read.
+The table has blocks of sorted keys, the names of the tensors, each with a BundleEntryProto: type, shape, and location
+of the items. All checksums are verified, those of tensors on access.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..protobuf import FIXED32, FIXED64, LENGTH, Source
 from .checksum import crc32c, masked
 
 SUFFIX = ".index"
-#: The last bytes of a table.
+#: Last bytes of a table.
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
-#: The numbers of the types of tensors.
+#: Type numbers of tensors.
 TYPES = {
     1: "float32",
     2: "float64",
@@ -48,7 +48,7 @@ TYPES = {
     30: "uint4",
 }
 
-#: That of strings.
+#: Type number of strings.
 STRING = 7
 _FOOTER = 48
 _TRAILER = 5  # compression and checksum of a block
@@ -57,12 +57,12 @@ _MAX_SIZE = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class BundleEntry(Entry):
-    """Where a tensor is, and the checksum of its items."""
+    """Location of a tensor, and the checksum of its items."""
 
     checksum: int = 0
 
     def read(self, file: BinaryIO, what: str) -> Array:
-        """The tensor; FormatError, which begins with ``what``, when it is damaged."""
+        """Read the tensor; FormatError, prefixed with ``what``, if it is damaged."""
         stored = STORED_TYPES[self.type]
         items: Array = np.empty(self.shape, stored.pattern.newbyteorder("<"))
         file.seek(self.start)
@@ -74,16 +74,16 @@ class BundleEntry(Entry):
 
 @dataclass
 class Checkpoint:
-    """What a checkpoint has.
+    """Contents of a checkpoint.
 
     Parameters
     ----------
     entries : dict of str to BundleEntry
-        The tensors by name, in the order of their items.
+        Tensors by name, in the order of their items.
     files : list of (Path, tuple)
-        The data files with their state.
+        Data files with their state.
     strings : dict of str to (tuple of int, list of bytes)
-        Tensors of strings, with their shapes.
+        String tensors, with their shapes.
     """
 
     entries: dict[str, BundleEntry] = field(default_factory=dict)
@@ -92,19 +92,19 @@ class Checkpoint:
 
 
 def is_table(file: BinaryIO) -> bool:
-    """Whether a file ends as a table does."""
+    """Return whether a file ends like a table."""
     size = file.seek(0, 2)
     file.seek(max(size - len(MAGIC), 0))
     return file.read() == MAGIC and size >= _FOOTER
 
 
 def data_file(index: Path, shard: int, count: int) -> Path:
-    """The name of a data file."""
+    """Return the path of a data file."""
     return index.with_name(f"{index.name.removesuffix(SUFFIX)}.data-{shard:05d}-of-{count:05d}")
 
 
 def read(index: Path, limits: Limits, budget: Budget) -> Checkpoint:
-    """What a checkpoint has; FormatError when it is damaged, or has tensors that are not read; LimitError."""
+    """Read a checkpoint; FormatError if it is damaged or has unsupported tensors; LimitError."""
     found = Checkpoint()
     with open(index, "rb") as file:
         for key, value in _table(file, limits, budget):
@@ -130,7 +130,7 @@ def _name(key: bytes, limits: Limits) -> str:
 
 
 def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget) -> list[tuple[Path, tuple[int, ...]]]:
-    """The data files that the header (BundleHeaderProto) tells of."""
+    """Return the data files in the header (BundleHeaderProto)."""
     header = MessageFields(value, "the header of the checkpoint", limits)
     count = header.number(1)
     if key or header.number(2):
@@ -149,7 +149,7 @@ def _files(key: bytes, value: bytes, index: Path, limits: Limits, budget: Budget
 
 
 def _add(found: Checkpoint, name: str, entry: MessageFields, limits: Limits, budget: Budget) -> None:
-    """Take in a BundleEntryProto."""
+    """Add a BundleEntryProto."""
     what = f"tensor {name[:80]!a}"
     kind, shard, start, nbytes = (entry.number(field) for field in (1, 3, 4, 5))
     if entry.has(7):
@@ -172,12 +172,12 @@ def _add(found: Checkpoint, name: str, entry: MessageFields, limits: Limits, bud
         raise FormatError(
             f"{what}: {nbytes:,} bytes; {stored.name} of shape {shape} has {elements * stored.itemsize:,}"
         )
-    _ = stored.dtype  # which may need ml_dtypes
+    _ = stored.dtype  # may require ml_dtypes
     found.entries[name] = BundleEntry(stored.name, shape, start, nbytes, shard, entry.number(6))
 
 
 def _shape(shape: MessageFields, what: str) -> tuple[int, ...]:
-    """The extents of a TensorShapeProto."""
+    """Return the extents of a TensorShapeProto."""
     extents = tuple(dimension.number(1) for dimension in shape.messages(2))
     if shape.number(3) or any(extent > _MAX_SIZE for extent in extents):
         raise FormatError(f"{what}: its shape is not known")
@@ -185,7 +185,7 @@ def _shape(shape: MessageFields, what: str) -> tuple[int, ...]:
 
 
 def _strings(data: bytes, count: int, what: str, limits: Limits) -> list[bytes]:
-    """The strings of a tensor: their lengths, a checksum of these, and then they themselves."""
+    """Return the strings of a tensor, stored as lengths, a checksum of the lengths, and the strings."""
     lengths, at = _numbers(Source(data, limits), 0, count, what)
     at += 4
     if at + sum(lengths) != len(data):
@@ -199,27 +199,27 @@ def _strings(data: bytes, count: int, what: str, limits: Limits) -> list[bytes]:
 
 # ------------------------------------------------------------------------------------------------ the table
 def _table(file: BinaryIO, limits: Limits, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in order."""
+    """Yield keys and values in order."""
     size = file.seek(0, 2)
     limits.check("max_archive_bytes", size, "bytes of the table of the checkpoint")
     if not is_table(file):
         raise FormatError("not the table of a checkpoint")
     file.seek(size - _FOOTER)
     footer = file.read(_FOOTER)
-    _, at = _numbers(Source(footer, limits), 0, 2, "the end of the table")  # of another block
+    _, at = _numbers(Source(footer, limits), 0, 2, "the end of the table")  # skips the handle of another block
     blocks = _Blocks(file, size, limits)
     for _, place in _entries(blocks.read(footer[at:]), budget):
         yield from _entries(blocks.read(place), budget)
 
 
 class _Blocks:
-    """Reads blocks, none of which overlap in a sound table."""
+    """Reader of blocks, which never overlap in a valid table."""
 
     def __init__(self, file: BinaryIO, size: int, limits: Limits) -> None:
         self._file, self._size, self._limits, self._spent = file, size, limits, 0
 
     def read(self, place: bytes) -> bytes:
-        """The block at a place (BlockHandle)."""
+        """Read the block at a BlockHandle."""
         (start, length), _ = _numbers(Source(place, self._limits), 0, 2, "the table of the checkpoint")
         self._spent += length + _TRAILER
         if start + length + _TRAILER > self._size or self._spent > self._size:
@@ -234,7 +234,7 @@ class _Blocks:
 
 
 def _entries(block: bytes, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a block; of a key only what differs from the one before is there."""
+    """Yield keys and values of a block; a key is stored as its difference from the previous one."""
     what = "the table of the checkpoint"
     restarts = int.from_bytes(block[-4:], "little")
     end, at, key, source = len(block) - 4 - 4 * restarts, 0, b"", Source(block, budget.limits)
@@ -252,7 +252,7 @@ def _entries(block: bytes, budget: Budget) -> Iterator[tuple[bytes, bytes]]:
 
 
 def same(checkpoint: Checkpoint, name: str, other: str) -> bool:
-    """Whether two tensors have the same items, which their checksums say they have."""
+    """Return whether two tensors with equal checksums have the same items."""
     first, second = checkpoint.entries[name], checkpoint.entries[other]
     with (
         opened(checkpoint.files[first.file][0]) as one,
@@ -268,7 +268,7 @@ def same(checkpoint: Checkpoint, name: str, other: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------ protocol buffers
 class MessageFields:
-    """The fields of a message; the last value of each counts, 0 or nothing where there is none."""
+    """Fields of a message; the last value of each field counts, with default 0 or empty."""
 
     def __init__(self, data: bytes, what: str, limits: Limits) -> None:
         self._what, self._limits = what, limits
@@ -287,26 +287,26 @@ class MessageFields:
         return number in self._found
 
     def number(self, number: int) -> int:
-        """A number; FormatError when it is something else."""
+        """Return a number; FormatError for another type."""
         value = self._found.get(number, [0])[-1]
         if not isinstance(value, int):
             raise FormatError(f"{self._what}: field {number} is no number")
         return value
 
     def messages(self, number: int) -> list[MessageFields]:
-        """Messages; FormatError when one is something else."""
+        """Return repeated messages; FormatError for another type."""
         values = [value for value in self._found.get(number, ()) if isinstance(value, bytes)]
         if len(values) != len(self._found.get(number, ())):
             raise FormatError(f"{self._what}: field {number} is no message")
         return [MessageFields(value, self._what, self._limits) for value in values]
 
     def message(self, number: int) -> MessageFields:
-        """A message, empty if it is not there."""
+        """Return a message, which is empty if it is absent."""
         return [MessageFields(b"", self._what, self._limits), *self.messages(number)][-1]
 
 
 def _numbers(source: Source, at: int, count: int, what: str) -> tuple[list[int], int]:
-    """Some varints, one after another, and where the last one ends."""
+    """Return consecutive varints, and the end of the last one."""
     found = []
     try:
         for _ in range(count):

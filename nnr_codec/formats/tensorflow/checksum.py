@@ -1,4 +1,4 @@
-"""The checksum of checkpoints: CRC-32C (RFC 3720, B.4), of many parts of the data at once."""
+"""Checksum of checkpoints: CRC-32C (RFC 3720, B.4), computed for many parts of the data in parallel."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
-#: Bytes of a part; what is less than several of them is taken byte by byte.
+#: Size of a part in bytes; shorter data is processed byte by byte.
 _PART = 1024
-#: Bytes that are looked at together.
+#: Bytes processed at a time, to limit memory.
 _AT_ONCE = 16 << 20
 _MASK = 0xA282EAD8
 
@@ -19,7 +19,7 @@ _Words = npt.NDArray[np.uint32]
 
 
 def crc32c(data: bytes | memoryview, before: int = 0) -> int:
-    """The checksum of bytes, or of those after others that have the checksum ``before``."""
+    """Return the checksum of bytes, continuing from the checksum ``before``."""
     state, items = before ^ _ONES, np.frombuffer(data, np.uint8)
     whole = items.size - items.size % _PART if items.size > 4 * _PART else 0
     for start in range(0, whole, _AT_ONCE):
@@ -32,12 +32,12 @@ def crc32c(data: bytes | memoryview, before: int = 0) -> int:
 
 
 def masked(crc: int) -> int:
-    """A checksum as it is stored."""
+    """Return a checksum in its stored form."""
     return ((crc >> 15 | crc << 17) + _MASK) & _ONES
 
 
 def _parts(items: npt.NDArray[np.uint8]) -> _Words:
-    """The states after each part alone, from 0: two bytes of each at a time."""
+    """Return the state after each part alone, starting from 0, two bytes of each part at a time."""
     columns, pairs = np.ascontiguousarray(items.view("<u2").reshape(-1, _PART // 2).T), _pairs()
     states: _Words = np.zeros(columns.shape[1], np.uint32)
     for column in columns:
@@ -46,7 +46,7 @@ def _parts(items: npt.NDArray[np.uint8]) -> _Words:
 
 
 def _moved(state: int) -> int:
-    """What a state becomes by a part of zeros: it is linear, and the four bytes of the state add up."""
+    """Advance a state by a part of zeros, which is linear: the contributions of the four state bytes are combined."""
     one, two, three, four = _moves()
     return one[state & 0xFF] ^ two[state >> 8 & 0xFF] ^ three[state >> 16 & 0xFF] ^ four[state >> 24]
 
@@ -60,7 +60,7 @@ def _table() -> _Words:
 
 
 def _stepped(states: _Words) -> _Words:
-    """What states become by a zero."""
+    """Advance states by a zero byte."""
     stepped: _Words = _table()[states & np.uint32(0xFF)] ^ states >> np.uint32(8)
     return stepped
 

@@ -1,4 +1,4 @@
-"""Writing checkpoints: items of tensors one after another, and a table that says where they are."""
+"""Writing of checkpoints: tensor items in sequence, and a table with their locations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FORMAT = "tensorflow"
 _STRING = "tensorflow:string:"
 _STRINGS = "tensorflow:strings"
 _NUMBERS = {name: code for code, name in TYPES.items()}
-#: Bytes of a block of the table, and entries between keys that are whole.
+#: Size of a table block in bytes, and number of entries between complete keys.
 _BLOCK, _RESTART = 262_144, 16
 _MAX_RANK = 32
 
-#: The graph of objects, which TensorFlow writes last.
+#: The object graph, which TensorFlow writes last.
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 Strings = dict[str, tuple[tuple[int, ...], list[bytes]]]
@@ -37,14 +37,14 @@ Strings = dict[str, tuple[tuple[int, ...], list[bytes]]]
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """What is written beside the tensors: files by name, and tensors of strings."""
+    """Data other than the tensors: files by name, and string tensors."""
 
     files: Mapping[str, bytes]
     strings: Strings
 
 
 def plan(model: Model, *, keeps_all: bool) -> CheckpointPlan:
-    """What to write; warns of what is lost, which is not ``keeps_all``.
+    """Plan a checkpoint; warn of metadata that is lost unless ``keeps_all``.
 
     Raises FormatError for tensors or metadata that cannot be written.
     """
@@ -68,7 +68,7 @@ def plan(model: Model, *, keeps_all: bool) -> CheckpointPlan:
 
 
 def write(model: Model, plan: CheckpointPlan, items: BinaryIO, table: BinaryIO) -> None:
-    """Write a data file and a table, one tensor after another, and those of strings last."""
+    """Write a data file and a table, one tensor at a time, string tensors last."""
     announce(model, list(model))
     entries = {"": field(1, 1) + field(3, field(1, 1))}  # BundleHeaderProto: one data file, version 1
     at = 0
@@ -86,30 +86,30 @@ def write(model: Model, plan: CheckpointPlan, items: BinaryIO, table: BinaryIO) 
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field with a number or a message."""
+    """Return a field with a number or a message."""
     return message(number, value) if isinstance(value, bytes) else varint(number << 3 | VARINT) + varint(value)
 
 
 def field32(number: int, value: int) -> bytes:
-    """A field with a number of 32 bits."""
+    """Return a field with a 32-bit number."""
     return varint(number << 3 | FIXED32) + value.to_bytes(4, "little")
 
 
-_Parts = Iterator[tuple[bytes | memoryview, bytes | memoryview]]  # what is written, and what is counted for it
+_Parts = Iterator[tuple[bytes | memoryview, bytes | memoryview]]  # written data, and data for the checksum
 
 
 def _parts(array: Array) -> tuple[int, tuple[int, ...], _Parts]:
-    """Type, shape and items of a tensor."""
+    """Return type, shape and items of a tensor."""
     array = np.asarray(array)
     patterns = bit_patterns(array)
     if (bits := STORED_TYPES[array.dtype.name].bits) in (2, 4):
-        patterns &= patterns.dtype.type((1 << bits) - 1)  # without the sign that fills the byte
+        patterns &= patterns.dtype.type((1 << bits) - 1)  # without sign extension
     data = patterns.astype(patterns.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
     return _NUMBERS[array.dtype.name], array.shape, iter([(data, data)])
 
 
 def _string_parts(shape: tuple[int, ...], texts: list[bytes]) -> tuple[int, tuple[int, ...], _Parts]:
-    """Type, shape and items of a tensor of strings: their lengths, a checksum of these, and they themselves."""
+    """Return type, shape and items of a string tensor: lengths, a checksum of the lengths, and the strings."""
     lengths = b"".join(map(varint, map(len, texts)))
     counted = b"".join(len(text).to_bytes(4, "little") for text in texts)
     check = masked(crc32c(counted)).to_bytes(4, "little")
@@ -121,7 +121,7 @@ def _write_table(entries: Mapping[str, bytes], table: BinaryIO) -> None:
     index, at = {}, 0
 
     def add(block: bytes) -> bytes:
-        """Write a block with its trailer; its place."""
+        """Write a block with its trailer and return its handle."""
         nonlocal at
         data = block + b"\0"
         table.write(data + masked(crc32c(data)).to_bytes(4, "little"))
@@ -136,13 +136,13 @@ def _write_table(entries: Mapping[str, bytes], table: BinaryIO) -> None:
         index[pairs[count - 1][0]] = add(_block(pairs[:count]))
         pairs = pairs[count:]
     last, place = index.popitem()
-    index[bytes(byte + 1 for byte in last[:1])] = place  # a short key behind all others; UTF-8 has no byte 255
+    index[bytes(byte + 1 for byte in last[:1])] = place  # a short key after all others; UTF-8 has no byte 255
     footer = add(_block([])) + add(_block(list(index.items())))
     table.write(footer.ljust(40, b"\0") + MAGIC)
 
 
 def _block(pairs: list[tuple[bytes, bytes]]) -> bytes:
-    """A block of keys and values, each key without what it has in common with the one before it."""
+    """Return a block of keys and values; each key omits the prefix that it shares with the previous one."""
     data, restarts, before = bytearray(), [0], b""
     for count, (key, value) in enumerate(pairs):
         shared = 0
@@ -157,7 +157,8 @@ def _block(pairs: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def strings_as_metadata(strings: Strings) -> dict[str, str]:
-    """Tensors of strings as metadata, each character a byte: a scalar by its name, others as shape and strings."""
+    """Convert string tensors to metadata, with one character per byte: a scalar by its name, others as shape and
+    strings."""
     scalars = {_STRING + name: texts[0].decode("latin-1") for name, (shape, texts) in strings.items() if shape == ()}
     rest = {
         name: [list(shape), [text.decode("latin-1") for text in texts]]
@@ -168,7 +169,7 @@ def strings_as_metadata(strings: Strings) -> dict[str, str]:
 
 
 def strings_from_metadata(metadata: Mapping[str, str]) -> Strings:
-    """The same back; FormatError when it is malformed."""
+    """Restore string tensors from metadata; FormatError if it is malformed."""
     scalars = {key.removeprefix(_STRING): [[], [text]] for key, text in metadata.items() if key.startswith(_STRING)}
     error = FormatError(f"metadata {_STRINGS!r} are no strings by name, or are there twice")
     try:

@@ -1,4 +1,4 @@
-"""The client's side: a mod."""
+"""Client mod of the Flower integration."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ T = TypeVar("T")
 
 
 class NNRMod:
-    """A mod that decodes the models a :class:`NNRStrategy` sends, and encodes the updates that a client replies with.
+    """Mod that decodes the models of a :class:`NNRStrategy` and encodes the updates that a client returns.
 
-    It stands first among the mods, so that the others see plain arrays. Without an NNRStrategy it does nothing.
+    It must be the first mod, so that the others see plain arrays. Without an NNRStrategy it does nothing.
 
     Parameters
     ----------
     config : EncoderConfig, optional
-        How updates are coded; by default with the preset ``"fl"``.
+        Options for updates; default: the preset ``"fl"``.
     sparsity, structured_sparsity, sbt, sbt_ternary : float, optional
         As for :class:`nnr_codec.UpdateEncoder`.
     error_feedback : bool
-        Add what quantization took from an update to the next one; it is kept in the client's ``Context.state``.
+        Add the coding error of an update to the next one; it is stored in the client's ``Context.state``.
     limits : Limits, optional
-        What decoding a model of the server may cost.
+        Limits for decoding a model of the server.
     jobs : int
-        Threads for coding.
+        Number of threads for coding.
     **options
         As for :func:`nnr_codec.encode`.
 
-    Raises EncodeError for options that updates cannot have.
+    Raises EncodeError for options that do not apply to updates.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class NNRMod:
             "sbt_ternary": sbt_ternary,
         }
         self._limits, self._jobs = limits, jobs
-        UpdateEncoder(self._config, **self._options)  # finds out now what is wrong with the options
+        UpdateEncoder(self._config, **self._options)  # validates the options now
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
-        """Handle a message: decode, let the app work, encode.
+        """Handle a message: decode the model, run the app, encode the update.
 
         Raises
         ------
         UnsupportedError
-            It is one of secure aggregation.
+            The message uses secure aggregation.
         NnrError
-            The model cannot be decoded, or the update not be encoded. Flower makes an error reply of it.
+            The model cannot be decoded or the update cannot be encoded. Flower turns it into an error reply.
         """
         refuse_masks(message.content)
         if KEY not in message.content:
@@ -111,7 +111,8 @@ class NNRMod:
         return reply
 
     def _encoded(self, name: str, key: str, base: Tensors, record: Any, told: Any, kept: Any) -> bytes:
-        """The update that an ArrayRecord makes of its base; what the next one needs goes to ``kept``."""
+        """Encode the change from the base to an ArrayRecord as an update; store the state for the next one in
+        ``kept``."""
         stateful = "token" in told
         device_id = told["device_id"] if stateful else 0
         state = self._state(f"{KEY}.state.{name}", device_id, told["token"], kept) if stateful else None
@@ -137,7 +138,7 @@ class NNRMod:
         return payload
 
     def _state(self, place: str, device_id: int, token: str, kept: Any) -> UpdateState | None:
-        """What was sent before, if the server has the same; else None, and the next update refers to nothing."""
+        """Return the state after earlier updates if the server has the same; else None, for an independent update."""
         state = _restored(place, kept, _state_of) if token else None
         last = state.lineages.get(device_id) if state else None
         return state if last and last.token == token else None
@@ -148,9 +149,9 @@ def _state_of(record: Any) -> UpdateState:
 
 
 def _restored(place: str, kept: Any, read: Callable[[Any], T]) -> T | None:
-    """What an update before left; None where there is nothing, or nothing that can be read."""
+    """Read the state after an earlier update; None if there is none, or if it is unreadable."""
     try:
         return read(kept[place]) if place in kept else None
-    except Exception as error:  # a damaged file, or another version's: the client goes on without
+    except Exception as error:  # a damaged file or another version: continue without it
         log.warning("NNR: what was kept as %r is forgotten: %s", place, one_line(error))
         return None

@@ -1,4 +1,4 @@
-"""Flower's records: arrays coded and plain, also those of strangers, and replies that can be averaged together."""
+"""Records of Flower: coded and plain arrays, also from untrusted clients, and checks that replies can be averaged."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ except ImportError:
         "this needs the package flwr, 1.41 or later: pip install 'nnr_codec[flower]'"
     ) from None
 
-#: Flower's own logger.
+#: Logger of Flower.
 log = logging.getLogger("flwr")
 
-#: Name of the one array of a coded ArrayRecord, and of the ConfigRecord that tells clients what to do.
+#: Name of the only array in a coded ArrayRecord, and of the ConfigRecord with instructions for clients.
 KEY = "__nnr__"
-#: How its data are serialized; Flower's name of numpy's.
+#: Serialization types of arrays: coded, and Flower's name for numpy arrays.
 CODED, PLAIN = "nnr", "numpy.ndarray"
 
-#: Of what the ConfigRecord tells.
+#: Version of the ConfigRecord.
 VERSION = 1
 
-#: ConfigRecords of secure aggregation.
+#: Names of the ConfigRecords of secure aggregation.
 MASKED = ("secaggplus_configs", "secaggplus_state")
 
-#: More examples no client has; sums of so many are exact.
+#: Maximum number of examples of a client; sums of integers up to this size are exact in float64.
 MOST_EXAMPLES = 1 << 53
-#: Largest magnitude of a metric: weighted by examples, the sum of a million clients is finite.
+#: Maximum magnitude of a metric: its weighted sum over a million clients is finite.
 MOST_METRIC = 1e280
 
 
 def refuse_masks(content: Any) -> None:
-    """Raise UnsupportedError for messages of secure aggregation, which adds up masked integers of its own."""
+    """Raise UnsupportedError for messages of secure aggregation, which sums masked integers."""
     if found := [name for name in MASKED if name in content]:
         raise UnsupportedError(
             f"secure aggregation ({found[0]}) masks what it adds up, which leaves nothing to compress: "
@@ -55,12 +55,12 @@ def refuse_masks(content: Any) -> None:
 
 
 def coded_record(payload: bytes) -> Any:
-    """The ArrayRecord that a bitstream is sent in."""
+    """Return the ArrayRecord for a bitstream."""
     return app.ArrayRecord({KEY: app.Array("uint8", (len(payload),), CODED, payload)})
 
 
 def payload_of(record: Any) -> bytes | None:
-    """The bitstream in an ArrayRecord; None where it has plain arrays. FormatError where it has both, or neither."""
+    """Return the bitstream in an ArrayRecord; None for plain arrays, FormatError for a mixture or an empty record."""
     if KEY not in record:
         return None
     array = record[KEY]
@@ -73,17 +73,17 @@ def payload_of(record: Any) -> bytes | None:
 
 
 def plain_record(tensors: Tensors) -> Any:
-    """The ArrayRecord of tensors."""
+    """Return the ArrayRecord of tensors."""
     return app.ArrayRecord({name: app.Array(np.asarray(tensor)) for name, tensor in tensors.items()})
 
 
 def tensors_of(record: Any) -> dict[str, Array]:
-    """The tensors of an ArrayRecord of our own side; TypeError where it is coded."""
+    """Return the tensors of a trusted ArrayRecord; TypeError if it is coded."""
     return {name: array.numpy() for name, array in record.items()}
 
 
 def digest_of(record: Any) -> str:
-    """A hash of the arrays and their names."""
+    """Return a hash of the arrays and their names."""
     total = sha256()
     for name, array in record.items():
         for part in (name.encode(), array.data):
@@ -93,9 +93,9 @@ def digest_of(record: Any) -> str:
 
 
 def stranger_tensors(record: Any, base: Tensors) -> dict[str, Array]:
-    """The tensors of plain arrays that a client sent, in the order and types of the base.
+    """Return the tensors of plain arrays from a client, in the order and types of the base.
 
-    Raises FormatError for other names or shapes, for values that are not finite, and for data that are none.
+    Raises FormatError for other names or shapes, for values that are not finite, and for invalid data.
     """
     if other := record.keys() ^ base.keys():
         raise FormatError(f"tensor {min(other)[:64]!r} is in one of the model and its update only")
@@ -104,12 +104,12 @@ def stranger_tensors(record: Any, base: Tensors) -> dict[str, Array]:
 
 
 def stranger_reader(record: Any, base: Tensors) -> Reader:
-    """What gives the tensors of :func:`stranger_tensors` one at a time."""
+    """Return a function that reads the tensors of :func:`stranger_tensors` one at a time."""
     return lambda name: _stranger_tensor(name, record[name], base[name])
 
 
 def _stranger_tensor(name: str, array: Any, base: Array) -> Array:
-    """One tensor; what its header says is checked before anything is allocated."""
+    """Return one tensor; its header is checked before any allocation."""
     if array.stype != PLAIN:
         raise FormatError(f"tensor {name!r} is serialized as {array.stype[:64]!r}, not as {PLAIN!r}", tensor=name)
     file = BytesIO(array.data)
@@ -126,12 +126,12 @@ def _stranger_tensor(name: str, array: Any, base: Array) -> Array:
     tensor = array.numpy()
     check_finite(name, tensor, base)
     tensor = as_type(tensor, base.dtype)
-    check_finite(name, tensor, base)  # float64 that float32 cannot hold
+    check_finite(name, tensor, base)  # float64 may exceed float32
     return np.asarray(tensor)
 
 
 def weight_of(content: Any, weighted_by: str) -> float:
-    """What a reply counts for; FormatError where it does not say, or not with a number that averages can take."""
+    """Return the weight of a reply; FormatError if it is missing or unusable for averages."""
     metrics = [*content.metric_records.values()]
     if len(metrics) != 1:
         raise FormatError(f"it has {len(metrics)} MetricRecords, not one")
@@ -142,7 +142,7 @@ def weight_of(content: Any, weighted_by: str) -> float:
 
 
 def check_metrics(content: Any) -> None:
-    """Raise FormatError for a metric that makes the mean useless: NaN, infinity or a magnitude above MOST_METRIC."""
+    """Raise FormatError for a metric that would spoil the mean: NaN, infinity or a magnitude above MOST_METRIC."""
     for record in content.metric_records.values():
         for name, value in record.items():
             values = value if isinstance(value, list) else [value]
@@ -151,7 +151,7 @@ def check_metrics(content: Any) -> None:
 
 
 def form_of(content: Any) -> tuple[Any, ...]:
-    """Names of the records and metrics of a reply, with the lengths of those metrics that are lists."""
+    """Return the names of the records and metrics of a reply, with the lengths of list metrics."""
     metrics = {
         name: tuple(sorted((key, len(value) if isinstance(value, list) else -1) for key, value in record.items()))
         for name, record in content.metric_records.items()
@@ -160,7 +160,7 @@ def form_of(content: Any) -> tuple[Any, ...]:
 
 
 def common_form(forms: Iterable[tuple[Any, ...]], usual: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    """The form that most replies have; of those that as many have the usual one, or the first. None of none."""
+    """Return the most frequent form of replies; in a tie, the usual one or the first. None without replies."""
     counts = Counter(forms)
     if not counts:
         return None
@@ -169,7 +169,7 @@ def common_form(forms: Iterable[tuple[Any, ...]], usual: tuple[Any, ...] | None)
 
 
 def attribute(strategy: Any, name: str) -> Any:
-    """An attribute of a strategy, or of the one that it wraps; None where none of them has it."""
+    """Return an attribute of a strategy, or of a strategy that it wraps; None if none of them has it."""
     while strategy is not None:
         if hasattr(strategy, name):
             return getattr(strategy, name)
@@ -178,5 +178,5 @@ def attribute(strategy: Any, name: str) -> Any:
 
 
 def mapped(content: Any, records: Mapping[str, Any]) -> Any:
-    """The content of a message with some records in the place of those of their names."""
+    """Return the content of a message with some records replaced by name."""
     return app.RecordDict({name: records.get(name, record) for name, record in content.items()})

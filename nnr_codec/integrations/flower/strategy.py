@@ -1,4 +1,4 @@
-"""The server's side: a strategy around another one."""
+"""Server strategy of the Flower integration, a wrapper of another strategy."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ from .records import (
     weight_of,
 )
 
-#: For how many rounds a model is kept, if replies to it are late.
+#: Number of rounds for which a model is kept for late replies.
 MOST_ROUNDS = 4
-#: Bytes of the tensors that are added up at the same time. Headers of replies are read again for each portion.
+#: Bytes of tensors summed at a time. The headers of replies are read again for each portion.
 PORTION = 1 << 24
 
 
 @dataclass
 class _Sent:
-    """A model as it is sent.
+    """Model as it is sent.
 
     Parameters
     ----------
     source, record, wire : ArrayRecord
-        As the strategy gave it; as clients see it; and as it is sent.
+        The record of the strategy, as clients see it, and as it is sent.
     base : Base
     lost : mapping of str to ndarray
-        What quantization took from tensors.
+        Coding error of each tensor.
     """
 
     source: Any
@@ -85,42 +85,42 @@ class _Sent:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is sent."""
+        """Size of the sent record in bytes."""
         return sum(len(array.data) for array in self.wire.values())
 
 
 @dataclass
 class _Sender:
-    """A client whose updates are coded with the help of those before them."""
+    """Client whose updates refer to earlier ones."""
 
     device_id: int
     decoder: UpdateDecoder | None = None
 
     @property
     def token(self) -> str:
-        """What an update that continues the last one must have; empty where that is not known."""
+        """Token that the next update must have; empty if unknown."""
         last = self.decoder.state.lineages.get(self.device_id) if self.decoder else None
         return last.token if last else ""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is known of those before."""
+        """Memory of the state in bytes."""
         return self.decoder.state.nbytes if self.decoder else 0
 
 
 @dataclass
 class _Taken:
-    """A reply that was checked.
+    """Checked reply.
 
     Parameters
     ----------
     reply : Message
     records : dict of str to ArrayRecord
-        What it decodes to, unless tensors are added up one by one.
+        Decoded records, unless tensors are summed one by one.
     readers : list of tuple of Base and callable
-        What makes a function then that gives them by name.
+        With streaming, functions that return a reader of tensors by name.
     raw, wire : int
-        Bytes as in RoundStatistics.
+        Sizes in bytes as in RoundStatistics.
     """
 
     reply: Any
@@ -131,43 +131,42 @@ class _Taken:
 
 
 class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
-    """A strategy around another one: models go out as bitstreams, and updates of :class:`NNRMod` come in.
+    """Wrapper of a strategy that sends models as bitstreams and receives updates of :class:`NNRMod`.
 
-    The inner strategy, which may be a wrapper itself, sees plain arrays of the names, order and types of the initial
-    ones. Replies that are malformed, or no update of what was sent to their client, are dropped and logged.
+    The inner strategy, which may be a wrapper too, sees plain arrays with the names, order and types of the initial
+    arrays. Malformed replies, and updates of models that were not sent to their client, are dropped and logged.
 
     Parameters
     ----------
     strategy : Strategy
     downlink : str, EncoderConfig or None
-        How models are coded: a preset's name, ``"lossless"`` among them, or options. What quantization takes from a
-        model the server adds again after the round, so that nothing is lost from round to round. None: models go out
-        as plain arrays, which clients without the mod can read.
+        Coding of models: the name of a preset, such as ``"lossless"``, or options. The server adds the coding error of
+        a model after the round, so that errors do not accumulate. None: models are sent as plain arrays, which clients
+        without the mod can read.
     stateful : bool
-        Updates are coded with the help of those before them, of the same client, as long as server and client agree
-        which these are; otherwise without. This takes some 10 bytes for each parameter and client, at most
-        ``max_history_bytes`` in all. Messages have one ArrayRecord.
+        Code updates with earlier updates of the same client as references, as long as server and client agree on them.
+        This takes about 10 bytes for each parameter and client, at most ``max_history_bytes`` in total. Messages must
+        have one ArrayRecord.
     streaming : bool
-        Add up the differences tensor by tensor, while all the rest stays compressed: the memory that this takes does
-        not depend on the number of clients. Only where the mean of :class:`~flwr.serverapp.strategy.FedAvg` is asked
-        for, and not with ``stateful``.
+        Sum the differences tensor by tensor while everything else stays compressed: memory does not depend on the
+        number of clients. Only for the mean of :class:`~flwr.serverapp.strategy.FedAvg`, and not with ``stateful``.
     limits : Limits, optional
-        What decoding a reply may cost; by default what its model makes of :meth:`Limits.strict`.
+        Limits for decoding a reply; default: :meth:`Limits.strict` adapted to the model.
     jobs : int
-        Threads for coding.
+        Number of threads for coding.
 
     Attributes
     ----------
     strategy : Strategy
     statistics : dict of int to RoundStatistics
-        By round.
+        Statistics by round.
 
     Raises
     ------
     ValueError
-        The inner strategy does not aggregate as FedAvg does, and cannot be streamed.
+        ``streaming`` requires an inner strategy that aggregates like FedAvg.
     UnsupportedError
-        The inner strategy sends messages of secure aggregation.
+        The inner strategy uses secure aggregation.
     """
 
     def __init__(
@@ -193,16 +192,16 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         self._limits, self._jobs = limits, jobs
         self._dtypes: dict[str, Any] = {}  # of the initial arrays
         self._bases = Bases(MOST_ROUNDS)
-        self._sent: dict[int, _Sent] = {}  # by the ids of their ArrayRecords
-        self._model: _Sent | None = None  # what is trained
-        self._senders: dict[int, _Sender] = {}  # those heard of last stand last
-        self._usual: dict[bool, Any] = {}  # the form of replies, of training and of evaluation
+        self._sent: dict[int, _Sent] = {}  # by the ids of the ArrayRecords
+        self._model: _Sent | None = None  # model in training
+        self._senders: dict[int, _Sender] = {}  # the most recent ones are last
+        self._usual: dict[bool, Any] = {}  # form of replies, in training and in evaluation
 
     def __repr__(self) -> str:
         return f"NNRStrategy({self.strategy!r})"
 
     def summary(self) -> None:
-        """Log what is coded how, and the summary of the inner strategy."""
+        """Log the coding of messages, and the summary of the inner strategy."""
         models = "plain arrays" if self._downlink is None else "NNR"
         options = "".join(f", {name}" for name in ("stateful", "streaming") if getattr(self, f"_{name}"))
         log.info("\t├──> NNR: models as %s, updates as NNR%s", models, options)
@@ -210,7 +209,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
 
     # ------------------------------------------------------------------------------------------ downlink
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
-        """The messages of the inner strategy, with each of their models coded once."""
+        """Return the messages of the inner strategy, with each model coded once."""
         self._bases.trim(server_round)
         self._model = self._opened(server_round, arrays)
         messages = [*self.strategy.configure_train(server_round, self._model.record, config, grid)]
@@ -219,7 +218,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return messages
 
     def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
-        """The messages of the inner strategy, with each of their models coded once."""
+        """Return the messages of the inner strategy, with each model coded once."""
         sent = self._opened(server_round, arrays)
         messages = [*self.strategy.configure_evaluate(server_round, sent.record, config, grid)]
         for message in messages:
@@ -230,13 +229,13 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return self.statistics.setdefault(server_round, RoundStatistics())
 
     def _opened(self, server_round: int, arrays: Any) -> _Sent:
-        """The model of a phase; it is coded already where it is that of the phase before."""
+        """Return the model of a phase; reuse its coding if it is the model of the previous phase."""
         known = self._sent.get(id(arrays))
         self._sent = {id(record): known for record in (known.source, known.record)} if known else {}
         return self._send(arrays, server_round)
 
     def _send(self, record: Any, server_round: int) -> _Sent:
-        """An ArrayRecord as it is sent, coded where it was not before."""
+        """Return an ArrayRecord as it is sent; code it unless that was done before."""
         if sent := self._sent.get(id(record)):
             return sent
         started = time.perf_counter()
@@ -256,7 +255,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return sent
 
     def _encode(self, message: Any, server_round: int, *, train: bool) -> None:
-        """Code the models in a message, and tell the client what it needs to know of them."""
+        """Code the models in a message, and add the instructions for the client."""
         content, client, statistics = message.content, message.metadata.dst_node_id, self._statistics(server_round)
         refuse_masks(content)
         models = {name: self._send(record, server_round) for name, record in content.array_records.items()}
@@ -280,7 +279,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         message.content = content
 
     def _restored(self, record: Any) -> dict[str, Array]:
-        """The tensors of an ArrayRecord in the types of the initial ones."""
+        """Return the tensors of an ArrayRecord in the types of the initial ones."""
         tensors = tensors_of(record)
         if not self._dtypes:
             self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
@@ -288,7 +287,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
 
     # ------------------------------------------------------------------------------------------ uplink
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
-        """What the inner strategy makes of the replies that are sound, in the types of the initial arrays."""
+        """Aggregate the valid replies with the inner strategy, in the types of the initial arrays."""
         statistics, started = self._statistics(server_round), time.perf_counter()
         failed: list[Any] = []
         taken: list[_Taken] = []
@@ -320,7 +319,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return plain_record(tensors), metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
-        """What the inner strategy makes of the replies whose metrics can be averaged."""
+        """Aggregate the replies whose metrics can be averaged with the inner strategy."""
         replies = [*replies]
         sound = self._alike(
             [reply for reply in replies if not reply.has_error()], self._statistics(server_round), train=False
@@ -334,15 +333,15 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         log.warning("NNR: the reply of node %d is dropped: %s", node, reason)
 
     def _checked(self, reply: Any, statistics: RoundStatistics) -> _Taken | None:
-        """The reply with what it decodes to; None where it is dropped."""
+        """Return a checked reply with its decoded content; None if it is dropped."""
         try:
             return self._taken(reply)
-        except Exception as error:  # whatever a stranger sends, the others' round goes on
+        except Exception as error:  # one client must not stop the round of the others
             self._drop(reply, one_line(error), statistics)
             return None
 
     def _taken(self, reply: Any) -> _Taken:
-        """The reply with what it decodes to."""
+        """Return a reply with its decoded content."""
         client, due = reply.metadata.src_node_id, self._bases.due(reply.metadata.src_node_id)
         taken, bases = _Taken(reply), list[Base]()
         records = reply.content.array_records
@@ -374,7 +373,8 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return taken
 
     def _decoded(self, payload: bytes, client: int) -> tuple[Base, Tensors, Callable[[], Reader]]:
-        """What a client's bitstream makes of which model; and how to get the same tensor by tensor."""
+        """Return the base of a client's bitstream, the updated model, and a function that creates a reader of single
+        tensors."""
         limits = self._limits or limits_for(base.tensors for base in self._bases.due(client))
         lineage = lineage_of(payload, limits)
         base = self._bases.find(lineage.base, client)
@@ -394,9 +394,9 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return base, tensors, partial(reader, payload, base.tensors, limits, update.whole)
 
     def _evict(self, latest: _Sender) -> None:
-        """Forget what is known of clients until the rest fits the limit.
+        """Discard the state of clients until the rest fits the limit.
 
-        First go those that were not heard of for longest; those that were told to continue what they sent keep it.
+        The least recently used clients are removed first; clients that were asked to continue their updates are kept.
         """
         idle = [sender for client, sender in self._senders.items() if not self._bases.due(client)]
         total = sum(sender.nbytes for sender in self._senders.values())
@@ -406,7 +406,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
                 sender.decoder = None
 
     def _alike(self, replies: list[Any], statistics: RoundStatistics, *, train: bool) -> list[Any]:
-        """Those replies whose metrics can be averaged with those of the others; what others have differs."""
+        """Return the replies whose metrics can be averaged together; drop the others."""
         weighted_by, sound = attribute(self.strategy, "weighted_by_key"), []
         if weighted_by is None:
             return replies
@@ -434,7 +434,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
 
     # ------------------------------------------------------------------------------------------ streaming
     def _mean(self, taken: list[_Taken], failed: list[Any], statistics: RoundStatistics) -> tuple[Any, Any]:
-        """The weighted mean of all updates, added to the model; and the metrics as the inner strategy adds them up."""
+        """Return the model plus the weighted mean of all updates, and the aggregated metrics of the inner strategy."""
         log.info("aggregate_train: Received %s results and %s failures", len(taken), len(failed))
         for reply in failed:
             log.info("\t> Received error in reply from node %d: %s", reply.metadata.src_node_id, reply.error.reason)
@@ -459,7 +459,7 @@ class NNRStrategy(strategies.Strategy):  # type: ignore[misc]
         return arrays, metrics
 
     def _portions(self, record: Any) -> Iterator[dict[str, Array]]:
-        """Tensors of the model, some at a time: one, or as many as PORTION bytes hold."""
+        """Yield tensors of the model in portions: one tensor, or as many as fit in PORTION bytes."""
         portion: dict[str, Array] = {}
         for name, array in record.items():
             if portion and sum(tensor.nbytes for tensor in portion.values()) + len(array.data) > PORTION:
