@@ -21,7 +21,8 @@ there. It is for implementers who have the standard at hand. The source code ref
 `nnr explain N8` prints it.
 
 Each entry has what the text says, our decision, and the evidence: bitstreams in which only one reading gives the right
-integers, or the argument. `NNR-…` and `nncodec-…/…` are cases of [bitstream_vectors](../bitstream_vectors/README.md).
+integers, or the argument. `NNR-…` and `nncodec-…/…` are cases of
+[bitstream_vectors](../../bitstream_vectors/README.md).
 The former are vectors of this project, so they show the decision but do not prove it; the latter were written by
 Fraunhofer's NNCodec, and prove it as far as that software is an authority. *Text alone* means that no other
 implementation confirms the decision.
